@@ -65,23 +65,19 @@ fn every_kind_is_marked_and_can_be_created_with_field_validation() {
                 .is_some_and(|kinds| kinds.contains(&mark))
         });
         assert_eq!(marked.count(), 1, "{}", row.kind);
-        let operations = document["paths"]
-            .as_object()
-            .unwrap()
-            .values()
-            .filter_map(|item| item.get("post"));
-        let create = operations
-            .filter(|post| post["x-kubernetes-group-version-kind"] == mark)
+        let items = document["paths"].as_object().unwrap().values();
+        let create = items
+            .filter(|item| item["post"]["x-kubernetes-group-version-kind"] == mark)
             .collect::<Vec<_>>();
         assert_eq!(create.is_empty(), row.verbs.only_read(), "{}", row.kind);
-        for post in create {
-            let names: Vec<_> = post["parameters"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter_map(|parameter| parameter["name"].as_str())
-                .collect();
-            assert_eq!(names, ["dryRun", "fieldManager", "fieldValidation"]);
+        for item in create {
+            // What all operations of a path take, the path takes.
+            let all = [&item["post"]["parameters"], &item["parameters"]];
+            let all = all.into_iter().filter_map(Value::as_array).flatten();
+            let names: Vec<_> = all.filter_map(|parameter| parameter["name"].as_str()).collect();
+            for name in ["dryRun", "fieldManager", "fieldValidation", "pretty"] {
+                assert!(names.contains(&name), "{} {name}", row.kind);
+            }
         }
     }
 }

@@ -28,10 +28,11 @@ fn the_whole_api_is_in_one_document() {
     let mut found = Vec::new();
     references(&document, &mut found);
     for reference in found {
-        let name = reference
-            .strip_prefix("#/definitions/")
-            .unwrap_or_else(|| panic!("{reference}"));
-        assert!(document["definitions"][name].is_object(), "{name} is missing");
+        let place = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference}"));
+        assert!(
+            document.pointer(place).is_some_and(Value::is_object),
+            "{reference} is missing"
+        );
     }
     for path in openapi::documents(KINDS) {
         let v3 = openapi::v3_document(KINDS, &path).expect("the group version is served");
@@ -86,6 +87,55 @@ fn what_stands_above_the_groups_is_there() {
 }
 
 #[test]
+fn parameters_stand_there_once_under_upstreams_names() {
+    let document = document();
+    let pods = &document["paths"]["/api/v1/namespaces/{namespace}/pods"];
+    let names = |parameters: &Value| -> Vec<String> {
+        let all = parameters.as_array().expect("parameters are a list").iter();
+        let name = |one: &Value| {
+            one["$ref"]
+                .as_str()
+                .or(one["name"].as_str())
+                .unwrap_or_default()
+                .to_owned()
+        };
+        all.map(name).map(|name| name.replace("#/parameters/", "")).collect()
+    };
+    assert_eq!(
+        names(&pods["get"]["parameters"]),
+        [
+            "allowWatchBookmarks-HC2hJt-J",
+            "continue-QfD61s0i",
+            "fieldSelector-xIcQKXFG",
+            "labelSelector-5Zw57w4C",
+            "limit-1NfNmdNH",
+            "resourceVersion-5WAnf1kx",
+            "resourceVersionMatch-t8XhRHeC",
+            "sendInitialEvents-rLXlEK_k",
+            "shardSelector-Kgyki_3_",
+            "timeoutSeconds-yvYezaOC",
+            "watch-XNNPZGbK"
+        ]
+    );
+    assert_eq!(names(&pods["parameters"]), ["namespace-vgWSWtn3", "pretty-tJGM1-ng"]);
+    // Old kubectls look for two of them in the operation itself.
+    let write = ["body", "dryRun", "fieldManager-Qy4HdaTW", "fieldValidation"];
+    assert_eq!(names(&pods["post"]["parameters"]), write);
+    // What the only operation of a path takes, the path takes.
+    let watch = &document["paths"]["/api/v1/watch/namespaces/{namespace}/pods/{name}"];
+    assert_eq!(watch["get"]["operationId"], "watchCoreV1NamespacedPod");
+    assert_eq!(
+        watch["get"]["description"],
+        "watch changes to an object of kind Pod. deprecated: use the 'watch' parameter with a list operation instead, \
+         filtered to a single item with the 'fieldSelector' parameter."
+    );
+    assert_eq!(watch["get"]["parameters"], Value::Null);
+    assert_eq!(names(&watch["parameters"]).len(), 14);
+    let all = &document["paths"]["/api/v1/watch/pods"]["get"];
+    assert_eq!(all["operationId"], "watchCoreV1PodListForAllNamespaces");
+}
+
+#[test]
 fn operations_have_the_older_form() {
     let document = document();
     let item = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"];
@@ -93,18 +143,18 @@ fn operations_have_the_older_form() {
     assert_eq!(
         patch["consumes"],
         json!([
-            "application/apply-patch+yaml",
             "application/json-patch+json",
             "application/merge-patch+json",
-            "application/strategic-merge-patch+json"
+            "application/strategic-merge-patch+json",
+            "application/apply-patch+yaml"
         ])
     );
     assert_eq!(
         patch["produces"],
         json!([
             "application/json",
-            "application/vnd.kubernetes.protobuf",
-            "application/yaml"
+            "application/yaml",
+            "application/vnd.kubernetes.protobuf"
         ])
     );
     assert_eq!(patch["parameters"][0]["in"], "body");
@@ -114,6 +164,7 @@ fn operations_have_the_older_form() {
         patch["responses"]["200"]["schema"],
         json!({"$ref": "#/definitions/io.k8s.api.apps.v1.Deployment"})
     );
+    assert_eq!(item["parameters"][0]["name"], "name");
     assert_eq!(item["parameters"][0]["type"], "string");
     let pod = &document["definitions"]["io.k8s.api.core.v1.Pod"]["properties"]["spec"];
     assert_eq!(pod["$ref"], "#/definitions/io.k8s.api.core.v1.PodSpec");
@@ -139,7 +190,10 @@ mod gnostic {
         swagger: String = "1" string;
         paths: Option<Paths> = "8" message optional;
         definitions: Option<Definitions> = "9" message optional;
+        parameters: Option<Parameters> = "10" message optional;
     });
+    message!(Parameters { additional_properties: Vec<NamedParameter> = "1" message repeated; });
+    message!(NamedParameter { name: String = "1" string; value: Option<Parameter> = "2" message optional; });
     message!(Paths { path: Vec<NamedPathItem> = "2" message repeated; });
     message!(NamedPathItem { name: String = "1" string; value: Option<PathItem> = "2" message optional; });
     message!(PathItem {
@@ -151,7 +205,11 @@ mod gnostic {
         parameters: Vec<ParametersItem> = "8" message repeated;
         vendor_extension: Vec<NamedAny> = "13" message repeated;
     });
-    message!(ParametersItem { parameter: Option<Parameter> = "1" message optional; });
+    message!(ParametersItem {
+        parameter: Option<Parameter> = "1" message optional;
+        reference: Option<Reference> = "2" message optional;
+    });
+    message!(Reference { to: String = "1" string; });
     message!(Parameter {
         body: Option<BodyParameter> = "1" message optional;
         non_body: Option<NonBodyParameter> = "2" message optional;
@@ -225,8 +283,31 @@ fn an_independent_decoder_reads_the_paths() {
         .clone()
         .filter_map(|one| Some(one.non_body.as_ref()?.query.as_ref()?.name.as_str()))
         .collect();
-    assert_eq!(names, ["dryRun", "fieldManager", "fieldValidation", "force"]);
-    let body = all.find_map(|one| one.body.as_ref()).expect("a patch has a body");
+    assert_eq!(names, ["dryRun", "fieldValidation"]);
+    assert!(
+        all.all(|one| one.body.is_none()),
+        "a patch's body is none of the kind's own"
+    );
+    let shared = read.parameters.expect("there are parameters").additional_properties;
+    let references: Vec<_> = patch
+        .parameters
+        .iter()
+        .filter_map(|one| one.reference.as_ref())
+        .collect();
+    let shared: Vec<_> = references
+        .iter()
+        .filter_map(|one| {
+            shared
+                .iter()
+                .find(|named| format!("#/parameters/{}", named.name) == one.to)
+        })
+        .filter_map(|named| named.value.as_ref())
+        .collect();
+    assert_eq!((references.len(), shared.len()), (3, 3));
+    let body = shared
+        .iter()
+        .find_map(|one| one.body.as_ref())
+        .expect("a patch has a body");
     let schema = body.schema.as_ref().expect("a schema");
     assert!(schema.reference.starts_with("#/definitions/"));
 }
@@ -265,4 +346,9 @@ fn an_independent_decoder_reads_the_definitions() {
         extension(&deployment.vendor_extension, "x-kubernetes-group-version-kind"),
         json!([{"group": "apps", "version": "v1", "kind": "Deployment"}])
     );
+}
+
+#[test]
+fn zz_temporary_dump() {
+    std::fs::write("/tmp/skiff.v2.json", document().to_string()).expect("written");
 }

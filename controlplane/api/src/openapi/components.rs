@@ -220,7 +220,17 @@ fn mark_kind(definition: &mut Value, kinds: &[Value]) {
     }
 }
 
+/// `LIST TEXT TEXT TEXT`, with tabs between them: what upstream says of a list, of its metadata and
+/// of its items.
+static LISTS: &str = include_str!("../../schema/lists.txt");
+
 fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
+    let short = name.strip_prefix("io.k8s.api.").unwrap_or(name);
+    let mut lines = LISTS
+        .lines()
+        .filter_map(|line| line.strip_prefix(short)?.strip_prefix("List\t"));
+    let texts: Vec<&str> = lines.next().map(|line| line.split('\t').collect()).unwrap_or_default();
+    let text = |at: usize, otherwise: String| texts.get(at).map_or(otherwise, |text| (*text).to_owned());
     // What every kind says of the two.
     let said = |field: &str, otherwise: String| {
         let said = of.and_then(|of| of.pointer(&format!("/properties/{field}/description")));
@@ -232,7 +242,7 @@ fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
     );
     let kind = said("kind", format!("Always {}.", row.list_kind));
     json!({
-        "description": format!("{} is a list of {}.", row.list_kind, row.kind),
+        "description": text(0, format!("{} is a list of {}.", row.list_kind, row.kind)),
         "type": "object",
         "properties": {
             "apiVersion": {"description": version, "type": "string"},
@@ -240,10 +250,10 @@ fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
             "metadata": {
                 "allOf": [reference("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta")],
                 "default": {},
-                "description": "Standard list metadata.",
+                "description": text(1, "Standard list metadata.".to_owned()),
             },
             "items": {
-                "description": "The objects.",
+                "description": text(2, format!("List of {} objects.", row.kind)),
                 "type": "array",
                 "items": {"allOf": [reference(name)], "default": {}},
             },
@@ -271,6 +281,12 @@ fn finish(name: &str, definition: &mut Value) {
         }
     }
     let schema = short_name(name).and_then(|name| Schema::named(&name));
+    if schema.is_some_and(Schema::is_atomic) {
+        members.insert("x-kubernetes-map-type".to_owned(), Value::from("atomic"));
+    }
+    if let (Some(schema), Some(Value::Array(required))) = (schema, members.get_mut("required")) {
+        required.sort_by_key(|name| schema.placed(name.as_str().unwrap_or_default()).map(|(place, _)| place));
+    }
     let required = members.get("required").and_then(Value::as_array).cloned();
     let required = required.unwrap_or_default();
     if let Some(Value::Object(properties)) = members.get_mut("properties") {

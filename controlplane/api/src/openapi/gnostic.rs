@@ -3,6 +3,8 @@
 //! Paths and definitions are messages with one list each: a message that occurs several times is one with all of their
 //! items, so each path and definition is written on its own. What `openapi.v3` shares with it is here too.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use crate::protobuf::Writer;
@@ -23,6 +25,17 @@ pub(super) fn path(path: &str, item: &Value) -> Vec<u8> {
     let mut document = Writer::default();
     within(&mut document, 8, |paths| {
         named(paths, 2, path, |out| path_item(out, item));
+    });
+    document.0
+}
+
+/// The parameters to which paths refer.
+pub(super) fn shared(parameters: &BTreeMap<String, Value>) -> Vec<u8> {
+    let mut document = Writer::default();
+    within(&mut document, 10, |out| {
+        for (name, own) in parameters {
+            named(out, 1, name, |out| parameter(out, own));
+        }
     });
     document.0
 }
@@ -131,7 +144,10 @@ fn response(out: &mut Writer, response: &Value) {
 
 fn parameters(out: &mut Writer, number: u32, parameters: Option<&Value>) {
     for parameter in parameters.and_then(Value::as_array).into_iter().flatten() {
-        within(out, number, |out| within(out, 1, |out| self::parameter(out, parameter)));
+        within(out, number, |out| match parameter.get("$ref") {
+            Some(reference) => within(out, 2, |out| text(out, 1, Some(reference))),
+            None => within(out, 1, |out| self::parameter(out, parameter)),
+        });
     }
 }
 

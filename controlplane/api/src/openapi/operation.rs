@@ -18,6 +18,13 @@ pub(super) const LISTS: [&str; 5] = [
     "application/vnd.kubernetes.protobuf;stream=watch",
     "application/yaml",
 ];
+/// What logs answer.
+pub(super) const LOGS: [&str; 4] = [
+    "application/json",
+    "application/vnd.kubernetes.protobuf",
+    "application/yaml",
+    "text/plain",
+];
 pub(super) const BODIES: [&str; 1] = ["*/*"];
 pub(super) const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
@@ -29,6 +36,7 @@ pub(super) const PATCHES: [&str; 4] = [
 /// What a request's body or an answer is.
 pub(super) struct Type {
     pub(super) definition: String,
+    pub(super) kind: String,
     pub(super) group_version_kind: Value,
 }
 
@@ -36,6 +44,7 @@ impl Type {
     pub(super) fn new(definition: &str, group: &str, version: &str, kind: &str) -> Self {
         Self {
             definition: definition.to_owned(),
+            kind: kind.to_owned(),
             group_version_kind: group_version_kind(group, version, kind),
         }
     }
@@ -64,12 +73,12 @@ impl Operation {
     }
 
     /// What deletions take and answer.
-    pub(super) fn deletes(self, parameters: Vec<Value>, answer: Option<&Type>) -> Value {
+    pub(super) fn deletes(self, parameters: Vec<Value>, codes: &[&str], answer: Option<&Type>) -> Value {
         let status = Type::new(components::STATUS, "", "v1", "Status");
         let body = json!({"content": content(&BODIES, components::DELETE_OPTIONS)});
         self.set("requestBody", body)
             .with(parameters)
-            .answers(&["200", "202"], answer.unwrap_or(&status))
+            .answers(codes, answer.unwrap_or(&status))
     }
 
     pub(super) fn answers(self, codes: &[&str], of: &Type) -> Value {
@@ -93,8 +102,10 @@ impl Operation {
         self.set("responses", Value::Object(responses)).0
     }
 
-    pub(super) fn answers_text(self) -> Value {
-        let text = json!({"description": "OK", "content": {"text/plain": {"schema": {"type": "string"}}}});
+    pub(super) fn answers_text(self, types: &[&str]) -> Value {
+        let text = json!({"schema": {"type": "string"}});
+        let content: Map<String, Value> = types.iter().map(|name| ((*name).to_owned(), text.clone())).collect();
+        let text = json!({"description": "OK", "content": content});
         self.set(
             "responses",
             json!({"200": text, "401": {"description": "Unauthorized"}}),

@@ -1,201 +1,87 @@
-//! The parameters that paths take.
+//! The parameters that paths take, in upstream's words.
 
 use serde_json::{Value, json};
 
-/// A parameter in the path.
-pub(super) fn in_path(name: &str, description: &str) -> Value {
-    json!({
-        "name": name,
+static TEXT: &str = include_str!("../../schema/parameters.txt");
+
+/// Those of a sort of operations.
+pub(super) fn of(sort: &str) -> Vec<Value> {
+    let lines = TEXT.lines().filter_map(|line| line.split_once('\t'));
+    let own = lines.filter(|(own, _)| *own == sort);
+    own.filter_map(|(_, json)| serde_json::from_str(json).ok())
+        .map(nest)
+        .collect()
+}
+
+/// Those of deletions of collections, which also select.
+pub(super) fn of_collections() -> Vec<Value> {
+    let watches = |one: &Value| matches!(place(one), [Some("allowWatchBookmarks" | "watch"), _]);
+    let select = of("list").into_iter().filter(|one| !watches(one));
+    of("delete").into_iter().chain(select).collect()
+}
+
+/// The name of an object in a path.
+pub(super) fn name(kind: &str) -> Value {
+    nest(json!({
+        "name": "name",
         "in": "path",
         "required": true,
-        "description": description,
-        "schema": {"type": "string", "uniqueItems": true},
-    })
+        "description": format!("name of the {kind}"),
+        "type": "string",
+        "uniqueItems": true,
+    }))
 }
 
-fn in_query(name: &str, kind: &str, description: &str) -> Value {
-    json!({
-        "name": name,
-        "in": "query",
-        "description": description,
-        "schema": {"type": kind, "uniqueItems": true},
-    })
+/// The type of a parameter as v3 has it.
+fn nest(mut parameter: Value) -> Value {
+    if let Some(members) = parameter.as_object_mut() {
+        let own = ["type", "uniqueItems"].map(|name| members.remove(name).unwrap_or_default());
+        let [kind, unique] = own;
+        members.insert("schema".to_owned(), json!({"type": kind, "uniqueItems": unique}));
+    }
+    parameter
 }
 
-/// What every path takes.
-pub(super) fn pretty() -> Value {
-    in_query("pretty", "string", "If 'true', then the output is pretty printed.")
+fn place(parameter: &Value) -> [Option<&str>; 2] {
+    ["name", "in"].map(|member| parameter.get(member).and_then(Value::as_str))
 }
 
-/// What lists and watches take.
-pub(super) fn list() -> Vec<Value> {
-    vec![
-        in_query(
-            "allowWatchBookmarks",
-            "boolean",
-            "Asks a watch for events of type BOOKMARK, which carry only a resource version.",
-        ),
-        in_query(
-            "continue",
-            "string",
-            "The token of the previous page of a list; all other parameters must be the same as there.",
-        ),
-        in_query(
-            "fieldSelector",
-            "string",
-            "Restricts the objects by their fields. Defaults to everything.",
-        ),
-        in_query(
-            "labelSelector",
-            "string",
-            "Restricts the objects by their labels. Defaults to everything.",
-        ),
-        in_query(
-            "limit",
-            "integer",
-            "The most objects on a page; more are announced by a continue token in the list's metadata.",
-        ),
-        in_query(
-            "resourceVersion",
-            "string",
-            "Which version may be answered from. Defaults to unset.",
-        ),
-        in_query(
-            "resourceVersionMatch",
-            "string",
-            "How resourceVersion is meant: Exact or NotOlderThan.",
-        ),
-        in_query(
-            "sendInitialEvents",
-            "boolean",
-            "Begins a watch with the objects that are there.",
-        ),
-        in_query(
-            "timeoutSeconds",
-            "integer",
-            "The longest time for a list or watch, whatever happens in it.",
-        ),
-        in_query(
-            "watch",
-            "boolean",
-            "Streams changes from resourceVersion on instead of a list.",
-        ),
-    ]
+pub(super) fn sort(parameters: &mut [Value]) {
+    parameters.sort_by(|left, right| place(left).cmp(&place(right)));
 }
 
-fn dry_run() -> Value {
-    in_query(
-        "dryRun",
-        "string",
-        "Goes through all stages without storing anything. The only value is All.",
-    )
-}
-
-/// What creations and updates take.
-pub(super) fn write() -> Vec<Value> {
-    vec![
-        dry_run(),
-        in_query(
-            "fieldManager",
-            "string",
-            "The name of the actor that makes the change: at most 128 printable characters.",
-        ),
-        in_query(
-            "fieldValidation",
-            "string",
-            "What to do with unknown and duplicate fields: Ignore, Warn (the default) or Strict.",
-        ),
-    ]
-}
-
-/// What patches take.
-pub(super) fn patch() -> Vec<Value> {
-    let mut parameters = write();
-    parameters.push(in_query(
-        "force",
-        "boolean",
-        "Takes over conflicting fields of other managers when applying.",
-    ));
-    parameters
-}
-
-/// What deletions take.
-pub(super) fn delete() -> Vec<Value> {
-    vec![
-        dry_run(),
-        in_query(
-            "gracePeriodSeconds",
-            "integer",
-            "Seconds until the object goes. Zero deletes immediately; unset is the kind's default.",
-        ),
-        in_query(
-            "orphanDependents",
-            "boolean",
-            "Deprecated: use propagationPolicy. Whether dependents stay.",
-        ),
-        in_query(
-            "propagationPolicy",
-            "string",
-            "What becomes of dependents: Orphan, Background or Foreground.",
-        ),
-    ]
-}
-
-/// What deletions of collections take.
-pub(super) fn delete_collection() -> Vec<Value> {
-    let not_here = ["allowWatchBookmarks", "watch"];
-    let select = list()
+/// Moves to a path what all of its operations take, and brings all parameters into upstream's
+/// order.
+pub(super) fn hoist(item: &mut Value) {
+    let Some(members) = item.as_object_mut() else { return };
+    let mut all = members.remove("parameters").map(into_list).unwrap_or_default();
+    let lists: Vec<&Value> = members.values().filter_map(|own| own.get("parameters")).collect();
+    let takes = |list: &&Value, one: &Value| list.as_array().is_some_and(|list| list.contains(one));
+    let first = lists.first().and_then(|list| list.as_array());
+    let common: Vec<Value> = first
         .into_iter()
-        .filter(|parameter| !not_here.iter().any(|name| parameter.get("name") == Some(&json!(name))));
-    delete().into_iter().chain(select).collect()
+        .flatten()
+        .filter(|one| lists.len() == members.len() && lists.iter().all(|list| takes(list, one)))
+        .cloned()
+        .collect();
+    for operation in members.values_mut().filter_map(Value::as_object_mut) {
+        let mut own = operation.remove("parameters").map(into_list).unwrap_or_default();
+        own.retain(|one| !common.contains(one));
+        sort(&mut own);
+        if !own.is_empty() {
+            operation.insert("parameters".to_owned(), own.into());
+        }
+    }
+    all.extend(common);
+    sort(&mut all);
+    if !all.is_empty() {
+        members.insert("parameters".to_owned(), all.into());
+    }
 }
 
-/// What logs take.
-pub(super) fn log() -> Vec<Value> {
-    vec![
-        in_query(
-            "container",
-            "string",
-            "The container. Defaults to the only one of the pod.",
-        ),
-        in_query("follow", "boolean", "Goes on as the log grows."),
-        in_query("limitBytes", "integer", "The most bytes to return."),
-        in_query("previous", "boolean", "The log of the previous, terminated container."),
-        in_query("sinceSeconds", "integer", "Only what is newer than this many seconds."),
-        in_query("tailLines", "integer", "Only this many lines from the end."),
-        in_query("timestamps", "boolean", "Begins every line with its time, RFC 3339."),
-    ]
-}
-
-/// A container and its streams.
-pub(super) fn attach() -> Vec<Value> {
-    vec![
-        in_query(
-            "container",
-            "string",
-            "The container. Defaults to the only one of the pod.",
-        ),
-        in_query("stderr", "boolean", "Whether to get standard error."),
-        in_query("stdin", "boolean", "Whether to give standard input."),
-        in_query("stdout", "boolean", "Whether to get standard output."),
-        in_query("tty", "boolean", "Whether to have a terminal."),
-    ]
-}
-
-pub(super) fn exec() -> Vec<Value> {
-    let mut all = attach();
-    all.push(in_query(
-        "command",
-        "string",
-        "Program and arguments; repeated for each word.",
-    ));
-    all
-}
-
-pub(super) fn port_forward() -> Vec<Value> {
-    vec![in_query("ports", "integer", "Ports, needed over WebSocket.")]
-}
-
-pub(super) fn proxy() -> Vec<Value> {
-    vec![in_query("path", "string", "The path behind the object.")]
+fn into_list(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(list) => list,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => Vec::new(),
+    }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::components;
-use super::operation::{BODIES, LISTS, Operation, PATCHES, Type};
+use super::operation::{BODIES, LISTS, LOGS, Operation, PATCHES, Type};
 use super::{parameters, path_of};
 use crate::kind::{Scope, Subresource, Verbs};
 use crate::registration::Registration;
@@ -27,6 +27,7 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
             resource.subresource(&mut paths, *subresource);
         }
     }
+    paths.values_mut().for_each(parameters::hoist);
     paths
 }
 
@@ -73,16 +74,17 @@ impl<'r> Resource<'r> {
 
     /// Parameters of the path itself.
     fn common(&self, named: bool) -> Vec<Value> {
-        let name = named.then(|| parameters::in_path("name", &format!("name of the {}", self.row.kind)));
-        let namespace = (self.row.scope == Scope::Namespaced).then(|| {
-            parameters::in_path(
-                "namespace",
-                "object name and auth scope, such as for teams and projects",
-            )
-        });
+        self.common_of(self.row.kind, named)
+    }
+
+    /// The same where something else is sent there than objects of the kind.
+    fn common_of(&self, kind: &str, named: bool) -> Vec<Value> {
+        let name = named.then(|| parameters::name(kind));
+        let namespaced = self.row.scope == Scope::Namespaced;
+        let namespace = namespaced.then(|| parameters::of("namespace"));
         name.into_iter()
-            .chain(namespace)
-            .chain([parameters::pretty()])
+            .chain(namespace.into_iter().flatten())
+            .chain(parameters::of("pretty"))
             .collect()
     }
 
@@ -96,61 +98,95 @@ impl<'r> Resource<'r> {
         let mut item = Map::new();
         item.insert("parameters".to_owned(), Value::from(self.common(false)));
         if !row.verbs.only_read() {
-            let create = self.operation("post", &format!("create a {kind}"), &self.id("create", ""), own);
+            let description = format!("create {}", with_article(kind));
+            let create = self.operation("post", &description, &self.id("create", ""), own);
             item.insert(
                 "post".to_owned(),
                 create
                     .takes(&BODIES, &own.definition)
-                    .with(parameters::write())
+                    .with(parameters::of("write"))
                     .answers(&["200", "201", "202"], own),
             );
         }
         if row.verbs != Verbs::CreateOnly {
-            item.insert("get".to_owned(), self.list(&self.id("list", ""), parameters::list()));
+            item.insert("get".to_owned(), self.list(&self.id("list", "")));
         }
         if row.verbs == Verbs::All {
             let id = format!("delete{}Collection{}{kind}", self.group, self.scope);
             let delete = self.operation("deletecollection", &format!("delete collection of {kind}"), &id, own);
             item.insert(
                 "delete".to_owned(),
-                delete.deletes(parameters::delete_collection(), None),
+                delete.deletes(parameters::of_collections(), &["200"], None),
             );
             if row.scope == Scope::Namespaced {
                 let id = format!("list{}{kind}ForAllNamespaces", self.group);
-                let mut all = parameters::list();
-                all.push(parameters::pretty());
                 paths.insert(
                     format!("/{}/{}", path_of(row), row.plural),
-                    json!({"get": self.list(&id, Vec::new()), "parameters": all}),
+                    json!({"get": self.list(&id), "parameters": parameters::of("pretty")}),
                 );
             }
+        }
+        if matches!(row.verbs, Verbs::All | Verbs::OneByOne) {
+            self.watches(paths);
         }
         paths.insert(self.base.clone(), Value::Object(item));
     }
 
-    fn list(&self, id: &str, parameters: Vec<Value>) -> Value {
+    fn list(&self, id: &str) -> Value {
         let Self { row, own, .. } = self;
         let list = Type::new(&format!("{}List", own.definition), row.group, row.version, row.kind);
-        let description = format!("list or watch objects of kind {}", row.kind);
-        let read = self.operation("list", &description, id, own);
-        let read = if parameters.is_empty() {
-            read
-        } else {
-            read.with(parameters)
+        let verbs = match row.verbs {
+            Verbs::All | Verbs::OneByOne => "list or watch",
+            Verbs::ReadOnly | Verbs::Measured | Verbs::CreateOnly => "list",
         };
-        read.answers_in(&LISTS, &["200"], &list)
+        let description = format!("{verbs} objects of kind {}", row.kind);
+        let read = self.operation("list", &description, id, own);
+        read.with(parameters::of("list")).answers_in(&LISTS, &["200"], &list)
+    }
+
+    /// The paths of watches from the time before lists took `watch`.
+    fn watches(&self, paths: &mut Map<String, Value>) {
+        const INSTEAD: &str = "deprecated: use the 'watch' parameter with a list operation instead";
+        let Self { row, own, .. } = self;
+        let kind = row.kind;
+        let event = Type::new(&components::of_meta("WatchEvent"), row.group, row.version, kind);
+        let mut add = |path: String, action: &str, id: &str, description: &str, common: Vec<Value>| {
+            let watch = self
+                .operation(action, description, id, own)
+                .with(parameters::of("list"));
+            let item = json!({"get": watch.answers_in(&LISTS, &["200"], &event), "parameters": common});
+            let prefix = path_of(row);
+            let rest = path.strip_prefix(&format!("/{prefix}/")).unwrap_or_default();
+            paths.insert(format!("/{prefix}/watch/{rest}"), item);
+        };
+        let one = format!(
+            "watch changes to an object of kind {kind}. {INSTEAD}, filtered to a single item with the 'fieldSelector' parameter."
+        );
+        let named = format!("{}/{{name}}", self.base);
+        add(named, "watch", &self.id("watch", ""), &one, self.common(true));
+        let many = format!("watch individual changes to a list of {kind}. {INSTEAD}.");
+        let id = self.id("watch", "List");
+        add(self.base.clone(), "watchlist", &id, &many, self.common(false));
+        if row.scope == Scope::Namespaced {
+            let id = format!("watch{}{kind}ListForAllNamespaces", self.group);
+            let path = format!("/{}/{}", path_of(row), row.plural);
+            add(path, "watchlist", &id, &many, parameters::of("pretty"));
+        }
     }
 
     fn object(&self, paths: &mut Map<String, Value>) {
         let delete = self.operation(
             "delete",
-            &format!("delete a {}", self.row.kind),
+            &format!("delete {}", with_article(self.row.kind)),
             &self.id("delete", ""),
             &self.own,
         );
         let mut item = self.readable_and_writable(&self.own, "");
         let answer = self.row.answers_deleted.then_some(&self.own);
-        item.insert("delete".to_owned(), delete.deletes(parameters::delete(), answer));
+        item.insert(
+            "delete".to_owned(),
+            delete.deletes(parameters::of("delete"), &["200", "202"], answer),
+        );
         paths.insert(format!("{}/{{name}}", self.base), Value::Object(item));
     }
 
@@ -177,20 +213,20 @@ impl<'r> Resource<'r> {
         );
         let replace = self.operation("put", &format!("replace {what}"), &self.id("replace", suffix), of);
         let mut item = Map::new();
-        item.insert("parameters".to_owned(), Value::from(self.common(true)));
+        item.insert("parameters".to_owned(), Value::from(self.common_of(&of.kind, true)));
         item.insert("get".to_owned(), read.answers(&["200"], of));
         item.insert(
             "patch".to_owned(),
             patch
                 .takes(&PATCHES, components::PATCH)
-                .with(parameters::patch())
+                .with(parameters::of("patch"))
                 .answers(&["200", "201"], of),
         );
         item.insert(
             "put".to_owned(),
             replace
                 .takes(&BODIES, &of.definition)
-                .with(parameters::write())
+                .with(parameters::of("write"))
                 .answers(&["200", "201"], of),
         );
         item
@@ -213,16 +249,23 @@ impl<'r> Resource<'r> {
                     &self.id("read", &suffix),
                     &self.own,
                 );
-                let mut item = Map::from_iter([("get".to_owned(), read.with(parameters::log()).answers_text())]);
+                let mut item =
+                    Map::from_iter([("get".to_owned(), read.with(parameters::of("log")).answers_text(&LOGS))]);
                 item.insert("parameters".to_owned(), Value::from(self.common(true)));
                 item
             }
-            Subresource::Exec => self.connected("Exec", &["get", "post"], parameters::exec()),
-            Subresource::Attach => self.connected("Attach", &["get", "post"], parameters::attach()),
-            Subresource::PortForward => self.connected("Portforward", &["get", "post"], parameters::port_forward()),
+            Subresource::Exec => self.connected("Exec", "", &["get", "post"], parameters::of("exec")),
+            Subresource::Attach => self.connected("Attach", "", &["get", "post"], parameters::of("attach")),
+            Subresource::PortForward => {
+                self.connected("Portforward", "", &["get", "post"], parameters::of("portforward"))
+            }
             Subresource::Proxy => {
                 let methods = ["delete", "get", "head", "options", "patch", "post", "put"];
-                self.connected("Proxy", &methods, parameters::proxy())
+                let mut all = parameters::of(&format!("{}/proxy", self.row.plural));
+                let within = self.connected("Proxy", "WithPath", &methods, all.clone());
+                paths.insert(format!("{}/{{name}}/proxy/{{path}}", self.base), Value::Object(within));
+                all.retain(|parameter| parameter.get("in") != Some(&json!("path")));
+                self.connected("Proxy", "", &methods, all)
             }
             Subresource::Binding => self.writable(
                 "post",
@@ -248,7 +291,7 @@ impl<'r> Resource<'r> {
     }
 
     /// A subresource that is a connection.
-    fn connected(&self, suffix: &str, methods: &[&str], parameters: Vec<Value>) -> Map<String, Value> {
+    fn connected(&self, suffix: &str, end: &str, methods: &[&str], parameters: Vec<Value>) -> Map<String, Value> {
         let kind = format!(
             "{}{}",
             self.row.kind,
@@ -263,17 +306,17 @@ impl<'r> Resource<'r> {
         let mut item = Map::new();
         for method in methods {
             let name = format!("connect{}{}", self.group, capital(method));
-            let id = format!("{name}{}{}{suffix}", self.scope, self.row.kind);
+            let id = format!("{name}{}{}{suffix}{end}", self.scope, self.row.kind);
             let description = format!(
                 "connect {} requests to {} of {}",
                 method.to_uppercase(),
                 suffix.to_lowercase(),
                 self.row.kind
             );
-            let operation = self.operation("connect", &description, &id, &of).answers_text();
+            let operation = self.operation("connect", &description, &id, &of).answers_text(&BODIES);
             item.insert((*method).to_owned(), operation);
         }
-        let mut all = self.common(true);
+        let mut all = self.common_of(&format!("{kind}Options"), true);
         all.retain(|parameter| parameter.get("name") != Some(&json!("pretty")));
         all.extend(parameters);
         item.insert("parameters".to_owned(), Value::from(all));
@@ -282,15 +325,18 @@ impl<'r> Resource<'r> {
 
     /// A subresource that is only written.
     fn writable(&self, method: &'static str, suffix: &str, of: &Type) -> Map<String, Value> {
-        let verb = if method == "post" { "create" } else { "replace" };
-        let description = format!("{verb} {} of a {}", suffix.to_lowercase(), self.row.kind);
+        let (verb, article, codes) = match method {
+            "post" => ("create", article(self.row.kind), &["200", "201", "202"][..]),
+            _ => ("replace", "the specified ", &["200", "201"][..]),
+        };
+        let description = format!("{verb} {} of {article}{}", suffix.to_lowercase(), self.row.kind);
         let operation = self.operation(method, &description, &self.id(verb, suffix), of);
         let operation = operation
             .takes(&BODIES, &of.definition)
-            .with(parameters::write())
-            .answers(&["200", "201", "202"], of);
+            .with(parameters::of("write"))
+            .answers(codes, of);
         let mut item = Map::from_iter([(method.to_owned(), operation)]);
-        item.insert("parameters".to_owned(), Value::from(self.common(true)));
+        item.insert("parameters".to_owned(), Value::from(self.common_of(&of.kind, true)));
         item
     }
 
@@ -304,6 +350,22 @@ impl<'r> Resource<'r> {
         });
         Operation(operation)
     }
+}
+
+/// `a `, `an ` or nothing before a plural (`GetArticleForNoun` in
+/// `staging/src/k8s.io/apiserver/pkg/endpoints/installer.go`).
+fn article(noun: &str) -> &'static str {
+    if noun.ends_with('s') && !noun.ends_with("ss") {
+        ""
+    } else if noun.starts_with(['A', 'E', 'I', 'O', 'U']) {
+        "an "
+    } else {
+        "a "
+    }
+}
+
+fn with_article(noun: &str) -> String {
+    format!("{}{noun}", article(noun))
 }
 
 /// The group of a row as one word: `core`, `rbacAuthorization`.

@@ -2,9 +2,11 @@
 //!
 //! It is written path by path and definition by definition, so that making it takes the memory of one group version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
 use serde_json::{Map, Value, json};
 
 use super::{components, documents, gnostic, paths_at, schemas_at, title};
@@ -21,12 +23,13 @@ pub fn v2_json(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
     let info = title();
     write!(out, r#"{{"swagger":"2.0","info":{info},"paths":{{"#)?;
     let mut separator = "";
-    each_path(kinds, |path, item| {
+    let shared = each_path(kinds, |path, item| {
         write!(out, "{separator}{}:{item}", json!(path))?;
         separator = ",";
         Ok(())
     })?;
-    write!(out, r#"}},"definitions":{{"#)?;
+    write!(out, r#"}},"parameters":{}"#, json!(shared))?;
+    write!(out, r#","definitions":{{"#)?;
     separator = "";
     each_definition(kinds, |name, definition| {
         write!(out, "{separator}{}:{definition}", json!(name))?;
@@ -46,7 +49,8 @@ pub fn v2_json(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
 /// What the writer fails with.
 pub fn v2_protobuf(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
     out.write_all(&gnostic::head(&title()))?;
-    each_path(kinds, |path, item| out.write_all(&gnostic::path(path, item)))?;
+    let shared = each_path(kinds, |path, item| out.write_all(&gnostic::path(path, item)))?;
+    out.write_all(&gnostic::shared(&shared))?;
     each_definition(kinds, |name, definition| {
         out.write_all(&gnostic::definition(name, definition))
     })
@@ -63,17 +67,70 @@ fn without_validation(namespace: &mut Value) {
     }
 }
 
-fn each_path(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<()> {
+/// The parameters that stand there once, by name.
+type Shared = BTreeMap<String, Value>;
+
+/// Visits all paths; the parameters to which they refer.
+fn each_path(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<Shared> {
+    let mut shared = Shared::new();
     for document in documents(kinds) {
         for (path, item) in paths_at(kinds, &document) {
             let mut item = path_item(item);
             if path == NAMESPACE {
                 without_validation(&mut item);
             }
+            let operations = item.as_object_mut().into_iter().flat_map(|item| item.iter_mut());
+            for (name, member) in operations {
+                let own = if name == "parameters" {
+                    Some(member)
+                } else {
+                    member.get_mut("parameters")
+                };
+                own.and_then(Value::as_array_mut)
+                    .into_iter()
+                    .flatten()
+                    .for_each(|parameter| share(parameter, &mut shared));
+            }
             visit(&path, &item)?;
         }
     }
-    Ok(())
+    Ok(shared)
+}
+
+/// Puts a reference in place of a parameter, but for those that kinds have of their own, and those
+/// by which old kubectls find out what the server can
+/// (`vendor/k8s.io/kube-openapi/pkg/builder/parameters.go`).
+fn share(parameter: &mut Value, shared: &mut Shared) {
+    let get = |name: &str| parameter.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (name, place) = (get("name").to_owned(), get("in"));
+    let of = parameter.pointer("/schema/$ref").and_then(Value::as_str);
+    let is_own = match place {
+        "body" => !of.is_some_and(|of| of.starts_with("#/definitions/io.k8s.apimachinery")),
+        "query" => matches!(name.as_str(), "name" | "fieldValidation" | "dryRun"),
+        _ => name == "name",
+    };
+    if is_own {
+        return;
+    }
+    let order = ["uniqueItems", "type", "description", "name", "in", "required", "schema"];
+    let members = order.iter().filter_map(|name| Some((*name, parameter.get(name)?)));
+    let members: Vec<String> = members.map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    let name = format!("{name}-{}", hash(&format!("{{{}}}", members.join(","))));
+    let reference = json!({ "$ref": format!("#/parameters/{name}") });
+    shared.insert(name, std::mem::replace(parameter, reference));
+}
+
+/// The first six bytes of FNV-1 of what Go writes, in base64.
+fn hash(json: &str) -> String {
+    let escapes = [("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")];
+    let json = escapes
+        .iter()
+        .fold(json.to_owned(), |json, (from, to)| json.replace(from, to));
+    let start = 0xcbf2_9ce4_8422_2325_u64;
+    let hash = json.bytes().fold(start, |hash, byte| {
+        hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte)
+    });
+    URL_SAFE.encode(hash.to_be_bytes().get(..6).unwrap_or_default())
 }
 
 fn each_definition(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<()> {
@@ -166,7 +223,7 @@ fn operation(operation: &mut Value) {
             all.insert(0, parameter);
         }
     }
-    let mut produces = BTreeSet::new();
+    let mut produces = Vec::new();
     for response in members
         .get_mut("responses")
         .and_then(Value::as_object_mut)
@@ -176,9 +233,13 @@ fn operation(operation: &mut Value) {
     {
         if let Some(content) = response.remove("content") {
             let (types, of) = content_of(content);
-            produces.extend(types);
+            produces = types;
             response.insert("schema".to_owned(), of);
         }
+    }
+    // What tells what there is says the same of both.
+    if members.get("x-kubernetes-action").is_none() {
+        consumes.clone_from(&produces);
     }
     members.insert("consumes".to_owned(), json!(consumes));
     members.insert("produces".to_owned(), json!(produces));
@@ -188,12 +249,29 @@ fn operation(operation: &mut Value) {
     }
 }
 
+/// Media types in upstream's order.
+const TYPES: [&str; 10] = [
+    "text/plain",
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+
 /// The media types of a content, and its one schema.
 fn content_of(content: Value) -> (Vec<String>, Value) {
     let Value::Object(content) = content else {
         return (Vec::new(), Value::Null);
     };
-    let types = content.keys().cloned().collect();
+    let rank = |name: &&String| TYPES.iter().position(|own| *own == name.as_str());
+    let mut types: Vec<&String> = content.keys().collect();
+    types.sort_by_key(rank);
+    let types = types.into_iter().cloned().collect();
     let mut of = content
         .into_iter()
         .next()
