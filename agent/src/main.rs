@@ -14,31 +14,26 @@ use std::sync::Arc;
 use agent::lock::Lock;
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
 
 use command::{Arguments, Command};
 use renewal::Credentials;
 
-fn main() -> ExitCode {
+fn main() -> anyhow::Result<ExitCode> {
     // What containers see must not depend on who starts the agent. What nobody else shall see says so itself.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     // The helpers are single-threaded: nothing may start before them.
     if let Some(code) = runtime::helper(std::env::args_os().skip(1)) {
-        return code;
+        return Ok(code);
     }
     if let Some(code) = network::plugin(std::env::args_os()) {
-        return code;
+        return Ok(code);
     }
     // A pod is prepared by this thread while one makes its network: by one heap they would wait for each other.
-    memory::share(2);
+    common::memory::share(2);
     let arguments = command::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env()
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,kube_client=error")),
-        )
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=error"));
+    let _log = common::log::start(filter).context("start the log")?;
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(std::time::Duration::from_secs(1))
@@ -51,13 +46,13 @@ fn main() -> ExitCode {
         executor.shutdown_background();
         outcome
     });
-    match outcome {
+    Ok(match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "the agent ends");
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -106,7 +101,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     });
     tasks.spawn(async move { match credentials.run().await {} });
-    tasks.spawn(async { match memory::give_back().await {} });
+    tasks.spawn(async { match common::memory::give_back().await {} });
     tasks.spawn(async move {
         signalled().await.context("wait for signals")?;
         shared.end_with_machine().await;

@@ -1,6 +1,5 @@
 //! `skiff-controlplane`: the API server with its store, the controllers and the scheduler.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -40,7 +39,7 @@ enum Command {
     Restore(Restore),
 }
 
-fn main() -> ExitCode {
+fn main() -> anyhow::Result<ExitCode> {
     let matches = Arguments::command().get_matches();
     let mut arguments = match Arguments::from_arg_matches(&matches) {
         Ok(arguments) => arguments,
@@ -51,21 +50,22 @@ fn main() -> ExitCode {
         Some(Command::Run(config)) => config.flags = matches.subcommand_matches("run").map(flags).unwrap_or_default(),
         Some(Command::Issue(_) | Command::IssueNode(_) | Command::Backup(_) | Command::Restore(_)) => {}
     }
-    let outcome = start_log(&arguments.log).and_then(|()| match arguments.command {
+    let _log = start_log(&arguments.log)?;
+    let outcome = match arguments.command {
         None => run(arguments.config),
         Some(Command::Run(config)) => run(config),
         Some(Command::Issue(options)) => issue(&options),
         Some(Command::IssueNode(options)) => issue_node(&options),
         Some(Command::Backup(options)) => backup(&options),
         Some(Command::Restore(options)) => restore(&options),
-    });
-    match outcome {
+    };
+    Ok(match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             error!("{failure:#}");
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
 /// What the options of `run` were set to, by their names.
@@ -81,21 +81,15 @@ fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
     flags
 }
 
-fn start_log(directives: &str) -> anyhow::Result<()> {
+fn start_log(directives: &str) -> anyhow::Result<common::log::Guard> {
     // What the client cannot read, it would write whole, secrets included: whoever uses it tells the error.
     let directives = format!("kube_client=error,{directives}");
     let filter = EnvFilter::try_new(&directives).with_context(|| format!("read --log {directives}"))?;
-    let stderr = std::io::stderr;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(stderr().is_terminal())
-        .with_writer(stderr)
-        .init();
-    Ok(())
+    common::log::start(filter).context("start the log")
 }
 
 fn run(config: Config) -> anyhow::Result<()> {
-    memory::share(1);
+    common::memory::share(1);
     // Requests are short and the store has its own threads: two workers are enough, and cost little when idle.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -111,7 +105,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         let mut control_plane = std::pin::pin!(controlplane::run(config, cancel.clone()));
         let outcome = tokio::select! {
             outcome = control_plane.as_mut() => outcome,
-            never = memory::give_back() => match never {},
+            never = common::memory::give_back() => match never {},
             _ = terminate.recv() => stop(&cancel, control_plane.as_mut()).await,
             _ = interrupt.recv() => stop(&cancel, control_plane.as_mut()).await,
         };

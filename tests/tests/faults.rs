@@ -3,6 +3,10 @@
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +14,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use serde_json::Value;
 use tests::http::Target;
@@ -140,6 +146,53 @@ fn containers_outlive_the_agent() -> anyhow::Result<()> {
             Err(container(&pod).to_string())
         }
     })?;
+    machine.finish()
+}
+
+/// A pipe that is full and that nobody reads, in the place of a file: a stuck journal or a frozen
+/// disk is no other.
+fn full_pipe(path: &Path) -> anyhow::Result<File> {
+    std::fs::remove_file(path)?;
+    nix::unistd::mkfifo(path, Mode::from_bits_truncate(0o600))?;
+    let nonblocking = OFlag::O_NONBLOCK.bits();
+    let mut pipe = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(nonblocking)
+        .open(path)?;
+    while pipe.write(&[b'\n'; 4096]).is_ok() {}
+    Ok(pipe)
+}
+
+#[test]
+fn a_log_that_blocks_stops_no_daemon() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("log")?;
+    let mut pipes = Vec::new();
+    for (program, log) in [("skiff-controlplane", "controlplane.log"), ("skiff-agent", "agent.log")] {
+        kill(Pid::from_raw(machine.daemon(program)?), Signal::SIGKILL)?;
+        eventually("the daemon is gone", || match machine.daemon(program) {
+            Ok(pid) => Err(format!("{program} is process {pid}")),
+            Err(_) => Ok(()),
+        })?;
+        pipes.push(full_pipe(&machine.state().join(log))?);
+    }
+    machine.skiff(["up"])?;
+    run_nginx(&machine, "web")?;
+    machine.kubectl(["logs", "web"])?;
+    for mut pipe in pipes {
+        let mut bytes = Vec::new();
+        eventually("the log goes on where it is read again", || {
+            // Read until it would block.
+            pipe.read_to_end(&mut bytes).ok();
+            let text = String::from_utf8_lossy(&bytes);
+            if text.contains(" INFO ") {
+                Ok(())
+            } else {
+                Err(text.trim().to_owned())
+            }
+        })?;
+    }
     machine.finish()
 }
 

@@ -9,8 +9,8 @@ use std::process::Command;
 
 /// Which crates of the workspace a crate may use. An edge that is not here is a mistake, or a change of the design.
 const EDGES: &[(&str, &[&str])] = &[
+    ("common", &[]),
     ("controlplane-api", &[]),
-    ("controlplane-memory", &[]),
     ("controlplane-plan", &["controlplane-api"]),
     ("controlplane-store", &["controlplane-api"]),
     ("controlplane-server", &["controlplane-api", "controlplane-store"]),
@@ -18,9 +18,9 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "controlplane",
         &[
+            "common",
             "controlplane-api",
             "controlplane-controllers",
-            "controlplane-memory",
             "controlplane-server",
             "controlplane-store",
         ],
@@ -46,8 +46,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "agent-runtime",
             "agent-trees",
             "agent-volume",
+            "common",
             "controlplane-api",
-            "controlplane-memory",
         ],
     ),
     ("ctl", &[]),

@@ -11,10 +11,14 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::identity::User;
 
-/// Takes records. A sink that cannot keep up may hold up writes, never reads.
+/// The wait of a record for a place in the log; it goes on when this is dropped.
+pub type Waiting = tokio::task::JoinHandle<()>;
+
+/// Takes records, and never holds up the thread that brings them.
 pub trait Sink: Send + Sync {
-    /// Takes one record.
-    fn record(&self, record: Record);
+    /// Takes one record. A sink that cannot keep up may answer what the answer to a write is to
+    /// wait for.
+    fn record(&self, record: Record) -> Option<Waiting>;
 
     /// How many records it has taken and kept.
     fn events(&self) -> u64 {

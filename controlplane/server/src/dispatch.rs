@@ -69,7 +69,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     if info.lasts() && failure.is_none() {
         response = recording::until_end(response, shared.metrics.lasting(asked));
     }
-    recording.end(response, failure)
+    recording.end(response, failure).await
 }
 
 async fn route(

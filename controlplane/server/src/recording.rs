@@ -56,6 +56,7 @@ impl Recording {
                 info: info(parts).unwrap_or_default(),
                 ..Outcome::default()
             };
+            // The answer waits for its own record's place, which is behind this one's.
             sink.record(trail.clone().record(outcome, Stage::RequestReceived, 0, received));
         }
         Self {
@@ -68,7 +69,7 @@ impl Recording {
     }
 
     /// Records the answer; one that lasts, again when it ends.
-    pub(crate) fn end(mut self, mut response: Response, failure: Option<Failure>) -> Response {
+    pub(crate) async fn end(mut self, mut response: Response, failure: Option<Failure>) -> Response {
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         // Answers may hold secrets: neither a proxy nor a browser is to keep them.
         let headers = response.headers_mut();
@@ -83,16 +84,20 @@ impl Recording {
             response.headers_mut().insert("audit-id", id);
         }
         let Some(sink) = self.sink.take() else { return response };
-        sink.record(record.clone());
-        if !lasts {
-            return response;
+        let waiting = sink.record(record.clone());
+        if lasts {
+            let end = End {
+                sink,
+                clock: self.clock.clone(),
+                record: Some(record),
+            };
+            response = until_end(response, end);
         }
-        let end = End {
-            sink,
-            clock: self.clock.clone(),
-            record: Some(record),
-        };
-        until_end(response, end)
+        if let Some(waiting) = waiting {
+            // It can only have panicked, which was reported there.
+            drop(waiting.await);
+        }
+        response
     }
 
     fn record(&mut self, code: u16, failure: Option<Failure>, lasts: bool) -> Option<Record> {

@@ -11,26 +11,29 @@
 //!
 //! Secrets, tokens and the like never come with their objects, whatever a policy says.
 //!
-//! One thread writes; requests hand over their records through a bounded queue. When it is full (the disk is slower than
-//! the clients), writes wait for a place, so that no change goes unrecorded for want of time, and reads are counted instead
-//! of recorded. What the disk does not take (it is full, or broken) is lost, changes included: nobody is refused for it. Such
-//! records are counted, in `apiserver_audit_error_total` and in a warning when the disk takes records again.
-//! When the objects that wait take too much memory, further ones are left out of their records, which say so.
+//! One thread writes; requests hand over their records through a bounded queue. When it is full
+//! (the disk is slower than the clients), the answers to writes wait for a place, so that no change
+//! goes unrecorded for want of time, and reads are counted instead of recorded. What the disk does
+//! not take (it is full, broken, or stands still for longer than a write waits) is lost, changes
+//! included: nobody is refused for it. Such records are counted, in `apiserver_audit_error_total`
+//! and in a warning when the disk takes records again. When the objects that wait take too much
+//! memory, further ones are left out of their records, which say so.
 
 mod line;
 mod rotate;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tracing::{error, warn};
 
 use super::policy::{Decision, Level, Policy};
-use super::{Record, Sink, Stage};
+use super::{Record, Sink, Stage, Waiting};
 use rotate::Files;
 pub use rotate::Limits;
 
@@ -38,6 +41,9 @@ pub use rotate::Limits;
 const QUEUE: usize = 1024;
 /// Bytes of objects that may wait with them.
 const QUEUE_BYTES: usize = 16 << 20;
+/// Longest time that the answer to a write waits for a place in the queue, and the end of the
+/// process for the last records.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A record and how much of it is written. Boxed: the queue keeps room for all that may ever wait.
 type Entry = Box<(Record, Decision)>;
@@ -46,36 +52,77 @@ type Entry = Box<(Record, Decision)>;
 #[derive(Debug)]
 pub struct FileSink {
     policy: Option<Policy>,
-    queue: Mutex<Option<SyncSender<Entry>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    uncounted: AtomicU64,
+    queue: Mutex<Option<mpsc::Sender<Entry>>>,
+    /// Ends with the thread.
+    thread: Mutex<Option<Receiver<()>>>,
     events: AtomicU64,
+    state: Arc<State>,
+}
+
+/// The account that the thread and the requests keep.
+#[derive(Debug, Default)]
+struct State {
     /// Records that could not be written.
-    failed: Arc<AtomicU64>,
+    failed: AtomicU64,
+    /// Those of them that nobody was told of yet.
+    lost: AtomicU64,
+    /// Reads that were not recorded, since that was last told.
+    reads: AtomicU64,
     /// Bytes of the objects that wait.
-    waiting: Arc<AtomicUsize>,
+    waiting: AtomicUsize,
+    /// A write has waited in vain, and nothing was written since.
+    stuck: AtomicBool,
+}
+
+impl State {
+    fn lose(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a record that found no place.
+    fn leave_out(&self, record: &Record) {
+        self.waiting.fetch_sub(weight(record), Ordering::Relaxed);
+        if line::is_write(record) {
+            self.lose();
+        } else {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for a place. When a write has waited in vain, those after it do not wait until the
+    /// disk takes something again.
+    async fn wait(&self, queue: mpsc::Sender<Entry>, entry: Entry) {
+        match tokio::time::timeout(TIMEOUT, queue.reserve()).await {
+            Ok(Ok(place)) => place.send(entry),
+            Ok(Err(_)) => error!("the audit log has ended"),
+            Err(_) => {
+                self.leave_out(&entry.0);
+                if !self.stuck.swap(true, Ordering::Relaxed) {
+                    error!("the audit log takes nothing; requests go on, changes too, without records");
+                }
+            }
+        }
+    }
 }
 
 impl FileSink {
     /// Opens the log in a directory, which is made when it is missing. Without a policy the table above holds.
     pub fn open(directory: &Path, limits: Limits, policy: Option<Policy>) -> std::io::Result<Self> {
         let files = Files::open(directory, limits)?;
-        let (queue, records) = sync_channel(QUEUE);
-        let waiting = Arc::<AtomicUsize>::default();
-        let written = Arc::clone(&waiting);
-        let failed = Arc::<AtomicU64>::default();
-        let lost = Arc::clone(&failed);
-        let thread = std::thread::Builder::new()
+        let (queue, records) = mpsc::channel(QUEUE);
+        let (running, thread) = sync_channel(0);
+        let state = Arc::<State>::default();
+        let own = Arc::clone(&state);
+        std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || run(files, &records, &written, &lost))?;
+            .spawn(move || run(files, records, &own, running))?;
         Ok(Self {
             policy,
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
-            uncounted: AtomicU64::new(0),
             events: AtomicU64::new(0),
-            failed,
-            waiting,
+            state,
         })
     }
 
@@ -103,9 +150,9 @@ impl FileSink {
     /// Counts the record's objects among those that wait, or leaves them out.
     fn bound(&self, record: &mut Record) {
         let size = weight(record);
-        let before = self.waiting.fetch_add(size, Ordering::Relaxed);
+        let before = self.state.waiting.fetch_add(size, Ordering::Relaxed);
         if size > 0 && before.saturating_add(size) > QUEUE_BYTES {
-            self.waiting.fetch_sub(size, Ordering::Relaxed);
+            self.state.waiting.fetch_sub(size, Ordering::Relaxed);
             (record.request_object, record.response_object) = (None, None);
             record
                 .annotations
@@ -113,12 +160,14 @@ impl FileSink {
         }
     }
 
-    /// Writes what waits and ends. Records that come later are not written.
+    /// Writes what waits, as far as the disk takes it in time, and ends. Records that come later
+    /// are not written.
     pub fn close(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A panic in it was reported where it happened.
-        drop(thread.map(JoinHandle::join));
+        if thread.is_some_and(|thread| thread.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout)) {
+            error!("the audit log takes nothing; its last records are lost");
+        }
     }
 }
 
@@ -134,11 +183,11 @@ impl Sink for FileSink {
     }
 
     fn failures(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
+        self.state.failed.load(Ordering::Relaxed)
     }
 
-    fn record(&self, mut record: Record) {
-        let Some(decision) = self.decide(&record) else { return };
+    fn record(&self, mut record: Record) -> Option<Waiting> {
+        let decision = self.decide(&record)?;
         self.events.fetch_add(1, Ordering::Relaxed);
         if decision.level < Level::RequestResponse || record.stage != Stage::ResponseComplete {
             record.response_object = None;
@@ -146,28 +195,26 @@ impl Sink for FileSink {
         if decision.level < Level::Request {
             record.request_object = None;
         }
-        let Some(queue) = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone() else {
-            return;
-        };
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         self.bound(&mut record);
         match queue.try_send(Box::new((record, decision))) {
             Ok(()) => {
-                let lost = self.uncounted.swap(0, Ordering::Relaxed);
-                if lost > 0 {
-                    warn!(reads = lost, "the audit log was too slow to record reads");
-                }
-            }
-            Err(TrySendError::Full(entry)) if line::is_write(&entry.0) => {
-                if !off_the_workers(|| queue.send(entry).is_ok()) {
-                    error!("the audit log has ended");
+                let reads = self.state.reads.swap(0, Ordering::Relaxed);
+                if reads > 0 {
+                    warn!(reads, "the audit log was too slow to record reads");
                 }
             }
             Err(TrySendError::Full(entry)) => {
-                self.waiting.fetch_sub(weight(&entry.0), Ordering::Relaxed);
-                self.uncounted.fetch_add(1, Ordering::Relaxed);
+                let waits = line::is_write(&entry.0) && !self.state.stuck.load(Ordering::Relaxed);
+                if let Some(runtime) = Handle::try_current().ok().filter(|_| waits) {
+                    let state = Arc::clone(&self.state);
+                    return Some(runtime.spawn(async move { state.wait(queue, entry).await }));
+                }
+                self.state.leave_out(&entry.0);
             }
-            Err(TrySendError::Disconnected(_)) => error!("the audit log has ended"),
+            Err(TrySendError::Closed(_)) => error!("the audit log has ended"),
         }
+        None
     }
 
     fn wants_received(&self) -> bool {
@@ -181,45 +228,36 @@ fn weight(record: &Record) -> usize {
     objects.into_iter().flatten().map(bytes::Bytes::len).sum()
 }
 
-/// Waits without keeping other requests from the thread, where the runtime has more than one.
-fn off_the_workers<T>(wait: impl FnOnce() -> T) -> T {
-    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
-        Ok(_) | Err(_) => wait(),
-    }
-}
-
 /// Writes until the queue is closed; what has been written is handed to the kernel whenever nothing more waits.
-fn run(mut files: Files, records: &Receiver<Entry>, waiting: &AtomicUsize, failed: &AtomicU64) {
+fn run(mut files: Files, mut records: mpsc::Receiver<Entry>, state: &State, running: SyncSender<()>) {
     let mut line = Vec::new();
     let mut failing = false;
-    // Records that were lost since it went well.
-    let mut lost: u64 = 0;
-    while let Ok(record) = records.recv() {
+    while let Some(record) = records.blocking_recv() {
         let mut next = Some(record);
         let mut outcome = Ok(());
         while let Some(entry) = next {
             let (record, decision) = *entry;
             line.clear();
             line::write(&record, decision, &mut line);
-            waiting.fetch_sub(weight(&record), Ordering::Relaxed);
+            state.waiting.fetch_sub(weight(&record), Ordering::Relaxed);
             let taken = files.write(&line);
-            if taken.is_err() {
-                lost = lost.saturating_add(1);
-                failed.fetch_add(1, Ordering::Relaxed);
+            match taken {
+                Ok(()) => state.stuck.store(false, Ordering::Relaxed),
+                Err(_) => state.lose(),
             }
             outcome = outcome.and(taken);
             next = records.try_recv().ok();
         }
         match outcome.and(files.flush()) {
             Ok(()) => {
-                if failing {
+                let lost = state.lost.swap(0, Ordering::Relaxed);
+                if failing || lost > 0 {
                     warn!(
                         lost,
                         "the audit log is written again; records are missing, those of changes too"
                     );
                 }
-                (failing, lost) = (false, 0);
+                failing = false;
             }
             Err(failure) if !failing => {
                 failing = true;
@@ -228,6 +266,7 @@ fn run(mut files: Files, records: &Receiver<Entry>, waiting: &AtomicUsize, faile
             Err(_) => {}
         }
     }
+    drop(running);
 }
 
 #[cfg(test)]

@@ -179,19 +179,19 @@ fn what_waits_is_bounded_in_bytes() {
     let sink = FileSink::open(directory.path(), Limits::default(), None).unwrap();
     let object = format!("{{\"a\":\"{}\"}}", "x".repeat(100));
     let mut small = record("create", "pods", &object);
-    sink.waiting.store(QUEUE_BYTES - 50, Ordering::Relaxed);
+    sink.state.waiting.store(QUEUE_BYTES - 50, Ordering::Relaxed);
     sink.bound(&mut small);
     assert!(small.request_object.is_none() && small.response_object.is_none());
     assert_eq!(
         small.annotations.last(),
         Some(&("audit.skiff.io/left-out", "objects".to_owned()))
     );
-    assert_eq!(sink.waiting.load(Ordering::Relaxed), QUEUE_BYTES - 50);
-    sink.waiting.store(0, Ordering::Relaxed);
+    assert_eq!(sink.state.waiting.load(Ordering::Relaxed), QUEUE_BYTES - 50);
+    sink.state.waiting.store(0, Ordering::Relaxed);
     let whole = record("create", "pods", &object);
     sink.record(whole);
     sink.close();
-    assert_eq!(sink.waiting.load(Ordering::Relaxed), 0);
+    assert_eq!(sink.state.waiting.load(Ordering::Relaxed), 0);
     let text = std::fs::read_to_string(directory.path().join("audit.log")).unwrap();
     assert!(text.contains("\"requestObject\":"));
 }
@@ -208,4 +208,35 @@ fn what_the_disk_does_not_take_is_counted() {
     }
     sink.close();
     assert_eq!((sink.events(), sink.failures()), (3, 3));
+}
+
+/// A pipe that nobody reads is a disk that stands still.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_stands_still_keeps_a_write_for_a_while_and_no_thread() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("audit.log");
+    let made = std::process::Command::new("mkfifo").arg(&log).status().unwrap();
+    assert!(made.success());
+    let pipe = std::fs::File::options().read(true).write(true).open(&log).unwrap();
+    let sink = FileSink::open(directory.path(), Limits::default(), None).unwrap();
+    let write = || sink.record(record("create", "pods", "{}"));
+    let waiting = std::iter::repeat_with(write).find_map(|waiting| waiting).unwrap();
+    assert!(
+        sink.record(record("get", "pods", "")).is_none(),
+        "a read is only counted"
+    );
+    assert_eq!(sink.failures(), 0);
+    waiting.await.unwrap();
+    assert_eq!(sink.failures(), 1, "the write went on");
+    assert!(write().is_none(), "after it none waits");
+    assert_eq!(sink.failures(), 2);
+    let taken = usize::try_from(sink.events() - 3).unwrap();
+    let reader = std::thread::spawn(move || {
+        std::io::BufRead::lines(std::io::BufReader::new(pipe))
+            .take(taken)
+            .count()
+    });
+    sink.close();
+    assert_eq!(reader.join().unwrap(), taken, "what had a place was written");
+    assert_eq!(sink.state.lost.load(Ordering::Relaxed), 0, "what had none was told of");
 }

@@ -7,7 +7,7 @@ pub mod served;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
-use controlplane_server::audit::{Record, Sink};
+use controlplane_server::audit::{Record, Sink, Waiting};
 use controlplane_server::identity::{MASTERS, User, assume};
 use controlplane_server::tokens::SigningKey;
 use controlplane_server::{Options, Server};
@@ -32,8 +32,9 @@ pub struct Api {
 pub struct Kept(pub Mutex<Vec<Record>>);
 
 impl Sink for Kept {
-    fn record(&self, record: Record) {
+    fn record(&self, record: Record) -> Option<Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+        None
     }
 }
 

@@ -1,0 +1,186 @@
+//! The log of a daemon on standard error, written by a thread of its own.
+//!
+//! Whoever logs only leaves the line: a pipe that nobody reads, a stuck journal or a frozen file
+//! system must not hold up a request. Lines that find no room are dropped and counted, and the log
+//! says how many as soon as it is written again. A panic is logged like everything else, since the
+//! standard library's own message would wait.
+
+use std::backtrace::Backtrace;
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use tracing::{error, warn};
+use tracing_subscriber::EnvFilter;
+
+/// Bytes of lines that may wait for the writer.
+const MOST_BYTES: usize = 1 << 20;
+/// What a waiting line takes beside its text.
+const OVERHEAD: usize = 64;
+/// How long the end of the process waits for the last lines.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Logs what passes `filter` on standard error from now on. Dropping the answer waits, for a second
+/// at most, until the last lines are written.
+pub fn start(filter: EnvFilter) -> io::Result<Guard> {
+    let (log, guard) = to(io::stderr())?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(move || log.clone())
+        .init();
+    std::panic::set_hook(Box::new(|panic| error!(backtrace = %Backtrace::capture(), "{panic}")));
+    Ok(guard)
+}
+
+fn to(writer: impl Write + Send + 'static) -> io::Result<(Log, Guard)> {
+    let (lines, waiting) = channel();
+    let log = Log {
+        lines,
+        bytes: Arc::default(),
+        dropped: Arc::default(),
+    };
+    let own = log.clone();
+    std::thread::Builder::new()
+        .name("log".into())
+        .spawn(move || own.write_to(writer, &waiting))?;
+    let guard = Guard(log.lines.clone());
+    Ok((log, guard))
+}
+
+enum Message {
+    Line(Vec<u8>),
+    /// Answered when all lines before are written.
+    Flush(SyncSender<()>),
+}
+
+/// Takes lines without waiting; each write is one.
+#[derive(Debug, Clone)]
+struct Log {
+    lines: Sender<Message>,
+    bytes: Arc<AtomicUsize>,
+    /// Lines that were dropped since that was last told.
+    dropped: Arc<AtomicU64>,
+}
+
+impl Log {
+    fn write_to(&self, mut writer: impl Write, waiting: &Receiver<Message>) {
+        // Never ends: it holds a sender itself, for what it has to tell. The process ends without
+        // it.
+        for message in waiting {
+            let line = match message {
+                Message::Line(line) => line,
+                Message::Flush(done) => {
+                    // Nobody waits any more when it took too long.
+                    done.send(()).ok();
+                    continue;
+                }
+            };
+            let written = writer.write_all(&line).and_then(|()| writer.flush());
+            let left = self.bytes.fetch_sub(line.len() + OVERHEAD, Ordering::Relaxed);
+            if written.is_err() {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            } else if left < MOST_BYTES / 2 && self.dropped.load(Ordering::Relaxed) > 0 {
+                let lines = self.dropped.swap(0, Ordering::Relaxed);
+                warn!(
+                    lines,
+                    "lines of this log are missing: they came while it could not be written"
+                );
+            }
+        }
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let size = line.len() + OVERHEAD;
+        let before = self.bytes.fetch_add(size, Ordering::Relaxed);
+        let fits = before.saturating_add(size) <= MOST_BYTES;
+        if !(fits && self.lines.send(Message::Line(line.to_vec())).is_ok()) {
+            self.bytes.fetch_sub(size, Ordering::Relaxed);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Waits for the last lines when it is dropped.
+#[derive(Debug)]
+pub struct Guard(Sender<Message>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let (done, written) = sync_channel(1);
+        if self.0.send(Message::Flush(done)).is_ok() {
+            // A log that cannot be written must not keep the process.
+            written.recv_timeout(LAST_LINES).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use super::*;
+
+    /// A file that takes nothing while the test holds it.
+    #[derive(Clone, Default)]
+    struct Frozen(Arc<Mutex<Vec<u8>>>);
+
+    impl Frozen {
+        fn hold(&self) -> MutexGuard<'_, Vec<u8>> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    impl Write for Frozen {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.hold().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_log_that_blocks_costs_lines_and_tells_how_many() {
+        let file = Frozen::default();
+        let (log, guard) = to(file.clone()).unwrap();
+        let own = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || own.clone());
+        // The writer's thread tells through it.
+        subscriber.init();
+        let text = "x".repeat(1000);
+        let held = file.hold();
+        for _ in 0..3000 {
+            warn!(text);
+        }
+        let waiting = log.bytes.load(Ordering::Relaxed);
+        assert!(waiting <= MOST_BYTES, "{waiting}");
+        let dropped = log.dropped.load(Ordering::Relaxed);
+        assert!(dropped > 1900, "{dropped}");
+        // The end of the process does not wait for it.
+        drop(Guard(log.lines.clone()));
+        drop(held);
+        // Once for what waited, once for what that made the thread tell.
+        drop(Guard(log.lines.clone()));
+        drop(guard);
+        let written = String::from_utf8(file.hold().clone()).unwrap();
+        assert_eq!(
+            written.matches("text=").count() + usize::try_from(dropped).unwrap(),
+            3000
+        );
+        let told = format!("lines of this log are missing: they came while it could not be written lines={dropped}");
+        assert!(written.contains(&told), "{}", written.replace(&text, "x"));
+    }
+}
