@@ -52,6 +52,10 @@ pub struct Config {
     /// How many seconds the server's own certificates live; they are renewed when a sixth is left
     #[arg(long, default_value_t = pki::LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(60..=315_360_000))]
     pub certificate_seconds: u64,
+    /// Start with what is left of a database that is missing, or has lost acknowledged writes;
+    /// revisions go on far above
+    #[arg(long, env = "SKIFF_ACCEPT_DATA_LOSS")]
+    pub accept_data_loss: bool,
     /// All that was said on the command line, and what was not by its default: names and values.
     #[arg(skip)]
     pub flags: Vec<(String, String)>,
@@ -123,6 +127,9 @@ impl Config {
             retention: Duration::from_secs(self.retention_seconds),
             index: server::storage::index,
             class: server::storage::class,
+            // What is made after the database.
+            existed: self.pki().join("ca.key").exists(),
+            accept_loss: self.accept_data_loss,
             ..store::Options::default()
         }
     }

@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use serde_json::Value;
 use tests::http::Target;
-use tests::machine::{Machine, Namespace, eventually};
+use tests::machine::{Machine, Namespace, Setup, eventually};
 use tests::server::Server;
 use tests::{images, process};
 
@@ -193,6 +193,59 @@ fn a_log_that_blocks_stops_no_daemon() -> anyhow::Result<()> {
             }
         })?;
     }
+    machine.finish()
+}
+
+/// Room on the disk that is full for everybody else, the audit log and the agent included.
+#[test]
+fn a_full_disk_is_told_and_the_api_can_help_itself() -> anyhow::Result<()> {
+    tests::logging();
+    let setup = Setup {
+        disk: Some(96),
+        ..Setup::default()
+    };
+    let machine = Machine::start_with(Namespace::new("full")?, setup)?;
+    let text = machine.state().join("text");
+    std::fs::write(&text, "x".repeat(500_000))?;
+    let create = |name: &str| {
+        let file = format!("--from-file={}", text.display());
+        machine.kubectl(["create", "configmap", name, &file])
+    };
+    for name in ["a", "b", "c"] {
+        create(name)?;
+    }
+    let ready = || {
+        machine
+            .kubectl(["get", "--raw", "/readyz?verbose"])
+            .map_err(|error| format!("{error:#}"))
+    };
+    assert!(ready().is_ok_and(|checks| checks.contains("[+]etcd-readiness ok")));
+    let filler = machine.state().join("filler");
+    let mut file = File::create(&filler)?;
+    let zeros = vec![0; 65536];
+    while file.write(&zeros).is_ok() {}
+    let mut number = 0;
+    eventually("writes are refused", || {
+        number += 1;
+        match create(&format!("n{number}")) {
+            Ok(said) => Err(said),
+            Err(error) if format!("{error:#}").contains("no space left for the write") => Ok(()),
+            Err(error) => Err(format!("{error:#}")),
+        }
+    })?;
+    let refused = ready().err().context("a server that takes no writes is not ready")?;
+    assert!(
+        refused.contains("[-]etcd-readiness failed: reason withheld"),
+        "{refused}"
+    );
+    while file.write(&[0; 4096]).is_ok() {}
+    for name in ["a", "b", "c"] {
+        machine.kubectl(["delete", "configmap", name])?;
+    }
+    drop(file);
+    std::fs::remove_file(&filler)?;
+    eventually("the server is ready where there is room again", &ready)?;
+    create("after")?;
     machine.finish()
 }
 

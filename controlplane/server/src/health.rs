@@ -73,6 +73,11 @@ fn checks(shared: &Shared, endpoint: &str) -> Vec<Check> {
         checks.extend(MADE_FIRST.map(|name| Check { name, passed }));
     }
     if endpoint == "readyz" {
+        // Upstream's name (pkg/server/options/etcd.go).
+        checks.push(Check {
+            name: "etcd-readiness",
+            passed: shared.store.is_writable(),
+        });
         checks.push(Check {
             name: "shutdown",
             passed: !shared.stopping.load(Ordering::Acquire),

@@ -5,7 +5,7 @@ fn cluster(directory: &Path) -> PathBuf {
     fs::create_dir_all(state.join(PKI)).unwrap();
     fs::write(state.join(PKI).join("ca.key"), "key").unwrap();
     fs::write(state.join(SETTINGS), "{}").unwrap();
-    drop(store::Sqlite::open(&state.join(DATABASE)).unwrap());
+    drop(store::Sqlite::open(&state.join(DATABASE), &store::Options::default()).unwrap());
     state
 }
 
@@ -30,7 +30,7 @@ fn what_was_backed_up_comes_back() {
     restored(&again, &file).unwrap();
     assert_eq!(fs::read_to_string(again.join(PKI).join("ca.key")).unwrap(), "key");
     assert_eq!(fs::read_to_string(again.join(SETTINGS)).unwrap(), "{}");
-    drop(store::Sqlite::open(&again.join(DATABASE)).unwrap());
+    drop(store::Sqlite::open(&again.join(DATABASE), &store::Options::default()).unwrap());
     assert!(restored(&again, &file).unwrap_err().to_string().contains("already"));
 }
 

@@ -20,6 +20,10 @@ pub struct Options {
     pub index: fn(&Key, &[u8]) -> Attributes,
     /// How much of a resource's past is kept; the argument is `{group or core}/{plural}`.
     pub class: fn(&str) -> Class,
+    /// There was a database already: one that is missing or empty is lost.
+    pub existed: bool,
+    /// Opens what is left of a database that has lost acknowledged writes, instead of refusing it.
+    pub accept_loss: bool,
 }
 
 impl Default for Options {
@@ -31,6 +35,8 @@ impl Default for Options {
             ring_bytes: 16 << 20,
             index: |_, _| Attributes::default(),
             class: |_| Class::Kept,
+            existed: false,
+            accept_loss: false,
         }
     }
 }
@@ -58,6 +64,18 @@ pub enum OpenError {
         /// The database.
         path: PathBuf,
         /// What is wrong with it.
+        finding: String,
+    },
+    /// Acknowledged writes are gone. It is left as it is: restore a backup, or open it with
+    /// [`Options::accept_loss`].
+    #[error(
+        "{} has lost what was acknowledged: {finding}; restore a backup, or take what is left (--accept-data-loss)",
+        path.display()
+    )]
+    Lost {
+        /// The database.
+        path: PathBuf,
+        /// What is missing.
         finding: String,
     },
     /// The file is a database of something else.

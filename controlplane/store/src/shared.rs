@@ -1,6 +1,7 @@
 //! What the handles, the watchers and the writer share.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
@@ -13,6 +14,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     /// The newest published revision, for those who wait for one.
     pub(crate) newest: watch::Sender<u64>,
+    /// Whether the last write reached the disk.
+    pub(crate) writable: AtomicBool,
     cache: RwLock<Cache>,
     history: Arc<dyn History>,
 }
@@ -21,6 +24,7 @@ impl Shared {
     pub(crate) fn new(options: Options, cache: Cache, history: Arc<dyn History>) -> Self {
         Self {
             newest: watch::Sender::new(cache.revision),
+            writable: AtomicBool::new(true),
             options,
             cache: RwLock::new(cache),
             history,

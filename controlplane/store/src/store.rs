@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::backend::{Backend, Memory, Sqlite};
@@ -69,7 +70,7 @@ impl Store {
     ///
     /// Refuses a database that another process has open, that is damaged, or that is not ours.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
-        Self::with_backend(Box::new(Sqlite::open(path)?), options)
+        Self::with_backend(Box::new(Sqlite::open(path, &options)?), options)
     }
 
     /// A store in memory that commits on the caller's thread.
@@ -267,6 +268,11 @@ impl Store {
         Watch::new(Arc::clone(&self.shared), prefix, from)
     }
 
+    /// Whether the last write reached the disk, and not only because it makes room there.
+    pub fn is_writable(&self) -> bool {
+        self.shared.writable.load(Ordering::Relaxed)
+    }
+
     /// Looks after retention for as long as it is polled: run it beside the server, and drop it to stop. It ends when the
     /// store is closed or its writer has died: nothing can be written any more.
     pub async fn run(&self) {
@@ -302,6 +308,7 @@ impl fmt::Debug for Store {
 fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>, Writer), OpenError> {
     let loaded = backend.load().map_err(OpenError::Load)?;
     let history = backend.history().map_err(OpenError::Load)?;
+    backend.reserve();
     let limits = RingLimits {
         events: options.ring_events,
         bytes: options.ring_bytes,
@@ -323,6 +330,7 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
             retention,
             pool,
             swift: false,
+            full: false,
         },
     ))
 }

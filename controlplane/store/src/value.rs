@@ -52,6 +52,11 @@ impl Value {
         bytes.into()
     }
 
+    /// Whether the object is on its way out.
+    pub(crate) fn is_being_deleted(&self) -> bool {
+        scan::is_deleted(&self.json)
+    }
+
     /// Whether `stored`, an object at `revision`, is this value: writing it again would change nothing.
     pub(crate) fn equals(&self, stored: &[u8], revision: u64) -> bool {
         let (head, tail) = self.json.split_at(self.revision_at);
@@ -70,6 +75,13 @@ mod scan {
         let value = member(json, metadata, b"\"resourceVersion\"")?;
         (json.get(value) == Some(&b'"')).then_some(())?;
         Some((value + 1, string_end(json, value)? - 1))
+    }
+
+    /// Whether there is a `metadata.deletionTimestamp`.
+    pub(super) fn is_deleted(json: &[u8]) -> bool {
+        let metadata = member(json, skip_space(json, 0), b"\"metadata\"");
+        let deleted = metadata.and_then(|metadata| member(json, metadata, b"\"deletionTimestamp\""));
+        deleted.is_some_and(|at| json.get(at) == Some(&b'"'))
     }
 
     /// The offset of the value of a member of the object that begins at `at`.

@@ -49,6 +49,16 @@ impl Write {
         }
     }
 
+    /// Whether it makes room, or is on the way to it, or takes none: what is done when room is
+    /// short.
+    pub(crate) fn makes_room(&self, class: Class) -> bool {
+        match self {
+            Self::Create { .. } => false,
+            Self::Update { value, .. } => class != Class::Kept || value.is_being_deleted(),
+            Self::Delete { .. } => true,
+        }
+    }
+
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Create { value, .. } | Self::Update { value, .. } | Self::Delete { last: value, .. } => value.len(),

@@ -1,12 +1,13 @@
 //! The one writer: it decides, stores and publishes batches of writes.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tracing::{debug, error};
+use tracing::{debug, error, info};
 
 use crate::backend::{Backend, Operation, Record};
 use crate::cache::Cache;
@@ -31,6 +32,9 @@ const SWEEP: usize = 512;
 /// Objects that one step of expiry removes, and the steps in one round of maintenance.
 const EXPIRE: usize = 128;
 const EXPIRE_BATCHES: usize = 64;
+
+/// The reason of what is refused before the disk is asked.
+const SHORT: &str = "the room that is left on the disk is for deletions";
 
 /// Given to a writer when its write is on disk.
 pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
@@ -65,6 +69,8 @@ pub(crate) struct Writer {
     pub(crate) pool: Pool,
     /// The last write was alone and took no longer than [`SWIFT`].
     pub(crate) swift: bool,
+    /// The disk is full, and the room that was kept on it is for what makes room.
+    pub(crate) full: bool,
 }
 
 impl Writer {
@@ -124,8 +130,8 @@ impl Writer {
     pub(crate) fn commit(&mut self, batch: Vec<(Request, Reply)>) -> bool {
         let mut answers = Vec::with_capacity(batch.len());
         let (alone, begun) = (batch.len() == 1, Instant::now());
-        let events = self.decide(batch, &mut answers);
-        let done = match self.store(events) {
+        let (events, makes_room) = self.decide(batch, &mut answers);
+        let done = match self.store(events, makes_room) {
             Ok(changed) => {
                 for (reply, answer) in answers {
                     // The client may have gone; its write stands.
@@ -146,12 +152,15 @@ impl Writer {
         done
     }
 
-    /// Checks preconditions against the cache and the writes of this batch that come before.
+    /// Checks preconditions against the cache and the writes of this batch that come before. Says
+    /// whether all of them make room.
     fn decide(
         &mut self,
         batch: Vec<(Request, Reply)>,
         answers: &mut Vec<(Reply, Result<Entry, CommitError>)>,
-    ) -> Vec<Event> {
+    ) -> (Vec<Event>, bool) {
+        let class = self.shared.options.class;
+        let mut all = true;
         let cache = self.shared.cache();
         let mut round = Round {
             cache: &cache,
@@ -161,22 +170,36 @@ impl Writer {
         };
         for (request, reply) in batch {
             let begin = round.events.len();
-            let answer = round.decide(request);
+            let makes_room = request.write.makes_room(class(request.write.key().resource()));
+            all &= makes_room;
+            let answer = if self.full && !makes_room {
+                Err(CommitError::Full(Arc::new(BackendError::Full(Box::from(SHORT)))))
+            } else {
+                round.decide(request)
+            };
             if answer.is_err() {
                 round.take_back(begin);
             }
             answers.push((reply, answer));
         }
-        round.events
+        (round.events, all)
     }
 
     /// Gives what the watchers are to be woken for.
-    fn store(&mut self, events: Vec<Event>) -> Result<Vec<Key>, CommitError> {
+    fn store(&mut self, events: Vec<Event>, makes_room: bool) -> Result<Vec<Key>, CommitError> {
         if events.is_empty() {
             return Ok(Vec::new());
         }
         let records: Vec<Record> = events.iter().map(|event| record(&self.shared, event)).collect();
-        if let Err(failure) = self.backend.append(&records) {
+        let mut appended = self.backend.append(&records);
+        if matches!(appended, Err(BackendError::Full(_))) && !self.full {
+            self.full = self.backend.release();
+            if self.full && makes_room {
+                appended = self.backend.append(&records);
+            }
+        }
+        self.tell(appended.is_ok());
+        if let Err(failure) = appended {
             error!(
                 error = &failure as &dyn std::error::Error,
                 writes = records.len(),
@@ -198,7 +221,13 @@ impl Writer {
         Ok(changed)
     }
 
-    /// Raises the floor and removes what has outlived its time. `true` when there is something to sweep.
+    /// Tells readers whether anything that they want written would be.
+    fn tell(&self, written: bool) {
+        self.shared.writable.store(written && !self.full, Ordering::Relaxed);
+    }
+
+    /// Raises the floor and removes what has outlived its time. `true` when there is something to
+    /// sweep, or the sweep's own transaction is to show whether the disk takes writes again.
     pub(crate) fn maintain(&mut self, now: Duration) -> bool {
         let (revision, floor) = {
             let cache = self.shared.cache();
@@ -215,13 +244,19 @@ impl Writer {
             self.shared.cache_mut().floor = raised;
         }
         self.expire(now);
-        raised > floor
+        if self.full && self.backend.reserve() {
+            info!("there is room on the disk again");
+            self.full = false;
+        }
+        raised > floor || !self.shared.writable.load(Ordering::Relaxed)
     }
 
     /// One bounded step of compaction. `true` when more is left.
     pub(crate) fn sweep(&mut self) -> bool {
         let floor = self.shared.cache().floor;
-        match self.backend.compact(floor, SWEEP) {
+        let swept = self.backend.compact(floor, SWEEP);
+        self.tell(swept.is_ok());
+        match swept {
             Ok(more) => more,
             Err(failure) => {
                 error!(error = &failure as &dyn std::error::Error, "compaction failed");

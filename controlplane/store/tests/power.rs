@@ -42,6 +42,7 @@ async fn attack_34_a_power_cut_loses_nothing_that_was_acknowledged() {
             std::fs::read(&database).unwrap(),
             std::fs::read(&log).unwrap_or_default(),
         );
+        let mark = std::fs::read(directory.path().join("test.db.mark")).unwrap();
         let data = "x".repeat(usize::try_from(dice.roll(9000)).unwrap());
         store
             .commit(create(&pod(&format!("p{number:02}")), &data))
@@ -65,6 +66,7 @@ async fn attack_34_a_power_cut_loses_nothing_that_was_acknowledged() {
         }
         std::fs::write(&cut, &synced.0).unwrap();
         std::fs::write(&cut_log, &left).unwrap();
+        std::fs::write(directory.path().join("cut.db.mark"), &mark).unwrap();
         let after = Store::open(&cut, options()).unwrap_or_else(|error| panic!("round {number}: {error:?}"));
         let revision = after.revision();
         assert!(

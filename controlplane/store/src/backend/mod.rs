@@ -75,6 +75,16 @@ pub trait Backend: Send {
     /// A reader of the past, for use beside the writer.
     fn history(&self) -> Result<Arc<dyn History>, BackendError>;
 
+    /// Sees to it that room is kept on the disk for deletions, as far as it has any.
+    fn reserve(&mut self) -> bool {
+        true
+    }
+
+    /// Gives the room that was kept to the writes that follow. `false` when none was.
+    fn release(&mut self) -> bool {
+        false
+    }
+
     /// Writes back what it holds and lets go of its files.
     fn close(&mut self) -> Result<(), BackendError>;
 }

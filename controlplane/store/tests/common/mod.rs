@@ -112,6 +112,7 @@ pub fn stores(options: &Options) -> Vec<(&'static str, Store, Option<tempfile::T
 pub enum Disk {
     Good,
     Full,
+    Broken,
     Slow,
     Panics,
 }
@@ -121,11 +122,38 @@ pub enum Disk {
 pub struct Control {
     disk: Arc<Mutex<Disk>>,
     writer: Arc<Mutex<Option<std::thread::ThreadId>>>,
+    room: Arc<Mutex<Room>>,
+}
+
+/// The room that is kept on the disk.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    #[default]
+    None,
+    Kept,
+    Given,
 }
 
 impl Control {
     pub fn set(&self, disk: Disk) {
         *self.disk.lock().unwrap_or_else(PoisonError::into_inner) = disk;
+    }
+
+    /// As if there had been room when the store was opened.
+    pub fn keep_room(&self) {
+        self.set_room(Room::Kept);
+    }
+
+    fn set_room(&self, room: Room) {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = room;
+    }
+
+    fn room(&self) -> Room {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn disk(&self) -> Disk {
+        *self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the last write was committed on the thread that asks.
@@ -145,6 +173,7 @@ pub fn failing() -> (Store, Control) {
     let control = Control {
         disk: Arc::new(Mutex::new(Disk::Good)),
         writer: Arc::default(),
+        room: Arc::default(),
     };
     let backend = Failing {
         inner: Memory::default(),
@@ -159,7 +188,7 @@ impl Backend for Failing {
     }
 
     fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
-        let disk = *self.control.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        let disk = self.control.disk();
         let own = std::thread::current().id();
         *self.control.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
         match disk {
@@ -170,13 +199,34 @@ impl Backend for Failing {
                 receiver.recv_timeout(Duration::from_millis(5)).ok();
                 self.inner.append(records)
             }
+            Disk::Full if self.control.room() == Room::Given => self.inner.append(records),
             Disk::Full => Err(BackendError::Full("no space".into())),
+            Disk::Broken => Err(BackendError::Io("broken".into())),
             Disk::Panics => panic!("the disk is on fire"),
         }
     }
 
     fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
+        if self.control.disk() == Disk::Broken {
+            return Err(BackendError::Io("broken".into()));
+        }
         self.inner.compact(floor, limit)
+    }
+
+    fn reserve(&mut self) -> bool {
+        let good = self.control.disk() == Disk::Good;
+        if good && self.control.room() == Room::Given {
+            self.control.keep_room();
+        }
+        good
+    }
+
+    fn release(&mut self) -> bool {
+        let kept = self.control.room() == Room::Kept;
+        if kept {
+            self.control.set_room(Room::Given);
+        }
+        kept
     }
 
     fn history(&self) -> Result<Arc<dyn History>, BackendError> {

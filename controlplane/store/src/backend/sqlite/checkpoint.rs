@@ -44,6 +44,11 @@ impl Checkpointer {
         })
     }
 
+    /// Pages in the WAL after the last commit.
+    pub(super) fn pages(&self) -> u64 {
+        u64::try_from(self.pages.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     /// What the writer's connection calls after each commit with the number of pages in the WAL.
     pub(super) fn hook(&self) -> impl FnMut(&mut Wal, c_int) -> rusqlite::Result<()> + Send + 'static {
         let (wake, known) = (self.wake.clone(), Arc::clone(&self.pages));

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::mark::Position;
 use super::{backend_error, schema, set_meta, signed};
 use crate::BackendError;
 
@@ -17,17 +18,34 @@ pub enum CopyError {
     /// What was copied is not what was written.
     #[error("check the copy")]
     Check(#[source] BackendError),
+    /// The database has lost acknowledged writes.
+    #[error("the database's newest revision is {found}, but {reached} was reached")]
+    Lost {
+        /// What it has.
+        found: u64,
+        /// What was acknowledged.
+        reached: u64,
+    },
 }
 
 /// Writes a copy of the database at `from` to `to`, a new file or an empty one, as it is at one moment, whoever has it open, and proves
 /// that the copy holds what was written. Returns the revision of that moment. The copy is on disk when this returns.
 pub fn copy(from: &Path, to: &Path) -> Result<u64, CopyError> {
+    // Before the copy: a server may go on meanwhile.
+    let known = Position::of(from).map_err(|error| CopyError::Copy(BackendError::Io(error.into())))?;
     schema::connect_reader(from)
         .and_then(|connection| connection.execute("VACUUM INTO ?", [to.to_string_lossy()]))
         .map_err(|error| CopyError::Copy(backend_error(error)))?;
     let synced = std::fs::File::open(to).and_then(|file| file.sync_all());
     synced.map_err(|error| CopyError::Copy(BackendError::Io(error.into())))?;
-    check_copy(to)
+    let revision = check_copy(to)?;
+    if revision < known.revision {
+        return Err(CopyError::Lost {
+            found: revision,
+            reached: known.revision,
+        });
+    }
+    Ok(revision)
 }
 
 /// Proves that a copy is whole and gives its revision.
@@ -49,16 +67,18 @@ pub fn check_copy(path: &Path) -> Result<u64, CopyError> {
 /// are refused. Clients that saw what came after the copy was made would else wait for revisions that are behind them.
 /// Answers the new revision.
 pub fn outdate(path: &Path) -> Result<u64, CopyError> {
-    let raise = || {
-        let connection = schema::connection(path).map_err(backend_error)?;
-        let revision = schema::load(&connection)?.revision.saturating_add(AHEAD);
-        connection
-            .execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")
-            .and_then(|()| set_meta(&connection, "revision", signed(revision)))
-            .and_then(|()| set_meta(&connection, "floor", signed(revision)))
-            .and_then(|()| connection.execute_batch("COMMIT"))
-            .map_err(backend_error)?;
-        Ok(revision)
-    };
-    raise().map_err(CopyError::Copy)
+    raise(path, 0).map_err(CopyError::Copy)
+}
+
+/// Makes the past of a database that had come as far as `known`, or further, one that is over.
+pub(super) fn raise(path: &Path, known: u64) -> Result<u64, BackendError> {
+    let connection = schema::connection(path).map_err(backend_error)?;
+    let revision = schema::load(&connection)?.revision.max(known).saturating_add(AHEAD);
+    connection
+        .execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")
+        .and_then(|()| set_meta(&connection, "revision", signed(revision)))
+        .and_then(|()| set_meta(&connection, "floor", signed(revision)))
+        .and_then(|()| connection.execute_batch("COMMIT"))
+        .map_err(backend_error)?;
+    Ok(revision)
 }

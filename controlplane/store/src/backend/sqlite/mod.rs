@@ -10,6 +10,8 @@ mod checkpoint;
 mod copy;
 mod history;
 mod lock;
+mod mark;
+mod reserve;
 mod schema;
 mod wal;
 
@@ -25,8 +27,10 @@ pub use self::copy::{CopyError, check_copy, copy, outdate};
 use self::checkpoint::Checkpointer;
 use self::history::Reader;
 use self::lock::Lock;
+use self::mark::{Mark, Position};
+use self::reserve::Reserve;
 use super::{Backend, BackendError, History, Loaded, Operation, Record};
-use crate::{Key, OpenError};
+use crate::{Key, OpenError, Options};
 
 /// Free pages that are left in the file for later writes before any are given back.
 const FREE_PAGES: u64 = 2048;
@@ -42,29 +46,49 @@ pub struct Sqlite {
     checkpointer: Checkpointer,
     reader: Arc<Reader>,
     revision: u64,
+    mark: Mark,
+    reserve: Reserve,
     _lock: Lock,
 }
 
 impl Sqlite {
-    /// Opens the database, or makes a new one. Refuses one that another process has open, that is damaged, or that is not ours.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
+    /// Opens the database, or makes a new one. Refuses one that another process has open, that is
+    /// damaged, that has lost acknowledged writes, or that is not ours.
+    pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let lock = Lock::take(path)?;
-        schema::prepare(path)?;
+        let known = Position::of(path).map_err(OpenError::Create)?;
+        let lost = schema::prepare(path, &known, options)?;
+        if let Some(finding) = lost {
+            let path = path.to_owned();
+            if !options.accept_loss {
+                return Err(OpenError::Lost { path, finding });
+            }
+            warn!(database = %path.display(), finding, "acknowledged writes are lost; what is left is taken");
+            copy::raise(&path, known.revision).map_err(OpenError::Load)?;
+        }
         let checkpointer = Checkpointer::start(path).map_err(OpenError::Thread)?;
-        let connection = schema::connect(path, &checkpointer).map_err(|error| OpenError::Load(backend_error(error)))?;
-        let reader = Arc::new(Reader::new(path));
+        let failed = |error| OpenError::Load(backend_error(error));
+        let connection = schema::connect(path, &checkpointer).map_err(failed)?;
+        let revision = schema::newest(&connection).map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
             connection: Some(connection),
             checkpointer,
-            reader,
-            revision: 0,
+            reader: Arc::new(Reader::new(path)),
+            revision,
+            mark: Mark::open(path, revision).map_err(OpenError::Create)?,
+            reserve: Reserve::of(path).map_err(OpenError::Create)?,
             _lock: lock,
         })
     }
 
-    /// Runs `work` in one transaction: all of it is on disk afterwards, or none of it.
-    fn transaction<T>(&mut self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, BackendError> {
+    /// Runs `work` in one transaction, after which the ledger is at `revision`: all of it is on
+    /// disk afterwards, or none of it.
+    fn transaction<T>(
+        &mut self,
+        revision: u64,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, BackendError> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => schema::connect(&self.path, &self.checkpointer).map_err(backend_error)?,
@@ -74,10 +98,19 @@ impl Sqlite {
             .and_then(|mut begin| begin.execute([]))
             .and_then(|_| work(&connection))
             .and_then(|done| connection.prepare_cached("COMMIT")?.execute([]).map(|_| done));
-        if connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok() {
+        let noted = if connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok() {
             self.connection = Some(connection);
+            outcome.as_ref().map_or(Ok(()), |_| {
+                self.revision = revision;
+                self.mark.advance(revision, self.checkpointer.pages())
+            })
         } else {
             warn!("the connection cannot roll back; the next write opens another");
+            // The last connection takes the log with it.
+            self.mark.settle(self.revision)
+        };
+        if let Err(error) = noted {
+            warn!(%error, "how far the database has come cannot be noted");
         }
         outcome.map_err(backend_error)
     }
@@ -88,13 +121,12 @@ impl Backend for Sqlite {
         let Some(connection) = self.connection.as_ref() else {
             return Err(BackendError::Io("the database is closed".into()));
         };
-        let loaded = schema::load(connection)?;
-        self.revision = loaded.revision;
-        Ok(loaded)
+        schema::load(connection)
     }
 
     fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
-        self.transaction(|connection| {
+        let revision = records.last().map_or(self.revision, |last| last.revision);
+        self.transaction(revision, |connection| {
             let mut insert = connection.prepare_cached(
                 "INSERT INTO ledger (revision, key, operation, previous, checksum, value) VALUES (?, ?, ?, ?, ?, ?)",
             )?;
@@ -123,16 +155,13 @@ impl Backend for Sqlite {
             }
             Ok(())
         })?;
-        if let Some(last) = records.last() {
-            self.revision = last.revision;
-        }
         self.checkpointer.catch_up(self.connection.as_ref());
         Ok(())
     }
 
     fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
-        let revision = self.revision;
-        self.transaction(|connection| {
+        let (revision, short) = (self.revision, !self.reserve.kept);
+        self.transaction(revision, |connection| {
             let swept = meta(connection, "swept")?;
             let mut visit = connection.prepare_cached(
                 "SELECT revision, previous, operation FROM ledger WHERE revision > ? AND revision <= ? ORDER BY revision LIMIT ?",
@@ -154,7 +183,7 @@ impl Backend for Sqlite {
             set_meta(connection, "swept", reached.max(swept))?;
             set_meta(connection, "floor", signed(floor).max(meta(connection, "floor")?))?;
             set_meta(connection, "revision", signed(revision))?;
-            Ok(more || give_back(connection)?)
+            Ok(more || give_back(connection, short)?)
         })
     }
 
@@ -168,18 +197,29 @@ impl Backend for Sqlite {
             return Ok(());
         };
         let written_back = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        let settled = self.mark.settle(self.revision);
         let closed = connection.close().map_err(|(_, error)| error);
         self.checkpointer.stop();
-        written_back.and(closed).map_err(backend_error)
+        written_back.and(closed).map_err(backend_error)?;
+        settled.map_err(|error| BackendError::Io(error.into()))
+    }
+
+    fn reserve(&mut self) -> bool {
+        self.reserve.keep()
+    }
+
+    fn release(&mut self) -> bool {
+        self.reserve.release()
     }
 }
 
-/// Gives a few free pages back to the file system when there are many. `true` when more are left to give.
-fn give_back(connection: &Connection) -> Result<bool, Error> {
+/// Gives a few free pages back to the file system when there are many, or any where it is `short`
+/// of room. `true` when more are left to give.
+fn give_back(connection: &Connection, short: bool) -> Result<bool, Error> {
     let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
     let free = u64::try_from(pragma("freelist_count")?).unwrap_or(0);
     let pages = u64::try_from(pragma("page_count")?).unwrap_or(0);
-    if free < FREE_PAGES || free < pages / 4 {
+    if free == 0 || !short && (free < FREE_PAGES || free < pages / 4) {
         return Ok(false);
     }
     let mut vacuum = connection.prepare(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;

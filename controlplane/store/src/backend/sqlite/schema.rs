@@ -7,9 +7,11 @@ use std::path::Path;
 use rusqlite::{Connection, Error, OpenFlags};
 
 use super::checkpoint::Checkpointer;
+use super::mark::Position;
+use super::wal::{self, Log};
 use super::{backend_error, meta, record};
 use crate::backend::{BackendError, Loaded};
-use crate::{OpenError, Record};
+use crate::{OpenError, Options, Record};
 
 /// "SKIF": says that the file is ours.
 const APPLICATION_ID: i32 = 0x534b_4946;
@@ -29,15 +31,50 @@ const TABLES: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
-/// Makes the database when there is none, and refuses one that is damaged or not ours.
-pub(super) fn prepare(path: &Path) -> Result<(), OpenError> {
+/// Makes the database when there is none, and refuses one that is damaged or not ours. Says what it
+/// has lost of what was acknowledged.
+pub(super) fn prepare(path: &Path, known: &Position, options: &Options) -> Result<Option<String>, OpenError> {
+    let empty = std::fs::metadata(path).map_or(true, |file| file.len() == 0);
+    if empty && (options.existed || known.revision > 0) {
+        let finding = "it is missing or empty, but there was a cluster".to_owned();
+        if options.accept_loss {
+            make(path)?;
+        }
+        return Ok(Some(finding));
+    }
+    let log = wal::check(path, known).map_err(OpenError::Create)?;
+    if let Log::Damaged(finding) = &log
+        && !options.accept_loss
+    {
+        // Reading it would carry it into the database.
+        return Ok(Some(finding.clone()));
+    }
+    make(path)?;
+    let judge = || {
+        let connection = connection(path)?;
+        let revision = newest(&connection)?;
+        let reached = known.revision;
+        Ok(match log {
+            Log::Damaged(finding) => Some(finding),
+            Log::Missing | Log::Whole if revision < reached => {
+                Some(format!("its newest revision is {revision}, but {reached} was reached"))
+            }
+            Log::Missing if known.frames > 0 && !is_consistent(&connection)? => {
+                Some("its write-ahead log is missing".to_owned())
+            }
+            Log::Missing | Log::Whole => None,
+        })
+    };
+    judge().map_err(|error| refusal(path, error))
+}
+
+fn make(path: &Path) -> Result<(), OpenError> {
     let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     match new {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(OpenError::Create(error)),
     }
-    super::wal::check(path)?;
     let connection = connection(path).map_err(|error| refusal(path, error))?;
     let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
     let found = pragma("application_id").and_then(|id| Ok((id, pragma("user_version")?, pragma("page_count")?)));
@@ -62,13 +99,13 @@ fn create(connection: &Connection, path: &Path) -> Result<(), OpenError> {
         .execute_batch(&tables)
         .map_err(|error| OpenError::Load(backend_error(error)))?;
     // The directory entry must be as durable as the first write.
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(OpenError::Create)
+    sync_directory(path).map_err(OpenError::Create)
+}
+
+/// Makes the entry of a file in its directory durable.
+pub(super) fn sync_directory(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
@@ -131,15 +168,26 @@ pub(super) fn connect_checkpointer(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
+/// The newest revision that was ever reached.
+pub(super) fn newest(connection: &Connection) -> Result<u64, Error> {
+    let newest: i64 = connection.query_row("SELECT coalesce(max(revision), 0) FROM ledger", [], |row| row.get(0))?;
+    Ok(u64::try_from(newest.max(meta(connection, "revision")?)).unwrap_or(0))
+}
+
+/// Whether the heads are those of the ledger. A log that was being carried back into the database
+/// when it was lost leaves some pages new and others old, each of them sound.
+fn is_consistent(connection: &Connection) -> Result<bool, Error> {
+    connection.query_row(
+        "WITH newest AS (SELECT key, operation, max(revision) AS revision FROM ledger GROUP BY key)
+         SELECT NOT EXISTS (SELECT key, revision FROM newest WHERE operation <> 2 EXCEPT SELECT key, revision FROM head)
+            AND NOT EXISTS (SELECT key, revision FROM head EXCEPT SELECT key, revision FROM newest WHERE operation <> 2)",
+        [],
+        |row| row.get(0),
+    )
+}
+
 /// Reads every head and proves that each is what was written.
 pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
-    let number = |sql: &str| {
-        connection
-            .query_row(sql, [], |row| row.get::<_, i64>(0))
-            .map_err(backend_error)
-    };
-    let newest = number("SELECT coalesce(max(revision), 0) FROM ledger")?;
-    let known = meta(connection, "revision").map_err(backend_error)?;
     let floor = meta(connection, "floor").map_err(backend_error)?;
     let mut statement = connection
         .prepare(
@@ -161,7 +209,7 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
     }
     let unsigned = |revision: i64| u64::try_from(revision).unwrap_or(0);
     Ok(Loaded {
-        revision: unsigned(newest.max(known)),
+        revision: newest(connection).map_err(backend_error)?,
         floor: unsigned(floor),
         heads,
     })
@@ -169,7 +217,7 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Checkpointer, connect, connect_checkpointer, prepare};
+    use super::{Checkpointer, Options, Position, connect, connect_checkpointer, prepare};
 
     /// In this mode SQLite waits for the disk at every commit: `synchronous` is 2, which is FULL. What it means can only be
     /// seen when the power fails.
@@ -177,7 +225,7 @@ mod tests {
     fn commits_wait_for_the_disk() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
-        prepare(&path).unwrap();
+        prepare(&path, &Position::default(), &Options::default()).unwrap();
         let checkpointer = Checkpointer::start(&path).unwrap();
         for connection in [connect(&path, &checkpointer), connect_checkpointer(&path)] {
             let connection = connection.unwrap();

@@ -1,43 +1,88 @@
-//! Finds damage in a write-ahead log that SQLite itself would take for its end, and so lose acknowledged writes in silence.
+//! Finds damage in a write-ahead log that SQLite itself would take for its end, and so lose
+//! acknowledged writes in silence, and logs that are shorter than they were.
 //!
 //! The format is the one of <https://www.sqlite.org/fileformat2.html#walformat>. A crash tears at most the transaction that was
 //! being written. So when two or more commits follow after, or begin at, the first bad frame, an acknowledged one is among them.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::OpenError;
+use super::mark::Position;
 
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 const MAGIC: u32 = 0x377f_0682;
 
-/// Refuses a database whose log is damaged before its end.
-pub(super) fn check(database: &Path) -> Result<(), OpenError> {
-    let mut name = database.as_os_str().to_owned();
-    name.push("-wal");
-    let file = match File::open(&name) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(OpenError::Create(error)),
+/// The state of a log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Log {
+    Missing,
+    /// All that it is known to have had is there.
+    Whole,
+    /// Acknowledged writes are not in it any more.
+    Damaged(String),
+}
+
+/// Looks at the log of a database that had come as far as `known`.
+pub(super) fn check(database: &Path, known: &Position) -> std::io::Result<Log> {
+    let Some(file) = open(database)? else {
+        return Ok(Log::Missing);
     };
-    let lost = commits_after_damage(BufReader::with_capacity(1 << 16, file)).map_err(OpenError::Create)?;
-    if lost < 2 {
-        return Ok(());
-    }
-    let finding = format!("the write-ahead log has a damaged page with {lost} transactions at or after it");
-    Err(OpenError::Damaged {
-        path: database.to_owned(),
-        finding,
+    let found = read(BufReader::with_capacity(1 << 16, file))?;
+    let Found { salts, good, lost, .. } = found;
+    Ok(if lost >= 2 {
+        Log::Damaged(format!(
+            "the write-ahead log has a damaged page with {lost} transactions at or after it"
+        ))
+    } else if known.frames > good && salts.is_none_or(|salts| salts == known.salts) {
+        Log::Damaged(format!(
+            "the write-ahead log was cut off: {good} of its {} pages are left",
+            known.frames
+        ))
+    } else {
+        Log::Whole
     })
 }
 
-/// How many transactions end at or after the first bad frame.
-fn commits_after_damage(mut log: impl Read) -> std::io::Result<usize> {
+/// The salts of the log as it is now.
+pub(super) fn salts(database: &Path) -> std::io::Result<(u32, u32)> {
+    let mut header = [0; HEADER];
+    if let Some(mut file) = open(database)? {
+        fill(&mut file, &mut header)?;
+    }
+    Ok((word(&header, 16), word(&header, 20)))
+}
+
+/// The log of a database.
+pub(super) fn path(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+fn open(database: &Path) -> std::io::Result<Option<File>> {
+    match File::open(path(database)) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    salts: Option<(u32, u32)>,
+    /// Good frames before the first bad one.
+    good: u64,
+    /// Transactions that end at or after that.
+    lost: usize,
+}
+
+fn read(mut log: impl Read) -> std::io::Result<Found> {
+    let mut found = Found::default();
     let mut header = [0; HEADER];
     if !fill(&mut log, &mut header)? {
-        return Ok(0);
+        return Ok(found);
     }
     let order = Order {
         big: word(&header, 0) & 1 == 1,
@@ -50,22 +95,23 @@ fn commits_after_damage(mut log: impl Read) -> std::io::Result<usize> {
     let mut sum = (word(&header, 24), word(&header, 28));
     let sound = word(&header, 0) & !1 == MAGIC && order.sum((0, 0), header.get(..24).unwrap_or_default()) == sum;
     let mut salts = sound.then(|| (word(&header, 16), word(&header, 20)));
+    found.salts = salts;
     let mut damaged = !sound;
-    let mut commits = 0;
     let mut frame = vec![0; FRAME_HEADER + page_size];
     while fill(&mut log, &mut frame)? {
-        let (expected, found) = (order.frame(sum, &frame), (word(&frame, 16), word(&frame, 20)));
+        let (expected, own) = (order.frame(sum, &frame), (word(&frame, 16), word(&frame, 20)));
         let ours = *salts.get_or_insert((word(&frame, 8), word(&frame, 12))) == (word(&frame, 8), word(&frame, 12));
-        let valid = ours && expected == found;
+        let valid = ours && expected == own;
         // A frame carries the sum of the one before it, so each can be judged after a bad one too.
         let first_bad = !valid && !damaged;
         damaged |= !valid;
+        found.good += u64::from(!damaged);
         if damaged && ours && (valid || first_bad) && word(&frame, 4) != 0 {
-            commits += 1;
+            found.lost += 1;
         }
-        sum = found;
+        sum = own;
     }
-    Ok(commits)
+    Ok(found)
 }
 
 /// `false` at the end, also in the middle of a frame.
