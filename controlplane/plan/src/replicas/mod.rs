@@ -6,13 +6,15 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::{collections::BTreeSet, time::Duration};
+
 use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
 
 pub use self::elder::Elder;
 pub use crate::rollout::Failure;
 use crate::{
     claim::claim,
-    objects::{is_active, is_finished, target},
+    objects::{Meta as _, controller_of, is_active, is_finished, phase, target},
     pod::Pod,
     pod_template,
     step::{PODS, Plan, Resource},
@@ -20,6 +22,10 @@ use crate::{
 
 /// Most pods that one plan makes or deletes.
 pub const BURST: usize = 500;
+/// The first and the longest pause before pods that failed are replaced. Upstream's `ReplicaSet`s
+/// know none and make pods as fast as a kubelet rejects them; its `DaemonSet`s, which met that
+/// first, wait so long (`cmd/kube-controller-manager/app/apps.go`).
+const BACKOFF: (i64, i64) = (1, 15 * 60);
 
 /// What the ReplicaSet controller sees.
 #[derive(Debug)]
@@ -57,8 +63,17 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     if !deleted {
         let missing = wanted.saturating_sub(active.len());
         short = missing > 0;
-        // While creation fails, one attempt tells as much as many.
-        let limit = if snapshot.failure.is_some() { 1 } else { BURST };
+        let backoff = Backoff::of(&owner.uid, snapshot.pods, now);
+        let wait = backoff.wait(now).filter(|_| short);
+        if let Some(wait) = wait {
+            plan.again(wait);
+        }
+        // While creation fails, or what is created, one attempt tells as much as many.
+        let limit = match wait {
+            Some(_) => 0,
+            None if snapshot.failure.is_some() || backoff.rounds > 1 => 1,
+            None => BURST,
+        };
         plan.stage(
             (0..missing.min(limit))
                 .filter_map(|_| spec.template.as_ref())
@@ -75,4 +90,46 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     let failure = snapshot.failure.filter(|_| short);
     status::report(snapshot.set, &owner, (&active, terminating), failure, now, &mut plan);
     plan
+}
+
+/// The pods that failed one after the other, with none between that runs: a node rejects them, or
+/// evicts them at once.
+struct Backoff {
+    /// The seconds in which they were made.
+    rounds: u32,
+    newest: i64,
+}
+
+impl Backoff {
+    fn of(owner: &str, pods: &[&Pod], now: Timestamp) -> Self {
+        let made = |pod: &&Pod| pod.metadata.created.map(Timestamp::as_second);
+        let own = |pod: &&&Pod| {
+            let controller = controller_of(&pod.metadata).is_some_and(|controller| *controller.uid == *owner);
+            controller && !pod.metadata.is_deleting()
+        };
+        let in_phase = |wanted: &'static str| {
+            let found = pods.iter().filter(own).filter(move |pod| phase(pod) == wanted);
+            found.filter_map(made)
+        };
+        let runs = in_phase("Running").max().unwrap_or(i64::MIN);
+        let failed: BTreeSet<i64> = in_phase("Failed").filter(|made| *made >= runs).collect();
+        let mut rounds = 0;
+        let mut later = now.as_second();
+        for made in failed.iter().rev() {
+            if later.saturating_sub(*made) > 2 * BACKOFF.1 {
+                break;
+            }
+            (rounds, later) = (rounds + 1, *made);
+        }
+        let newest = failed.last().copied().unwrap_or(i64::MIN);
+        Self { rounds, newest }
+    }
+
+    fn wait(&self, now: Timestamp) -> Option<Duration> {
+        let doublings = self.rounds.checked_sub(1)?.min(16);
+        let pause = (BACKOFF.0 << doublings).min(BACKOFF.1);
+        let until = Timestamp::from_second(self.newest.saturating_add(pause)).ok()?;
+        let wait = Duration::try_from(until.duration_since(now)).ok()?;
+        (!wait.is_zero()).then_some(wait)
+    }
 }

@@ -36,10 +36,14 @@ fn pod(text: &str) -> Pod {
     };
     let ready = if words.contains(&"ready") { "True" } else { "False" };
     let node = if words[1] == "-" { json!(null) } else { json!(words[1]) };
+    let made = words
+        .iter()
+        .find_map(|word| word.strip_prefix("made="))
+        .unwrap_or("00:00:00");
     serde_json::from_value(json!({
         "metadata": {
             "name": words[0], "namespace": "default", "uid": words[0], "labels": { "app": "web" },
-            "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": deleted,
+            "creationTimestamp": format!("2026-01-01T{made}Z"), "deletionTimestamp": deleted,
             "ownerReferences": if words[0].starts_with("free") { json!([]) } else { owner },
         },
         "spec": { "nodeName": node, "containers": [] },
@@ -205,4 +209,64 @@ fn replication_controllers_are_replica_sets_of_old() {
         &["a n1 Running", "b n1 Running"],
         &expect!["patch ReplicationController web/status"],
     );
+}
+
+/// How many pods are made, and in how many milliseconds more might be.
+fn replaced(replicas: i32, pods: &[String], now: &str) -> (usize, Option<u128>) {
+    let (set, pods): (_, Vec<Pod>) = (set(replicas), pods.iter().map(|text| pod(text)).collect());
+    let pods: Vec<&Pod> = pods.iter().collect();
+    let snapshot = Snapshot {
+        resource: REPLICA_SETS,
+        set: &set,
+        pods: &pods,
+        related: &pods,
+        failure: None,
+    };
+    let plan = plan(&snapshot, format!("2026-01-01T{now}Z").parse().unwrap());
+    let lines: Vec<String> = plan.stages.iter().flatten().map(ToString::to_string).collect();
+    let made = lines.iter().filter(|line| line.starts_with("create Pod")).count();
+    (made, plan.again.map(|again| again.as_millis()))
+}
+
+#[test]
+fn pods_that_a_node_rejects_are_replaced_ever_more_slowly() {
+    let mut pods = Vec::new();
+    let mut waits = Vec::new();
+    let mut second = 0_u32;
+    for round in 0..14 {
+        let clock = |second: u32| format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60);
+        let made = clock(second);
+        // All three at first, then one to try.
+        pods.extend((0..if round == 0 { 3 } else { 1 }).map(|pod| format!("p{round}-{pod} n1 Failed made={made}")));
+        let (made, again) = replaced(3, &pods, &format!("{made}.250"));
+        assert_eq!(made, 0, "round {round}");
+        let wait = u32::try_from(again.unwrap()).unwrap() + 250;
+        waits.push(wait / 1000);
+        second += wait / 1000;
+        let expected = if round == 0 { 3 } else { 1 };
+        assert_eq!(replaced(3, &pods, &clock(second)), (expected, None), "round {round}");
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900, 900, 900]);
+}
+
+#[test]
+fn a_pod_that_ran_is_replaced_at_once() {
+    let failed = |made: &str| format!("gone-{made} n1 Failed made={made}");
+    // Evicted after a while, also again and again.
+    let evicted: Vec<String> = ["00:00:00", "00:20:00", "00:40:00"].map(failed).into();
+    assert_eq!(replaced(1, &evicted, "01:00:00"), (1, None));
+    // Rejected once, and one that was made later runs: what is missing is made.
+    let mut pods: Vec<String> = ["00:00:01", "00:00:02", "00:00:04"].map(failed).into();
+    pods.push("good n1 Running made=00:00:08".to_owned());
+    assert_eq!(replaced(3, &pods, "00:00:09"), (2, None));
+    // What is on its way out says nothing, nor what is not the set's.
+    let others = [
+        "a n1 Failed deleted made=00:00:08",
+        "free n1 Failed made=00:00:08",
+        "b n1 Succeeded made=00:00:08",
+    ];
+    assert_eq!(replaced(1, &others.map(str::to_owned), "00:00:08"), (1, None));
+    // Nor what failed long ago.
+    let old: Vec<String> = ["00:00:00", "00:00:01", "00:00:02"].map(failed).into();
+    assert_eq!(replaced(3, &old, "00:40:00"), (3, None));
 }
