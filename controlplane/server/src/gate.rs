@@ -24,8 +24,8 @@ use crate::body;
 use crate::failure::Failure;
 use crate::request::RequestInfo;
 use held::Held;
-pub(crate) use shares::Share;
 use shares::Shares;
+pub(crate) use shares::{Room, Share, Taken};
 
 /// Reads at a time: they are work for the processor alone.
 const READS: usize = 64;
@@ -45,12 +45,16 @@ const PIECE: usize = 16 << 10;
 /// … of which there may be so many at a time: 256 MiB.
 const PIECES: usize = 16 << 10;
 
+/// Bytes that watches hold for clients who do not read them, in all; one user's at most half.
+const UNREAD: usize = 128 << 20;
+
 /// All limits of a server.
 pub(crate) struct Gates {
     reads: Arc<Gate>,
     writes: Arc<Gate>,
     lasting: Arc<Shares>,
     bodies: Arc<Shares>,
+    unread: Arc<Shares>,
     ending: CancellationToken,
 }
 
@@ -75,6 +79,7 @@ impl Gates {
             writes: Gate::new(WRITES),
             lasting: Shares::new(LASTING),
             bodies: Shares::new(PIECES),
+            unread: Shares::of_bytes(UNREAD),
             ending: CancellationToken::new(),
         }
     }
@@ -82,6 +87,11 @@ impl Gates {
     /// When requests that last come to their end.
     pub(crate) fn ending(&self) -> CancellationToken {
         self.ending.clone()
+    }
+
+    /// The room for what a watch of a user has made and its client has not read.
+    pub(crate) fn unread(&self, user: &str) -> Room {
+        self.unread.room(user)
     }
 
     /// Waits for a place for a request.

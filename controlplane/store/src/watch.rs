@@ -12,6 +12,11 @@ use crate::{BackendError, Class, Operation};
 
 /// The most changes that a watcher holds between the ring, or the ledger, and its reader.
 const BUFFER: usize = 128;
+/// The most changes that are read from the ledger at a time.
+const LEDGER_BUFFER: usize = 32;
+/// The most bytes of them, the first aside: they are kept from being forgotten by a reader who
+/// does not come for them.
+const BUFFER_BYTES: usize = 32 << 10;
 
 /// The changes of one resource, or of one namespace of it, from a revision on: each once and in order.
 #[derive(Debug)]
@@ -131,8 +136,10 @@ impl Watch {
         }
         let revision = cache.revision;
         drop(cache);
-        let complete = recent.events.len() <= BUFFER;
-        self.buffer.extend(recent.events.into_iter().rev().take(BUFFER));
+        let found = recent.events.len();
+        let held = recent.events.into_iter().rev().take(BUFFER);
+        self.buffer.extend(bounded(held, |event| event.entry.bytes.len()));
+        let complete = self.buffer.len() == found;
         self.scanned = match self.buffer.back() {
             Some(event) if !complete => event.revision,
             _ => self.scanned.max(revision),
@@ -151,7 +158,7 @@ impl Watch {
         }
         let changes = self
             .shared
-            .changes(&self.prefix, after, until, BUFFER)
+            .changes(&self.prefix, after, until, LEDGER_BUFFER)
             .await
             .map_err(WatchError::Failed)?;
         // Compaction raises the floor before it removes anything, so what was read is complete if no change of the resource
@@ -159,15 +166,26 @@ impl Watch {
         if !self.shared.cache().is_complete(&self.prefix, after) {
             return Err(WatchError::Expired { after });
         }
-        self.scanned = if changes.len() < BUFFER {
-            until
-        } else {
-            changes.last().map_or(until, |c| c.record.revision)
-        };
+        let found = changes.len();
+        let held = bounded(changes, |change| change.record.bytes.len());
         self.buffer
-            .extend(changes.into_iter().map(|change| Arc::new(event(&self.shared, change))));
+            .extend(held.map(|change| Arc::new(event(&self.shared, change))));
+        self.scanned = match self.buffer.back() {
+            Some(last) if found == LEDGER_BUFFER || self.buffer.len() < found => last.revision,
+            _ => until,
+        };
         Ok(())
     }
+}
+
+/// As many as a watcher may hold.
+fn bounded<T>(all: impl IntoIterator<Item = T>, size: impl Fn(&T) -> usize) -> impl Iterator<Item = T> {
+    let mut bytes = 0;
+    all.into_iter().take_while(move |one| {
+        let fits = bytes < BUFFER_BYTES;
+        bytes += size(one);
+        fits
+    })
 }
 
 /// A change of the past in the form that watchers see.

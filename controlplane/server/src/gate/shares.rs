@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bytes of room are counted in pieces of this size.
+const UNIT: usize = 1 << 10;
 
 #[derive(Debug)]
 pub(super) struct Shares {
@@ -43,7 +47,82 @@ impl Drop for Share {
     }
 }
 
+/// The way of one request to more and more of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    /// With nothing in it: the user's half is known as long as this, or anything taken, is there.
+    share: Arc<Share>,
+    own: Arc<Semaphore>,
+}
+
+/// So much of it; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    _all: OwnedSemaphorePermit,
+    _own: OwnedSemaphorePermit,
+    _share: Arc<Share>,
+}
+
+/// Bytes that count until they are sent, or will never be.
+struct Counted {
+    bytes: Bytes,
+    _taken: Taken,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Taken {
+    /// Is given back with the last of the bytes.
+    pub(crate) fn with(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Counted { bytes, _taken: self })
+    }
+}
+
+impl Room {
+    /// Waits for room for so many bytes; for all that a user may hold where it is more.
+    pub(crate) async fn take(&self, bytes: usize) -> Option<Taken> {
+        let much = self.much(bytes);
+        Some(Taken {
+            _own: Arc::clone(&self.own).acquire_many_owned(much).await.ok()?,
+            _all: Arc::clone(&self.share.of.all).acquire_many_owned(much).await.ok()?,
+            _share: Arc::clone(&self.share),
+        })
+    }
+
+    /// Room for so many bytes, if it is there.
+    pub(crate) fn take_now(&self, bytes: usize) -> Option<Taken> {
+        let much = self.much(bytes);
+        Some(Taken {
+            _own: Arc::clone(&self.own).try_acquire_many_owned(much).ok()?,
+            _all: Arc::clone(&self.share.of.all).try_acquire_many_owned(much).ok()?,
+            _share: Arc::clone(&self.share),
+        })
+    }
+
+    fn much(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.div_ceil(UNIT).min(self.share.of.most)).unwrap_or(u32::MAX)
+    }
+}
+
 impl Shares {
+    /// Room for so many bytes.
+    pub(super) fn of_bytes(all: usize) -> Arc<Self> {
+        Self::new(all / UNIT)
+    }
+
+    /// The way of a user's request to it.
+    pub(super) fn room(self: &Arc<Self>, user: &str) -> Room {
+        let (share, own) = self.empty(user);
+        Room {
+            share: Arc::new(share),
+            own,
+        }
+    }
+
     pub(super) fn new(all: usize) -> Arc<Self> {
         Arc::new(Self {
             all: Arc::new(Semaphore::new(all)),

@@ -18,6 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sle
 use self::frames::{Frames, Kind};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::gate::{Room, Taken};
 use crate::negotiation::negotiate_watch;
 use crate::query::Query;
 use crate::respond::Response;
@@ -123,13 +124,23 @@ struct Begun {
     mark: Option<u64>,
     changes: Option<Watch>,
     ahead: u64,
+    room: Option<Room>,
+    /// For the list of the present, while there is one.
+    listed: Option<Taken>,
 }
 
 impl Begun {
     async fn new(context: &Context, frames: &Frames, start: Start) -> Result<Self, Failure> {
         let store = context.store();
         let prefix = storage::prefix(context.registration, &context.info.namespace);
-        let mut begun = Self::default();
+        let mut begun = Self {
+            // Clients inside the process read what they are sent.
+            room: context
+                .wire
+                .source
+                .map(|_| context.server.gates.unread(&context.user.name)),
+            ..Self::default()
+        };
         let from = match start {
             Start::Present { marked } => {
                 context.fresh(revision(&context.query)?.unwrap_or(0)).await?;
@@ -138,6 +149,10 @@ impl Begun {
                     .await
                     .map_err(Failure::internal)?;
                 begun.initial = list.entries.into_iter().filter(|entry| frames.chooses(entry)).collect();
+                if let Some(room) = &begun.room {
+                    let size = begun.initial.capacity() * size_of::<Entry>();
+                    begun.listed = Some(room.take_now(size).ok_or(Failure::Overloaded)?);
+                }
                 begun.mark = marked.then_some(list.revision);
                 list.revision
             }
@@ -160,6 +175,8 @@ struct Watcher {
     /// A revision whose bookmark marks the end of the synthetic events.
     mark: Option<u64>,
     changes: Option<Watch>,
+    room: Option<Room>,
+    listed: Option<Taken>,
     /// The revision to come after which changes are wanted: no bookmark may promise it before.
     ahead: u64,
     /// The last frame, when nothing can follow it.
@@ -194,6 +211,8 @@ impl Watcher {
             initial: begun.initial.into_iter(),
             mark: begun.mark,
             changes: begun.changes,
+            room: begun.room,
+            listed: begun.listed,
             ahead: begun.ahead,
             last,
             bookmarks,
@@ -202,9 +221,10 @@ impl Watcher {
     }
 
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(batch) = self.batch() {
-            return Some(batch);
+        if !self.initial.as_slice().is_empty() {
+            return self.batch().await;
         }
+        self.listed = None;
         if let Some(revision) = self.mark.take() {
             return Some(self.frames.bookmark(revision, true));
         }
@@ -216,8 +236,9 @@ impl Watcher {
                 biased;
                 change = changes.next() => match change {
                     Ok(event) => {
+                        let taken = room(self.room.as_ref(), event.entry.bytes.len(), self.deadline.as_mut()).await?;
                         if let Some(frame) = self.frames.event(&event) {
-                            return Some(frame);
+                            return Some(held(taken, frame));
                         }
                     }
                     Err(WatchError::Closed) => self.changes = None,
@@ -244,14 +265,40 @@ impl Watcher {
     }
 
     /// Synthetic events, several in one piece.
-    fn batch(&mut self) -> Option<Bytes> {
+    async fn batch(&mut self) -> Option<Bytes> {
+        let mut size = 0;
+        for entry in self.initial.as_slice() {
+            size += entry.bytes.len();
+            if size >= BATCH {
+                break;
+            }
+        }
+        let taken = room(self.room.as_ref(), size, self.deadline.as_mut()).await?;
         let first = self.initial.next()?;
         let mut batch = self.frames.of(Kind::Added, &first).to_vec();
         while batch.len() < BATCH {
             let Some(entry) = self.initial.next() else { break };
             batch.extend_from_slice(&self.frames.of(Kind::Added, &entry));
         }
-        Some(batch.into())
+        Some(held(taken, batch.into()))
+    }
+}
+
+/// Waits for room for a frame: what the client does not read is bounded, and it falls behind.
+/// Nothing when the watch's time is over.
+async fn room(room: Option<&Room>, bytes: usize, deadline: Pin<&mut Sleep>) -> Option<Option<Taken>> {
+    let Some(room) = room else { return Some(None) };
+    tokio::select! {
+        biased;
+        taken = room.take(bytes) => taken.map(Some),
+        () = deadline => None,
+    }
+}
+
+fn held(taken: Option<Taken>, frame: Bytes) -> Bytes {
+    match taken {
+        Some(taken) => taken.with(frame),
+        None => frame,
     }
 }
 

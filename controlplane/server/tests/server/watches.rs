@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use crate::support::{Api, Frames, config_map, pod};
+use axum::body::Body;
+use controlplane_server::identity::{MASTERS, Source, User};
 use futures::TryStreamExt;
-use http::Method;
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::json;
@@ -355,4 +358,37 @@ async fn the_old_paths_of_watches_serve_nothing_else() {
     }
     let answer = api.get("/api/v1/watch/nothing").await;
     assert_eq!(answer.code, 404, "{}", answer.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_watches_of_one_user_hold_unread_is_bounded() {
+    let api = Api::start().await;
+    let mut large = config_map("large");
+    large["data"]["a"] = json!("x".repeat(1_000_000));
+    api.post(CONFIG_MAPS, &large).await;
+    let open = async |user: &str| {
+        let request = Request::builder().uri(format!("{CONFIG_MAPS}?watch=true"));
+        let mut request = request.body(Body::empty()).unwrap();
+        request.extensions_mut().insert(Source("10.0.0.9:1".parse().unwrap()));
+        api.send_as(User::new(user, [MASTERS]), request).await.into_body()
+    };
+    let soon = Duration::from_secs(1);
+    let mut unread = Vec::new();
+    let mut waiting = loop {
+        let mut body = open("noisy").await;
+        match tokio::time::timeout(soon, body.frame()).await {
+            Ok(frame) => unread.push(frame.unwrap().unwrap()),
+            Err(_) => break body,
+        }
+        assert!(unread.len() < 80, "there is no bound");
+    };
+    assert!(unread.len() > 50, "{}", unread.len());
+    let mut other = open("other").await;
+    let frame = tokio::time::timeout(soon, other.frame()).await;
+    assert!(frame.is_ok(), "somebody else's watch goes on");
+    let mut inside = Frames::open(&api, &format!("{CONFIG_MAPS}?watch=true"), "application/json").await;
+    assert_eq!(inside.brief().await, "ADDED large");
+    unread.pop();
+    let frame = tokio::time::timeout(soon, waiting.frame()).await;
+    assert!(frame.is_ok(), "what is read makes room");
 }
