@@ -24,6 +24,7 @@ mod leftovers;
 pub mod lock;
 pub mod machine;
 mod measure;
+mod mending;
 mod milestones;
 mod newcomers;
 mod node;
@@ -237,6 +238,7 @@ pub async fn run(
     tasks.spawn(node::keep(Arc::clone(&context), node));
     tasks.spawn(services::run(Arc::clone(&context)));
     tasks.spawn(classes::run(Arc::clone(&context)));
+    tasks.spawn(mending::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
     // Only ever set here.
     drop(context.orders.set(orders.clone()));

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
 pub use bridge::{Bridge, Config};
 pub use cidr::{Cidr, ParseCidrError};
@@ -110,6 +111,22 @@ pub enum Error {
     /// The pods' range cannot change while sandboxes have addresses of it.
     #[error("pods still use addresses of {0}")]
     RangeInUse(Ranges),
+    /// The bridge is another network's.
+    #[error("bridge {bridge} is there already and belongs to {owner}; choose another name")]
+    BridgeTaken {
+        /// Its name.
+        bridge: String,
+        /// The state folder of the network that it belongs to, or words for one that nobody knows.
+        owner: String,
+    },
+    /// Another interface has the pods' gateway's address.
+    #[error("pod range {range}: {interface} has its first address already; choose another range")]
+    RangeTaken {
+        /// The range.
+        range: Cidr,
+        /// Who has it.
+        interface: String,
+    },
     /// Every address is taken.
     #[error("no free address in {0}")]
     Exhausted(Ranges),
@@ -168,6 +185,15 @@ impl Error {
     }
 }
 
+/// A sandbox that lost its link to the network, whoever took it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The sandbox.
+    pub sandbox_id: String,
+    /// Why it could not be connected again; that is tried on. Nothing where it is connected.
+    pub failure: Option<String>,
+}
+
 /// Everything that the agent asks of the pod network.
 pub trait Network: Send + Sync + 'static {
     /// Prepares the machine for pods of these ranges: bridge, forwarding, masquerade, a blackhole route for each range. Adopts
@@ -196,6 +222,12 @@ pub trait Network: Send + Sync + 'static {
     /// Which pods this network connects, where it knows that of them all.
     fn served(&self) -> Option<Served> {
         None
+    }
+
+    /// Connects sandboxes again that lose their links, for as long as it is polled, and tells of each. It ends where nothing can
+    /// be noticed any more.
+    fn mend(&self, _told: mpsc::Sender<Lost>) -> BoxFuture<'_, Result<(), Error>> {
+        futures::future::pending().boxed()
     }
 
     /// Removes everything that this network made on the machine. Success when there is nothing.

@@ -27,6 +27,14 @@ pub enum Error {
         /// What was given.
         value: String,
     },
+    /// The root of the control groups is another's.
+    #[error("control group {group} belongs to {}; choose another one", owner.display())]
+    GroupTaken {
+        /// Its path.
+        group: String,
+        /// The state directory of the agent that has it, or words for one that nobody knows.
+        owner: PathBuf,
+    },
     /// There is no such sandbox.
     #[error("sandbox {0} not found")]
     SandboxNotFound(String),
@@ -94,6 +102,7 @@ impl Error {
             },
             Self::Containerd { source, .. } => matches!(source.meaning(), Meaning::NotFound | Meaning::Silent),
             Self::Invalid { .. }
+            | Self::GroupTaken { .. }
             | Self::SandboxExists(_)
             | Self::Unconnected(_)
             | Self::RunsAsRoot

@@ -35,12 +35,18 @@ impl Opened {
         };
         make(state_dir)?;
         let state_dir = fs::canonicalize(state_dir).map_err(io_error("find", state_dir))?;
+        let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
         let sandboxes = state_dir.join("sandboxes");
+        let owned = cgroups.own(Path::new(cgroup_root), &state_dir, sandboxes.exists());
+        let owned = owned.map_err(io_error("mark the control group", Path::new(cgroup_root)))?;
+        owned.map_err(|owner| Error::GroupTaken {
+            group: cgroup_root.to_owned(),
+            owner,
+        })?;
         make(&sandboxes)?;
         spread(&sandboxes);
         let spare = state_dir.join("spare");
         let spares = Spares::open(&spare, SPARES, folders).map_err(io_error("fill", &spare))?;
-        let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
         Ok(Self {
             state_dir,
             sandboxes,

@@ -75,7 +75,9 @@ impl Settings {
             agent_port: pick(options.agent_port, port(|known| known.agent_port), || {
                 free_port(Ipv4Addr::UNSPECIFIED, 10250)
             })?,
-            pod_cidr: pick(options.pod_cidr.clone(), text(|known| &known.pod_cidr), free_range)?,
+            pod_cidr: pick(options.pod_cidr.clone(), text(|known| &known.pod_cidr), || {
+                free_range(options.backends.network.as_deref() == Some("cni"))
+            })?,
             node_name: pick(options.node_name.clone(), text(|known| &known.node_name), host_name)?,
             bridge: pick(options.bridge.clone(), text(|known| &known.bridge), || {
                 Ok(tail
@@ -136,10 +138,10 @@ fn free_port(address: Ipv4Addr, first: u16) -> anyhow::Result<u16> {
         .with_context(|| format!("no free port from {first} on"))
 }
 
-/// The first /24 of 10.244.0.0/16 that no route covers, but one to where nothing is.
-fn free_range() -> anyhow::Result<String> {
+/// The first /24 of 10.244.0.0/16 that no route covers, for CNI plugins but one to where nothing is.
+fn free_range(plugins: bool) -> anyhow::Result<String> {
     let routes = fs::read_to_string("/proc/net/route").context("read the routes")?;
-    first_free_range(&routes, is_empty_bridge)
+    first_free_range(&routes, |interface| plugins && is_empty_bridge(interface))
         .context("every range of 10.244.0.0/16 has a route; give one by --pod-cidr")
 }
 

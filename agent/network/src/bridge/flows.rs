@@ -21,7 +21,7 @@ use crate::{Error, PortMapping};
 /// The kernel answers at once; in seconds.
 const SILENCE: i64 = 5;
 /// The kernel says no more than this at once.
-const LARGEST: usize = 32 << 10;
+pub(super) const LARGEST: usize = 32 << 10;
 /// Of a message, before what it says.
 const HEADER: usize = 16;
 /// Begins what each message says: the address family, and what means nothing here.
@@ -161,7 +161,7 @@ impl Socket {
 }
 
 /// The messages that came at once: of which kind each is, and what it says.
-fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(rest).ok()?;
         let length = usize::try_from(message.length()).ok()?;
@@ -234,7 +234,8 @@ fn whole(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     found.into_inner().get(..length)
 }
 
-fn value(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+/// What the first attribute of this kind holds.
+pub(super) fn value(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     whole(attributes, kind)?.get(NLA_HEADER_SIZE..)
 }
 

@@ -1,5 +1,7 @@
 //! Links, addresses and routes, by rtnetlink.
 
+mod ownership;
+
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -16,7 +18,7 @@ use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, LinkVeth};
 use tokio::task::JoinSet;
 
 use super::routes::{self, hardware_address, last_resort, mtu};
-use super::{names, namespace, settings};
+use super::{namespace, settings};
 use crate::{Attachment, Cidr, Error, Ranges};
 
 /// A way to the network namespace that the calling thread was in when it was opened.
@@ -84,14 +86,9 @@ impl Socket {
         Ok(self.existing(name).await?.header.index)
     }
 
-    async fn remove(&self, name: &str) -> Result<(), Error> {
-        let Some(link) = self.link(name).await? else {
-            return Ok(());
-        };
-        match self.handle.link().del(link.header.index).execute().await {
-            Err(error) if !is(&error, Errno::ENODEV) => Err(refused("delete an interface", &error)),
-            Ok(()) | Err(_) => Ok(()),
-        }
+    async fn remove(&self, index: u32) -> Result<(), Error> {
+        let gone = self.handle.link().del(index).execute().await;
+        accept(gone, Errno::ENODEV, "delete an interface")
     }
 
     /// Gives an interface an address that serves at once: nobody else has one of our ranges.
@@ -126,8 +123,8 @@ impl Socket {
 }
 
 impl Kernel {
-    /// Makes the bridge with the gateways' addresses, and the routes of last resort.
-    pub(super) fn prepare(&self, bridge: &str, ranges: Ranges) -> Result<(), Error> {
+    /// Makes the bridge with its owner's mark and the gateways' addresses, and the routes of last resort.
+    pub(super) fn prepare(&self, bridge: &str, owner: &str, ranges: Ranges) -> Result<(), Error> {
         self.runtime.block_on(async {
             let (host, links) = (&self.host, self.host.handle.link());
             // What a pod sends by either family must fit.
@@ -142,7 +139,9 @@ impl Kernel {
             }
             settings::of_bridge(bridge, ranges.of_family(true).is_some())?;
             let index = host.index(bridge).await?;
-            let mut change = LinkUnspec::new_with_index(index).mtu(mtu.unwrap_or(1500)).up();
+            let mark = LinkAttribute::IfAlias(owner.to_owned());
+            let change = LinkUnspec::new_with_index(index).append_extra_attribute(mark);
+            let mut change = change.mtu(mtu.unwrap_or(1500)).up();
             let first = ranges.of_family(false).or(ranges.of_family(true));
             let hardware = first.map(|first| hardware_address(first.gateway())).unwrap_or_default();
             if !hardware.is_empty() {
@@ -168,28 +167,28 @@ impl Kernel {
 
     /// Makes the sandbox's namespace and connects it to the bridge. The calling thread stays where it is. The namespace is held
     /// at last: what this process leaves when it is killed before goes with it, and one that is held is whole.
-    pub(super) fn attach(&self, bridge: &str, attachment: &Attachment, user_ids: Option<u32>) -> Result<(), Error> {
-        let path = Path::new("/proc/thread-self/ns/net");
-        let outside = File::open(path).map_err(|source| Error::io("open", path, source))?;
+    pub(super) fn attach(
+        &self,
+        bridge: &str,
+        link: &str,
+        attachment: &Attachment,
+        user_ids: Option<u32>,
+    ) -> Result<(), Error> {
         // What has this name is left from an attempt that crashed.
-        self.remove_link(&names::host_link(&attachment.sandbox_id))?;
+        self.remove_link(bridge, link)?;
         namespace::release(&attachment.netns)?;
         let (inside, namespace) = self.enter_new(attachment, user_ids)?;
-        self.runtime
-            .block_on(self.connect(bridge, attachment, &inside, &outside))?;
+        self.connect(bridge, link, attachment, &inside)?;
         failpoint::reach("connected");
         namespace::hold(&namespace, &attachment.netns)
     }
 
-    /// Connects a namespace that somebody else made and holds.
-    pub(super) fn join(&self, bridge: &str, attachment: &Attachment) -> Result<(), Error> {
-        let path = Path::new("/proc/thread-self/ns/net");
-        let outside = File::open(path).map_err(|source| Error::io("open", path, source))?;
-        // What has this name is left from an attempt that crashed.
-        self.remove_link(&names::host_link(&attachment.sandbox_id))?;
+    /// Connects a namespace that somebody holds: another program that made it, or this one when the link was lost.
+    pub(super) fn join(&self, bridge: &str, link: &str, attachment: &Attachment) -> Result<(), Error> {
+        // What has this name is left from an attempt that crashed, or does not lead to the bridge any more.
+        self.remove_link(bridge, link)?;
         let (inside, _) = self.enter_by(&attachment.netns, || namespace::join(&attachment.netns))?;
-        self.runtime
-            .block_on(self.connect(bridge, attachment, &inside, &outside))?;
+        self.connect(bridge, link, attachment, &inside)?;
         self.enter_by(&attachment.netns, || {
             let namespace = namespace::join(&attachment.netns)?;
             settings::of_joined(&attachment.interface, has_ipv6(attachment))?;
@@ -198,19 +197,12 @@ impl Kernel {
         .map(drop)
     }
 
-    /// Whether a sandbox's end on the machine is there.
-    pub(super) fn is_connected(&self, sandbox: &str) -> Result<bool, Error> {
-        let name = names::host_link(sandbox);
-        self.runtime
-            .block_on(async { Ok(self.host.link(&name).await?.is_some()) })
-    }
-
     /// Whether a link hangs on the bridge.
     pub(super) fn is_port(&self, bridge: &str, name: &str) -> Result<bool, Error> {
-        let found = if_nametoindex(bridge);
-        let bridge = found.map_err(|error| Error::io("find the bridge", Path::new(bridge), error.into()))?;
         let link = self.runtime.block_on(self.host.link(name))?;
-        Ok(link.is_some_and(|link| link.attributes.contains(&LinkAttribute::Controller(bridge))))
+        Ok(link
+            .and_then(|link| routes::controller(&link))
+            .is_some_and(|index| is_index_of(index, bridge)))
     }
 
     /// Makes a namespace and opens a socket in it, on a thread that ends there.
@@ -246,74 +238,37 @@ impl Kernel {
         })
     }
 
-    async fn connect(
-        &self,
-        bridge: &str,
-        attachment: &Attachment,
-        inside: &Socket,
-        outside: &File,
-    ) -> Result<(), Error> {
-        let name = names::host_link(&attachment.sandbox_id);
-        let bridge = self.host.existing(bridge).await?;
-        let mtu = mtu(&bridge).unwrap_or(1500);
-        let peer = LinkUnspec::new_with_name(&name)
-            .mtu(mtu)
-            .setns_by_fd(outside.as_raw_fd())
-            .build();
-        inside.fill(attachment, mtu, peer).await?;
-        let links = self.host.handle.link();
-        let index = self.host.index(&name).await?;
-        let change = LinkUnspec::new_with_index(index).controller(bridge.header.index);
-        let changed = links.set(change.build()).execute().await;
-        changed.map_err(|error| refused("connect to the bridge", &error))?;
-        // The bridge has addresses, its ports need none.
-        self.host.keep_from_linking(index).await?;
-        // A pod may reach itself through an address that is translated.
-        let port = LinkBridgePort::new(index).hairpin(true).up().build();
-        links
-            .set_port(port)
-            .execute()
-            .await
-            .map_err(|error| refused("set the bridge port", &error))
+    fn connect(&self, bridge: &str, link: &str, attachment: &Attachment, inside: &Socket) -> Result<(), Error> {
+        let path = Path::new("/proc/thread-self/ns/net");
+        let outside = File::open(path).map_err(|source| Error::io("open", path, source))?;
+        self.runtime.block_on(async {
+            let bridge = self.host.existing(bridge).await?;
+            let mtu = mtu(&bridge).unwrap_or(1500);
+            let peer = LinkUnspec::new_with_name(link)
+                .mtu(mtu)
+                .setns_by_fd(outside.as_raw_fd())
+                .build();
+            inside.fill(attachment, mtu, peer).await?;
+            let links = self.host.handle.link();
+            let index = self.host.index(link).await?;
+            let change = LinkUnspec::new_with_index(index).controller(bridge.header.index);
+            let changed = links.set(change.build()).execute().await;
+            changed.map_err(|error| refused("connect to the bridge", &error))?;
+            // The bridge has addresses, its ports need none.
+            self.host.keep_from_linking(index).await?;
+            // A pod may reach itself through an address that is translated.
+            let port = LinkBridgePort::new(index).hairpin(true).up().build();
+            links
+                .set_port(port)
+                .execute()
+                .await
+                .map_err(|error| refused("set the bridge port", &error))
+        })
     }
 
     /// Brings up the loopback of the namespace that the calling thread is in.
     pub(crate) fn raise_loopback(&self) -> Result<(), Error> {
         self.runtime.block_on(self.host.raise_loopback())
-    }
-
-    /// Deletes an interface, and with it its peer. Success when there is none.
-    pub(super) fn remove_link(&self, name: &str) -> Result<(), Error> {
-        self.runtime.block_on(self.host.remove(name))
-    }
-
-    /// Deletes the bridge, whatever still hangs on it, and the routes of last resort.
-    pub(super) fn dismantle(&self, bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
-        self.runtime.block_on(async {
-            let mut failures = Vec::new();
-            if let Some(link) = self.host.link(bridge).await? {
-                let mut all = self.host.handle.link().get().execute();
-                while let Some(port) = all
-                    .try_next()
-                    .await
-                    .map_err(|error| refused("list interfaces", &error))?
-                {
-                    if port.attributes.contains(&LinkAttribute::Controller(link.header.index)) {
-                        let gone = self.host.handle.link().del(port.header.index).execute().await;
-                        super::note(
-                            &mut failures,
-                            accept(gone, Errno::ENODEV, "delete a port of the bridge"),
-                        );
-                    }
-                }
-                super::note(&mut failures, self.host.remove(bridge).await);
-            }
-            for range in ranges.iter().flat_map(Ranges::iter) {
-                let gone = self.host.handle.route().del(last_resort(range)).execute().await;
-                super::note(&mut failures, accept(gone, Errno::ESRCH, "delete the blackhole route"));
-            }
-            super::finish(failures)
-        })
     }
 }
 
@@ -368,6 +323,10 @@ impl Socket {
         }
         Ok(())
     }
+}
+
+fn is_index_of(index: u32, name: &str) -> bool {
+    if_nametoindex(name).is_ok_and(|found| found == index)
 }
 
 fn has_ipv6(attachment: &Attachment) -> bool {

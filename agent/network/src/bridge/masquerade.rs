@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use super::settings;
 use crate::{Cidr, Error, Ranges};
 
+/// A table's name, another one for each bridge.
 pub(super) fn table(bridge: &str) -> String {
-    format!("skiff_{}", bridge.replace('-', "_"))
+    format!("skiff_{}", bridge.replace('_', ".").replace('-', "_"))
 }
 
 /// The families that tables are for, in nft's words.

@@ -8,6 +8,7 @@ pub(crate) mod flows;
 pub(crate) mod kernel;
 mod leaving;
 mod masquerade;
+mod mending;
 pub(crate) mod names;
 pub(crate) mod namespace;
 mod once;
@@ -19,26 +20,18 @@ mod slots;
 mod users;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, mpsc};
 
-use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges, Served};
+use crate::{AttachSpec, Attachment, Cidr, Error, Lost, Network, Ranges, Served};
 use records::{Records, Reservation};
 
 /// Threads that may work on the kernel's tables at once; the kernel itself lets in one at a time.
 const WORKERS: usize = 4;
-
-/// Between two tries to take a link away: at first, and at most.
-const AGAIN: Duration = Duration::from_millis(500);
-const AGAIN_AT_MOST: Duration = Duration::from_mins(1);
-
-/// Who must know that nobody leaves waits so long.
-const SETTLED: Duration = Duration::from_secs(10);
 
 /// What this network is called and where it keeps its records. Several may share a machine under different names.
 #[derive(Clone, Debug)]
@@ -94,6 +87,8 @@ impl Bridge {
     /// Reads the records of an earlier process; those whose namespace is gone (after a reboot) are dropped.
     pub fn open(config: Config) -> Result<Self, Error> {
         names::bridge(&config.bridge)?;
+        let state_dir = real(&config.state_dir)?;
+        let config = Config { state_dir, ..config };
         let records = Records::open(&config.state_dir)?;
         let filling = Arc::new(slots::Filling::default());
         Ok(Self {
@@ -122,9 +117,10 @@ impl Inner {
             return Err(Error::RangeTooSmall(small));
         }
         self.settled(|_any| true).allows(ranges)?;
-        let lost = self.records().lost();
-        kernel::with(|kernel| lost.iter().try_for_each(|link| kernel.remove_link(link)))?;
         let before = self.records().ranges();
+        kernel::with(|kernel| kernel.refuse_others(&self.config.bridge, &self.owner(), before.is_some(), ranges))?;
+        let lost = self.records().lost();
+        lost.iter().try_for_each(|link| self.unlink(link))?;
         if before.is_some_and(|before| before != ranges) {
             // Nobody has an address of the earlier ranges.
             finish(self.remove_slots())?;
@@ -132,15 +128,28 @@ impl Inner {
         }
         self.records().serve(ranges)?;
         settings::forward(ranges)?;
-        kernel::with(|kernel| kernel.prepare(&self.config.bridge, ranges))?;
+        kernel::with(|kernel| kernel.prepare(&self.config.bridge, &self.owner(), ranges))?;
         masquerade::replace(&self.config.bridge, ranges, &self.config.direct)?;
         self.lead_ports(&[])
     }
 
-    /// Takes away what is there for all pods of the ranges; what failed.
+    /// Whose the bridge is.
+    fn owner(&self) -> String {
+        names::owner(&self.config.state_dir)
+    }
+
+    /// Removes a link of ours.
+    fn unlink(&self, link: &str) -> Result<(), Error> {
+        kernel::with(|kernel| kernel.remove_link(&self.config.bridge, link))
+    }
+
+    /// Takes away what is there for all pods of the ranges; what failed. What goes by the bridge's name is its owner's.
     fn dismantle(&self, ranges: Option<Ranges>) -> Vec<String> {
         let (bridge, mut failures) = (&self.config.bridge, Vec::new());
-        note(&mut failures, kernel::with(|kernel| kernel.dismantle(bridge, ranges)));
+        match kernel::with(|kernel| kernel.dismantle(bridge, &self.owner(), ranges)) {
+            Err(Error::BridgeTaken { .. }) => return failures,
+            done => note(&mut failures, done),
+        }
         note(&mut failures, masquerade::remove(bridge, ranges));
         note(&mut failures, ports::remove(bridge, ranges));
         failures
@@ -169,8 +178,14 @@ impl Inner {
         };
         let connected = match (slot, place) {
             (Some(slot), _) => namespace::hold_too(&slots::path(&self.config.state_dir, slot), &attachment.netns),
-            (None, None) => kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment, spec.user_ids)),
-            (None, Some(_)) => kernel::with(|kernel| kernel.join(&self.config.bridge, &attachment)),
+            (None, None) => {
+                let link = self.records().link(sandbox);
+                kernel::with(|kernel| kernel.attach(&self.config.bridge, &link, &attachment, spec.user_ids))
+            }
+            (None, Some(_)) => {
+                let link = self.records().link(sandbox);
+                kernel::with(|kernel| kernel.join(&self.config.bridge, &link, &attachment))
+            }
         };
         let led = connected.and_then(|()| {
             if attachment.ports.is_empty() {
@@ -206,85 +221,11 @@ impl Inner {
         self.settled(|_any| true).reserve(spec, place)
     }
 
-    fn detach(&self, sandbox: &str) -> Result<(), Error> {
-        let link = self.let_go(sandbox)?;
-        let Some(link) = link else { return Ok(()) };
-        let taken = self.take_away(sandbox, &link);
-        if taken.is_err() {
-            self.stay(sandbox);
-        }
-        taken
-    }
-
-    /// Nobody is about to take the sandbox's link away any more.
-    fn stay(&self, sandbox: &str) {
-        self.records().leaving.stay(sandbox);
-        self.settled.notify_all();
-    }
-
-    /// Lets go of a sandbox's namespace and frees its ports. Answers which link is to be taken away then: none where somebody
-    /// does that already.
-    fn let_go(&self, sandbox: &str) -> Result<Option<String>, Error> {
-        names::sandbox(sandbox)?;
-        let (link, led) = {
-            let mut records = self.records();
-            if !records.leaving.begin(sandbox) {
-                return Ok(None);
-            }
-            (records.link(sandbox), records.ports(sandbox))
-        };
-        let mut failures = Vec::new();
-        let path = namespace::path(&self.config.state_dir, sandbox);
-        note(&mut failures, namespace::release(&path));
-        failpoint::reach("released");
-        if !led.is_empty() {
-            note(&mut failures, self.lead_ports(&led));
-        }
-        if !failures.is_empty() {
-            self.stay(sandbox);
-        }
-        finish(failures).map(|()| Some(link))
-    }
-
-    /// Takes a sandbox's link away, and frees its address when that is gone: the kernel lets some time pass first, so that
-    /// nobody who only waits for the sandbox's end waits for this.
-    fn take_away(&self, sandbox: &str, link: &str) -> Result<(), Error> {
-        let gone = kernel::with(|kernel| kernel.remove_link(link));
-        failpoint::reach("unconnected");
-        gone.and_then(|()| self.records().release(sandbox))?;
-        self.settled.notify_all();
-        Ok(())
-    }
-
-    /// The same, until it is done. When it cannot be, the sandbox keeps its address until the next agent looks at what there is.
-    fn take_away_at_last(&self, sandbox: &str, link: &str, mut place: Option<OwnedSemaphorePermit>) {
-        let mut pause = AGAIN;
-        while let Err(error) = self.take_away(sandbox, link) {
-            tracing::warn!(sandbox, link, %error, "a link could not be taken away");
-            // Others go on meanwhile.
-            place.take();
-            if pause > AGAIN_AT_MOST {
-                self.records().leaving.give_up(sandbox);
-                self.settled.notify_all();
-                break;
-            }
-            std::thread::park_timeout(pause);
-            pause *= 2;
-        }
-    }
-
-    /// The records when nobody is about to take the link of one of these sandboxes away any more, or has tried for long.
-    fn settled(&self, which: impl Fn(&str) -> bool) -> MutexGuard<'_, Records> {
-        let leaving = |records: &mut Records| records.leaving.is_going(&which);
-        let waited = self.settled.wait_timeout_while(self.records(), SETTLED, leaving);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
     fn stop(&self) -> Result<(), Error> {
         let mut failures = self.remove_slots();
         let lost = self.records().lost();
         for link in lost {
-            note(&mut failures, kernel::with(|kernel| kernel.remove_link(&link)));
+            note(&mut failures, self.unlink(&link));
         }
         let known: Vec<Attachment> = {
             let mut records = self.settled(|_any| true);
@@ -359,21 +300,34 @@ impl Network for Bridge {
         Some(Served { ranges, interface })
     }
 
+    fn mend(&self, told: mpsc::Sender<Lost>) -> BoxFuture<'_, Result<(), Error>> {
+        mending::run(self, told).boxed()
+    }
+
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {
         self.run(|inner| inner.stop())
     }
 }
 
+/// A state folder, made where it is missing, by the name that it has whatever links lead there.
+fn real(folder: &Path) -> Result<PathBuf, Error> {
+    let made = std::fs::create_dir_all(folder).and_then(|()| std::fs::canonicalize(folder));
+    made.map_err(|source| Error::io("create", folder, source))
+}
+
 pub(crate) fn note(failures: &mut Vec<String>, result: Result<(), Error>) {
-    if let Err(failure) = result {
-        let mut text = failure.to_string();
-        let mut cause = std::error::Error::source(&failure);
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        failures.push(text);
+    failures.extend(result.err().map(|failure| chain(&failure)));
+}
+
+/// An error with its causes.
+fn chain(failure: &Error) -> String {
+    let mut text = failure.to_string();
+    let mut cause = std::error::Error::source(failure);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
     }
+    text
 }
 
 pub(crate) fn finish(failures: Vec<String>) -> Result<(), Error> {

@@ -1,11 +1,16 @@
 //! Names of interfaces and files, and which sandbox ids may become part of them.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
 /// The longest name of an interface, in bytes.
 const LONGEST_LINK: usize = 15;
+/// The longest alias of an interface, in bytes (`IFALIASZ`).
+const LONGEST_ALIAS: usize = 255;
+/// Begins the names of the machine's ends of veth pairs.
+const VETH: &str = "veth";
 
 /// Refuses a sandbox id that could leave the folder of the records.
 pub(crate) fn sandbox(id: &str) -> Result<(), Error> {
@@ -31,23 +36,59 @@ pub(super) fn slots(state: &Path) -> PathBuf {
     state.join("slots")
 }
 
-/// The machine's end of a sandbox's veth pair: the same for the same sandbox, so that any process can remove it.
-pub(crate) fn host_link(sandbox: &str) -> String {
-    // FNV-1a: spreads well enough over the 44 bits that fit into a name, and is the same in every build.
-    let hash = sandbox.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("veth{:011x}", hash >> 20)
+/// The mark of what belongs to a state folder, at most as long as an interface's alias may be.
+pub(super) fn owner(state: &Path) -> String {
+    let path = state.display().to_string();
+    if path.len() <= LONGEST_ALIAS {
+        return path;
+    }
+    format!("skiff {:016x}", hash(path.as_bytes()))
+}
+
+/// The machine's end of a sandbox's veth pair: the same for the same sandbox of the same state folder, so that any process can
+/// remove it, and another one for that of another folder.
+pub(crate) fn host_link(state: &Path, sandbox: &str) -> String {
+    format!("{VETH}{:011x}", hash(state.join(sandbox).as_os_str().as_bytes()) >> 20)
+}
+
+/// Whether an interface is named as the machine's ends of veth pairs are.
+pub(super) fn is_host_link(name: &str) -> bool {
+    let digits = name.strip_prefix(VETH).unwrap_or_default();
+    digits.len() == LONGEST_LINK - VETH.len() && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
+/// FNV-1a: spreads well enough over the 44 bits that fit into a name, and is the same in every build.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{bridge, host_link, sandbox};
+    use std::path::Path;
+
+    use super::{bridge, host_link, is_host_link, owner, sandbox};
 
     #[test]
     fn names_fit_and_differ() {
-        assert_eq!(host_link("a").len(), 15);
-        assert_ne!(host_link("pod-1"), host_link("pod-2"));
+        let (one, two) = (Path::new("/one"), Path::new("/two"));
+        assert_eq!(host_link(one, "a").len(), 15);
+        assert!(is_host_link(&host_link(one, "a")) && !is_host_link("vethernet") && !is_host_link("up0"));
+        assert_ne!(host_link(one, "pod-1"), host_link(one, "pod-2"));
+        assert_ne!(host_link(one, ".slot-0"), host_link(two, ".slot-0"), "of two clusters");
+        assert_eq!(
+            host_link(Path::new(""), "a"),
+            "vethaf63dc4c860",
+            "as they were before the folder counted"
+        );
+    }
+
+    #[test]
+    fn the_mark_of_an_owner_fits_into_an_alias() {
+        assert_eq!(owner(Path::new("/var/lib/skiff")), "/var/lib/skiff");
+        let long = |last: char| owner(Path::new(&format!("/{}{last}", "x".repeat(300))));
+        assert!(long('a').len() <= 255 && long('a') != long('b'));
     }
 
     #[test]

@@ -20,8 +20,14 @@ impl Bridge {
         self.inner.records().attachments()
     }
 
-    /// Whether a sandbox's end on the machine is there.
-    pub(crate) fn is_connected(sandbox: &str) -> Result<bool, Error> {
-        kernel::with(|kernel| kernel.is_connected(sandbox))
+    /// Whether a sandbox's end on the machine hangs on the bridge.
+    pub(crate) fn is_connected(&self, sandbox: &str) -> Result<bool, Error> {
+        let link = self.link(sandbox);
+        kernel::with(|kernel| kernel.is_port(&self.inner.config.bridge, &link))
+    }
+
+    /// The name of a sandbox's end on the machine.
+    pub(crate) fn link(&self, sandbox: &str) -> String {
+        self.inner.records().link(sandbox)
     }
 }

@@ -32,16 +32,22 @@ pub(super) struct Records {
 struct Record {
     #[serde(flatten)]
     attachment: Attachment,
-    /// The slot that it took: the machine's end of its link is named by that.
+    /// The slot that it took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     slot: Option<u64>,
+    /// The machine's end of its link. Missing in a record from before the names of links told the state folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    link: Option<String>,
 }
 
 impl Record {
-    /// The machine's end of its link.
     fn link(&self) -> String {
-        let named = || names::host_link(&self.attachment.sandbox_id);
-        self.slot.map_or_else(named, slots::link)
+        let earlier = || {
+            let everywhere = Path::new("");
+            let named = || names::host_link(everywhere, &self.attachment.sandbox_id);
+            self.slot.map_or_else(named, |number| slots::link(everywhere, number))
+        };
+        self.link.clone().unwrap_or_else(earlier)
     }
 }
 
@@ -97,13 +103,13 @@ impl Records {
             .iter()
             .filter_map(|name| name.to_str())
             .filter(|name| !known(name));
-        let mut lost: Vec<String> = lost.map(names::host_link).collect();
+        let mut lost: Vec<String> = lost.map(|name| names::host_link(&self.state, name)).collect();
         namespace::release_others(&self.state, known)?;
         let taken: BTreeSet<u64> = self.attachments.values().filter_map(|record| record.slot).collect();
         for number in slots::left(&self.state)? {
             self.slots.skip(number);
             // One that was taken a moment before the end is held under its pod's name too.
-            lost.extend((!taken.contains(&number)).then(|| slots::link(number)));
+            lost.extend((!taken.contains(&number)).then(|| slots::link(&self.state, number)));
         }
         namespace::release_but(&names::slots(&self.state), |_| false)?;
         self.lost.extend(lost);
@@ -169,6 +175,7 @@ impl Records {
             ports: spec.ports.clone(),
         };
         self.put(Record {
+            link: Some(names::host_link(&self.state, sandbox)),
             attachment: attachment.clone(),
             slot: None,
         })?;
@@ -220,6 +227,7 @@ impl Records {
             ..made
         };
         let put = self.put(Record {
+            link: Some(slots::link(&self.state, slot)),
             attachment: attachment.clone(),
             slot: Some(slot),
         });
@@ -239,7 +247,18 @@ impl Records {
     /// The machine's end of a sandbox's link.
     pub(super) fn link(&self, sandbox: &str) -> String {
         let known = self.attachments.get(sandbox);
-        known.map_or_else(|| names::host_link(sandbox), Record::link)
+        known.map_or_else(|| names::host_link(&self.state, sandbox), Record::link)
+    }
+
+    /// The machine's ends of the links that there must be, each with whom it connects.
+    pub(super) fn links(&self) -> BTreeMap<String, Attachment> {
+        let staying = self
+            .attachments
+            .iter()
+            .filter(|(sandbox, _)| !self.leaving.has(sandbox));
+        staying
+            .map(|(_, record)| (record.link(), record.attachment.clone()))
+            .collect()
     }
 
     /// How many addresses of each range are not free.

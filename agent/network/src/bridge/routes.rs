@@ -97,6 +97,17 @@ pub(super) fn link_local(hardware: &[u8]) -> Cidr {
     }
 }
 
+/// The bridge that a link hangs on.
+pub(super) fn controller(link: &LinkMessage) -> Option<u32> {
+    link.attributes.iter().find_map(|attribute| {
+        if let LinkAttribute::Controller(index) = attribute {
+            Some(*index).filter(|index| *index != 0)
+        } else {
+            None
+        }
+    })
+}
+
 pub(super) fn mtu(link: &LinkMessage) -> Option<u32> {
     link.attributes.iter().find_map(|attribute| {
         if let LinkAttribute::Mtu(mtu) = attribute {

@@ -89,8 +89,8 @@ fn name(number: u64) -> String {
 }
 
 /// The machine's end of a slot's veth pair, whoever has it.
-pub(super) fn link(number: u64) -> String {
-    names::host_link(&name(number))
+pub(super) fn link(state: &Path, number: u64) -> String {
+    names::host_link(state, &name(number))
 }
 
 pub(super) fn path(state: &Path, number: u64) -> PathBuf {
@@ -214,7 +214,8 @@ impl Inner {
 
     fn make_slot(&self) -> Result<(), Error> {
         let (number, attachment) = self.records().plan_slot()?;
-        let made = super::kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment, None));
+        let link = link(&self.config.state_dir, number);
+        let made = super::kernel::with(|kernel| kernel.attach(&self.config.bridge, &link, &attachment, None));
         match made {
             Ok(()) => self.records().slots.offer(number),
             Err(_) => self.remove_slot(number)?,
@@ -225,7 +226,8 @@ impl Inner {
     /// A slot for who asks, if there is one that still hangs on the bridge.
     pub(super) fn claim_slot(&self) -> Option<u64> {
         let number = self.records().slots.claim()?;
-        let whole = super::kernel::with(|kernel| kernel.is_port(&self.config.bridge, &link(number)));
+        let link = link(&self.config.state_dir, number);
+        let whole = super::kernel::with(|kernel| kernel.is_port(&self.config.bridge, &link));
         if whole.is_ok_and(|whole| whole) {
             return Some(number);
         }
@@ -255,8 +257,7 @@ impl Inner {
 
     fn remove_slot(&self, number: u64) -> Result<(), Error> {
         let mut failures = Vec::new();
-        let unlinked = super::kernel::with(|kernel| kernel.remove_link(&link(number)));
-        super::note(&mut failures, unlinked);
+        super::note(&mut failures, self.unlink(&link(&self.config.state_dir, number)));
         super::note(&mut failures, namespace::release(&path(&self.config.state_dir, number)));
         self.records().slots.remove(number);
         super::finish(failures)

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use crate::bridge::names;
 use crate::{Attachment, Error};
 
 /// The protocol's numbers of failures; from 100 on they are the plugin's own.
@@ -95,9 +94,12 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::InvalidId(_) | Error::RangeTooSmall(_) | Error::NoIpv6(_) | Error::RangeInUse(_) => {
-                Code::Configuration
-            }
+            Error::InvalidId(_)
+            | Error::RangeTooSmall(_)
+            | Error::NoIpv6(_)
+            | Error::RangeInUse(_)
+            | Error::BridgeTaken { .. }
+            | Error::RangeTaken { .. } => Code::Configuration,
             Error::Exhausted(_) => Code::Unavailable,
             Error::NotStarted
             | Error::Io { .. }
@@ -111,8 +113,8 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What was made.
-pub(super) fn result(asked: &Asked, attachment: &Attachment) -> Value {
+/// What was made, with the name of the machine's end of the link.
+pub(super) fn result(asked: &Asked, attachment: &Attachment, link: &str) -> Value {
     let old = asked.version.starts_with("0.");
     let ips: Vec<Value> = attachment
         .addresses
@@ -133,7 +135,7 @@ pub(super) fn result(asked: &Asked, attachment: &Attachment) -> Value {
         "cniVersion": asked.version,
         "interfaces": [
             {"name": asked.bridge},
-            {"name": names::host_link(&attachment.sandbox_id)},
+            {"name": link},
             {"name": attachment.interface, "sandbox": attachment.netns},
         ],
         "ips": ips,

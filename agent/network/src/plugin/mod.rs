@@ -109,7 +109,7 @@ fn add(bridge: &Bridge, environment: &Environment, asked: &Asked) -> Result<Valu
     };
     let place = Place { netns, interface };
     let attachment = bridge.join_now(&spec, &place)?;
-    Ok(answer::result(asked, &attachment))
+    Ok(answer::result(asked, &attachment, &bridge.link(&attachment.sandbox_id)))
 }
 
 fn known(bridge: &Bridge, environment: &Environment) -> Result<Attachment, Refusal> {
@@ -130,7 +130,7 @@ fn check(bridge: &Bridge, environment: &Environment, asked: &Asked) -> Result<()
     if attachment.netns != environment.netns()? || attachment.interface != environment.interface()? {
         return differs("the interface");
     }
-    if !Bridge::is_connected(&attachment.sandbox_id)? {
+    if !bridge.is_connected(&attachment.sandbox_id)? {
         return differs("the connection to the bridge");
     }
     Ok(())

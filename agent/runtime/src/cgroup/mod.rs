@@ -6,6 +6,7 @@
 mod class;
 mod devices;
 mod files;
+mod owner;
 mod usage;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,138 @@
+//! Interfaces that are this network's, and those that are somebody else's.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use futures::TryStreamExt as _;
+use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+
+use super::super::{finish, names, note, routes};
+use super::{Kernel, Socket, accept, is_index_of, last_resort, refused};
+use crate::{Error, Ranges};
+
+impl Kernel {
+    /// Refuses a bridge that another network made, and ranges whose gateway another interface is. `known` says that the records
+    /// tell of a range: a bridge without a mark is then from an attempt that crashed, or from before there were marks.
+    pub(in super::super) fn refuse_others(
+        &self,
+        bridge: &str,
+        owner: &str,
+        known: bool,
+        ranges: Ranges,
+    ) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            if let Some(link) = self.host.link(bridge).await? {
+                refuse_owner(&link, bridge, owner, known)?;
+            }
+            for range in ranges.iter() {
+                let all = self.host.handle.address().get();
+                let mut held = all.set_address_filter(range.gateway()).execute();
+                let failed = |error| refused("list addresses", &error);
+                while let Some(address) = held.try_next().await.map_err(failed)? {
+                    if !is_index_of(address.header.index, bridge) {
+                        let interface = self.host.name(address.header.index).await?;
+                        return Err(Error::RangeTaken { range, interface });
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Deletes an interface, and with it its peer. Success when there is none. One that hangs on another bridge is not ours.
+    pub(in super::super) fn remove_link(&self, bridge: &str, name: &str) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            let Some(link) = self.host.link(name).await? else {
+                return Ok(());
+            };
+            if routes::controller(&link).is_some_and(|other| !is_index_of(other, bridge)) {
+                tracing::warn!(link = name, bridge, "a link is left alone: it hangs on another bridge");
+                return Ok(());
+            }
+            self.host.remove(link.header.index).await
+        })
+    }
+
+    /// The names of the links that hang on the bridge; nothing where there is no bridge.
+    pub(in super::super) fn ports(&self, bridge: &str) -> Result<Option<BTreeSet<String>>, Error> {
+        let Ok(index) = if_nametoindex(bridge) else {
+            return Ok(None);
+        };
+        let ports = self.runtime.block_on(self.host.ports(index))?;
+        Ok(Some(ports.into_iter().map(|(name, _)| name).collect()))
+    }
+
+    /// Deletes the bridge, the pods' links that still hang on it, and the routes of last resort.
+    pub(in super::super) fn dismantle(&self, bridge: &str, owner: &str, ranges: Option<Ranges>) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            let mut failures = Vec::new();
+            if let Some(link) = self.host.link(bridge).await? {
+                refuse_owner(&link, bridge, owner, ranges.is_some())?;
+                for (name, index) in self.host.ports(link.header.index).await? {
+                    if names::is_host_link(&name) {
+                        note(&mut failures, self.host.remove(index).await);
+                    }
+                }
+                note(&mut failures, self.host.remove(link.header.index).await);
+            }
+            for range in ranges.iter().flat_map(Ranges::iter) {
+                let gone = self.host.handle.route().del(last_resort(range)).execute().await;
+                note(&mut failures, accept(gone, Errno::ESRCH, "delete the blackhole route"));
+            }
+            finish(failures)
+        })
+    }
+}
+
+impl Socket {
+    /// The names and numbers of the links that hang on a bridge.
+    async fn ports(&self, bridge: u32) -> Result<Vec<(String, u32)>, Error> {
+        let mut links = self.handle.link().get().execute();
+        let mut ports = Vec::new();
+        let failed = |error| refused("list interfaces", &error);
+        while let Some(link) = links.try_next().await.map_err(failed)? {
+            if routes::controller(&link) == Some(bridge) {
+                ports.extend(name(&link).map(|name| (name.to_owned(), link.header.index)));
+            }
+        }
+        Ok(ports)
+    }
+
+    async fn name(&self, index: u32) -> Result<String, Error> {
+        let found = self.handle.link().get().match_index(index).execute().try_next().await;
+        let link = found.map_err(|error| refused("look up an interface", &error))?;
+        let named = link.as_ref().and_then(name).map(str::to_owned);
+        Ok(named.unwrap_or_else(|| format!("interface {index}")))
+    }
+}
+
+fn refuse_owner(link: &LinkMessage, bridge: &str, owner: &str, known: bool) -> Result<(), Error> {
+    let mark = link.attributes.iter().find_map(|attribute| {
+        if let LinkAttribute::IfAlias(mark) = attribute {
+            Some(mark.as_str())
+        } else {
+            None
+        }
+    });
+    // An owner whose folder is gone has left it behind.
+    let abandoned = |mark: &str| Path::new(mark).is_absolute() && !Path::new(mark).exists();
+    if mark.map_or(known, |mark| mark == owner || abandoned(mark)) {
+        return Ok(());
+    }
+    Err(Error::BridgeTaken {
+        bridge: bridge.to_owned(),
+        owner: mark.unwrap_or("something else than Skiff").to_owned(),
+    })
+}
+
+fn name(link: &LinkMessage) -> Option<&str> {
+    link.attributes.iter().find_map(|attribute| {
+        if let LinkAttribute::IfName(name) = attribute {
+            Some(name.as_str())
+        } else {
+            None
+        }
+    })
+}

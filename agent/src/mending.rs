@@ -1,0 +1,60 @@
+//! Pods that lose their links to the network: they are connected again, and it is told.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use network::Lost;
+use tokio::sync::mpsc;
+use tracing::{error, warn};
+
+use crate::Error;
+use crate::context::Context;
+use crate::events::Kind;
+use crate::leftovers::owner;
+
+/// Losses that are not told yet; more wait.
+const UNTOLD: usize = 16;
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Has the network mend what is lost, for ever.
+pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
+    loop {
+        let (told, mut heard) = mpsc::channel(UNTOLD);
+        let telling = async {
+            while let Some(lost) = heard.recv().await {
+                tell(&context, &lost);
+            }
+        };
+        let (ended, ()) = tokio::join!(context.parts.network.mend(told), telling);
+        if let Err(error) = ended {
+            warn!(
+                error = image::chain(&error),
+                "the pods' links cannot be watched; it will be tried again"
+            );
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+fn tell(context: &Context, Lost { sandbox_id, failure }: &Lost) {
+    let message = match failure {
+        None => {
+            warn!(
+                sandbox = sandbox_id,
+                "a pod had lost its network; it is connected again"
+            );
+            "The pod's network interface was removed from the node; it has been connected again, connections may be lost.".to_owned()
+        }
+        Some(failure) => {
+            error!(sandbox = sandbox_id, failure, "a pod has lost its network");
+            format!(
+                "The pod's network interface was removed from the node, and it cannot be connected again: {failure}"
+            )
+        }
+    };
+    if let Some(pod) = context.known_pod(owner(sandbox_id)) {
+        let recorder = &context.recorder;
+        recorder.pod(&pod, None, Kind::Warning, "NetworkLost", message);
+    }
+}
