@@ -209,6 +209,8 @@ pub struct Context {
     pub(crate) counting: Arc<tokio::sync::Mutex<()>>,
     /// How often containers were probed.
     pub(crate) probes: Probes,
+    /// What keeps pods' packets back.
+    pub(crate) blocked: watch::Sender<Option<String>>,
     /// What is short on the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
     /// The Node as it was last read.

@@ -168,6 +168,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         asking: serve::Asking::default(),
         counting: Arc::default(),
         probes: serve::Probes::default(),
+        blocked: watch::Sender::new(None),
         pressures: watch::Sender::new(BTreeSet::new()),
         node: Mutex::default(),
         turned: Mutex::new(tokio::time::Instant::now()),

@@ -1,4 +1,5 @@
-//! Pods that lose their links to the network: they are connected again, and it is told.
+//! What others on the machine do to the pods' network: links that are lost are made again, a firewall is asked to let pods
+//! through, and what cannot be mended is told.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,13 +18,40 @@ use crate::leftovers::owner;
 const UNTOLD: usize = 16;
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Has the network mend what is lost, for ever.
+/// Between two looks at the firewall, which tells nobody when it is set up anew.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Has the network mend what others broke, for ever.
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
+    tokio::join!(mend(&context), pass(&context)).0
+}
+
+async fn pass(context: &Context) -> Infallible {
+    loop {
+        match context.parts.network.pass().await {
+            Ok(blocked) => {
+                let told = |known: &mut Option<String>| std::mem::replace(known, blocked.clone()) != blocked;
+                if context.blocked.send_if_modified(told)
+                    && let Some(why) = &blocked
+                {
+                    warn!(why, "a firewall drops what pods send and get");
+                }
+            }
+            Err(error) => warn!(
+                error = image::chain(&error),
+                "the machine's firewall may drop what pods send and get"
+            ),
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn mend(context: &Context) -> Result<Infallible, Error> {
     loop {
         let (told, mut heard) = mpsc::channel(UNTOLD);
         let telling = async {
             while let Some(lost) = heard.recv().await {
-                tell(&context, &lost);
+                tell(context, &lost);
             }
         };
         let (ended, ()) = tokio::join!(context.parts.network.mend(told), telling);

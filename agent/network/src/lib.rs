@@ -230,6 +230,12 @@ pub trait Network: Send + Sync + 'static {
         futures::future::pending().boxed()
     }
 
+    /// Has the machine's firewall let pods' packets through, once more where another program has set it up anew. The answer
+    /// tells what holds them up all the same.
+    fn pass(&self) -> BoxFuture<'_, Result<Option<String>, Error>> {
+        futures::future::ready(Ok(None)).boxed()
+    }
+
     /// Removes everything that this network made on the machine. Success when there is nothing.
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>>;
 }

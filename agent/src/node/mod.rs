@@ -149,6 +149,7 @@ fn announce(context: &Context, node: &Node, old: &NodeStatus, new: &NodeStatus) 
             ("DiskPressure", _) => (Kind::Warning, "NodeHasDiskPressure"),
             ("PIDPressure", "False") => (Kind::Normal, "NodeHasSufficientPID"),
             ("PIDPressure", _) => (Kind::Warning, "NodeHasInsufficientPID"),
+            (object::BLOCKED, "True") => (Kind::Warning, "NodeBlocksPods"),
             ("Ready", "True") => (Kind::Normal, "NodeReady"),
             ("Ready", _) => (Kind::Normal, "NodeNotReady"),
             (_, _) => continue,
@@ -178,6 +179,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let mut pressures = context.pressures.subscribe();
     let mut shutting_down = context.shutting_down.subscribe();
+    let mut blocked = context.blocked.subscribe();
     let mut silent: Option<Instant> = None;
     let mut cordoned = false;
     loop {
@@ -186,6 +188,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             // What is short must keep pods away at once. The sender is held here, so the wait does not fail.
             Ok(()) = pressures.changed() => {}
             Ok(()) = shutting_down.changed() => {}
+            Ok(()) = blocked.changed() => {}
         }
         let ready = health(&context).await;
         let ready = match context.parts.runtime.answers().await {

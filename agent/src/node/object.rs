@@ -14,6 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::context::Context;
 
+/// The condition that a firewall of the node drops what pods send and get; only there where it has been so.
+pub(super) const BLOCKED: &str = "PodTrafficBlocked";
 /// Keeps pods away until the node is ready.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Drivers of volumes look for it: who attaches volumes to the node.
@@ -167,6 +169,20 @@ struct Verdict {
     message: String,
 }
 
+fn firewall(blocked: Option<String>, old: &NodeStatus) -> Option<Verdict> {
+    let was_blocked = old.conditions.iter().flatten().any(|known| known.type_ == BLOCKED);
+    (blocked.is_some() || was_blocked).then(|| Verdict {
+        name: BLOCKED,
+        holds: blocked.is_some(),
+        reason: if blocked.is_some() {
+            "FirewallDrops"
+        } else {
+            "FirewallPasses"
+        },
+        message: blocked.unwrap_or_else(|| "what pods send and get is forwarded".to_owned()),
+    })
+}
+
 fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, now: Timestamp) -> Vec<NodeCondition> {
     let verdict = |name, holds: bool, reasons: [&'static str; 2], messages: [&str; 2]| Verdict {
         name,
@@ -214,8 +230,9 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
                 .unwrap_or_else(|| "kubelet is posting ready status".to_owned()),
         },
     ];
-    verdicts
+    firewall(context.blocked.borrow().clone(), old)
         .into_iter()
+        .chain(verdicts)
         .map(|verdict| {
             let status = if verdict.holds { "True" } else { "False" };
             let before = old

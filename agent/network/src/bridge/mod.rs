@@ -5,6 +5,7 @@
 //! removal of what a failed attachment left, is ever done in the wrong one.
 
 pub(crate) mod flows;
+mod forwarding;
 pub(crate) mod kernel;
 mod leaving;
 mod masquerade;
@@ -130,7 +131,14 @@ impl Inner {
         settings::forward(ranges)?;
         kernel::with(|kernel| kernel.prepare(&self.config.bridge, &self.owner(), ranges))?;
         masquerade::replace(&self.config.bridge, ranges, &self.config.direct)?;
-        self.lead_ports(&[])
+        self.lead_ports(&[])?;
+        if let Err(error) = self.pass() {
+            tracing::warn!(
+                error = chain(&error),
+                "the machine's firewall may drop what pods send and get"
+            );
+        }
+        Ok(())
     }
 
     /// Whose the bridge is.
@@ -152,6 +160,7 @@ impl Inner {
         }
         note(&mut failures, masquerade::remove(bridge, ranges));
         note(&mut failures, ports::remove(bridge, ranges));
+        note(&mut failures, forwarding::remove(bridge, ranges));
         failures
     }
 
@@ -302,6 +311,10 @@ impl Network for Bridge {
 
     fn mend(&self, told: mpsc::Sender<Lost>) -> BoxFuture<'_, Result<(), Error>> {
         mending::run(self, told).boxed()
+    }
+
+    fn pass(&self) -> BoxFuture<'_, Result<Option<String>, Error>> {
+        self.run(|inner| inner.pass())
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {

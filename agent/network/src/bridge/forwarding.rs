@@ -1,0 +1,271 @@
+//! Pods' packets past the machine's firewall: Docker, firewalld and ufw have what is forwarded dropped unless a rule accepts it.
+//!
+//! A verdict to accept counts only in the table of the rule that gave it, so two rules for each range go into the table of
+//! iptables, as flannel's (`pkg/trafficmngr/iptables`) and at the place of those of CNI's firewall plugin
+//! (`plugins/meta/firewall/iptables.go`). They tell by a comment whose they are. A table that is not there is not made.
+
+use std::fmt::Write as _;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use super::Inner;
+use super::masquerade::families;
+use crate::{Cidr, Error, Ranges};
+
+/// Seconds that another program may hold the tables.
+const WAIT: &str = "5";
+
+/// One way to the tables: programs for it, the better one first, and how `--version` tells which way a program takes.
+struct Way {
+    programs: [&'static str; 2],
+    is_nft: bool,
+}
+
+const WAYS: [Way; 2] = [
+    Way {
+        programs: ["tables-nft", "tables"],
+        is_nft: true,
+    },
+    Way {
+        programs: ["tables-legacy", "tables"],
+        is_nft: false,
+    },
+];
+
+/// A chain of nftables that packets pass on their way through the machine.
+struct Chain {
+    table: String,
+    name: String,
+    drops: bool,
+}
+
+impl Inner {
+    /// Has the machine's firewall let pods' packets through; what holds them up all the same.
+    pub(super) fn pass(&self) -> Result<Option<String>, Error> {
+        let Some(ranges) = self.records().ranges() else {
+            return Ok(None);
+        };
+        let bridge = &self.config.bridge;
+        each_rule(bridge, ranges, &chains()?, |program, rule| {
+            if tables(program, "-C", rule).is_err() {
+                tracing::info!(
+                    program,
+                    rule = rule.join(" "),
+                    "the firewall accepts what pods send and get"
+                );
+                tables(program, "-I", rule)?;
+            }
+            Ok(())
+        })?;
+        let mut told = String::new();
+        for chain in chains()? {
+            let (family, _) = chain.table.split_once(' ').unwrap_or_default();
+            let mut own = families(ranges).filter(|(own, _)| family == own.word || family == "inet");
+            let table = list(&["table", &chain.table])?;
+            let ends = chain.drops || ends_in_drop(&table, &chain.name);
+            if let Some((_, range)) = own.find(|(_, range)| ends && !is_known(&table, bridge, *range)) {
+                write!(
+                    told,
+                    "chain {} of nftables' table {} drops what is forwarded for pods ({range}); have it accept them. ",
+                    chain.name, chain.table
+                )
+                .ok();
+            }
+        }
+        Ok(Some(told.trim_end().to_owned()).filter(|told| !told.is_empty()))
+    }
+}
+
+/// Removes the rules. Success when there is none.
+pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
+    let Some(ranges) = ranges else { return Ok(()) };
+    each_rule(bridge, ranges, &chains()?, |program, rule| {
+        while tables(program, "-C", rule).is_ok() {
+            tables(program, "-D", rule)?;
+        }
+        Ok(())
+    })
+}
+
+/// Does something with each of the rules in each of the tables of iptables that are there.
+fn each_rule(
+    bridge: &str,
+    ranges: Ranges,
+    chains: &[Chain],
+    mut work: impl FnMut(&str, &[&str]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let comment = format!("{bridge}: pods");
+    for (family, range) in families(ranges) {
+        let table = format!("{} filter", family.word);
+        // The names of the tables are those of the thread's network namespace.
+        let names = format!("/proc/thread-self/net/{}_tables_names", family.word);
+        let names = std::fs::read_to_string(names).unwrap_or_default();
+        for way in &WAYS {
+            let used = if way.is_nft {
+                chains
+                    .iter()
+                    .any(|chain| chain.table == table && chain.name == "FORWARD")
+            } else {
+                names.lines().any(|name| name == "filter")
+            };
+            let Some(program) = used.then(|| way.program(family.word)).flatten() else {
+                continue;
+            };
+            let range = range.network_range().to_string();
+            for end in ["-s", "-d"] {
+                let rule = [end, &range, "-m", "comment", "--comment", &comment, "-j", "ACCEPT"];
+                work(&program, &rule)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Way {
+    fn program(&self, family: &str) -> Option<String> {
+        self.programs
+            .iter()
+            .map(|name| format!("{family}{name}"))
+            .find(|program| {
+                let said = run(program, &["--version"]);
+                said.is_ok_and(|said| {
+                    said.status.success() && String::from_utf8_lossy(&said.stdout).contains("nf_tables") == self.is_nft
+                })
+            })
+    }
+}
+
+fn tables(program: &str, verb: &str, rule: &[&str]) -> Result<(), Error> {
+    let words = [&["-w", WAIT, verb, "FORWARD"], rule].concat();
+    let said = run(program, &words)?;
+    if said.status.success() {
+        return Ok(());
+    }
+    Err(Error::Kernel {
+        doing: "let pods through the firewall",
+        cause: format!("{program}: {}", String::from_utf8_lossy(&said.stderr).trim()),
+    })
+}
+
+fn run(program: &str, words: &[&str]) -> Result<Output, Error> {
+    let output = Command::new(program).args(words).output();
+    output.map_err(|source| Error::io("run", Path::new(program), source))
+}
+
+/// What `nft list` says; nothing of what has gone meanwhile.
+fn list(words: &[&str]) -> Result<String, Error> {
+    let words: Vec<&str> = words.iter().flat_map(|word| word.split(' ')).collect();
+    match run("nft", &[&["list"], words.as_slice()].concat()) {
+        Ok(said) => Ok(String::from_utf8_lossy(&said.stdout).into_owned()),
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The chains that filter what is forwarded.
+fn chains() -> Result<Vec<Chain>, Error> {
+    Ok(forwarding(&list(&["chains"])?))
+}
+
+fn forwarding(listing: &str) -> Vec<Chain> {
+    let (mut table, mut name) = (String::new(), String::new());
+    let mut found = Vec::new();
+    for line in listing.lines().map(str::trim) {
+        let begin = |kind: &str| line.strip_prefix(kind)?.strip_suffix(" {").map(str::to_owned);
+        if let Some(begun) = begin("table ") {
+            table = begun;
+        } else if let Some(begun) = begin("chain ") {
+            name = begun;
+        } else if line.starts_with("type filter hook forward ") {
+            found.push(Chain {
+                table: table.clone(),
+                name: name.clone(),
+                drops: line.contains("policy drop"),
+            });
+        }
+    }
+    found
+}
+
+/// Whether the last rule of a chain drops what no other rule has accepted.
+fn ends_in_drop(table: &str, chain: &str) -> bool {
+    let begin = format!("chain {chain} {{");
+    let lines = table.lines().map(str::trim).skip_while(|line| *line != begin);
+    let last = lines.take_while(|line| *line != "}").last().unwrap_or_default();
+    let counted = last.split_whitespace().skip_while(|word| {
+        matches!(*word, "counter" | "packets" | "bytes") || word.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    counted
+        .into_iter()
+        .next()
+        .is_some_and(|verdict| matches!(verdict, "drop" | "reject"))
+}
+
+/// Whether a table says something of the pods: of their bridge, their range or one around it.
+fn is_known(table: &str, bridge: &str, range: Cidr) -> bool {
+    let around = |word: &str| {
+        let found = word.parse::<Cidr>();
+        found.is_ok_and(|found| found.prefix <= range.prefix && found.contains(range.network()))
+    };
+    let mut words = table.split(|letter: char| letter.is_whitespace() || letter == ',');
+    words.any(|word| word.trim_matches('"') == bridge || around(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ends_in_drop, forwarding, is_known};
+
+    const FIREWALLD: &str = "table inet firewalld {
+	chain filter_FORWARD {
+		type filter hook forward priority filter + 10; policy accept;
+		ct state { established, related } accept
+		iifname \"lo\" accept
+		jump filter_FORWARD_ZONES
+		ct state invalid drop
+		reject with icmpx admin-prohibited
+	}
+
+	chain filter_FORWARD_ZONES {
+		iifname \"eth0\" goto filter_FWD_public
+		goto filter_FWD_public
+	}
+}
+";
+
+    #[test]
+    fn chains_that_drop_are_told_from_others() {
+        let listing = "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n}\n";
+        let found = forwarding(&format!("{listing}{FIREWALLD}"));
+        let told = found
+            .iter()
+            .map(|chain| (chain.table.as_str(), chain.name.as_str(), chain.drops));
+        let told: Vec<_> = told.collect();
+        assert_eq!(
+            told,
+            [
+                ("ip filter", "FORWARD", true),
+                ("inet firewalld", "filter_FORWARD", false)
+            ]
+        );
+        assert!(ends_in_drop(FIREWALLD, "filter_FORWARD"));
+        assert!(!ends_in_drop(FIREWALLD, "filter_FORWARD_ZONES"));
+        assert!(ends_in_drop("chain a {\n counter packets 3 bytes 4 drop\n}\n", "a"));
+        assert!(!ends_in_drop("chain a {\n ip daddr 10.0.0.1 drop\n}\n", "a"));
+    }
+
+    #[test]
+    fn a_firewall_that_knows_the_pods_is_its_operators() {
+        let range = "10.244.3.0/24".parse().unwrap();
+        for (table, known) in [
+            (FIREWALLD, false),
+            ("iifname \"skiff0\" goto filter_FWD_trusted", true),
+            ("ip saddr 10.244.0.0/16 accept", true),
+            ("ip saddr { 10.1.0.0/16, 10.244.3.0/24 } accept", true),
+            ("ip saddr 10.244.4.0/24 accept", false),
+            ("ip saddr 10.244.3.0/25 accept", false),
+        ] {
+            assert_eq!(is_known(table, "skiff0", range), known, "{table}");
+        }
+    }
+}
