@@ -19,6 +19,9 @@ use tracing_subscriber::EnvFilter;
 use command::{Arguments, Command};
 use renewal::Credentials;
 
+/// The longest path of a socket, in bytes: `sun_path` of `unix(7)` without the zero at its end.
+const LONGEST_SOCKET: usize = 107;
+
 fn main() -> anyhow::Result<ExitCode> {
     // What containers see must not depend on who starts the agent. What nobody else shall see says so itself.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
@@ -56,6 +59,15 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let socket = arguments.state_dir.join("agent.sock");
+    let (length, longest) = (
+        arguments.state_dir.as_os_str().len(),
+        LONGEST_SOCKET - "/agent.sock".len(),
+    );
+    anyhow::ensure!(
+        socket.as_os_str().len() <= LONGEST_SOCKET,
+        "--state-dir has {length} bytes and may have {longest}: the kernel takes no longer path of a socket in it"
+    );
     let _lock = Lock::take(&arguments.state_dir, "run")?;
     // As a kubelet: when memory is short, pods go first.
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
@@ -71,7 +83,6 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let parts = patience::open(arguments, || arguments.parts(client.clone(), &images)).await?;
     let (context, events) = agent::context(arguments.config(port)?, parts)?;
     let mut tasks = tokio::task::JoinSet::new();
-    let socket = arguments.state_dir.join("agent.sock");
     let (own_images, shared, own_cancel) = (images.clone(), Arc::clone(&context), cancel.clone());
     tasks.spawn(async move {
         agent::serve::socket(&socket, own_images, shared, own_cancel)

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +12,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Prints a line to standard output.
 pub(crate) fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
     write(&format!("{}\n", text.as_ref()))
+}
+
+/// A path as a shell takes it.
+pub(crate) fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |letter: char| letter.is_alphanumeric() || "/._-+,:@%".contains(letter);
+    if text.chars().all(plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Prints text as it is.

@@ -85,6 +85,8 @@ pub struct Setup<'a> {
     pub environment: &'a [(&'a str, &'a str)],
     /// The size in MiB of a small disk of its own.
     pub disk: Option<u32>,
+    /// The name of the state directory, where it matters.
+    pub folder: Option<&'a str>,
     /// More words for the first `skiff up`.
     pub words: &'a [String],
     /// Whether the daemons are started with the mask of a shell, which leaves all to them; else it is that of their units.
@@ -150,9 +152,10 @@ impl Machine {
     pub fn start_with(namespace: Namespace, setup: Setup<'_>) -> anyhow::Result<Self> {
         let home = tempfile::Builder::new().prefix("skiff-").tempdir()?;
         let disk = setup.disk.map(|size| Disk::mount(home.path(), size)).transpose()?;
-        let state = match disk {
-            Some(_) => home.path().join("state"),
-            None => home.path().to_owned(),
+        let state = match (&disk, setup.folder) {
+            (_, Some(folder)) => home.path().join(folder),
+            (Some(_), None) => home.path().join("state"),
+            (None, None) => home.path().to_owned(),
         };
         let before = leaks::traces(&state, namespace.name())?;
         // How full the disk of the machine that tests is does not matter to them.

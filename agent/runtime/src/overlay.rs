@@ -101,7 +101,8 @@ fn configured(layers: &[PathBuf], writable: Option<Writable<'_>>) -> io::Result<
     let mut held = Vec::new();
     let mut set = |key: &str, path: &Path| {
         let path = path.as_os_str().as_bytes();
-        if path.len() < OPTION {
+        // The kernel takes a backslash for the beginning of an escape in some of them.
+        if path.len() < OPTION && !path.contains(&b'\\') {
             return overlay.set(key, path);
         }
         let short = Short::of(Path::new(std::ffi::OsStr::from_bytes(path)))?;

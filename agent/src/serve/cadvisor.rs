@@ -165,20 +165,13 @@ fn disk(context: &Context, used: Option<u64>) -> Option<Disk> {
 
 /// The device of the file system that the agent's files are in.
 fn device(context: &Context) -> String {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let table = trees::mounts::read().unwrap_or_default();
     let directory = context.config.state_directory.canonicalize().unwrap_or_default();
-    let mounts = table.lines().filter_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let target = before.split(' ').nth(4)?;
-        Some((
-            target.len(),
-            directory.starts_with(target).then(|| after.split(' ').nth(1))??,
-        ))
-    });
+    let above = trees::mounts::parse(&table).filter(|mount| directory.starts_with(&mount.point));
     // The last of the longest is on top.
-    mounts
-        .max_by_key(|(length, _)| *length)
-        .map_or_else(String::new, |(_, device)| device.to_owned())
+    above
+        .max_by_key(|mount| mount.point.as_os_str().len())
+        .map_or_else(String::new, |mount| mount.source.to_owned())
 }
 
 /// The machine itself.

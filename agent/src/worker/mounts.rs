@@ -124,23 +124,18 @@ fn gather<'w>(wanted: impl Iterator<Item = (&'w str, &'w str)>, read: impl Fn(&s
 
 /// Only what the node shares can a container share with it.
 fn must_be_shared(source: &Path) -> Result<(), String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+    let table = trees::mounts::read().map_err(|error| error.to_string())?;
     let source = source.canonicalize().map_err(|error| error.to_string())?;
-    let fields = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let above = fields.filter(|fields| fields.get(4).is_some_and(|point| source.starts_with(point)));
+    let above = trees::mounts::parse(&table).filter(|mount| source.starts_with(&mount.point));
     // Of several at one place the last one is on top.
-    let Some(found) = above.max_by_key(|fields| fields.get(4).map_or(0, |point| point.len())) else {
-        return Ok(());
-    };
-    let optional = found.iter().skip(6).take_while(|field| **field != "-");
-    if optional.into_iter().any(|field| field.starts_with("shared:")) {
-        return Ok(());
+    match above.max_by_key(|mount| mount.point.as_os_str().len()) {
+        Some(found) if !found.shared => Err(format!(
+            "failed to generate spec: path {:?} is mounted on {:?} but it is not a shared mount",
+            source.display().to_string(),
+            found.point.display().to_string()
+        )),
+        Some(_) | None => Ok(()),
     }
-    let point = found.get(4).copied().unwrap_or_default();
-    Err(format!(
-        "failed to generate spec: path {:?} is mounted on {point:?} but it is not a shared mount",
-        source.display().to_string()
-    ))
 }
 
 /// Where an instance's termination message lands.

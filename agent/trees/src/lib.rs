@@ -5,6 +5,8 @@
 //!
 //! What `std::fs::remove_dir_all` does with such a tree ends the process: it calls itself for each level, and each holds a file.
 
+pub mod mounts;
+
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;

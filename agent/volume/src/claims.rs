@@ -177,10 +177,12 @@ pub(crate) fn users(root: &Path, wanted: &File) -> io::Result<usize> {
         Err(error) => return Err(error),
     };
     let found = wanted.metadata()?;
-    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let table = trees::mounts::read()?;
     let device = device(&table, wanted)?;
     let mut users = 0;
-    let mut claims: Vec<PathBuf> = table.lines().filter_map(|line| claim(line, device, &root)).collect();
+    let mut claims: Vec<PathBuf> = trees::mounts::parse(&table)
+        .filter_map(|mount| claim(&mount, device, &root))
+        .collect();
     claims.sort();
     claims.dedup();
     for claim in claims {
@@ -201,19 +203,18 @@ fn device<'a>(table: &'a str, file: &File) -> io::Result<&'a str> {
         .lines()
         .find_map(|line| line.strip_prefix("mnt_id:"))
         .map(str::trim);
-    let mut lines = table.lines().map(|line| line.split(' '));
-    let device = lines.find_map(|mut words| (words.next() == mount).then(|| words.nth(1)).flatten());
-    device.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its mount is not in the table"))
+    let found = trees::mounts::parse(table).find(|found| Some(found.id) == mount);
+    found
+        .map(|found| found.device)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its mount is not in the table"))
 }
 
 /// The mount point that a line of the table is about, where it is that of a pod's claim on this device.
-fn claim(line: &str, device: &str, root: &Path) -> Option<PathBuf> {
-    let mut words = line.split(' ').skip(2);
-    let target = (words.next() == Some(device)).then(|| words.nth(1)).flatten()?;
-    let target = PathBuf::from(target.replace("\\040", " "));
-    let below = target.strip_prefix(root).ok()?;
+fn claim(mount: &trees::mounts::Mount<'_>, device: &str, root: &Path) -> Option<PathBuf> {
+    let below = mount.point.strip_prefix(root).ok()?;
     let parts: Vec<_> = below.components().map(std::path::Component::as_os_str).collect();
-    matches!(parts.as_slice(), [_, claims, _] if *claims == DIRECTORY).then_some(target)
+    let is_claim = matches!(parts.as_slice(), [_, claims, _] if *claims == DIRECTORY);
+    (is_claim && mount.device == device).then(|| mount.point.to_path_buf())
 }
 
 /// Removes the mount points of a pod's claims, which are empty when nothing is mounted there any more.

@@ -309,17 +309,15 @@ fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
     let Ok(directory) = directory.canonicalize() else {
         return Vec::new();
     };
-    let table = match std::fs::read_to_string("/proc/self/mountinfo") {
+    let table = match trees::mounts::read() {
         Ok(table) => table,
         Err(error) => {
             failures.push(format!("read /proc/self/mountinfo: {error}"));
             return Vec::new();
         }
     };
-    let mut targets: Vec<PathBuf> = table
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(|target| PathBuf::from(target.replace("\\040", " ")))
+    let mut targets: Vec<PathBuf> = trees::mounts::parse(&table)
+        .map(|mount| mount.point.into_owned())
         .filter(|target| target.starts_with(&directory))
         .collect();
     targets.sort();

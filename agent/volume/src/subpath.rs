@@ -78,13 +78,9 @@ pub(crate) fn unmount(target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether something is mounted at this path. Paths of ours have no characters that the table escapes.
+/// Whether something is mounted at this path.
 pub(crate) fn is_mounted(target: &Path) -> io::Result<bool> {
-    let table = fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(table
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .any(|mounted| Path::new(mounted) == target))
+    Ok(trees::mounts::parse(&trees::mounts::read()?).any(|mount| mount.point == target))
 }
 
 fn beneath(root: &impl AsFd, path: &Path) -> Result<OwnedFd, Errno> {

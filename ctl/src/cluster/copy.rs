@@ -13,7 +13,10 @@ pub(crate) fn backup(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
 /// Makes a cluster from a file.
 pub(crate) fn restore(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
     run("restore", state_dir, file)?;
-    crate::terminal::line(format!("Start it with: skiff up --state-dir {}", state_dir.display()))
+    crate::terminal::line(format!(
+        "Start it with: skiff up --state-dir {}",
+        crate::terminal::quoted(state_dir)
+    ))
 }
 
 fn run(subcommand: &str, state_dir: &Path, file: &Path) -> anyhow::Result<()> {

@@ -1,6 +1,8 @@
 //! `skiff down`.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -89,7 +91,7 @@ fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Resul
 
 /// Removes the directory, unless something is still mounted in it.
 fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("read the mounts")?;
+    let mounts = fs::read("/proc/self/mountinfo").context("read the mounts")?;
     // The kernel names mounts by where they are, whatever links lead there.
     let real = fs::canonicalize(state_dir).with_context(|| format!("find {}", state_dir.display()))?;
     if let Some(point) = mounted_inside(&mounts, &real) {
@@ -98,13 +100,25 @@ fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(&real).with_context(|| format!("remove {}", real.display()))
 }
 
-/// The first mount below a directory; `mounts` is a `mountinfo`, which writes a space as `\040`.
-fn mounted_inside(mounts: &str, directory: &Path) -> Option<PathBuf> {
+/// The first mount below a directory; `mounts` is a `mountinfo`.
+fn mounted_inside(mounts: &[u8], directory: &Path) -> Option<PathBuf> {
     mounts
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(|point| PathBuf::from(point.replace("\\040", " ")))
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
+        .map(unescaped)
         .find(|point| point.starts_with(directory) && point != directory)
+}
+
+/// A path as the kernel writes it: spaces, tabs, newlines and backslashes are `\` and three octal digits.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let (mut rest, mut path) = (field, Vec::new());
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.first_chunk::<3>().filter(|_| *first == b'\\');
+        let octal = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        path.push(octal.unwrap_or(*first));
+        rest = after.get(if octal.is_some() { 3 } else { 0 }..).unwrap_or_default();
+    }
+    PathBuf::from(OsString::from_vec(path))
 }
 
 #[cfg(test)]
@@ -113,8 +127,10 @@ mod tests {
 
     #[test]
     fn mounts_below_are_found() {
-        let mounts = "36 35 98:0 / /a\\040b rw - ext4 /dev/x rw\n37 35 98:0 / /a\\040b/c rw - tmpfs x rw\n38 1 8:0 / /d rw - ext4 x rw\n";
+        let mounts = b"36 35 98:0 / /a\\040b rw - ext4 /dev/x rw\n37 35 98:0 / /a\\040b/c rw - tmpfs x rw\n39 1 8:0 / /e\\134f\\012\xff/g rw - ext4 x rw\n38 1 8:0 / /d rw - ext4 x rw\n";
         assert_eq!(mounted_inside(mounts, Path::new("/a b")), Some(PathBuf::from("/a b/c")));
+        let strange = PathBuf::from(OsString::from_vec(b"/e\\f\n\xff".to_vec()));
+        assert_eq!(mounted_inside(mounts, &strange), Some(strange.join("g")));
         assert_eq!(mounted_inside(mounts, Path::new("/a")), None);
         assert_eq!(mounted_inside(mounts, Path::new("/d")), None);
     }

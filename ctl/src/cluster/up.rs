@@ -19,11 +19,14 @@ use crate::terminal::{self, Waiting};
 
 /// Where nodes show that they are alive.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+/// The longest path of a state directory, in bytes: that of `agent/agent.sock` in it has at most 107 (`unix(7)`).
+const LONGEST: usize = 90;
 /// How long a daemon may take to come up.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "starting a node needs root");
+    suits(state_dir)?;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -69,6 +72,49 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
     let api = start_control_plane(state_dir, &settings, &control_plane).await?;
     start_agent(state_dir, &settings, &agent, &api).await?;
     welcome(state_dir, &settings)
+}
+
+/// Ends what was started with settings that have not proved themselves, and forgets those.
+fn take_back(state_dir: &Path, known: Option<Settings>, settings: &Settings, error: &anyhow::Error) -> anyhow::Error {
+    let waiting = Waiting::start("taking back what was started");
+    let mut failures = super::down::end(state_dir, settings, false, &waiting).1;
+    let before = known.unwrap_or_else(|| settings.blank());
+    failures.extend(before.write(state_dir).err());
+    let told =
+        format!("{error:#}\nIt is stopped again, and these settings are not kept: say `skiff up` with better ones.");
+    let texts = failures.iter().map(|failure| format!("\nMoreover: {failure:#}"));
+    anyhow!(told + &texts.collect::<String>())
+}
+
+/// Images that people brought belong to what makes the containers.
+fn tell_of_images(state_dir: &Path, known: &Settings, settings: &Settings) {
+    let (before, now) = (known.backends.engine(), settings.backends.engine());
+    let index = fs::read_to_string(state_dir.join("agent/images/index.json")).unwrap_or_default();
+    // Those of containerd are not seen from here.
+    if before != now && (before != "embedded" || index.contains("sha256:")) {
+        terminal::note(format!(
+            "The images that the node has stay with the {before} runtime: import or pull them again for {now} \
+             (`skiff image import`)."
+        ));
+    }
+}
+
+/// Refuses a path that the daemons could not work with.
+fn suits(state_dir: &Path) -> anyhow::Result<()> {
+    let text = state_dir
+        .to_str()
+        .context("the path of a state directory must be UTF-8")?;
+    ensure!(
+        !text.contains('\n'),
+        "the path of a state directory must have no newline: a kubeconfig in it could not be named in $KUBECONFIG"
+    );
+    ensure!(
+        text.len() <= LONGEST,
+        "{text} has {} bytes; the path of a state directory has at most {LONGEST}: the kernel takes no longer path of a \
+         socket in it",
+        text.len()
+    );
+    Ok(())
 }
 
 /// Whether a directory may become a cluster's: it will be closed to others, and one day removed with all that is in it.
@@ -303,7 +349,7 @@ fn welcome(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
         "The cluster is up: node {}, pods {}.\n\nUse it with kubectl:\n    {}\n    kubectl get nodes,pods -A",
         settings.node_name,
         settings.pod_cidr,
-        terminal::bold(&format!("export KUBECONFIG={}", kubeconfig.display())),
+        terminal::bold(&format!("export KUBECONFIG={}", terminal::quoted(&kubeconfig))),
     ))
 }
 

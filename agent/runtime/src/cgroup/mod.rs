@@ -46,7 +46,7 @@ pub(crate) struct Cgroups {
 impl Cgroups {
     /// Reads the layout from this process's mounts.
     pub(crate) fn detect() -> io::Result<Self> {
-        Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo")?))
+        Ok(Self::parse(&trees::mounts::read()?))
     }
 
     fn parse(mountinfo: &str) -> Self {
@@ -55,21 +55,16 @@ impl Cgroups {
             v2: None,
             named: Vec::new(),
         };
-        for line in mountinfo.lines() {
-            let Some((mount, file_system)) = line.split_once(" - ") else {
+        for mount in trees::mounts::parse(mountinfo) {
+            if mount.root != Path::new("/") {
                 continue;
-            };
-            let mut mount = mount.split(' ').skip(3);
-            let (Some("/"), Some(target)) = (mount.next(), mount.next()) else {
-                continue;
-            };
-            let mut file_system = file_system.split(' ');
-            let (kind, options) = (file_system.next(), file_system.nth(1).unwrap_or_default());
-            if kind == Some("cgroup2") {
-                found.v2.get_or_insert_with(|| PathBuf::from(target));
-            } else if kind == Some("cgroup") && options.contains("name=") {
-                found.named.push(PathBuf::from(target));
-            } else if kind == Some("cgroup") {
+            }
+            let (kind, options, target) = (mount.kind, mount.options, mount.point.into_owned());
+            if kind == "cgroup2" {
+                found.v2.get_or_insert(target);
+            } else if kind == "cgroup" && options.contains("name=") {
+                found.named.push(target);
+            } else if kind == "cgroup" {
                 let known = [
                     "cpu",
                     "cpuacct",
@@ -86,7 +81,7 @@ impl Cgroups {
                     .split(',')
                     .filter(|option| known.contains(option) || option.starts_with("net_"));
                 let hierarchy = Hierarchy {
-                    mount: PathBuf::from(target),
+                    mount: target,
                     controllers: all.map(str::to_owned).collect(),
                 };
                 if !found.v1.iter().any(|other| other.controllers == hierarchy.controllers) {

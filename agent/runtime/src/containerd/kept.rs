@@ -72,7 +72,7 @@ impl Shared {
 
     /// The containers of this runtime whose ends are kept; nothing where containerd need not be told.
     pub(super) async fn kept_ends(&self) -> Result<Option<BTreeSet<String>>, Error> {
-        let filters = vec![format!("labels.\"{OWNER}\"==\"{}\"", self.owner())];
+        let filters = vec![format!("labels.\"{OWNER}\"=={:?}", self.owner())];
         let request = self.client.request(StoreListRequest { filters });
         let listed = within(CALL, "list sandboxes", self.client.sandboxes().list(request)).await;
         let names = |listed: StoreListResponse| listed.list.into_iter().map(|sandbox| sandbox.sandbox_id).collect();

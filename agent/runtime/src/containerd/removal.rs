@@ -230,7 +230,7 @@ impl Shared {
 
     /// Removes containers with our label that no sandbox knows: a crash came between two records.
     pub(super) async fn remove_strays(&self) -> Result<(), Error> {
-        let filters = vec![format!("labels.\"{}\"==\"{}\"", agent_containerd::OWNER, self.owner())];
+        let filters = vec![format!("labels.\"{}\"=={:?}", agent_containerd::OWNER, self.owner())];
         let request = self.client.request(ListContainersRequest { filters });
         let listed = within(CALL, "list containers", self.client.containers().list(request)).await?;
         let stored = listed.containers.into_iter().map(|stored| stored.id);

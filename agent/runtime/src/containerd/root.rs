@@ -89,7 +89,7 @@ impl Shared {
     pub(super) async fn remove_stray_roots(&self) -> Result<(), Error> {
         let request = self.client.request(ListSnapshotsRequest {
             snapshotter: self.config.snapshotter.clone(),
-            filters: vec![format!("labels.\"{OWNER}\"==\"{}\"", self.owner())],
+            filters: vec![format!("labels.\"{OWNER}\"=={:?}", self.owner())],
         });
         let mut listed = within(CALL, "list snapshots", self.client.snapshots().list(request)).await?;
         let mut strays = Vec::new();
