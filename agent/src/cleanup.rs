@@ -8,16 +8,29 @@ use volume::Volumes;
 
 use crate::command::Arguments;
 
-/// Goes on past failures and reports all of them; may be called twice. Refuses while an agent runs. What network plugins do
-/// not let go of stays theirs when the images go too: that is told on standard output.
+/// Goes on past failures and reports all of them; may be called twice. Refuses while an agent runs. What an engine that is gone
+/// has recorded stays with it, and what network plugins do not let go of stays theirs when the images go too: that is told on
+/// standard output.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let _lock = Lock::take(&arguments.state_dir, "cleanup")?;
     let mut failures: Vec<String> = Vec::new();
-    match arguments.runtime().await {
-        Ok(runtime) => failures.extend(runtime.cleanup().await.err().map(|error| image::chain(&error))),
-        Err(error) => failures.push(format!("{error:#}")),
+    let trouble = arguments.engine_trouble().await;
+    let ended = match arguments.runtime().await {
+        Ok(runtime) => runtime.cleanup().await.err().map(|error| image::chain(&error)),
+        // No pod of this agent was ever made there.
+        Err(error) if matches!(error.downcast_ref(), Some(runtime::Error::GroupTaken { .. })) => None,
+        Err(error) => Some(format!("{error:#}")),
+    };
+    if let Some(trouble) = &trouble {
+        if ended.is_some() {
+            let ended = arguments.end_without_engine(arguments.with_images).await;
+            failures.extend(ended.err().map(|error| image::chain(&error)));
+        }
+        tell_left(&[format!("what containerd has recorded of this node: {trouble:#}")]);
+    } else {
+        failures.extend(ended);
     }
-    if arguments.with_images {
+    if arguments.with_images && trouble.is_none() {
         match arguments.images().await {
             Ok(images) => failures.extend(images.purge().await.err().map(|error| image::chain(&error))),
             Err(error) => failures.push(format!("{error:#}")),

@@ -1,5 +1,7 @@
 //! The command line.
 
+mod backends;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
@@ -14,9 +16,7 @@ use clap::Parser;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use image::Images;
 use kube::config::Kubeconfig;
-use network::{Bridge, Cidr, Cni, Network, Ranges};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use runtime::{Containerd, Embedded, Runtime};
+use network::{Cidr, Ranges};
 
 use crate::addresses::{ANYWHERE, ANYWHERE_V6, source};
 use crate::proxying::ProxyArguments;
@@ -207,81 +207,6 @@ impl Arguments {
         }
     }
 
-    /// Whether containers of this node are containerd's, and were before.
-    pub(crate) fn knows_containerd(&self) -> bool {
-        match self.runtime {
-            RuntimeKind::Embedded => false,
-            RuntimeKind::Containerd => self.state_dir.join("containerd/sandboxes").exists(),
-        }
-    }
-
-    pub(crate) async fn images(&self) -> anyhow::Result<Images> {
-        let (directory, configuration) = (self.state_dir.join("images"), self.image_config());
-        match self.runtime {
-            RuntimeKind::Embedded => Images::open(&directory, configuration).context("open the image store"),
-            RuntimeKind::Containerd => {
-                let place = image::ContainerdConfig {
-                    address: self.containerd_address.clone(),
-                    namespace: self.containerd_namespace.clone(),
-                    snapshotter: self.containerd_snapshotter.clone(),
-                };
-                let opened = Images::open_containerd(&directory, configuration, place).await;
-                let address = self.containerd_address.display();
-                opened.with_context(|| format!("open the images of containerd at {address}"))
-            }
-        }
-    }
-
-    pub(crate) async fn runtime(&self) -> anyhow::Result<Arc<dyn Runtime>> {
-        let root = self
-            .cgroup_root
-            .clone()
-            .unwrap_or_else(|| format!("skiff/{}", self.node_name));
-        let (embedded, containerd) = (self.state_dir.join("runtime"), self.state_dir.join("containerd"));
-        match self.runtime {
-            RuntimeKind::Embedded => {
-                refuse_others("containerd", &containerd)?;
-                let opened = Embedded::open(runtime::Config::new(embedded, root)).await;
-                Ok(Arc::new(opened.context("open the container runtime")?))
-            }
-            RuntimeKind::Containerd => {
-                refuse_others("embedded", &embedded)?;
-                allow_files();
-                let (address, namespace) = (&self.containerd_address, &self.containerd_namespace);
-                let configuration = runtime::ContainerdConfig {
-                    snapshotter: self.containerd_snapshotter.clone(),
-                    ..runtime::ContainerdConfig::new(containerd, root, address, namespace)
-                };
-                let opened = Containerd::open(configuration).await;
-                let opened = opened.with_context(|| format!("open containerd at {}", address.display()))?;
-                Ok(Arc::new(opened))
-            }
-        }
-    }
-
-    pub(crate) fn network(&self) -> anyhow::Result<Arc<dyn Network>> {
-        match self.network {
-            NetworkKind::Bridge => {
-                let configuration = network::Config {
-                    state_dir: self.state_dir.join("network"),
-                    bridge: self.bridge.clone(),
-                    direct: self.direct_cidr.clone(),
-                    slots: self.pod_slots,
-                };
-                Ok(Arc::new(Bridge::open(configuration).context("open the pod network")?))
-            }
-            NetworkKind::Cni => {
-                let configuration = network::CniConfig {
-                    state_dir: std::path::absolute(self.state_dir.join("cni")).context("find the state directory")?,
-                    conf_dir: self.cni_conf_dir.clone(),
-                    bin_dirs: std::env::split_paths(&self.cni_bin_dir).collect(),
-                    time_limit: PLUGIN_LIMIT,
-                };
-                Ok(Arc::new(Cni::open(configuration).context("open the pod network")?))
-            }
-        }
-    }
-
     /// Removes what leads to Services on this machine.
     pub(crate) fn remove_service_proxy(&self) -> Result<(), network::Error> {
         network::services::remove(&network::services::table(&self.bridge))
@@ -365,26 +290,5 @@ impl Arguments {
             .then(|| source(if v6 { ANYWHERE_V6 } else { ANYWHERE }))
             .flatten();
         Ok(std::iter::once(own).chain(other).collect())
-    }
-}
-
-/// Pods that another runtime made would be nobody's.
-fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
-    let held = std::fs::read_dir(state.join("sandboxes")).is_ok_and(|mut entries| entries.next().is_some());
-    anyhow::ensure!(
-        !held,
-        "{} still holds pods of the {name} runtime; first run this command with `cleanup` in place of `run`, and \
-         `--runtime={name}` in place of the other",
-        state.display()
-    );
-    Ok(())
-}
-
-/// What runs in each container is watched through some files; containers themselves are not this process's children.
-fn allow_files() {
-    let raised =
-        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        tracing::warn!(%error, "the agent may open few files only");
     }
 }

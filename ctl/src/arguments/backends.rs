@@ -75,6 +75,11 @@ impl Backends {
         }
     }
 
+    /// What makes the containers.
+    pub(crate) fn engine(&self) -> &str {
+        self.runtime.as_deref().unwrap_or("embedded")
+    }
+
     /// The agent's flags for them.
     pub(crate) fn flags(&self) -> impl Iterator<Item = String> {
         let pairs = [

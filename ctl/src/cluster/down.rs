@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 
+use super::process::Daemon;
 use super::settings::Settings;
+use crate::arguments::UpOptions;
 use crate::terminal::{self, Waiting};
 
 /// Stops pods and daemons and removes what they made on the machine. Goes on past failures and reports them all.
@@ -19,34 +21,13 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
         return Ok(());
     };
     ensure!(rustix::process::geteuid().is_root(), "stopping a node needs root");
-    let mut failures: Vec<anyhow::Error> = Vec::new();
+    // Those of a start that failed are not all there.
+    let settings = Settings::choose(state_dir, &UpOptions::default(), Some(&settings)).unwrap_or(settings);
     let waiting = Waiting::start("stopping the node agent");
-    let agent_ran = super::agent(state_dir)
-        .stop(Duration::from_secs(10))
-        .unwrap_or_else(|error| {
-            failures.push(error.context("stop the node agent"));
-            false
-        });
-    waiting.now("stopping pods and removing what they had on the machine");
-    let mut left = String::new();
-    if state_dir.join("agent").is_dir() {
-        match clean_up(state_dir, &settings, purge) {
-            Ok(told) => left = told,
-            Err(error) => failures.push(error),
-        }
-    }
-    waiting.now("stopping the control plane");
-    let server_ran = super::control_plane(state_dir)
-        .stop(Duration::from_secs(10))
-        .unwrap_or_else(|error| {
-            failures.push(error.context("stop the control plane"));
-            false
-        });
+    let (ended, mut failures) = end(state_dir, &settings, purge, &waiting);
     if purge && failures.is_empty() {
         waiting.now("removing the state");
-        if let Err(error) = remove_state(state_dir) {
-            failures.push(error);
-        }
+        failures.extend(remove_state(state_dir).err());
     }
     if failures.is_empty() {
         let state = if purge {
@@ -54,13 +35,13 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
         } else {
             "its state is kept"
         };
-        let ran = if agent_ran || server_ran {
+        let ran = if ended.ran {
             "the cluster is down"
         } else {
             "the cluster was down"
         };
         waiting.done(&format!("{ran}; {state}"));
-        for what in left.lines() {
+        for what in ended.left.lines() {
             terminal::line(format!("left behind: {what}"))?;
         }
         return Ok(());
@@ -68,6 +49,44 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
     drop(waiting);
     let texts: Vec<String> = failures.iter().map(|error| format!("{error:#}")).collect();
     bail!("{}", texts.join("\n"))
+}
+
+/// What came of stopping a cluster.
+pub(super) struct Ended {
+    /// Whether any of it ran.
+    ran: bool,
+    /// What stays behind on the machine all the same, a line each.
+    left: String,
+}
+
+/// Stops pods and daemons and removes what they made on the machine, images too with `purge`. Goes on past failures, which are
+/// the second value.
+pub(super) fn end(
+    state_dir: &Path,
+    settings: &Settings,
+    purge: bool,
+    waiting: &Waiting,
+) -> (Ended, Vec<anyhow::Error>) {
+    let mut failures: Vec<anyhow::Error> = Vec::new();
+    let stop = |daemon: Daemon, name: &str| match daemon.stop(Duration::from_secs(10)) {
+        Ok(ran) => (ran, None),
+        Err(error) => (false, Some(error.context(format!("stop {name}")))),
+    };
+    let (agent_ran, failure) = stop(super::agent(state_dir), "the node agent");
+    failures.extend(failure);
+    waiting.now("stopping pods and removing what they had on the machine");
+    let mut left = String::new();
+    if state_dir.join("agent").is_dir() {
+        match clean_up(state_dir, settings, purge) {
+            Ok(told) => left = told,
+            Err(error) => failures.push(error),
+        }
+    }
+    waiting.now("stopping the control plane");
+    let (server_ran, failure) = stop(super::control_plane(state_dir), "the control plane");
+    failures.extend(failure);
+    let ran = agent_ran || server_ran;
+    (Ended { ran, left }, failures)
 }
 
 /// Answers what stays behind on the machine all the same, a line each.

@@ -47,6 +47,30 @@ impl Settings {
         }
     }
 
+    /// Without what is chosen for a cluster: it is chosen anew when that is started.
+    pub(super) fn blank(&self) -> Self {
+        Self {
+            listen_port: 0,
+            agent_port: 0,
+            pod_cidr: String::new(),
+            node_name: self.node_name.clone(),
+            bridge: String::new(),
+            cgroup_root: String::new(),
+            node_addresses: self.node_addresses.clone(),
+            backends: Backends::default(),
+        }
+    }
+
+    /// Whether they are the same but for the machine's addresses.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        let node_addresses = self.node_addresses.clone();
+        let other = Self {
+            node_addresses,
+            ..other.clone()
+        };
+        *self == other
+    }
+
     pub(super) fn write(&self, state_dir: &Path) -> anyhow::Result<()> {
         let temporary = state_dir.join(format!("{FILE}.new"));
         let text = serde_json::to_vec_pretty(self)?;

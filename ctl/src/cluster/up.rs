@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use futures::{AsyncBufReadExt as _, StreamExt as _};
 use serde_json::Value;
 
@@ -46,31 +46,39 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
     fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
     let (control_plane, agent) = (super::control_plane(state_dir), super::agent(state_dir));
     let runs = control_plane.running().is_some() || agent.running().is_some();
-    let settings = match known {
-        // What runs was started with these.
+    let wanted = Settings::choose(state_dir, options, known.as_ref())?;
+    let same = known.as_ref().is_some_and(|known| known.is_as(&wanted));
+    // What runs was started with what is known.
+    let settings = match &known {
         Some(known) if runs => {
-            let wanted = Settings::choose(state_dir, options, Some(&known))?;
-            let same = Settings {
-                node_addresses: known.node_addresses.clone(),
-                ..wanted
-            } == known;
             ensure!(
                 same,
                 "the cluster runs with other settings; `skiff down` first to change them"
             );
-            known
+            known.clone()
         }
         known => {
-            let settings = Settings::choose(state_dir, options, known.as_ref())?;
             // A full disk is no reason not to start what is there.
-            if known.as_ref() != Some(&settings) {
-                settings.write(state_dir)?;
+            if known.as_ref() != Some(&wanted) {
+                wanted.write(state_dir)?;
             }
-            settings
+            wanted
         }
     };
-    let api = start_control_plane(state_dir, &settings, &control_plane).await?;
-    start_agent(state_dir, &settings, &agent, &api).await?;
+    if let Some(known) = &known {
+        tell_of_images(state_dir, known, &settings);
+    }
+    let started = async {
+        let api = start_control_plane(state_dir, &settings, &control_plane).await?;
+        start_agent(state_dir, &settings, &agent, &api).await
+    };
+    if let Err(error) = started.await {
+        return Err(if same {
+            error
+        } else {
+            take_back(state_dir, known, &settings, &error)
+        });
+    }
     welcome(state_dir, &settings)
 }
 

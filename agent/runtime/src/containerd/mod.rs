@@ -13,6 +13,7 @@
 //! Our containerd namespace may be used by others too: only containers and snapshots with our label are touched. Ends of containers come
 //! as events; after the stream of events broke, what containerd says of all tasks is compared with what was known.
 
+mod abandoned;
 mod ahead;
 mod attach;
 mod audience;
@@ -53,6 +54,7 @@ use containerd_client::services::v1::ListContainersRequest;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
 
+pub use abandoned::end_without_engine;
 pub use agent_containerd::Failure;
 
 use ahead::Ahead;
