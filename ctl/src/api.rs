@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow, bail};
 use futures::AsyncBufRead;
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,6 +12,9 @@ use serde_json::Value;
 use crate::arguments::Place;
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
+/// A server that does not take a connection within this time is none.
+const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A connection to an API server.
 #[derive(Clone)]
@@ -48,15 +51,27 @@ pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
 
 impl Api {
     pub(crate) async fn of(place: &Place) -> anyhow::Result<Self> {
-        Self::from_kubeconfig(&place.kubeconfig()).await
+        let path = place.kubeconfig();
+        if !path.exists() {
+            bail!("no cluster: there is no {}; {}", path.display(), place.remedy());
+        }
+        let config = configuration(&path).await?;
+        // A proxy alone may know the way.
+        if config.proxy_url.is_none()
+            && let Err(why) = listens(&config.cluster_url).await
+        {
+            let address = config.cluster_url.to_string();
+            let address = address.trim_end_matches('/');
+            bail!("no API server answers at {address} ({why}); {}", place.remedy());
+        }
+        Self::new(config)
     }
 
     pub(crate) async fn from_kubeconfig(path: &Path) -> anyhow::Result<Self> {
-        let kubeconfig = Kubeconfig::read_from(path)
-            .with_context(|| format!("read the kubeconfig {} (is a cluster up? `skiff up`)", path.display()))?;
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        config.connect_timeout = Some(std::time::Duration::from_secs(10));
-        config.read_timeout = None;
+        Self::new(configuration(path).await?)
+    }
+
+    fn new(config: kube::Config) -> anyhow::Result<Self> {
         Ok(Self {
             client: kube::Client::try_from(config)?,
         })
@@ -116,13 +131,34 @@ impl Api {
     }
 }
 
+async fn configuration(path: &Path) -> anyhow::Result<kube::Config> {
+    let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("read the kubeconfig {}", path.display()))?;
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = None;
+    Ok(config)
+}
+
+/// Fails with the reason when nobody listens at an address.
+async fn listens(address: &http::Uri) -> Result<(), String> {
+    let host = address.host().unwrap_or_default().trim_matches(['[', ']']);
+    let port = address.port_u16().unwrap_or(443);
+    match tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect((host, port))).await {
+        Ok(Ok(_connected)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_elapsed) => Err(format!("nothing within {CONNECT:?}")),
+    }
+}
+
 /// The server's answer in kubectl's words, or that there was none.
 pub(crate) fn refused(error: kube::Error) -> anyhow::Error {
     if let kube::Error::Api(status) = error {
         let (code, reason, message) = (status.code, status.reason, status.message);
         return Refused { code, reason, message }.into();
     }
-    anyhow::Error::new(error).context("ask the API server")
+    // The libraries' own words in between tell nobody anything.
+    let error = anyhow::Error::new(error);
+    anyhow!("the API server gives no answer: {}", error.root_cause())
 }
 
 /// Adds `key=value` to a path, percent-encoded; nothing where there is no value.

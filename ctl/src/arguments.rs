@@ -9,6 +9,8 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use backends::Backends;
 
+const DEFAULT_STATE: &str = "/var/lib/skiff";
+
 /// Real containers on Linux nodes through the Kubernetes API.
 #[derive(Parser)]
 #[command(name = "skiff", version)]
@@ -33,11 +35,20 @@ pub(crate) struct Place {
 impl Place {
     /// The state directory, made absolute.
     pub(crate) fn state_dir(&self) -> PathBuf {
-        let given = self
-            .state_dir
-            .clone()
-            .unwrap_or_else(|| PathBuf::from("/var/lib/skiff"));
+        let given = self.state_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_STATE));
         std::path::absolute(&given).unwrap_or(given)
+    }
+
+    /// How a server at the kubeconfig's address could be made to answer.
+    pub(crate) fn remedy(&self) -> String {
+        let kubeconfig = self.kubeconfig();
+        if kubeconfig != self.state_dir().join("admin.kubeconfig") {
+            return format!("see whether {} names the right server", kubeconfig.display());
+        }
+        match &self.state_dir {
+            Some(given) => format!("`skiff up --state-dir {}` starts one", crate::terminal::quoted(given)),
+            None => "`skiff up` starts one".to_owned(),
+        }
     }
 
     /// The kubeconfig to use.
@@ -94,7 +105,7 @@ pub(crate) enum Command {
     Image(ImageCommand),
     /// Show how a Deployment became containers, step by step with milliseconds
     Trace(TargetOptions),
-    /// Say what is wrong with a pod and what to do (exit code 1 when something is)
+    /// Say what is wrong with a pod, with what has pods or with a node, and what to do (exit code 1 when something is)
     Why(TargetOptions),
 }
 

@@ -8,6 +8,11 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "skiff/clusters.rs"]
+mod clusters;
+#[path = "skiff/states.rs"]
+mod states;
+
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
@@ -286,35 +291,6 @@ fn a_server_that_ends_while_up_waits_for_it_is_started_again() -> anyhow::Result
         up.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     anyhow::ensure!(machine.daemon("skiff-controlplane")? != pid);
-    machine.finish()
-}
-
-#[test]
-fn clusters_live_side_by_side() -> anyhow::Result<()> {
-    tests::logging();
-    let machine = Machine::start("side")?;
-    let second = tempfile::tempdir()?;
-    let skiff = |words: &[&str]| {
-        let mut command = machine.namespace().command(process::programs()?.join("skiff"));
-        command.args(words).arg("--state-dir").arg(second.path());
-        process::run(&mut command)
-    };
-    let result = skiff(&["up"]).and_then(|_| {
-        let (first, other) = (machine.skiff(["status"])?, skiff(&["status"])?);
-        assert!(
-            first.contains("https://127.0.0.1:6443") && other.contains("https://127.0.0.1:6444"),
-            "{first}{other}"
-        );
-        assert!(
-            first.contains("10.244.0.0/24") && other.contains("10.244.1.0/24"),
-            "{first}{other}"
-        );
-        Ok(())
-    });
-    let down = skiff(&["down", "--purge"]);
-    result?;
-    down?;
-    machine.skiff(["status"])?;
     machine.finish()
 }
 

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::api::{Api, text_at, with_query};
 use crate::arguments::{Place, TargetOptions};
+use crate::pods::{self, Owned, items};
 use crate::resource::Resources;
 use crate::terminal;
 
@@ -41,17 +42,11 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     let (resource, name) = resources.one(&options.target)?;
     let namespace = &options.scope.namespace;
     let target = api.get(&resource.object(namespace, &name)?).await?;
-    let replica_sets = newest_owned(&api, &resources, namespace, &target).await?;
-    let owners: Vec<&str> = replica_sets
-        .iter()
-        .chain([&target])
-        .map(|owner| text_at(owner, "/metadata/uid"))
-        .collect();
-    let all = api.get(&format!("/api/v1/namespaces/{namespace}/pods")).await?;
-    let pods: Vec<Value> = items(&all)
-        .filter(|pod| owners.iter().any(|uid| owned_by(pod, uid)))
-        .cloned()
-        .collect();
+    let Owned {
+        target,
+        replica_sets,
+        pods,
+    } = pods::owned(&api, &resources, namespace, target).await?;
     if pods.is_empty() {
         bail!("{}/{name} has no pods", resource.display());
     }
@@ -105,30 +100,4 @@ async fn milestones(api: &Api, pods: &[Value]) -> BTreeMap<String, Value> {
         .filter_map(std::future::ready)
         .collect()
         .await
-}
-
-/// The set of the newest revision that the target owns; none for a kind without sets.
-async fn newest_owned(api: &Api, resources: &Resources, namespace: &str, target: &Value) -> anyhow::Result<Vec<Value>> {
-    let sets = api
-        .get(&resources.find("replicasets.apps")?.collection(Some(namespace)))
-        .await?;
-    let uid = text_at(target, "/metadata/uid");
-    let mut owned: Vec<Value> = items(&sets).filter(|set| owned_by(set, uid)).cloned().collect();
-    owned.sort_by_key(|set| {
-        let annotations = set.pointer("/metadata/annotations");
-        let revision = annotations
-            .and_then(|all| all.get("deployment.kubernetes.io/revision"))
-            .and_then(Value::as_str);
-        revision.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
-    });
-    Ok(owned.pop().into_iter().collect())
-}
-
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
-    list.get("items").and_then(Value::as_array).into_iter().flatten()
-}
-
-fn owned_by(object: &Value, uid: &str) -> bool {
-    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners.into_iter().flatten().any(|owner| text_at(owner, "/uid") == uid)
 }

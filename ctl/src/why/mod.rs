@@ -1,9 +1,13 @@
-//! `skiff why`: what is wrong with a pod and what to do about it, from what the public API tells.
+//! `skiff why`: what is wrong with a pod, with what has pods or with a node, and what to do about it, from what the public API
+//! tells.
 
 mod containers;
 mod finding;
+mod node;
+mod owner;
 mod past;
 mod placement;
+mod pod;
 #[cfg(test)]
 mod tests;
 
@@ -12,57 +16,58 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::Value;
 
-use crate::api::{Api, Refused, text_at, with_query};
+use crate::api::{Api, is_not_found, text_at, with_query};
 use crate::arguments::{Place, TargetOptions};
 use crate::describe::time_of;
+use crate::pods;
 use crate::resource::Resources;
 use crate::terminal;
-use finding::{Finding, Log};
+use finding::Finding;
 
-/// Lines of a container's output that are shown.
-const LINES: &str = "10";
-/// Bytes of them that are asked for.
-const BYTES: &str = "4096";
 /// Warnings that are shown, the newest.
 const WARNINGS: usize = 5;
 
-/// Exit code 1 when something is wrong with the pod.
+/// Exit code 1 when something is wrong.
 pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Result<ExitCode> {
     let api = Api::of(place).await?;
-    let (resource, name) = Resources::discover(&api).await?.one(&options.target)?;
-    if !resource.group.is_empty() || resource.plural != "pods" {
-        bail!("only pods can be explained: skiff why pod/NAME");
-    }
-    let path = resource.object(&options.scope.namespace, &name)?;
-    let pod = match api.get(&path).await {
-        Err(error)
-            if error
-                .downcast_ref::<Refused>()
-                .is_some_and(|refused| refused.code == 404) =>
-        {
-            let told = past::run(&api, &options.scope.namespace, &name).await?;
-            return told.ok_or(error);
+    let resources = Resources::discover(&api).await?;
+    let (resource, name) = resources.one(&options.target)?;
+    let namespace = options.scope.namespace.as_str();
+    let target = api.get(&resource.object(namespace, &name)?).await;
+    let trouble = match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "pods") => match target {
+            Err(error) if is_not_found(&error) => {
+                let told = past::run(&api, namespace, &name).await?;
+                return told.ok_or(error);
+            }
+            found => pod::tell(&api, &found?).await?,
+        },
+        ("", "nodes") => node::run(&api, &target?).await?,
+        _ => {
+            let owned = pods::owned(&api, &resources, namespace, target?).await?;
+            if owned.pods.is_empty() && owned.target.pointer("/spec/replicas").is_none() {
+                bail!("{}/{name} has no pods", resource.display());
+            }
+            owner::run(&api, &resource, namespace, &owned).await?
         }
-        pod => pod?,
     };
-    let selector = format!(
-        "involvedObject.name={name},involvedObject.uid={}",
-        text_at(&pod, "/metadata/uid")
-    );
-    let warnings = warnings(&api, &options.scope.namespace, &selector).await?;
-    let warnings: Vec<&Value> = warnings.iter().collect();
-    let findings = explain(&pod, &warnings);
-    terminal::line(terminal::bold(&headline(&pod, &findings)))?;
-    for finding in &findings {
-        let log = match &finding.log {
-            Some(log) => output(&api, &path, log).await,
-            None => Vec::new(),
-        };
-        terminal::write(&finding.text(&log))?;
-    }
-    terminal::write(&warned(&warnings))?;
-    let trouble = findings.iter().any(|finding| finding.trouble);
     Ok(if trouble { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn verdict(trouble: bool) -> &'static str {
+    if trouble {
+        "something is wrong"
+    } else {
+        "nothing is wrong"
+    }
+}
+
+/// Prints what was found, and the last warnings.
+fn told(findings: &[Finding], warnings: &[&Value]) -> anyhow::Result<()> {
+    for finding in findings {
+        terminal::write(&finding.text(&[]))?;
+    }
+    terminal::write(&warned(warnings))
 }
 
 /// The warnings among the events, the newest at the end.
@@ -80,48 +85,6 @@ async fn warnings(api: &Api, namespace: &str, selector: &str) -> anyhow::Result<
     warnings.retain(|event| text_at(event, "/type") == "Warning");
     warnings.sort_by_key(|event| time_of(event).to_owned());
     Ok(warnings)
-}
-
-/// Everything that can be said, the cause before what follows from it.
-fn explain(pod: &Value, warnings: &[&Value]) -> Vec<Finding> {
-    let mut found = placement::explain(pod);
-    found.extend(containers::explain(pod, warnings));
-    if found.iter().all(|finding| !finding.trouble) {
-        found.extend(placement::readiness(pod));
-    }
-    found
-}
-
-fn headline(pod: &Value, findings: &[Finding]) -> String {
-    let (namespace, name) = (text_at(pod, "/metadata/namespace"), text_at(pod, "/metadata/name"));
-    let phase = match text_at(pod, "/status/phase") {
-        "" => "no status yet",
-        phase => phase,
-    };
-    let on = match text_at(pod, "/spec/nodeName") {
-        "" => "on no node".to_owned(),
-        node => format!("on node {node}"),
-    };
-    let verdict = if findings.iter().any(|finding| finding.trouble) {
-        "something is wrong"
-    } else {
-        "nothing is wrong"
-    };
-    format!("Pod {namespace}/{name} ({phase}, {on}): {verdict}")
-}
-
-/// The last lines of a container's output. That there are none is no failure.
-async fn output(api: &Api, pod: &str, log: &Log) -> Vec<String> {
-    let path = with_query(
-        &format!("{pod}/log"),
-        &[
-            ("container", Some(log.container.as_str())),
-            ("previous", log.previous.then_some("true")),
-            ("tailLines", Some(LINES)),
-            ("limitBytes", Some(BYTES)),
-        ],
-    );
-    lines_of(&api.text(&path).await.unwrap_or_default())
 }
 
 fn lines_of(text: &str) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::explain;
+use super::pod::explain;
 
 /// Whether something is wrong, and everything that is said.
 fn said(pod: &Value, warnings: &[Value]) -> (bool, String) {

@@ -1,0 +1,127 @@
+//! A node: whether it takes pods, and why not.
+
+use serde_json::Value;
+
+use super::finding::Finding;
+use super::{told, verdict, warnings};
+use crate::api::{Api, text_at};
+use crate::terminal;
+
+/// Conditions of a node that are well when they are not true, and what to do otherwise.
+const PRESSURES: [(&str, &str); 4] = [
+    (
+        "MemoryPressure",
+        "memory is short: pods are evicted until it is not; set memory limits, or remove pods",
+    ),
+    (
+        "DiskPressure",
+        "a disk is nearly full: `skiff image prune` and removing pods free what is theirs",
+    ),
+    (
+        "PIDPressure",
+        "there are too many processes: remove pods, or lower their limit",
+    ),
+    (
+        "NetworkUnavailable",
+        "the node's network is not set up: see to the network plugin that sets this condition",
+    ),
+];
+/// A firewall of the node drops what pods send and get.
+const BLOCKED: &str = "PodTrafficBlocked";
+
+/// Answers whether something is wrong.
+pub(super) async fn run(api: &Api, node: &Value) -> anyhow::Result<bool> {
+    let name = text_at(node, "/metadata/name");
+    let selector = format!("involvedObject.kind=Node,involvedObject.name={name}");
+    let events = warnings(api, "default", &selector).await?;
+    let events: Vec<&Value> = events.iter().collect();
+    let findings = explain(node);
+    let trouble = findings.iter().any(|finding| finding.trouble);
+    terminal::line(terminal::bold(&format!("Node {name}: {}", verdict(trouble))))?;
+    told(&findings, &events)?;
+    Ok(trouble)
+}
+
+fn condition<'a>(node: &'a Value, kind: &str) -> Option<&'a Value> {
+    let mut all = node.pointer("/status/conditions")?.as_array()?.iter();
+    all.find(|condition| text_at(condition, "/type") == kind)
+}
+
+fn explain(node: &Value) -> Vec<Finding> {
+    let holds = |kind: &str| condition(node, kind).filter(|found| text_at(found, "/status") == "True");
+    let mut found: Vec<Finding> = readiness(node).into_iter().chain(firewall(node)).collect();
+    for (kind, advice) in PRESSURES {
+        if let Some(condition) = holds(kind) {
+            let finding = Finding::trouble(format!("The node's condition {kind} is True."));
+            found.push(finding.fact(text_at(condition, "/message")).advise(advice));
+        }
+    }
+    if node.pointer("/spec/unschedulable").and_then(Value::as_bool) == Some(true) {
+        let name = text_at(node, "/metadata/name");
+        let finding = Finding::note("The node is cordoned: it gets no new pods.");
+        found.push(finding.advise(format!("`kubectl uncordon {name}` lets pods onto it again")));
+    }
+    found
+}
+
+fn readiness(node: &Value) -> Option<Finding> {
+    let ready = condition(node, "Ready");
+    let status = ready.map_or("", |ready| text_at(ready, "/status"));
+    let message = ready.map_or("", |ready| text_at(ready, "/message"));
+    match status {
+        "True" => None,
+        "False" => Some(
+            Finding::trouble("The node is not Ready.")
+                .fact(message)
+                .advise("the log of its agent tells more"),
+        ),
+        _ => Some(
+            Finding::trouble("The node's agent does not answer.")
+                .fact(message)
+                .advise("see whether the machine is up and skiff-agent runs there; `skiff up` starts the one of this machine"),
+        ),
+    }
+}
+
+/// That pods have no network by a firewall of their node: nothing of them shows it.
+pub(super) fn firewall(node: &Value) -> Option<Finding> {
+    let blocked = condition(node, BLOCKED).filter(|found| text_at(found, "/status") == "True")?;
+    let finding = Finding::trouble("A firewall of the node drops what its pods send and get.");
+    let finding = finding.fact(text_at(blocked, "/message"));
+    Some(
+        finding.advise("have the firewall of that machine forward for the pods' bridge, and look again after a minute"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::explain;
+
+    #[test]
+    fn what_is_wrong_with_a_node_is_told_with_its_reason() {
+        let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "message": "because"});
+        let node =
+            |conditions: &[serde_json::Value]| json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}});
+        assert!(explain(&node(&[condition("Ready", "True"), condition("DiskPressure", "False")])).is_empty());
+        for (wrong, words) in [
+            (vec![condition("Ready", "False")], "is not Ready"),
+            (vec![condition("Ready", "Unknown")], "does not answer"),
+            (vec![], "does not answer"),
+            (
+                vec![condition("Ready", "True"), condition("PIDPressure", "True")],
+                "PIDPressure",
+            ),
+            (
+                vec![condition("Ready", "True"), condition("PodTrafficBlocked", "True")],
+                "firewall",
+            ),
+        ] {
+            let found = explain(&node(&wrong));
+            let text = found[0].text(&[]);
+            assert!(found.len() == 1 && found[0].trouble && text.contains(words), "{text}");
+            assert!(wrong.is_empty() || text.contains("because"), "{text}");
+        }
+    }
+}
