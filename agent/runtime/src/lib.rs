@@ -40,6 +40,7 @@ pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
 pub use spares::Spares;
 pub use spread::spread;
+pub use supervisor::log::rotated;
 
 /// Tells [`Runtime::create_sandbox`] that the sandbox's network namespace is there.
 pub type Connected = oneshot::Receiver<()>;

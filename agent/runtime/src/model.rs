@@ -151,7 +151,7 @@ pub struct ContainerSpec {
     pub pid_of: Option<String>,
     /// Whether its standard input can be written to by [`crate::Runtime::attach`]. `process.terminal` gives it a terminal.
     pub stdin: Stdin,
-    /// Where the log goes (CRI format; rotated to `PATH.1` … `PATH.4`, 10 MiB each). Its directory must exist.
+    /// Where the log goes (CRI format; rotated to `PATH.YYYYMMDD-hhmmss`, 10 MiB each). Its directory must exist.
     pub log_path: PathBuf,
     /// Kept and handed back.
     pub annotations: BTreeMap<String, String>,

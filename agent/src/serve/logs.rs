@@ -29,8 +29,6 @@ use crate::worker::Question;
 const CHUNK: usize = 64 * 1024;
 const LONGEST_RECORD: usize = 1024 * 1024;
 const AHEAD: usize = 4;
-/// Files that a log was rotated to are numbered up to this.
-const ROTATED: u32 = 4;
 
 type Sink = mpsc::Sender<Result<Bytes, io::Error>>;
 
@@ -236,20 +234,18 @@ impl Reader {
 /// The file that a log goes on in after one of its files, when it was rotated.
 fn successor(path: &FilePath, of: &File) -> io::Result<Option<File>> {
     let (own, written) = (of.metadata()?.ino(), of.metadata()?.modified()?);
-    let open = |number: u32| {
-        let path = match number {
-            0 => path.to_owned(),
-            _ => path.with_extension(format!("log.{number}")),
-        };
-        match confined::open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            opened => opened.map(Some),
-        }
+    let open = |path: &FilePath| match confined::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
     };
     let mut newer = None;
     // With a slow listener it may have been rotated more than once.
-    for number in 0..=ROTATED {
-        let file = open(number)?;
+    let rotated = runtime::rotated(path)?;
+    for (number, path) in std::iter::once(path)
+        .chain(rotated.iter().map(PathBuf::as_path))
+        .enumerate()
+    {
+        let file = open(path)?;
         let found = file.as_ref().map(File::metadata).transpose()?;
         if found.as_ref().is_some_and(|found| found.ino() == own) {
             return Ok(newer);
@@ -342,14 +338,13 @@ mod tests {
         std::fs::write(&path, "first").unwrap();
         let mut file = File::open(&path).unwrap();
         assert!(successor(&path, &file).unwrap().is_none());
-        let rotated = |number: u32| directory.path().join(format!("0.log.{number}"));
+        let rotated = |second: u32| directory.path().join(format!("0.log.20260102-15040{second}"));
         std::fs::rename(&path, rotated(1)).unwrap();
         assert!(
             successor(&path, &file).unwrap().is_none(),
             "the next one is not there yet"
         );
-        std::fs::rename(rotated(1), rotated(2)).unwrap();
-        std::fs::write(rotated(1), "second").unwrap();
+        std::fs::write(rotated(2), "second").unwrap();
         std::fs::write(&path, "third").unwrap();
         let mut texts = Vec::new();
         while let Some(next) = successor(&path, &file).unwrap() {

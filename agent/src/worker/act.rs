@@ -275,8 +275,8 @@ impl Worker {
                     "a container could not be removed"
                 );
             }
-            let rotated = (1..5).map(|number| log.with_extension(format!("log.{number}")));
-            for path in std::iter::once(log.clone()).chain(rotated) {
+            let rotated = runtime::rotated(&log).unwrap_or_default();
+            for path in std::iter::once(log).chain(rotated) {
                 match tokio::fs::remove_file(&path).await {
                     Ok(()) => {}
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

@@ -166,9 +166,35 @@ pub(super) fn init_failed(why: &str) -> Refusal {
 /// What libcontainer says of a working directory that it cannot enter.
 const NOT_ENTERED: &str = "failed to unix syscall";
 
+/// How libcontainer's processes say that one of them has stopped talking to another: they tell no cause.
+const CHANNEL: [&str; 4] = [
+    "BrokenChannel",
+    "channel connection broken",
+    "failed to receive",
+    "received unexpected message",
+];
+
+fn is_of_channel(text: &str) -> bool {
+    CHANNEL.iter().any(|words| text.contains(words))
+}
+
+/// What was complained of first, with the kernel's word for it.
+fn first(all: &[Complaint]) -> String {
+    let mut real = all
+        .iter()
+        .filter(|said| !is_of_channel(&said.message) && !is_of_channel(&said.error));
+    let Some(Complaint { message, error }) = real.next() else {
+        return "the first process ended before it could run the program".to_owned();
+    };
+    match errno(error) {
+        Some(number) => format!("{message}: {}", words(number)),
+        None if error.is_empty() => message.clone(),
+        None => format!("{message}: {error}"),
+    }
+}
+
 /// libcontainer's error, without that of its clean-up: the supervisor cleans up.
-pub(super) fn described(error: &libcontainer::error::LibcontainerError, directory: &Path) -> Refusal {
-    let text = error.to_string();
+pub(super) fn described(text: &str, heard: &[Complaint], directory: &Path) -> Refusal {
     let cause = text.split(". error during cleanup:").next().unwrap_or_default();
     // libcontainer looks for the program while it creates, and hands the init process's words through as text.
     if let Some((_, why)) = cause.split_once("exec process failed with error ") {
@@ -177,6 +203,9 @@ pub(super) fn described(error: &libcontainer::error::LibcontainerError, director
         let nowhere = format!("mkdir {}: file exists", directory.display());
         let why = if why == NOT_ENTERED { &nowhere } else { why };
         return init_failed(why);
+    }
+    if is_of_channel(cause) {
+        return init_failed(&first(heard));
     }
     Refusal::Failed {
         doing: "create container".to_owned(),
@@ -191,6 +220,44 @@ mod tests {
     /// As one that libcontainer has.
     #[derive(Debug)]
     struct Nix(#[expect(dead_code, reason = "it is printed")] Errno);
+
+    #[test]
+    fn a_channel_that_broke_is_never_the_message() {
+        let said = |text: &str, heard: &[(&str, &str)]| {
+            let heard: Vec<Complaint> = heard
+                .iter()
+                .map(|(message, error)| Complaint {
+                    message: (*message).to_owned(),
+                    error: (*error).to_owned(),
+                })
+                .collect();
+            described(text, &heard, Path::new("/")).to_string()
+        };
+        let broken = "failed to receive. \"waiting for init ready\". BrokenChannel. error during cleanup: none";
+        let own = (
+            "failed to wait for init ready",
+            "ReceiveError { source: BrokenChannel }",
+        );
+        for (heard, wanted) in [
+            (
+                vec![own, ("failed to set hostname", "Nix(EPERM)")],
+                "failed to set hostname: operation not permitted",
+            ),
+            (
+                vec![("failed to set hostname", "strange"), own],
+                "failed to set hostname: strange",
+            ),
+            (vec![own], "the first process ended before it could run the program"),
+            (vec![], "the first process ended before it could run the program"),
+        ] {
+            let text = said(broken, &heard);
+            assert!(
+                text.ends_with(&format!("error during container init: {wanted}")),
+                "{text}"
+            );
+        }
+        assert!(said("no space left", &[]).contains("no space left"));
+    }
 
     #[test]
     fn what_is_heard_names_the_mount_and_the_cause() {

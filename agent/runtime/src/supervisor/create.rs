@@ -149,8 +149,12 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let outcome = complaints.during(build).map_err(failed("listen for complaints"))?;
     let container = outcome.map_err(|error| {
         let mounts = config.mounts().as_deref().unwrap_or_default();
-        let cause = failed_mount(&complaints.heard(), mounts, &origins);
-        cause.map_or_else(|| described(&error, &directory), |cause| init_failed(&cause))
+        let heard = complaints.heard();
+        let cause = failed_mount(&heard, mounts, &origins);
+        cause.map_or_else(
+            || described(&error.to_string(), &heard, &directory),
+            |cause| init_failed(&cause),
+        )
     })?;
     let pid = first_process(&container, creation.starter)?;
     if hidden {

@@ -2,23 +2,27 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::libc;
 use nix::sys::stat::{Mode, SFlag, fstat};
-use nix::unistd::geteuid;
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use crate::clock::rfc3339;
+use crate::clock::{now, rfc3339};
 
 /// Longest part of a line in one record.
 const PART: usize = 16 << 10;
 /// A file longer than this is rotated away after the next whole line.
 const FILE_LIMIT: u64 = 10 << 20;
-/// Rotated files kept beside the current one: `PATH.1` is the newest.
-const ROTATED: u32 = 4;
+/// Rotated files kept beside the current one.
+const ROTATED: usize = 4;
+/// Files of a log's directory that are looked at: a container that sees it may fill it.
+const LISTED: usize = 4096;
 
 /// Which output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,33 @@ impl Stream {
             Self::Stderr => "stderr",
         }
     }
+}
+
+/// The files that a log was rotated to, the newest first. They have the log's name and the time of their end, as the kubelet's
+/// (`pkg/kubelet/logs/container_log_manager.go`); numbers are from before.
+pub fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
+    let name = log.file_name().unwrap_or_default();
+    let suffix = |path: &Path| {
+        let suffix = path.file_name()?.as_bytes().strip_prefix(name.as_bytes())?;
+        suffix.strip_prefix(b".").map(<[u8]>::to_owned)
+    };
+    let entries = std::fs::read_dir(log.parent().unwrap_or(log))?.flatten().take(LISTED);
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| Some((suffix(&entry.path())?, entry.path())))
+        .collect();
+    found.sort_by(|(one, _), (other, _)| {
+        let (old, older) = (one.len() == 1, other.len() == 1);
+        old.cmp(&older)
+            .then_with(|| if old { one.cmp(other) } else { other.cmp(one) })
+    });
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The time in the name of a rotated file: `20060102-150405` in Go's words.
+fn stamp(time: SystemTime) -> String {
+    let text = rfc3339(time);
+    let second = text.get(..19).unwrap_or(&text);
+    second.replace(['-', ':'], "").replace('T', "-")
 }
 
 /// Splits one stream into records.
@@ -145,20 +176,29 @@ impl LogFile {
         Ok(())
     }
 
-    fn rotated(&self, number: u32) -> PathBuf {
-        let mut name = self.name.clone().into_os_string();
-        if number > 0 {
-            name.push(format!(".{number}"));
-        }
-        PathBuf::from(name)
-    }
-
     fn rotate(&mut self) -> io::Result<()> {
         self.file = None;
-        for number in (0..ROTATED).rev() {
-            let (from, to) = (self.rotated(number), self.rotated(number + 1));
-            match renameat(&self.directory, &from, &self.directory, &to) {
-                Ok(()) | Err(nix::errno::Errno::ENOENT) => {}
+        let here = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
+        let earlier = rotated(&here.join(&self.name))?;
+        let mut time = now();
+        let to = loop {
+            let mut name = self.name.clone().into_os_string();
+            name.push(format!(".{}", stamp(time)));
+            // More than one may be full within a second.
+            if !earlier.iter().any(|path| path.file_name() == Some(&name)) {
+                break name;
+            }
+            time += Duration::from_secs(1);
+        };
+        match renameat(&self.directory, &self.name, &self.directory, to.as_os_str()) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for old in earlier.iter().skip(ROTATED - 1) {
+            let name = old.file_name().unwrap_or_default();
+            match unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir) {
+                // Somebody else put a directory there.
+                Ok(()) | Err(Errno::ENOENT | Errno::EISDIR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -199,7 +239,7 @@ mod tests {
     use nix::mount::{MsFlags, mount};
     use nix::sched::{CloneFlags, unshare};
 
-    use super::{FILE_LIMIT, Lines, LogFile, PART, Stream};
+    use super::{FILE_LIMIT, Lines, LogFile, PART, Stream, rotated};
 
     fn split(chunks: &[&[u8]]) -> Vec<(String, usize)> {
         let (mut lines, mut out) = (Lines::new(Stream::Stdout), Vec::new());
@@ -283,6 +323,43 @@ mod tests {
     }
 
     #[test]
+    fn rotated_logs_are_named_as_upstreams_and_the_oldest_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        for (name, text) in [("0.log.1", "newer"), ("0.log.2", "older"), ("00.log.1", "another's")] {
+            std::fs::write(directory.path().join(name), text).unwrap();
+        }
+        let mut log = LogFile::open(&path).unwrap();
+        let read = |path: &std::path::PathBuf| std::fs::read_to_string(path).unwrap();
+        for (number, kept) in [
+            (1, "1 newer older"),
+            (2, "2 1 newer older"),
+            (3, "3 2 1 newer"),
+            (6, "6 3 2 1"),
+        ] {
+            // Several within one second.
+            log.write(number.to_string().as_bytes()).unwrap();
+            log.rotate().unwrap();
+            let all: Vec<String> = rotated(&path).unwrap().iter().map(read).collect();
+            assert_eq!(all.join(" "), kept);
+        }
+        for path in rotated(&path).unwrap() {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let stamp = name.strip_prefix("0.log.").unwrap();
+            let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+            assert!(
+                stamp
+                    .split_once('-')
+                    .is_some_and(|(day, time)| { (day.len(), time.len()) == (8, 6) && digits(day) && digits(time) }),
+                "{name}"
+            );
+        }
+        assert!(directory.path().join("00.log.1").exists());
+        let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_767_225_599);
+        assert_eq!(super::stamp(time), "20251231-235959");
+    }
+
+    #[test]
     fn a_log_that_cannot_be_opened_keeps_what_was_rotated() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
@@ -296,7 +373,8 @@ mod tests {
         for _ in 0..5 {
             log.write(b"lost").unwrap_err();
         }
-        assert_eq!(std::fs::read(directory.path().join("0.log.1")).unwrap(), b"first");
+        let kept = rotated(&path).unwrap();
+        assert_eq!(std::fs::read(&kept[0]).unwrap(), b"first");
         std::fs::remove_file(&path).unwrap();
         log.write(b"second").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"second");
