@@ -1,263 +1,395 @@
-//! GET requests of probes and hooks.
+//! GET requests of probes and hooks, as the kubelet makes them (`pkg/probe/http`) by Go's client (`net/http`).
 
+use std::fmt;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use agent_plan::pods;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
+use futures::future::{Either, select};
+use http::Response;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::{HTTPGetAction, Pod};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 
+use super::headed::Headed;
 use super::names::{self, Way};
-use super::{OUTPUT_BYTES, join, tls, undialled};
+use super::url::{Led, Url};
+use super::{OUTPUT_BYTES, kernel_words, tls, undialled};
 
-/// Redirects that are followed within a host.
-const REDIRECTS: usize = 10;
-/// What is said of a server that does not answer in time.
+/// Requests of a chain of redirects within a host.
+const REQUESTS: usize = 10;
+/// Headers of an answer, and their bytes: Go takes ten times as much, which a hundred pods at once could ask an agent to hold.
+const HEADERS: usize = 4096;
+const HEADER_BYTES: u32 = 1 << 20;
 const LATE: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+const LATE_BODY: &str = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
 /// What is said of a server that does not speak TLS.
 const PLAIN: &str = "http: server gave HTTP response to HTTPS client";
+/// Bytes that HTTP/2 has no place for in a path.
+const BEYOND_HTTP2: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'`')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'|');
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    secure: bool,
-    host: String,
-    port: u16,
-    /// With the query.
-    path: String,
+    url: Url,
+    /// The value of a `Host` header that is not the URL's.
+    host: Option<String>,
+    /// The others, under the names that Go gives them.
     headers: Vec<(String, String)>,
 }
 
 /// What came back.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The first part of it.
-    pub(crate) body: Bytes,
+    /// The first part of it; otherwise why it could not be read.
+    pub(crate) body: Result<Vec<u8>, String>,
     location: Option<String>,
+}
+
+/// Nothing came back.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    url: String,
+    because: String,
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Get {:?}: {}", self.url, self.because)
+    }
 }
 
 impl Target {
     pub(super) fn new(action: &HTTPGetAction, host: String, port: u16, agent: &str) -> Self {
+        let secure = action.scheme.as_deref() == Some("HTTPS");
         let path = action.path.as_deref().unwrap_or_default();
-        let path = if path.starts_with('/') {
-            path.to_owned()
-        } else {
-            format!("/{path}")
-        };
         let mut headers: Vec<(String, String)> = Vec::new();
         for header in action.http_headers.iter().flatten() {
-            headers.push((header.name.clone(), header.value.clone()));
+            headers.push((canonical(&header.name), header.value.clone()));
         }
+        let mut target = Self {
+            url: Url::new(secure, host, port, path),
+            host: None,
+            headers,
+        };
+        target.host = target.header("Host").filter(|host| !host.is_empty()).map(str::to_owned);
         for (name, value) in [("User-Agent", agent), ("Accept", "*/*")] {
-            if !headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
-                headers.push((name.to_owned(), value.to_owned()));
+            match target.header(name) {
+                // An empty one is how a pod has it left out.
+                Some("") => target.headers.retain(|(known, _)| known != name),
+                Some(_) => {}
+                None => target.headers.push((name.to_owned(), value.to_owned())),
             }
         }
-        Self {
-            secure: action.scheme.as_deref() == Some("HTTPS"),
-            host,
-            port,
-            path,
-            headers,
-        }
+        target.headers.sort_by(|(left, _), (right, _)| left.cmp(right));
+        target
     }
 
-    pub(crate) fn url(&self) -> String {
-        let scheme = if self.secure { "https" } else { "http" };
-        format!("{scheme}://{}{}", join(&self.host, self.port), self.path)
+    /// The first value of a header.
+    fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
     }
 
     /// The host and its port.
     pub(crate) fn authority(&self) -> String {
-        join(&self.host, self.port)
+        self.url.authority()
     }
 
     /// The same without TLS, when `error` says that the server does not speak it. Nobody shall read a password on the way.
-    pub(crate) fn insecure(&self, error: &str) -> Option<Self> {
-        let headers = self.headers.iter();
-        (self.secure && error == PLAIN).then(|| Self {
-            secure: false,
-            headers: headers
-                .filter(|(name, _)| !name.eq_ignore_ascii_case("authorization"))
-                .cloned()
-                .collect(),
-            ..self.clone()
+    pub(crate) fn insecure(&self, error: &Unanswered) -> Option<Self> {
+        let headers = self.headers.iter().filter(|(name, _)| name != "Authorization");
+        (self.url.secure && error.because == PLAIN).then(|| Self {
+            url: self.url.clone().insecure(),
+            host: self.host.clone(),
+            headers: headers.cloned().collect(),
         })
     }
 
-    /// Where a redirect leads; nothing when that is another host.
-    fn redirected(&self, location: &str) -> Option<Self> {
-        let to: http::Uri = location.parse().ok()?;
-        let secure = match to.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            Some(_) => return None,
-            None => self.secure,
-        };
-        let path = to.path_and_query().map_or("/", |path| path.as_str());
-        let port = match (to.port_u16(), to.host()) {
-            (Some(port), _) => port,
-            (None, Some(_)) if secure => 443,
-            (None, Some(_)) => 80,
-            (None, None) => self.port,
-        };
-        let local = to.host().is_none_or(|host| host.trim_matches(['[', ']']) == self.host);
-        local.then(|| Self {
-            secure,
-            port,
-            path: if path.starts_with('/') {
-                path.to_owned()
-            } else {
-                format!("/{path}")
-            },
-            ..self.clone()
-        })
+    /// The request that follows a redirect to the same host (`net/http/client.go`, `do`).
+    fn redirected(&self, location: &str, url: Url) -> Self {
+        let mut next = Self { url, ..self.clone() };
+        // An address of its own has a host of its own.
+        if location
+            .split(['/', '?', '#'])
+            .next()
+            .is_some_and(|first| first.contains(':'))
+        {
+            next.host = None;
+        }
+        if next.header("Referer").is_none() && (next.url.secure || !self.url.secure) {
+            next.headers.push(("Referer".to_owned(), self.url.to_string()));
+            next.headers.sort_by(|(left, _), (right, _)| left.cmp(right));
+        }
+        next
+    }
+
+    /// The headers that are not about the connection, in the order in which Go writes them.
+    fn written(&self) -> Result<Vec<(&str, String)>, String> {
+        for (name, value) in &self.headers {
+            if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
+                return Err(format!("net/http: invalid header field name {name:?}"));
+            }
+            if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
+                return Err(format!("net/http: invalid header field value for {name:?}"));
+            }
+        }
+        let agent = self.headers.iter().find(|(name, _)| name == "User-Agent");
+        let others = self.headers.iter().filter(|(name, _)| {
+            !["Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"].contains(&name.as_str())
+        });
+        let all = agent.into_iter().chain(others);
+        Ok(all
+            .map(|(name, value)| (name.as_str(), value.trim().to_owned()))
+            .collect())
+    }
+
+    fn host(&self) -> String {
+        self.host.clone().unwrap_or_else(|| self.authority())
+    }
+
+    /// The request's head in HTTP/1.1, by our own hand: URLs that hyper takes have no spaces.
+    fn head(&self) -> Result<Bytes, String> {
+        let line = format!("GET {} HTTP/1.1\r\nHost: {}\r\n", self.url.request(), self.host());
+        let headers = self.written()?.into_iter();
+        let headers = headers.map(|(name, value)| format!("{name}: {value}\r\n"));
+        let mut head: String = std::iter::once(line).chain(headers).collect();
+        let connection = self.header("Connection").unwrap_or_default().to_ascii_lowercase();
+        let switches = connection.contains("upgrade") && self.header("Upgrade").is_some_and(|value| !value.is_empty());
+        if !switches && !connection.contains("close") {
+            head.push_str("Connection: close\r\n");
+        }
+        head.push_str("\r\n");
+        Ok(head.into())
+    }
+
+    /// The request for HTTP/2, which has no headers about connections.
+    fn request(&self) -> Result<http::Request<Empty<Bytes>>, String> {
+        let uri = format!("https://{}{}", self.host(), self.url.request());
+        let mut request = http::Request::get(utf8_percent_encode(&uri, BEYOND_HTTP2).to_string());
+        for (name, value) in self.written()? {
+            if !["Connection", "Keep-Alive", "Proxy-Connection", "Upgrade"].contains(&name) {
+                request = request.header(name, value);
+            }
+        }
+        request.body(Empty::new()).map_err(|error| error.to_string())
     }
 }
 
-/// One GET; redirects to the same host are followed. The failure is in the words of the field.
-pub(crate) async fn get(pod: &Pod, target: &Target, limit: Duration) -> Result<Answer, String> {
+/// A header's name as Go writes it (`net/textproto`, `CanonicalMIMEHeaderKey`).
+fn canonical(name: &str) -> String {
+    if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        return name.to_owned();
+    }
+    let mut upper = true;
+    let each = name.chars().map(|letter| {
+        let written = if upper {
+            letter.to_ascii_uppercase()
+        } else {
+            letter.to_ascii_lowercase()
+        };
+        upper = letter == '-';
+        written
+    });
+    each.collect()
+}
+
+/// One GET; redirects to the same host are followed.
+pub(crate) async fn get(pod: &Pod, target: &Target, limit: Duration) -> Result<Answer, Unanswered> {
     let answer = attempt(pod, target, limit).await;
-    answer.unwrap_or_else(|| Err(LATE.to_owned()))
+    answer.unwrap_or_else(|| Err(target.unanswered(LATE.to_owned())))
 }
 
 /// The same; nothing when it could not be tried, because other pods have too many hosts looked up.
-pub(super) async fn attempt(pod: &Pod, target: &Target, limit: Duration) -> Option<Result<Answer, String>> {
-    let way = names::way(pods::uid(pod), &target.authority(), limit).await?;
-    let answer = tokio::time::timeout(limit, follow(target, way)).await;
-    Some(answer.unwrap_or_else(|_late| Err(LATE.to_owned())))
+pub(super) async fn attempt(pod: &Pod, target: &Target, limit: Duration) -> Option<Result<Answer, Unanswered>> {
+    let deadline = Instant::now() + limit;
+    let way = names::way(pods::uid(pod), &super::join(&target.url.host, target.url.port()), limit).await?;
+    Some(follow(target.clone(), way, deadline).await)
 }
 
-async fn follow(target: &Target, way: Way) -> Result<Answer, String> {
-    let mut target = target.clone();
-    let authority = target.authority();
-    let mut addresses = way
-        .addresses(&authority)
-        .await
-        .map_err(|error| undialled(&authority, &error))?;
-    for _ in 0..=REDIRECTS {
+impl Target {
+    fn unanswered(&self, because: String) -> Unanswered {
+        Unanswered {
+            url: self.url.to_string(),
+            because,
+        }
+    }
+}
+
+async fn follow(mut target: Target, way: Way, deadline: Instant) -> Result<Answer, Unanswered> {
+    let host = target.url.host.clone();
+    let found = timeout_at(deadline, way.addresses(&super::join(&host, target.url.port()))).await;
+    let mut addresses = match found {
+        Ok(found) => found.map_err(|error| target.unanswered(names::unknown(&host, &error)))?,
+        Err(_late) => return Err(target.unanswered(LATE.to_owned())),
+    };
+    let mut requests = 0;
+    loop {
         // Redirects stay on the host, but they may lead to another port.
         for address in &mut addresses {
-            address.set_port(target.port);
+            address.set_port(target.url.port());
         }
-        let answer = request(&target, &addresses).await?;
-        let next = answer
-            .location
-            .as_deref()
-            .and_then(|location| target.redirected(location));
-        match next {
-            Some(next) if matches!(answer.status, 301 | 302 | 303 | 307 | 308) => target = next,
-            Some(_) | None => return Ok(answer),
-        }
+        let answer = request(&target, &addresses, deadline).await;
+        let answer = answer.map_err(|because| target.unanswered(because))?;
+        let location = answer.location.as_deref().filter(|location| !location.is_empty());
+        let Some(location) = location.filter(|_| matches!(answer.status, 301 | 302 | 303 | 307 | 308)) else {
+            return Ok(answer);
+        };
+        requests += 1;
+        let (url, because) = match target.url.led(location) {
+            Led::Away => return Ok(answer),
+            Led::Here(_) if requests == REQUESTS => {
+                (location.to_owned(), format!("stopped after {REQUESTS} redirects"))
+            }
+            Led::Here(url) => {
+                target = target.redirected(location, url);
+                continue;
+            }
+            Led::Astray(url, because) => (url, because),
+        };
+        return Err(Unanswered { url, because });
     }
-    Err(format!("stopped after {REDIRECTS} redirects"))
 }
 
-async fn request(target: &Target, addresses: &[SocketAddr]) -> Result<Answer, String> {
-    let stream = TcpStream::connect(addresses)
+async fn request(target: &Target, addresses: &[SocketAddr], deadline: Instant) -> Result<Answer, String> {
+    let late = |_late| LATE.to_owned();
+    let dialled = timeout_at(deadline, TcpStream::connect(addresses))
         .await
-        .map_err(|error| undialled(&target.authority(), &error))?;
-    if !target.secure {
-        return exchange(stream, target).await;
+        .map_err(late)?;
+    let address = super::join(&target.url.host, target.url.port());
+    let stream = dialled.map_err(|error| undialled(&address, &error))?;
+    let ends = |end: io::Result<SocketAddr>| end.map(|end| end.to_string()).unwrap_or_default();
+    let line = format!("{}->{}", ends(stream.local_addr()), ends(stream.peer_addr()));
+    if !target.url.secure {
+        return exchange(stream, target, &line, deadline).await;
     }
-    let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
+    let name = ServerName::try_from(target.url.host.clone()).map_err(|error| error.to_string())?;
     let connector = tokio_rustls::TlsConnector::from(tls::trusting()?);
-    let stream = connector.connect(name, stream).await.map_err(|error| shaken(&error))?;
-    exchange(stream, target).await
+    let shaken_hands = timeout_at(deadline, connector.connect(name, stream))
+        .await
+        .map_err(late)?;
+    let stream = shaken_hands.map_err(|error| shaken(&error))?;
+    if stream.get_ref().1.alpn_protocol() != Some(tls::HTTP2) {
+        return exchange(stream, target, &line, deadline).await;
+    }
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_header_list_size(HEADER_BYTES);
+    let opened = timeout_at(deadline, builder.handshake(TokioIo::new(stream)))
+        .await
+        .map_err(late)?;
+    let (mut sender, connection) = opened.map_err(|error| told(&error, &line))?;
+    let sent = sender.send_request(target.request()?);
+    receive(sent, connection, &line, deadline).await
 }
 
 /// Why the other side does not speak TLS, in the words that people know.
-fn shaken(error: &std::io::Error) -> String {
+fn shaken(error: &io::Error) -> String {
     let own = error.get_ref().and_then(|inner| inner.downcast_ref());
-    if matches!(
-        own,
-        Some(rustls::Error::InvalidMessage(
-            rustls::InvalidMessage::InvalidContentType
-        ))
-    ) {
-        PLAIN.to_owned()
-    } else {
-        error.to_string()
+    match own {
+        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => PLAIN.to_owned(),
+        Some(_) => error.to_string(),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
+        None => kernel_words(error),
     }
 }
 
-async fn exchange<S>(stream: S, target: &Target) -> Result<Answer, String>
+async fn exchange<S>(stream: S, target: &Target, line: &str, deadline: Instant) -> Result<Answer, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut request = http::Request::get(&target.path).header("Connection", "close");
-    let mut named = false;
-    for (name, value) in &target.headers {
-        named |= name.eq_ignore_ascii_case("host");
-        request = request.header(name, value);
-    }
-    if !named {
-        request = request.header("Host", join(&target.host, target.port));
-    }
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| error.to_string())?;
-    let talk = async move {
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let stream = Headed::new(stream, target.head()?);
+    let handshake = http1::Builder::new()
+        .max_headers(HEADERS)
+        .max_buf_size(HEADER_BYTES as usize)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .allow_spaces_after_header_name_in_responses(true)
+        .handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(|error| told(&error, line))?;
+    let sent = sender.send_request(http::Request::new(Empty::<Bytes>::new()));
+    receive(sent, connection, line, deadline).await
+}
+
+async fn receive(
+    sent: impl Future<Output = hyper::Result<Response<Incoming>>>,
+    connection: impl Future<Output = hyper::Result<()>>,
+    line: &str,
+    deadline: Instant,
+) -> Result<Answer, String> {
+    let talk = async {
+        let response = timeout_at(deadline, sent).await.map_err(|_late| LATE.to_owned())?;
+        let response = response.map_err(|error| told(&error, line))?;
         let status = response.status().as_u16();
         let location = response.headers().get("location").and_then(|value| value.to_str().ok());
         let location = location.map(str::to_owned);
-        // The end of a small body lets the server close in peace; a large one is not kept.
-        let body = Limited::new(response.into_body(), OUTPUT_BYTES).collect().await;
-        let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let body = timeout_at(deadline, read(response.into_body(), line)).await;
+        let body = body.unwrap_or_else(|_late| Err(LATE_BODY.to_owned()));
         Ok(Answer { status, body, location })
     };
-    // The connection may end together with the answer: both are heard to their end.
-    let (answer, _ended) = tokio::join!(talk, connection);
-    answer
+    // The connection may end before its last answer has been heard.
+    match select(pin!(talk), pin!(connection)).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right((_ended, talk)) => talk.await,
+    }
+}
+
+/// The first bytes of a body: its end only counts where it is among them (`ReadAtMost`).
+async fn read(mut body: Incoming, line: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    while bytes.len() < OUTPUT_BYTES
+        && let Some(frame) = body.frame().await
+    {
+        let frame = frame.map_err(|error| match told(&error, line).as_str() {
+            "EOF" => "unexpected EOF".to_owned(),
+            other => other.to_owned(),
+        })?;
+        bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+    }
+    bytes.truncate(OUTPUT_BYTES);
+    Ok(bytes)
+}
+
+/// What Go says of a connection that broke off or was not understood.
+fn told(error: &hyper::Error, line: &str) -> String {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    match cause {
+        _ if error.is_incomplete_message() || error.is_closed() || error.is_canceled() => "EOF".to_owned(),
+        Some(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
+        Some(cause) if cause.raw_os_error().is_some() => format!("read tcp {line}: read: {}", kernel_words(cause)),
+        // Its decoder of chunks says so.
+        Some(cause) if cause.kind() == io::ErrorKind::InvalidInput => {
+            let of_size = cause.to_string().contains("size");
+            let why = if of_size {
+                "invalid byte in chunk length"
+            } else {
+                "malformed chunked encoding"
+            };
+            why.to_owned()
+        }
+        _ if error.is_parse_too_large() => {
+            format!("net/http: server response headers exceeded {HEADER_BYTES} bytes; aborted")
+        }
+        _ if error.is_parse() => "net/http: HTTP/1.x transport connection broken: malformed HTTP response".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_who_does_not_speak_tls_is_asked_without() {
-        let of = |scheme: &str| {
-            let headers = serde_json::json!([{"name": "authorization", "value": "x"}, {"name": "A", "value": "b"}]);
-            let action = serde_json::json!({"port": 80, "scheme": scheme, "httpHeaders": headers});
-            let action: HTTPGetAction = serde_json::from_value(action).expect("an action");
-            Target::new(&action, "10.0.0.7".to_owned(), 8080, "test")
-        };
-        let (secure, plain) = (of("HTTPS"), of("HTTP"));
-        assert_eq!(secure.insecure("connection refused"), None);
-        assert_eq!(plain.insecure(PLAIN), None);
-        let again = secure.insecure(PLAIN).expect("another try");
-        assert_eq!(
-            (again.url().as_str(), again.authority().as_str()),
-            ("http://10.0.0.7:8080/", "10.0.0.7:8080")
-        );
-        let names: Vec<&str> = again.headers.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["A", "User-Agent", "Accept"]);
-    }
-
-    #[test]
-    fn redirects_stay_on_the_host() {
-        let action: HTTPGetAction =
-            serde_json::from_value(serde_json::json!({"port": 80, "path": "a?b=c"})).expect("an action");
-        let target = Target::new(&action, "10.0.0.7".to_owned(), 8080, "test");
-        assert_eq!(target.url(), "http://10.0.0.7:8080/a?b=c");
-        for (location, expected) in [
-            ("/x?y", Some("http://10.0.0.7:8080/x?y")),
-            ("http://10.0.0.7:9/x", Some("http://10.0.0.7:9/x")),
-            ("https://10.0.0.7/", Some("https://10.0.0.7:443/")),
-            ("http://10.0.0.8:8080/", None),
-            ("http://0.0.0.0/", None),
-            ("ftp://10.0.0.7/", None),
-        ] {
-            let led = target.redirected(location).map(|target| target.url());
-            assert_eq!(led.as_deref(), expected, "{location}");
-        }
-    }
-}
+mod tests;

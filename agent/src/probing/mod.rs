@@ -1,10 +1,12 @@
 //! One attempt of a probe or of a hook.
 
 mod grpc;
+mod headed;
 mod http;
 mod names;
 mod places;
 mod tls;
+mod url;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -34,6 +36,8 @@ pub(crate) enum Outcome {
     Failure(String),
     /// It could not be asked.
     Error(String),
+    /// It has begun to answer, and not ended as it should.
+    Broken(String),
     /// Too many others are being asked.
     Untried,
 }
@@ -44,7 +48,7 @@ impl Outcome {
         match self {
             Self::Success | Self::Warning(_) => Some(true),
             Self::Failure(_) => Some(false),
-            Self::Error(_) | Self::Untried => None,
+            Self::Error(_) | Self::Broken(_) | Self::Untried => None,
         }
     }
 }
@@ -74,8 +78,22 @@ impl Subject<'_> {
     }
 }
 
-/// Asks once.
+/// Attempts of which none says anything about the container (`pkg/kubelet/prober/prober.go`, `maxProbeRetries`).
+const ATTEMPTS: usize = 3;
+
+/// Asks until there is an answer.
 pub(crate) async fn run(subject: &Subject<'_>, probe: &Probe) -> Outcome {
+    let mut outcome = ask(subject, probe).await;
+    for _ in 1..ATTEMPTS {
+        if !matches!(outcome, Outcome::Error(_) | Outcome::Broken(_)) {
+            break;
+        }
+        outcome = ask(subject, probe).await;
+    }
+    outcome
+}
+
+async fn ask(subject: &Subject<'_>, probe: &Probe) -> Outcome {
     let timeout = u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1);
     let limit = Duration::from_secs(timeout);
     if let Some(exec) = &probe.exec {
@@ -85,7 +103,7 @@ pub(crate) async fn run(subject: &Subject<'_>, probe: &Probe) -> Outcome {
         return match subject.target(action, PROBE_AGENT) {
             Ok(target) => {
                 let answer = http::attempt(subject.pod, &target, limit).await;
-                answer.map_or(Outcome::Untried, |answer| judge(&target, answer))
+                answer.map_or(Outcome::Untried, judge)
             }
             Err(error) => Outcome::Error(error),
         };
@@ -124,15 +142,22 @@ pub(crate) async fn run(subject: &Subject<'_>, probe: &Probe) -> Outcome {
     ))
 }
 
-fn judge(target: &Target, answer: Result<http::Answer, String>) -> Outcome {
-    match answer {
-        Ok(answer) if (200..300).contains(&answer.status) => Outcome::Success,
-        Ok(answer) if (300..400).contains(&answer.status) => {
-            let body = String::from_utf8_lossy(&answer.body);
+/// As `pkg/probe/http/http.go` does: a body counts even where nobody reads it.
+fn judge(answer: Result<http::Answer, http::Unanswered>) -> Outcome {
+    let (status, body) = match answer {
+        Ok(http::Answer { body: Err(error), .. }) => return Outcome::Broken(error),
+        Ok(http::Answer {
+            status, body: Ok(body), ..
+        }) => (status, body),
+        Err(unanswered) => return Outcome::Failure(unanswered.to_string()),
+    };
+    match status {
+        200..300 => Outcome::Success,
+        300..400 => {
+            let body = String::from_utf8_lossy(&body);
             Outcome::Warning(format!("Probe terminated redirects, Response body: {body}"))
         }
-        Ok(answer) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
-        Err(error) => Outcome::Failure(format!("Get \"{}\": {error}", target.url())),
+        _ => Outcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
     }
 }
 
@@ -194,7 +219,7 @@ fn port(container: &Container, wanted: &IntOrString) -> Result<u16, String> {
             named
                 .map(|port| port.container_port)
                 .or_else(|| name.parse().ok())
-                .ok_or_else(|| format!("couldn't find port: {name}"))?
+                .ok_or_else(|| format!("strconv.Atoi: parsing {name:?}: invalid syntax"))?
         }
     };
     u16::try_from(number)
@@ -204,10 +229,14 @@ fn port(container: &Container, wanted: &IntOrString) -> Result<u16, String> {
 }
 
 fn undialled(address: &str, error: &std::io::Error) -> String {
-    let why = if error.kind() == std::io::ErrorKind::ConnectionRefused {
-        "connection refused".to_owned()
-    } else {
-        error.to_string()
-    };
-    format!("dial tcp {address}: connect: {why}")
+    format!("dial tcp {address}: connect: {}", kernel_words(error))
+}
+
+/// The kernel's words as Go has them: without the number, and in small letters.
+fn kernel_words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_lowercase(),
+        None => text,
+    }
 }

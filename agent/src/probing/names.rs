@@ -91,6 +91,16 @@ async fn way_by(lookups: &Lookups, pod: &str, address: &str, patience: Duration)
     }))
 }
 
+/// What is said of a host whose addresses were not found.
+pub(super) fn unknown(host: &str, error: &io::Error) -> String {
+    let why = if error.kind() == io::ErrorKind::TimedOut {
+        "i/o timeout"
+    } else {
+        "no such host"
+    };
+    format!("dial tcp: lookup {host}: {why}")
+}
+
 impl Way {
     pub(super) async fn connect(self, address: &str) -> io::Result<TcpStream> {
         let addresses = self.addresses(address).await?;

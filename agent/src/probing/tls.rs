@@ -6,17 +6,18 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
+/// What a server chooses that wants HTTP/2.
+pub(super) const HTTP2: &[u8] = b"h2";
+
 pub(super) fn trusting() -> Result<Arc<ClientConfig>, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| error.to_string())?;
-    Ok(Arc::new(
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_no_client_auth(),
-    ))
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let mut configuration = builder.with_no_client_auth();
+    configuration.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(configuration))
 }
 
 /// Probes ask whether a server answers, not who it is.

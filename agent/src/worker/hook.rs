@@ -152,10 +152,10 @@ async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration)
             return Ok(());
         };
         let Some(insecure) = target.insecure(&error) else {
-            return Err(error);
+            return Err(error.to_string());
         };
         if probing::get(subject.pod, &insecure, limit).await.is_err() {
-            return Err(error);
+            return Err(error.to_string());
         }
         let host = insecure.authority();
         let message = format!("request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded");

@@ -91,13 +91,15 @@ impl Worker {
             Outcome::Success | Outcome::Untried => return,
             Outcome::Warning(text) => ("ProbeWarning", format!("{} probe warning: {text}", kind.title())),
             Outcome::Failure(text) => ("Unhealthy", format!("{} probe failed: {text}", kind.title())),
-            Outcome::Error(text) => {
-                let what = "probe errored and resulted in unknown state";
-                ("Unhealthy", format!("{} {what}: {text}", kind.title()))
-            }
+            Outcome::Error(text) => ("Unhealthy", errored(kind, "unknown", &text)),
+            Outcome::Broken(text) => ("Unhealthy", errored(kind, "failure", &text)),
         };
         self.context
             .recorder
             .pod(&self.pod, Some(container), events::Kind::Warning, reason, message);
     }
+}
+
+fn errored(kind: Kind, state: &str, text: &str) -> String {
+    format!("{} probe errored and resulted in {state} state: {text}", kind.title())
 }
