@@ -20,6 +20,10 @@ use tokio::time::error::Elapsed;
 use crate::agents::{Answer, Stream};
 use crate::dialing;
 
+/// Headers of an answer, and their bytes. Go takes ten times as many bytes, which any pod could have the server hold.
+const HEADERS: usize = 4096;
+const HEADER_BYTES: usize = 1 << 20;
+
 type Connection = BoxFuture<'static, hyper::Result<()>>;
 
 /// Sends a request; the answer's body streams. The head of the answer must come within `limit`; without one, it may take as
@@ -29,7 +33,11 @@ pub(crate) async fn exchange(
     request: Request<Body>,
     limit: Option<Duration>,
 ) -> io::Result<Answer> {
-    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let handshake = http1::Builder::new()
+        .max_headers(HEADERS)
+        .max_buf_size(HEADER_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await;
     let (mut sender, connection) = handshake.map_err(io::Error::other)?;
     let mut connection: Option<Connection> = Some(connection.with_upgrades().boxed());
     let mut asked = std::pin::pin!(sender.send_request(request));

@@ -2,23 +2,42 @@
 
 use crate::failure::Failure;
 
-/// Decoded segments of a path, without the empty ones at both ends.
+/// Decoded segments of a path, without the empty ones at both ends. Behind a proxy an escaped slash parts segments, too, as for
+/// upstream, which decodes before it looks for slashes.
 ///
 /// # Errors
 /// 400 for bad escapes, control characters, bytes that are not UTF-8, and escaped slashes or dots-only segments: none
 /// of them can name a resource, and each has confused some router.
 pub fn segments(path: &str) -> Result<Vec<String>, Failure> {
     let trimmed = path.trim_matches('/');
+    let mut segments = Vec::new();
     if trimmed.is_empty() {
-        return Ok(Vec::new());
+        return Ok(segments);
     }
-    trimmed.split('/').map(segment).collect()
+    for raw in trimmed.split('/') {
+        let text = decode(raw)?;
+        if is_behind_proxy(&segments) {
+            segments.extend(text.split('/').map(str::to_owned));
+        } else {
+            segments.push(segment(text)?);
+        }
+    }
+    Ok(segments)
 }
 
-fn segment(raw: &str) -> Result<String, Failure> {
+/// Whether what follows is another server's path.
+fn is_behind_proxy(segments: &[String]) -> bool {
+    let words = || segments.iter().map(String::as_str);
+    let at = |index| words().nth(index).unwrap_or_default();
+    at(0) == "api" && (at(2) == "nodes" && at(4) == "proxy" || at(2) == "namespaces" && at(6) == "proxy")
+}
+
+fn decode(raw: &str) -> Result<String, Failure> {
     let decoded = percent_decode(raw.as_bytes()).ok_or(Failure::bad_request("invalid escape in the request path"))?;
-    let text =
-        String::from_utf8(decoded).map_err(|_bytes| Failure::bad_request("the request path is not valid UTF-8"))?;
+    String::from_utf8(decoded).map_err(|_bytes| Failure::bad_request("the request path is not valid UTF-8"))
+}
+
+fn segment(text: String) -> Result<String, Failure> {
     if text == "." || text == ".." || text.contains('/') {
         return Err(Failure::bad_request(
             "the request path must not contain '.', '..' or an escaped '/' as a segment",
@@ -50,13 +69,25 @@ pub fn percent_decode(raw: &[u8]) -> Option<Vec<u8>> {
 
 /// Escapes everything but letters, digits and `-._~`.
 pub fn percent_encode(text: &str) -> String {
+    encode(text, b"-._~")
+}
+
+/// Escapes a path as Go does (`net/url`, `EscapedPath`).
+pub(crate) fn escape(path: &str) -> String {
+    encode(path, b"-._~$&+,/:;=@")
+}
+
+fn encode(text: &str, kept: &[u8]) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+        if byte.is_ascii_alphanumeric() || kept.contains(&byte) {
             encoded.push(char::from(byte));
         } else {
             encoded.push('%');
-            encoded.extend([byte >> 4, byte & 0x0f].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0')));
+            encoded.extend(
+                [byte >> 4, byte & 0x0f]
+                    .map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0').to_ascii_uppercase()),
+            );
         }
     }
     encoded

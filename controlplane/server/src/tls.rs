@@ -68,7 +68,7 @@ const HEADS: Heads = Heads {
 };
 /// From anybody else, whose connections may be many.
 const STRANGERS_HEADS: Heads = Heads {
-    headers: 100,
+    headers: 1000,
     bytes: 64 << 10,
     list: 64 << 10,
 };

@@ -4,6 +4,7 @@
 //! word about an address opens a connection to anything else.
 
 mod forward;
+mod links;
 mod target;
 
 use axum::body::Body;
@@ -19,6 +20,7 @@ use crate::exchange::exchange;
 use crate::failure::Failure;
 use crate::respond::Response;
 use crate::tunnel;
+use links::Place;
 use target::{Behind, Target};
 
 /// Hands a request on and the answer back.
@@ -29,8 +31,9 @@ pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response,
     {
         return redirect(context, &prefix);
     }
-    let request = forward::request(context, &path, body)?;
+    let request = forward::request(context, &prefix, body)?;
     let upgrade = tunnel::is_wanted(&context.headers);
+    let mut place = Place::new(context, prefix);
     let answer = match &target.behind {
         Behind::Agent { node } => agent::ask(context, node, request, |_, error| unanswered(&error, upgrade)).await?,
         Behind::Nowhere { because } => return Err(unreachable(because, upgrade)),
@@ -40,6 +43,7 @@ pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response,
         }
         Behind::Pod { namespace, name, port } => {
             let pod: Pod = target::find(context, "pods", namespace, name)?;
+            place.is_of(&pod, *port);
             let node = pod.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
             let node = node.ok_or_else(|| Failure::bad_request(format!("pod {name} does not have a host assigned")))?;
             let stream = dial(context, &node, &format!("/dial/{namespace}/{name}/{port}"), upgrade).await?;
@@ -50,7 +54,7 @@ pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response,
         Answer::Switched(head, back) => {
             tunnel::open(context.wire.upgrade.take(), forward::switched(&head.headers), back)
         }
-        Answer::Whole(answer) => Ok(forward::answer(answer, &prefix)),
+        Answer::Whole(answer) => Ok(forward::answer(answer, &place).await),
     }
 }
 

@@ -248,13 +248,18 @@ async fn attack_27_a_proxy_reaches_pods_and_agents_alone() {
         (301, "/api/v1/namespaces/default/pods/a:8080/proxy/")
     );
     api.get("/api/v1/nodes/n1/proxy/logs/?q=1").await;
+    // Decoded and written anew, as by Go.
+    api.get("/api/v1/nodes/n1/proxy/a%2Fb%20c^").await;
+    api.get("/api/v1/nodes/n1/proxy/a/./b/%2E%2E/c//d!/").await;
     assert_eq!(
         *recorder.asked.lock().unwrap(),
         [
             "n1 GET /dial/default/a/8080 [connection upgrade]",
             "n1 GET /dial/9100 [connection upgrade]",
-            "n1 GET /healthz [host x-forwarded-proto x-forwarded-uri]",
-            "n1 GET /logs/?q=1 [host x-forwarded-proto x-forwarded-uri]"
+            "n1 GET /healthz [host x-forwarded-uri]",
+            "n1 GET /logs/?q=1 [host x-forwarded-uri]",
+            "n1 GET /a/b%20c%5E [host x-forwarded-uri]",
+            "n1 GET /a/c/d%21/ [host x-forwarded-uri]"
         ]
     );
 }

@@ -190,3 +190,25 @@ async fn long_headers_are_taken_from_who_is_known() {
         assert_eq!(code, expected, "{user:?} {protocol} {kib}");
     }
 }
+
+/// What comes, until it has this.
+async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), wanted: &str) -> String {
+    let (mut text, mut buffer) = (String::new(), [0; 4096]);
+    while !text.contains(wanted) {
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await;
+        let count = read.unwrap_or_else(|_late| panic!("only {text}")).unwrap();
+        assert!(count > 0, "only {text}");
+        text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_stranger_may_send_as_many_headers_as_groups_to_be_in() {
+    let served = serve(|transport| transport).await;
+    let mut stream = dial(&served, None, "http/1.1").await.unwrap();
+    let groups = "X-Group: a\r\n".repeat(500);
+    let request = format!("GET /version HTTP/1.1\r\nHost: localhost\r\n{groups}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    read_until(&mut stream, "HTTP/1.1 200").await;
+}

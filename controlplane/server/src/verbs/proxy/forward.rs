@@ -15,9 +15,11 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::TlsConnector;
 
+use super::links::Place;
 use crate::agents::Stream;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::path::escape;
 use crate::respond::Response;
 use crate::tunnel;
 
@@ -55,22 +57,39 @@ pub(super) fn split(context: &Context) -> (String, String) {
     (prefix.to_owned(), path.to_owned())
 }
 
+/// The path for the back end (`JoinPreservingTrailingSlash`): decoded, without dots and empty segments, and escaped as by Go.
+fn path(context: &Context) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in &context.info.rest {
+        match segment.as_str() {
+            "" | "." => {}
+            ".." => drop(kept.pop()),
+            segment => kept.push(segment),
+        }
+    }
+    let end = if context.wire.uri.path().ends_with('/') && !kept.is_empty() {
+        "/"
+    } else {
+        ""
+    };
+    escape(&format!("/{}{end}", kept.join("/")))
+}
+
 /// The request as the back end gets it.
-pub(super) fn request(context: &Context, path: &str, body: Body) -> Result<Request<Body>, Failure> {
+pub(super) fn request(context: &Context, prefix: &str, body: Body) -> Result<Request<Body>, Failure> {
     let query = context
         .wire
         .uri
         .query()
         .map(|query| format!("?{query}"))
         .unwrap_or_default();
-    let path = if path.is_empty() { "/" } else { path };
+    let path = path(context);
     let mut request = Request::new(body);
     *request.method_mut() = context.wire.method.clone();
     *request.uri_mut() = format!("{path}{query}").parse().map_err(Failure::internal)?;
     let mut headers = context.headers.clone();
     // Whoever the client is for the cluster is nobody's business behind it.
     headers.remove(AUTHORIZATION);
-    let host = headers.get(HOST).cloned();
     let upgrade = tunnel::is_wanted(&headers)
         .then(|| headers.get(UPGRADE).cloned())
         .flatten();
@@ -79,13 +98,11 @@ pub(super) fn request(context: &Context, path: &str, body: Body) -> Result<Reque
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, upgrade);
     }
-    if let Some(host) = host {
-        headers.insert("x-forwarded-host", host);
-    } else {
+    if !headers.contains_key(HOST) {
         headers.insert(HOST, HeaderValue::from_static("localhost"));
     }
-    headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
-    if let Ok(uri) = HeaderValue::from_str(context.wire.uri.path()) {
+    // Neither X-Forwarded-Host nor -Proto: upstream takes them from the URL of its request, which has none.
+    if let Ok(uri) = HeaderValue::from_str(&format!("{prefix}{path}")) {
         headers.insert("x-forwarded-uri", uri);
     }
     if let Some(source) = context.wire.source {
@@ -115,7 +132,7 @@ fn strip(headers: &mut HeaderMap) {
 }
 
 /// The answer as the client gets it.
-pub(super) fn answer(answer: Response, prefix: &str) -> Response {
+pub(super) async fn answer(answer: Response, place: &Place) -> Response {
     let (mut parts, body) = answer.into_parts();
     strip(&mut parts.headers);
     let shared: Vec<HeaderName> = parts
@@ -127,11 +144,11 @@ pub(super) fn answer(answer: Response, prefix: &str) -> Response {
     for name in shared {
         parts.headers.remove(name);
     }
-    let location = parts.headers.get(LOCATION).and_then(|value| value.to_str().ok());
-    if let Some(Ok(location)) = location
-        .and_then(|text| relocated(text, prefix))
-        .map(|text| HeaderValue::from_str(&text))
-    {
+    let Some(location) = parts.headers.get(LOCATION) else {
+        return place.rewritten(parts, body).await;
+    };
+    let location = location.to_str().ok().and_then(|location| place.relocated(location));
+    if let Some(Ok(location)) = location.map(|text| HeaderValue::from_str(&text)) {
         parts.headers.insert(LOCATION, location);
     }
     Response::from_parts(parts, body)
@@ -147,12 +164,6 @@ pub(super) fn switched(headers: &HeaderMap) -> HeaderMap {
         all.insert(UPGRADE, upgrade);
     }
     all
-}
-
-/// Where a redirect of the back end's leads from outside; nothing for one to somebody else.
-fn relocated(location: &str, prefix: &str) -> Option<String> {
-    (location.starts_with('/') && !location.starts_with("//") && !location.starts_with(prefix))
-        .then(|| format!("{prefix}{location}"))
 }
 
 /// TLS to a pod, whose certificate nobody vouches for.
@@ -208,27 +219,5 @@ impl ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::relocated;
-
-    #[test]
-    fn redirects_stay_behind_the_proxy() {
-        let prefix = "/api/v1/namespaces/default/pods/web/proxy";
-        assert_eq!(
-            relocated("/login", prefix).as_deref(),
-            Some("/api/v1/namespaces/default/pods/web/proxy/login")
-        );
-        for kept in [
-            "https://elsewhere/",
-            "//elsewhere/",
-            "next",
-            "/api/v1/namespaces/default/pods/web/proxy/x",
-        ] {
-            assert_eq!(relocated(kept, prefix), None, "{kept}");
-        }
     }
 }
