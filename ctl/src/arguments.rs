@@ -112,7 +112,8 @@ pub(crate) enum Command {
 /// What a new cluster is like. Kept in the state directory: later `up`s need no flags.
 #[derive(Args, Default)]
 pub(crate) struct UpOptions {
-    /// Port of the API server on 127.0.0.1 [default: 6443, or the next free one]
+    /// Port of the API server, at every address of this machine: its pods are among those that ask it [default: 6443, or the
+    /// next free one]
     #[arg(long, value_name = "PORT")]
     pub(crate) listen_port: Option<u16>,
     /// Port of the node agent [default: 10250, or the next free one]

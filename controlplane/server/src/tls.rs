@@ -7,6 +7,7 @@ mod gather;
 mod linger;
 mod strangers;
 mod transport;
+mod unread;
 
 use std::convert::Infallible;
 use std::io;
@@ -38,6 +39,7 @@ use gather::Gather;
 use linger::{Lent, Returned};
 use strangers::{Guest, Strangers};
 use transport::Caller;
+use unread::Unread;
 
 pub(crate) use strangers::Known;
 pub use transport::Transport;
@@ -293,8 +295,11 @@ async fn answer(
     }
     request.extensions_mut().insert(known);
     request.extensions_mut().insert(Source(peer));
-    match router.call(request).await {
+    let unread = Unread::default();
+    let mut response = match router.call(unread.watch(request)).await {
         Ok(response) => response,
         Err(never) => match never {},
-    }
+    };
+    unread.settle(&mut response).await;
+    response
 }

@@ -178,11 +178,18 @@ async fn start_control_plane(state_dir: &Path, settings: &Settings, daemon: &Dae
         }
     };
     let api = within(ready, daemon, "the API server is not ready").await?;
-    waiting.done(&format!(
-        "the API server answers on https://127.0.0.1:{}",
-        settings.listen_port
-    ));
+    waiting.done(&answers(settings));
     Ok(api)
+}
+
+fn answers(settings: &Settings) -> String {
+    let port = settings.listen_port;
+    let others = if listen_address(settings).is_loopback() {
+        ""
+    } else {
+        " and at the machine's other addresses"
+    };
+    format!("the API server answers on https://127.0.0.1:{port}{others}")
 }
 
 /// Pods reach the server at the machine's addresses. A machine that has none of its own keeps it to itself.
@@ -377,6 +384,24 @@ mod tests {
         fs::write(directory.join("cluster.json"), "").unwrap();
         assert!(is_free(&directory).unwrap());
         fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn where_the_api_server_listens_is_said() {
+        let said = |addresses: &[&str]| {
+            let options = UpOptions {
+                listen_port: Some(7000),
+                pod_cidr: Some("10.9.0.0/24".into()),
+                node_address: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+                ..UpOptions::default()
+            };
+            let settings = Settings::choose(Path::new("/tmp/a"), &options, None).unwrap();
+            (listen_address(&settings).to_string(), answers(&settings))
+        };
+        let own = "the API server answers on https://127.0.0.1:7000";
+        let all = format!("{own} and at the machine's other addresses");
+        assert_eq!(said(&["10.1.2.3", "127.0.0.1"]), ("0.0.0.0".to_owned(), all));
+        assert_eq!(said(&["127.0.0.1"]), ("127.0.0.1".to_owned(), own.to_owned()));
     }
 
     #[test]

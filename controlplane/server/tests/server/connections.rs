@@ -204,6 +204,29 @@ async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), wanted: &str) -> S
 }
 
 #[tokio::test]
+async fn an_early_answer_leaves_its_connection_usable_or_says_that_it_is_over() {
+    let served = serve(|transport| transport).await;
+    for (head, sent, over) in [
+        ("Content-Length: 100000", 100_000, false),
+        ("Content-Length: 9000000", 300_000, true),
+        ("Content-Length: 9\r\nExpect: 100-continue", 0, true),
+    ] {
+        let mut stream = dial(&served, None, "http/1.1").await.unwrap();
+        let request = format!("POST /api/v1/namespaces/default/pods HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.write_all(&vec![b'x'; sent]).await.unwrap();
+        let told = read_until(&mut stream, "\r\n\r\n").await;
+        assert!(told.starts_with("HTTP/1.1 403"), "{told}");
+        assert_eq!(told.to_ascii_lowercase().contains("connection: close"), over, "{told}");
+        if !over {
+            let next = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(next).await.unwrap();
+            read_until(&mut stream, "HTTP/1.1 200").await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stranger_may_send_as_many_headers_as_groups_to_be_in() {
     let served = serve(|transport| transport).await;
     let mut stream = dial(&served, None, "http/1.1").await.unwrap();

@@ -1,0 +1,111 @@
+//! The rest of a request's body that nobody reads, as Go's server treats it (`net/http/server.go`, `writeHeader`).
+//!
+//! An HTTP/1.1 connection can have its next request only once the body of the last one is out of the way. A short rest is read
+//! before the answer is sent; where there is more, the answer says that the connection is over, so that no client sends another
+//! request into it.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{CONNECTION, EXPECT};
+use http::{HeaderValue, Request, StatusCode, Version};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+
+/// Bytes of a rest that is read.
+const SHORT: usize = 256 << 10;
+/// The time for them: the client is waiting for its answer.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Where a body comes back to that was dropped before its end.
+#[derive(Clone, Default)]
+pub(super) struct Unread(Arc<Mutex<Option<Rest>>>);
+
+struct Rest {
+    body: Incoming,
+    /// The client waits for leave to send it, which nobody has given.
+    held: bool,
+}
+
+/// A request's body.
+struct Watched {
+    /// There until it is dropped.
+    rest: Option<Rest>,
+    back: Unread,
+}
+
+impl Unread {
+    /// A request whose body comes back, where that matters to its connection.
+    pub(super) fn watch(&self, request: Request<Incoming>) -> Request<Body> {
+        if request.version() > Version::HTTP_11 || request.body().is_end_stream() {
+            return request.map(Body::new);
+        }
+        let (held, back) = (request.headers().contains_key(EXPECT), self.clone());
+        request.map(|body| {
+            let rest = Some(Rest { body, held });
+            Body::new(Watched { rest, back })
+        })
+    }
+
+    /// Reads a short rest; otherwise says in the answer that the connection ends with it.
+    pub(super) async fn settle(&self, response: &mut Response) {
+        let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Rest { body, held }) = rest else { return };
+        let read = !held && tokio::time::timeout(SOON, drain(body)).await == Ok(true);
+        if !read && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
+    }
+}
+
+/// Whether a body ends soon.
+async fn drain(mut body: Incoming) -> bool {
+    let mut read = 0;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return false };
+        read += frame.data_ref().map_or(0, Bytes::len);
+        if read > SHORT {
+            return false;
+        }
+    }
+    true
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(rest) = &mut self.rest else {
+            return Poll::Ready(None);
+        };
+        // It is what has the library give leave.
+        rest.held = false;
+        Pin::new(&mut rest.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.as_ref().is_none_or(|rest| rest.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.rest.as_ref().map(|rest| rest.body.size_hint()).unwrap_or_default()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let unread = self.rest.take().filter(|rest| !rest.body.is_end_stream());
+        *self.back.0.lock().unwrap_or_else(PoisonError::into_inner) = unread;
+    }
+}
