@@ -359,9 +359,12 @@ pub(crate) struct UndoOptions {
 pub(crate) enum ImageCommand {
     /// Import OCI or docker-save archives into the node of this machine
     Import {
-        /// Archive (tar, also gzip or zstd)
+        /// Archive (tar, also gzip or zstd), or a directory with the same; - is standard input
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// Name of the image, where the archive has none or another one
+        #[arg(long)]
+        name: Option<String>,
     },
     /// Pull an image from its registry to the node of this machine
     Pull(PullOptions),

@@ -1,8 +1,9 @@
 //! `skiff image`: the images of this machine's node, through the agent's private socket.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use futures::TryStreamExt as _;
 use http::{Method, Request, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -10,7 +11,7 @@ use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio_util::io::ReaderStream;
 
@@ -20,9 +21,10 @@ use crate::terminal::{self, Waiting};
 
 pub(crate) async fn run(state_dir: &Path, command: &ImageCommand) -> anyhow::Result<()> {
     match command {
-        ImageCommand::Import { files } => {
+        ImageCommand::Import { files, name } => {
+            ensure!(name.is_none() || files.len() == 1, "--name is for one archive");
             for file in files {
-                import(state_dir, file).await?;
+                import(state_dir, file, name.as_deref()).await?;
             }
             Ok(())
         }
@@ -33,18 +35,49 @@ pub(crate) async fn run(state_dir: &Path, command: &ImageCommand) -> anyhow::Res
     }
 }
 
-async fn import(state_dir: &Path, file: &PathBuf) -> anyhow::Result<()> {
-    let archive = tokio::fs::File::open(file)
-        .await
-        .with_context(|| format!("open {}", file.display()))?;
-    let waiting = Waiting::start(format!("importing {}", file.display()));
-    let body = StreamBody::new(ReaderStream::with_capacity(archive, 128 << 10).map_ok(Frame::data));
-    let answer = ask(state_dir, Method::POST, "/images/import", body.boxed_unsync()).await?;
-    waiting.done(&format!("imported {}", file.display()));
+async fn import(state_dir: &Path, file: &Path, name: Option<&str>) -> anyhow::Result<()> {
+    let shown = if file == Path::new("-") {
+        "standard input".into()
+    } else {
+        file.to_string_lossy()
+    };
+    let mut parameters = vec![("name", name)];
+    let directory = file.is_dir().then(|| std::path::absolute(file)).transpose()?;
+    let directory = directory.map(|path| path.to_string_lossy().into_owned());
+    let body = if let Some(path) = &directory {
+        // The agent reads it where it is.
+        parameters.push(("path", Some(path.as_str())));
+        Empty::new().map_err(|never| match never {}).boxed_unsync()
+    } else if file == Path::new("-") {
+        ensure!(
+            !std::io::stdin().is_terminal(),
+            "standard input is a terminal, not an archive"
+        );
+        stream(tokio::io::stdin())
+    } else {
+        stream(
+            tokio::fs::File::open(file)
+                .await
+                .with_context(|| format!("open {shown}"))?,
+        )
+    };
+    let waiting = Waiting::start(format!("importing {shown}"));
+    let answer = ask(
+        state_dir,
+        Method::POST,
+        &with_query("/images/import", &parameters),
+        body,
+    )
+    .await?;
+    waiting.done(&format!("imported {shown}"));
     for name in strings(&answer, "names") {
         terminal::line(name)?;
     }
     Ok(())
+}
+
+fn stream(source: impl AsyncRead + Send + 'static) -> Body {
+    StreamBody::new(ReaderStream::with_capacity(source, 128 << 10).map_ok(Frame::data)).boxed_unsync()
 }
 
 async fn pull(state_dir: &Path, options: &PullOptions) -> anyhow::Result<()> {
@@ -95,6 +128,10 @@ async fn list(state_dir: &Path) -> anyhow::Result<()> {
 async fn export(state_dir: &Path, name: &str, output: &Path) -> anyhow::Result<()> {
     let path = with_query("/images/export", &[("name", Some(name))]);
     if output == Path::new("-") {
+        ensure!(
+            !std::io::stdout().is_terminal(),
+            "an archive is nothing for a terminal: write it to a file or a pipe"
+        );
         return download(state_dir, &path, &mut tokio::io::stdout()).await;
     }
     let waiting = Waiting::start(format!("exporting {name}"));

@@ -1,33 +1,47 @@
-//! Random access to the members of an image archive.
+//! Random access to the members of an image archive, or of a directory that holds the same.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::config::Limits;
 use crate::content::ContentError;
 use crate::layer::Blob;
 use crate::unpack::{EntryKind, UnpackError, for_each_entry, open_plain};
 
-/// An archive whose members have been located, itself uncompressed.
+/// An archive whose members have been located, itself uncompressed; or a directory.
 pub(crate) struct Archive {
     file: File,
     members: BTreeMap<String, Member>,
 }
 
+/// Signatures of compressions that are known and not undone.
+const FOREIGN: [(&[u8], &str); 2] = [(b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2")];
+
 enum Member {
     Data { offset: u64, size: u64 },
     Link(String),
+    File(PathBuf),
 }
 
 impl Archive {
     /// Opens `path`. A compressed archive is first written uncompressed into `staging`.
     pub(crate) fn open(path: &Path, staging: &Path, limits: &Limits) -> Result<Self, ContentError> {
-        let mut magic = [0_u8; 4];
+        let mut magic = [0_u8; 6];
         let mut file = File::open(path).map_err(ContentError::io("open the archive"))?;
+        let metadata = file.metadata().map_err(ContentError::io("read the archive"))?;
+        if metadata.is_dir() {
+            let members = list(path).map_err(ContentError::io("read the directory"))?;
+            return Ok(Self { file, members });
+        }
         let read = file.read(&mut magic).map_err(ContentError::io("read the archive"))?;
-        let compressed = magic.starts_with(&[0x1f, 0x8b]) || magic == [0x28, 0xb5, 0x2f, 0xfd];
+        if let Some((_, name)) = FOREIGN.iter().find(|(signature, _)| magic.starts_with(signature)) {
+            return Err(ContentError::Compression(name));
+        }
+        let compressed = magic.starts_with(&[0x1f, 0x8b]) || magic.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
         if compressed && read >= 2 {
             let plain = staging.join("archive.tar");
             let mut target = File::create_new(&plain).map_err(ContentError::io("write the archive"))?;
@@ -54,10 +68,17 @@ impl Archive {
         if let Member::Link(target) = member {
             member = self.members.get(target).ok_or_else(missing)?;
         }
-        let Member::Data { offset, size } = *member else {
-            return Err(missing());
+        let (file, offset, size) = match member {
+            Member::Data { offset, size } => (self.file.try_clone(), *offset, *size),
+            Member::File(path) => {
+                let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+                let file = File::from(opened.map_err(|error| ContentError::io("read the directory")(error.into()))?);
+                let size = file.metadata().map_err(ContentError::io("read the directory"))?.len();
+                (Ok(file), 0, size)
+            }
+            Member::Link(_) => return Err(missing()),
         };
-        let file = self.file.try_clone().map_err(ContentError::io("read the archive"))?;
+        let file = file.map_err(ContentError::io("read the archive"))?;
         Ok((Blob::new(file, offset, size), size))
     }
 
@@ -76,6 +97,25 @@ impl Archive {
 
 /// Bytes of a member's name; longer ones name nothing of an image, and all are held at the same time.
 const NAME: usize = 4096;
+
+/// The regular files of an image layout or of what `docker save` writes: those of the directory itself, and three below it
+/// (`blobs/sha256/DIGEST`). Links lead nowhere.
+fn list(directory: &Path) -> io::Result<BTreeMap<String, Member>> {
+    let (mut members, mut left) = (BTreeMap::new(), vec![(directory.to_owned(), String::new(), 0)]);
+    while let Some((directory, prefix, depth)) = left.pop() {
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            if kind.is_file() {
+                members.insert(name, Member::File(entry.path()));
+            } else if kind.is_dir() && depth < 3 {
+                left.push((entry.path(), format!("{name}/"), depth + 1));
+            }
+        }
+    }
+    Ok(members)
+}
 
 fn locate(file: &File, limits: &Limits) -> Result<BTreeMap<String, Member>, UnpackError> {
     let mut members = BTreeMap::new();

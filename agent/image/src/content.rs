@@ -83,6 +83,11 @@ pub enum ContentError {
         /// Why.
         source: UnpackError,
     },
+    /// The archive is compressed in a way that is not undone here.
+    #[error(
+        "the archive is compressed by {0}, which is not supported: decompress it first (`{0} -dc FILE | skiff image import -`)"
+    )]
+    Compression(&'static str),
     /// The archive lacks something that it refers to.
     #[error("{0} is missing in the archive")]
     Missing(String),

@@ -24,9 +24,12 @@ pub enum ImportError {
     /// Neither an OCI image layout nor a docker-save archive.
     #[error("the archive has neither index.json nor manifest.json")]
     NoImage,
-    /// The archive names no image.
-    #[error("the archive names no image: it needs an annotation io.containerd.image.name, or RepoTags")]
-    NoName,
+    /// The archive does not name its image in full.
+    #[error("the archive does not name its image in full{}: say its name by --name", told(.0))]
+    NoName(Vec<String>),
+    /// A name was given, and the archive has not just one image.
+    #[error("a name is for one image, and the archive has {0}")]
+    Several(usize),
     /// A name in the archive is invalid.
     #[error("image name {name:?}")]
     Name {
@@ -44,6 +47,13 @@ pub enum ImportError {
     /// The work was interrupted.
     #[error("the import was interrupted")]
     Interrupted(#[source] tokio::task::JoinError),
+}
+
+fn told(tags: &[String]) -> String {
+    if tags.is_empty() {
+        return String::new();
+    }
+    format!(", only as {}", tags.join(", "))
 }
 
 impl From<LayerError> for ImportError {
@@ -80,11 +90,18 @@ struct DockerImage {
 }
 
 impl Images {
-    /// Imports every image of an archive: an OCI image layout or the output of `docker save`, as tar, gzip or zstd.
+    /// Imports every image of an archive: an OCI image layout or the output of `docker save`, as tar, gzip or zstd, or as a
+    /// directory.
     pub async fn import(&self, path: &Path) -> Result<Vec<Arc<Image>>, ImportError> {
+        self.import_as(path, None).await
+    }
+
+    /// The same under another name than the archive has for its image, or where it has none.
+    pub async fn import_as(&self, path: &Path, name: Option<&str>) -> Result<Vec<Arc<Image>>, ImportError> {
+        let name = name.map(canonical).transpose()?;
         let hold = self.inner.hold().await?;
         let (inner, path) = (Arc::clone(&self.inner), path.to_owned());
-        let read = tokio::task::spawn_blocking(move || read(&inner, &path)).await;
+        let read = tokio::task::spawn_blocking(move || read(&inner, &path, name)).await;
         let Read {
             _staging,
             archive,
@@ -98,7 +115,11 @@ impl Images {
     }
 
     /// The same from a stream, of at most as many bytes as an image may have.
-    pub async fn import_stream(&self, source: impl AsyncRead + Send + Unpin) -> Result<Vec<Arc<Image>>, ImportError> {
+    pub async fn import_stream(
+        &self,
+        source: impl AsyncRead + Send + Unpin,
+        name: Option<&str>,
+    ) -> Result<Vec<Arc<Image>>, ImportError> {
         use tokio::io::AsyncReadExt as _;
         let staging = self.inner.staging().map_err(ContentError::io("create a directory"))?;
         let path = staging.path().join("upload");
@@ -113,7 +134,7 @@ impl Images {
         tokio::io::AsyncWriteExt::flush(&mut file)
             .await
             .map_err(ContentError::io("write the archive"))?;
-        self.import(&path).await
+        self.import_as(&path, name).await
     }
 
     /// Imports every `*.tar`, `*.tar.gz`, `*.tgz` and `*.tar.zst` of a directory, in the order of their names. One that cannot be
@@ -157,17 +178,24 @@ struct Read {
     candidates: Vec<Candidate>,
 }
 
-fn read(inner: &Inner, path: &Path) -> Result<Read, ImportError> {
+fn read(inner: &Inner, path: &Path, name: Option<String>) -> Result<Read, ImportError> {
     let limits = &inner.config.limits;
     let staging = inner.staging().map_err(ContentError::io("create a directory"))?;
     let archive = Archive::open(path, staging.path(), limits)?;
-    let candidates = if archive.contains("index.json") {
-        layout_images(&archive, limits)?
+    let unnamed = name.is_some();
+    let (mut candidates, tags) = if archive.contains("index.json") {
+        layout_images(&archive, unnamed, limits)?
     } else if archive.contains("manifest.json") {
-        docker_images(&archive, limits)?
+        (docker_images(&archive, unnamed, limits)?, Vec::new())
     } else {
         return Err(ImportError::NoImage);
     };
+    match (name, candidates.as_mut_slice()) {
+        (Some(name), [only]) => only.names = vec![name],
+        (None, []) => return Err(ImportError::NoName(tags)),
+        (None, _) => {}
+        (Some(_), all) => return Err(ImportError::Several(all.len())),
+    }
     Ok(Read {
         _staging: staging,
         archive,
@@ -175,33 +203,41 @@ fn read(inner: &Inner, path: &Path) -> Result<Read, ImportError> {
     })
 }
 
-/// The named images of an OCI image layout.
-fn layout_images(archive: &Archive, limits: &Limits) -> Result<Vec<Candidate>, ImportError> {
+/// The named images of an OCI image layout, or also the others, and the tags that are no names.
+fn layout_images(
+    archive: &Archive,
+    unnamed: bool,
+    limits: &Limits,
+) -> Result<(Vec<Candidate>, Vec<String>), ImportError> {
     let index = archive.read("index.json", "index", limits.manifest_bytes)?;
     let Document::Index(manifests) = Document::parse(&index, limits)? else {
         return Err(ImportError::NoImage);
     };
-    let mut candidates: Vec<Candidate> = Vec::new();
+    let (mut candidates, mut tags): (Vec<Candidate>, _) = (Vec::new(), Vec::new());
     for descriptor in manifests {
-        let Some(name) = descriptor.image_name() else { continue };
-        let name = canonical(name)?;
+        let name = descriptor.image_name().map(canonical).transpose()?;
+        tags.extend(descriptor.tag().filter(|_| name.is_none()).map(str::to_owned));
+        if name.is_none() && !unnamed {
+            continue;
+        }
         // The same image under several names is one descriptor each.
         let known = candidates
             .iter_mut()
             .find(|candidate| candidate.digest.as_ref() == Some(&descriptor.digest));
         match known {
-            Some(candidate) => candidate.names.push(name),
+            Some(candidate) => candidate.names.extend(name),
             None => candidates.push(layout_image(archive, &descriptor, name, limits)?),
         }
     }
-    if candidates.is_empty() {
-        Err(ImportError::NoName)
-    } else {
-        Ok(candidates)
-    }
+    Ok((candidates, tags))
 }
 
-fn layout_image(archive: &Archive, top: &Descriptor, name: String, limits: &Limits) -> Result<Candidate, ContentError> {
+fn layout_image(
+    archive: &Archive,
+    top: &Descriptor,
+    name: Option<String>,
+    limits: &Limits,
+) -> Result<Candidate, ContentError> {
     let mut current = top.clone();
     let mut manifests = Vec::new();
     for _ in 0..manifest::NESTING {
@@ -217,7 +253,7 @@ fn layout_image(archive: &Archive, top: &Descriptor, name: String, limits: &Limi
                     expected: Some(layer),
                 });
                 return Ok(Candidate {
-                    names: vec![name],
+                    names: name.into_iter().collect(),
                     digest: Some(top.digest.clone()),
                     config,
                     manifests,
@@ -239,8 +275,9 @@ fn blob(archive: &Archive, descriptor: &Descriptor, what: &'static str, limit: u
     Ok(bytes)
 }
 
-/// The tagged images of a docker-save archive. It carries no digests but the layers' own, in the configuration.
-fn docker_images(archive: &Archive, limits: &Limits) -> Result<Vec<Candidate>, ImportError> {
+/// The tagged images of a docker-save archive, or also the others. It carries no digests but the layers' own, in the
+/// configuration.
+fn docker_images(archive: &Archive, unnamed: bool, limits: &Limits) -> Result<Vec<Candidate>, ImportError> {
     let json = archive.read("manifest.json", "manifest", limits.manifest_bytes)?;
     let images: Vec<DockerImage> = serde_json::from_slice(&json).map_err(|source| ContentError::Parse {
         what: "manifest",
@@ -249,7 +286,7 @@ fn docker_images(archive: &Archive, limits: &Limits) -> Result<Vec<Candidate>, I
     let mut candidates = Vec::new();
     for image in images {
         let names = image.repo_tags.unwrap_or_default();
-        if names.is_empty() {
+        if names.is_empty() && !unnamed {
             continue;
         }
         if image.layers.len() > limits.layers {
@@ -274,11 +311,7 @@ fn docker_images(archive: &Archive, limits: &Limits) -> Result<Vec<Candidate>, I
             layers,
         });
     }
-    if candidates.is_empty() {
-        Err(ImportError::NoName)
-    } else {
-        Ok(candidates)
-    }
+    Ok(candidates)
 }
 
 /// A name as images carry it: with a registry, with a tag, without a digest.

@@ -30,6 +30,12 @@ const LAYERS: &[&str] = &[
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd",
+    // Those that registries need not keep. Their `urls` are not asked: whoever writes a manifest could name any host.
+    "application/vnd.oci.image.layer.nondistributable.v1.tar",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.foreign.diff.tar",
+    "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
 ];
 const CONFIGS: &[&str] = &[
     CONFIG,
@@ -205,10 +211,15 @@ impl Descriptor {
 
     /// The full image name that archives carry on a manifest.
     pub(crate) fn image_name(&self) -> Option<&str> {
-        let name = |key: &str| self.annotations.get(key).map(String::as_str);
-        name("io.containerd.image.name")
-            // A bare tag is no name.
-            .or_else(|| name("org.opencontainers.image.ref.name").filter(|name| name.contains([':', '/'])))
+        let name = self.annotations.get("io.containerd.image.name").map(String::as_str);
+        // A bare tag is no name.
+        name.or_else(|| self.tag().filter(|name| name.contains([':', '/'])))
+    }
+
+    /// What archives carry where a layout has several images: a tag, or a name.
+    pub(crate) fn tag(&self) -> Option<&str> {
+        let tag = self.annotations.get("org.opencontainers.image.ref.name");
+        tag.map(String::as_str)
     }
 
     /// Checks bytes against digest and size.

@@ -93,7 +93,7 @@ async fn imports_docker_archives_and_compressed_ones() {
     assert_eq!(images_found[0].names, ["example.org/saved:1"]);
     assert!(images_found[0].layers[0].join("bin/sh").symlink_metadata().is_ok());
     let streamed = images
-        .import_stream(std::fs::read(&archive).unwrap().as_slice())
+        .import_stream(std::fs::read(&archive).unwrap().as_slice(), None)
         .await
         .unwrap();
     assert_eq!(streamed[0].id, images_found[0].id);

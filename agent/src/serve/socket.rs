@@ -148,12 +148,15 @@ async fn prune(State(context): State<Arc<Context>>, Query(parameters): Parameter
 }
 
 async fn import(State(images): State<Images>, Query(parameters): Parameters, body: Body) -> Response {
+    let name = parameters.get("name").map(String::as_str);
     let imported = match parameters.get("path") {
-        Some(path) if path.starts_with('/') => images.import(&PathBuf::from(path)).await,
+        Some(path) if path.starts_with('/') => images.import_as(&PathBuf::from(path), name).await,
         Some(path) => return failure(StatusCode::BAD_REQUEST, &format!("{path:?} is not an absolute path")),
         None => {
             let stream = body.into_data_stream().map_err(std::io::Error::other);
-            images.import_stream(std::pin::pin!(StreamReader::new(stream))).await
+            images
+                .import_stream(std::pin::pin!(StreamReader::new(stream)), name)
+                .await
         }
     };
     match imported {

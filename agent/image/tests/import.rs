@@ -1,0 +1,139 @@
+//! Archives and directories as other tools write them. Needs root: layers carry owners, devices and trusted attributes.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use agent_image::{Config, Digest, Images, chain};
+use serde_json::{Value, json};
+use support::{busybox, nothing_staged, store};
+
+fn run(program: &str, arguments: &[&str]) {
+    let done = Command::new(program).args(arguments).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn skopeo(target: &str) {
+    let source = format!("oci-archive:{}", busybox().display());
+    run("skopeo", &["copy", "--quiet", "--insecure-policy", &source, target]);
+}
+
+async fn refused(images: &Images, path: &Path, name: Option<&str>) -> String {
+    chain(&images.import_as(path, name).await.unwrap_err())
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn blob(layout: &Path, digest: &Value) -> std::path::PathBuf {
+    layout.join("blobs").join(digest.as_str().unwrap().replace(':', "/"))
+}
+
+#[tokio::test]
+async fn a_directory_with_a_tag_alone_needs_a_name() {
+    let (home, images) = store(Config::default());
+    let layout = home.path().join("layout");
+    skopeo(&format!("oci:{}:latest", layout.display()));
+    let told = refused(&images, &layout, None).await;
+    assert_eq!(
+        told,
+        "the archive does not name its image in full, only as latest: say its name by --name"
+    );
+    let image = images
+        .import_as(&layout, Some("example.org/dir:1"))
+        .await
+        .unwrap()
+        .remove(0);
+    assert_eq!(image.names, ["example.org/dir:1"]);
+    assert!(image.layers[0].join("bin/busybox").is_file());
+    let told = refused(&images, &layout, Some("Upper")).await;
+    assert!(told.starts_with("image name \"Upper\": "), "{told}");
+    nothing_staged(home.path());
+}
+
+#[tokio::test]
+async fn a_docker_archive_without_tags_needs_a_name_and_a_name_is_for_one_image() {
+    let (home, images) = store(Config::default());
+    let archive = home.path().join("saved.tar");
+    skopeo(&format!("docker-archive:{}", archive.display()));
+    let told = refused(&images, &archive, None).await;
+    assert_eq!(
+        told,
+        "the archive does not name its image in full: say its name by --name"
+    );
+    let stream = std::fs::read(&archive).unwrap();
+    let imported = images
+        .import_stream(stream.as_slice(), Some("example.org/saved"))
+        .await
+        .unwrap();
+    assert_eq!(imported[0].names, ["example.org/saved:latest"]);
+    // The same beside itself, in a directory.
+    let directory = home.path().join("saved");
+    std::fs::create_dir(&directory).unwrap();
+    run(
+        "tar",
+        &[
+            "-xf",
+            &archive.display().to_string(),
+            "-C",
+            &directory.display().to_string(),
+        ],
+    );
+    let manifest = directory.join("manifest.json");
+    run("chmod", &["u+w", &manifest.display().to_string()]);
+    let image = read(&manifest)[0].clone();
+    std::fs::write(&manifest, json!([image, image]).to_string()).unwrap();
+    let told = refused(&images, &directory, Some("example.org/saved:2")).await;
+    assert_eq!(told, "a name is for one image, and the archive has 2");
+}
+
+#[tokio::test]
+async fn layers_that_registries_need_not_keep_are_taken_from_the_archive() {
+    let (home, images) = store(Config::default());
+    let layout = home.path().join("layout");
+    skopeo(&format!("oci:{}:example.org/foreign:1", layout.display()));
+    let mut index = read(&layout.join("index.json"));
+    let mut manifest = read(&blob(&layout, &index["manifests"][0]["digest"]));
+    let layer = manifest["layers"][0]["mediaType"].as_str().unwrap();
+    manifest["layers"][0]["mediaType"] = json!(layer.replace(".layer.", ".layer.nondistributable."));
+    manifest["layers"][0]["urls"] = json!(["http://127.0.0.1:1/layer"]);
+    let bytes = manifest.to_string();
+    index["manifests"][0]["digest"] = json!(Digest::of(bytes.as_bytes()).as_str());
+    index["manifests"][0]["size"] = json!(bytes.len());
+    std::fs::write(blob(&layout, &index["manifests"][0]["digest"]), &bytes).unwrap();
+    std::fs::write(layout.join("index.json"), index.to_string()).unwrap();
+    let image = images.import(&layout).await.unwrap().remove(0);
+    assert_eq!(image.names, ["example.org/foreign:1"]);
+    // A link leads to no file of the machine's.
+    let (_home, images) = store(Config::default());
+    let layer = blob(&layout, &manifest["layers"][0]["digest"]);
+    let elsewhere = home.path().join("elsewhere");
+    std::fs::rename(&layer, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &layer).unwrap();
+    let told = refused(&images, &layout, None).await;
+    assert!(told.ends_with("is missing in the archive"), "{told}");
+}
+
+#[tokio::test]
+async fn compressions_that_are_not_undone_are_named() {
+    let (home, images) = store(Config::default());
+    let archive = home.path().join("archive");
+    for (magic, name) in [(&b"\xfd7zXZ\0\0\x04"[..], "xz"), (b"BZh91AY&SY", "bzip2")] {
+        std::fs::write(&archive, magic).unwrap();
+        let told = refused(&images, &archive, None).await;
+        assert!(
+            told.starts_with(&format!("the archive is compressed by {name}, which")),
+            "{told}"
+        );
+    }
+}
