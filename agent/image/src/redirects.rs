@@ -1,7 +1,15 @@
-//! Redirects of registries and of those who make their tokens.
+//! Redirects of registries and of those who make their tokens, and where neither may have this machine ask.
+//!
+//! containerd follows wherever they lead. From inside a node that is also to its own services and to those that a cloud keeps at
+//! link-local addresses, for whoever may say which registry an image comes from.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::LOCATION;
 use reqwest::{Response, StatusCode, Url};
+
+use crate::authorities::name;
 
 /// Longest chain, as Go's client has it (`net/http/client.go`).
 const LONGEST: usize = 10;
@@ -15,6 +23,70 @@ pub enum RedirectError {
     /// Its `Location` is missing, or no address of HTTP.
     #[error("{0} response has no Location that can be asked")]
     Location(StatusCode),
+    /// It leads to what is this machine's alone.
+    #[error("{0} is not asked on behalf of {1}: the address means something to this machine alone")]
+    Place(String, String),
+}
+
+/// Where clouds keep their metadata, but for the link-local addresses.
+const METADATA: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Whom a registry may have this machine ask: itself, whatever its address is, and others.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    /// The registry's name, in small letters.
+    own: String,
+    /// It is on this machine's loopback itself.
+    loopback: bool,
+}
+
+impl Reach {
+    pub(crate) fn new(host: &str, loopback: bool) -> Self {
+        let own = name(host).to_ascii_lowercase();
+        Self { own, loopback }
+    }
+
+    pub(crate) fn check(&self, url: &Url) -> Result<(), RedirectError> {
+        let host = url.host_str().unwrap_or_default();
+        let address = host.trim_matches(['[', ']']).parse();
+        if address.is_ok_and(|address| !self.allows(host, address)) {
+            return Err(self.refused(host));
+        }
+        Ok(())
+    }
+
+    fn allows(&self, host: &str, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let link_local = match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        let machines_own = link_local || address.is_unspecified() || METADATA.contains(&address);
+        name(host).eq_ignore_ascii_case(&self.own) || !machines_own && (self.loopback || !address.is_loopback())
+    }
+
+    fn refused(&self, host: &str) -> RedirectError {
+        RedirectError::Place(host.to_owned(), self.own.clone())
+    }
+}
+
+/// Names lead nowhere else than addresses may.
+impl Resolve for Reach {
+    fn resolve(&self, asked: Name) -> Resolving {
+        let reach = self.clone();
+        Box::pin(async move {
+            let host = asked.as_str();
+            let found = tokio::net::lookup_host((host, 0)).await?;
+            let allowed: Vec<SocketAddr> = found.filter(|found| reach.allows(host, found.ip())).collect();
+            if allowed.is_empty() {
+                return Err(reach.refused(host).into());
+            }
+            Ok(Box::new(allowed.into_iter()) as Addrs)
+        })
+    }
 }
 
 /// Those of one request.
@@ -37,5 +109,43 @@ impl Redirects {
             return Err(RedirectError::TooMany);
         }
         Ok(Some(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn attack_28_no_registry_leads_to_what_is_this_machines_alone() {
+        let far = Reach::new("Registry.example:5000", false);
+        let near = Reach::new("localhost:5000", true);
+        let allowed = |reach: &Reach, host: &str| reach.check(&format!("http://{host}/x").parse().unwrap()).is_ok();
+        for host in ["10.0.0.7", "[fd00::7]", "8.8.8.8", "storage.example"] {
+            assert!(allowed(&far, host) && allowed(&near, host), "{host}");
+        }
+        for host in ["127.0.0.1:5000", "127.1", "[::1]", "[::ffff:127.0.0.1]"] {
+            assert!(!allowed(&far, host) && allowed(&near, host), "{host}");
+        }
+        for host in [
+            "169.254.169.254",
+            "[::ffff:a9fe:a9fe]",
+            "[fe80::1]",
+            "0.0.0.0",
+            "[::]",
+            "100.100.100.200",
+            "[fd00:ec2::254]",
+        ] {
+            assert!(!allowed(&far, host) && !allowed(&near, host), "{host}");
+        }
+        // What a registry was named by is asked.
+        assert!(allowed(&Reach::new("169.254.7.7", false), "169.254.7.7:5000"));
+        let resolved = |reach: &Reach| reach.resolve("localhost".parse().unwrap());
+        assert!(resolved(&near).await.is_ok());
+        let refused = resolved(&far).await.err().unwrap().to_string();
+        assert!(
+            refused.starts_with("localhost is not asked on behalf of registry.example"),
+            "{refused}"
+        );
     }
 }

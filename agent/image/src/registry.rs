@@ -20,7 +20,7 @@ use crate::content::ContentError;
 use crate::credentials::Credentials;
 use crate::failure::RegistryError;
 use crate::manifest;
-use crate::redirects::Redirects;
+use crate::redirects::{Reach, Redirects};
 use crate::reference::Reference;
 use crate::token::{self, Challenge, TokenError};
 
@@ -28,6 +28,7 @@ use crate::token::{self, Challenge, TokenError};
 pub(crate) struct Session {
     client: reqwest::Client,
     address: String,
+    reach: Reach,
     /// Of a registry on this machine that nothing is configured for: known by its first answer.
     scheme: OnceLock<&'static str>,
     repository: String,
@@ -63,12 +64,14 @@ impl Session {
         } else if !is_loopback(host) || !settings.authorities.is_empty() {
             scheme.get_or_init(|| HTTPS);
         }
+        let address = if host == "docker.io" { "index.docker.io" } else { host };
+        let reach = Reach::new(address, is_loopback(host));
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(config.limits.read_timeout)
-            .redirect(Policy::none());
-        let address = if host == "docker.io" { "index.docker.io" } else { host };
+            .redirect(Policy::none())
+            .dns_resolver(reach.clone());
         let given = read_authorities(&settings)?;
         if !given.is_empty() {
             let trust = authorities::configuration(address, &given).map_err(RegistryError::Trust)?;
@@ -77,6 +80,7 @@ impl Session {
         Ok(Self {
             client: builder.build().map_err(RegistryError::Request)?,
             address: address.to_owned(),
+            reach,
             scheme,
             repository: image.path().to_owned(),
             credentials: credentials.cloned(),
@@ -114,6 +118,7 @@ impl Session {
             let (response, shown) = self.send(elsewhere.as_ref(), path, offset).await?;
             let status = response.status();
             if let Some(next) = redirects.next(&response).map_err(RegistryError::Redirect)? {
+                self.reach.check(&next).map_err(RegistryError::Redirect)?;
                 elsewhere = Some(next);
                 continue;
             }
@@ -222,6 +227,7 @@ impl Session {
             .url(&self.repository, self.scheme() == HTTP)
             .map_err(RegistryError::Authorize)?;
         loop {
+            self.reach.check(&url).map_err(RegistryError::Redirect)?;
             let mut request = self.client.get(url.clone());
             if let Some(credentials) = &credentials {
                 request = request.header(AUTHORIZATION, credentials);

@@ -134,3 +134,17 @@ async fn attack_28_a_chain_of_redirects_has_an_end() {
         error.message()
     );
 }
+
+#[tokio::test]
+async fn attack_28_neither_redirects_nor_tokens_lead_to_a_clouds_metadata() {
+    const METADATA: &str = "169.254.169.254";
+    for registry in [
+        serve(|_| redirect(&format!("http://{METADATA}/latest"))),
+        serve(|_| challenge(METADATA, "")),
+    ] {
+        let (_home, images) = store(quick());
+        let error = images.pull(&format!("{registry}/x:1"), &[]).await.unwrap_err();
+        let wanted = format!("failed to do request: {METADATA} is not asked on behalf of 127.0.0.1: ");
+        assert!(error.message().contains(&wanted), "{}", error.message());
+    }
+}

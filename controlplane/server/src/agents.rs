@@ -1,5 +1,7 @@
 //! The seam to the nodes' agents, who have containers' output, run programs in them and reach their ports.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use futures::future::BoxFuture;
 use http::response::Parts;
@@ -46,6 +48,10 @@ pub enum AgentError {
         because: String,
     },
 }
+
+/// The time that the connection for a request may take, among the request's extensions.
+#[derive(Debug, Clone, Copy)]
+pub struct Within(pub Duration);
 
 /// Asks agents.
 pub trait Agents: Send + Sync {

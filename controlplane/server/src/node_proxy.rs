@@ -21,13 +21,13 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::agents::{Agent, AgentError, Agents, Answer};
+use crate::agents::{Agent, AgentError, Agents, Answer, Within};
 use crate::dialing;
 use crate::exchange;
 use crate::pki::{Identity, Pki};
 use crate::tls::TlsError;
 
-/// The time for the connection and the handshake.
+/// The time for the connection and the handshake, unless the request has its own.
 const CONNECT: Duration = Duration::from_secs(10);
 /// The time for the head of an agent's answer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -91,7 +91,8 @@ async fn ask(
     agent: Agent,
     mut request: Request<Body>,
 ) -> Result<Answer, AgentError> {
-    let dialed = dial(&connector, loopback, &agent).await;
+    let within = request.extensions().get().map_or(CONNECT, |within: &Within| within.0);
+    let dialed = dial(&connector, loopback, &agent, within).await;
     let (stream, silence) = dialed.map_err(|because| AgentError::Unreachable { because })?;
     let silent = |error: io::Error| AgentError::Silent {
         because: error.to_string(),
@@ -125,8 +126,9 @@ async fn dial(
     connector: &TlsConnector,
     loopback: bool,
     agent: &Agent,
+    within: Duration,
 ) -> Result<(TlsStream<TcpStream>, Silence), String> {
-    let deadline = Instant::now() + CONNECT;
+    let deadline = Instant::now() + within;
     let address = address(&agent.address, loopback).map_err(|error| error.to_string())?;
     let address = SocketAddr::new(address, agent.port);
     let name = ServerName::try_from(agent.node.clone()).map_err(|error| error.to_string())?;

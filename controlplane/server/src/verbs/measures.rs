@@ -13,13 +13,14 @@ use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
-use store::Entry;
+use store::{Entry, Key};
 
 use super::agent;
 use super::list::page;
-use crate::agents::Answer;
+use crate::agents::{Answer, Within};
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
 use crate::negotiation::negotiate;
@@ -28,6 +29,8 @@ use crate::shape;
 
 /// For the answers of all agents together. One that has not measured lately takes a second.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// For a connection to one: others' answers wait for it.
+const CONNECT: Duration = Duration::from_secs(1);
 /// Agents that are asked at once.
 const AT_ONCE: usize = 32;
 /// Bytes of one agent's answer.
@@ -126,11 +129,12 @@ fn stored(context: &Context) -> Result<&'static Registration, Failure> {
     api::find("", "v1", context.registration.plural).ok_or(Failure::NoSuchResource)
 }
 
-/// What the agents say, by node. Who does not answer is missing.
+/// What the agents say, by node. Who does not answer is missing, and who is known to be away is not waited for.
 async fn measure(context: &Context, subject: Subject, known: &[Known]) -> BTreeMap<String, Measures> {
     let nodes: BTreeSet<&str> = known.iter().filter_map(|known| known.node(subject)).collect();
     let asked: Vec<_> = nodes
         .into_iter()
+        .filter(|node| is_there(context, node))
         .map(|node| ask(context, node.to_owned()).boxed())
         .collect();
     let mut asked = futures::stream::iter(asked).buffer_unordered(AT_ONCE);
@@ -146,6 +150,16 @@ async fn measure(context: &Context, subject: Subject, known: &[Known]) -> BTreeM
     answers
 }
 
+/// Whether a node's agent has told of itself of late.
+fn is_there(context: &Context, node: &str) -> bool {
+    let key = Key::new("", "nodes", "", node).ok();
+    let entry = key.and_then(|key| context.store().get(&key));
+    let node = entry.and_then(|entry| serde_json::from_slice::<Node>(&entry.bytes).ok());
+    let status = node.and_then(|node| node.status).unwrap_or_default();
+    let mut conditions = status.conditions.into_iter().flatten();
+    conditions.all(|condition| condition.type_ != "Ready" || condition.status != "Unknown")
+}
+
 async fn ask(context: &Context, node: String) -> Option<(String, Measures)> {
     match answer(context, &node).await {
         Ok(measures) => Some((node, measures)),
@@ -158,6 +172,7 @@ async fn ask(context: &Context, node: String) -> Option<(String, Measures)> {
 
 async fn answer(context: &Context, node: &str) -> Result<Measures, String> {
     let request = Request::get(PATH)
+        .extension(Within(CONNECT))
         .body(Body::empty())
         .map_err(|error| error.to_string())?;
     let asked = agent::ask(context, node, request, |_, error| Failure::internal(error)).await;

@@ -1,11 +1,12 @@
 //! Logs, streams and proxies, by what the node's agent answers, or does not.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::{Api, pod};
 use axum::body::Body;
-use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
+use controlplane_server::agents::{Agent, AgentError, Agents, Answer, Within};
 use controlplane_server::node_proxy::NodeProxy;
 use controlplane_server::pki::{KUBELET_CLIENT, Pki, Profile};
 use futures::future::BoxFuture;
@@ -219,4 +220,49 @@ async fn attack_27_addresses_of_one_machine_alone_are_not_reached() {
             "{address}"
         );
     }
+}
+
+/// Whom it was asked to ask, and in which time.
+#[derive(Default)]
+struct Asked(Mutex<Vec<String>>);
+
+impl Agents for Asked {
+    fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
+        let within = request.extensions().get().map(|within: &Within| within.0);
+        self.0.lock().unwrap().push(format!("{} {within:?}", agent.node));
+        let because = "away".to_owned();
+        Box::pin(async move { Err(AgentError::Unreachable { because }) })
+    }
+}
+
+#[tokio::test]
+async fn agents_that_are_away_are_not_asked_to_measure() {
+    let agents = Arc::new(Asked::default());
+    let given = Arc::clone(&agents);
+    let api = Api::start_with(|mut options| {
+        options.agents = Some(given);
+        options
+    })
+    .await;
+    for (name, ready) in [("n1", "True"), ("n2", "Unknown"), ("n3", "False")] {
+        api.post("/api/v1/nodes", &json!({"metadata": {"name": name}})).await;
+        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+            "conditions": [{"type": "Ready", "status": ready}]}});
+        let path = format!("/api/v1/nodes/{name}/status");
+        assert_eq!(api.patch(&path, "merge-patch+json", &status).await.code, 200);
+    }
+    assert_eq!(api.get("/apis/metrics.k8s.io/v1beta1/nodes").await.code, 200);
+    let mut asked = agents.0.lock().unwrap().clone();
+    asked.sort();
+    assert_eq!(asked, ["n1 Some(1s)", "n3 Some(1s)"]);
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_speak_keeps_nobody_waiting_for_measures() {
+    // The kernel takes the connection, and nobody else does.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (api, _directory) = with_agent_at(silent.local_addr().unwrap()).await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(api.get("/apis/metrics.k8s.io/v1beta1/nodes").await.code, 200);
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
