@@ -13,7 +13,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("controlplane-api", &[]),
     ("controlplane-plan", &["controlplane-api"]),
     ("controlplane-store", &["controlplane-api"]),
-    ("controlplane-server", &["controlplane-api", "controlplane-store"]),
+    (
+        "controlplane-server",
+        &["common-tls", "controlplane-api", "controlplane-store"],
+    ),
     ("controlplane-controllers", &["controlplane-api", "controlplane-plan"]),
     (
         "controlplane",
@@ -29,7 +32,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent-containerd", &[]),
     ("agent-failpoint", &[]),
     ("agent-trees", &[]),
-    ("agent-image", &["agent-containerd", "agent-plan", "controlplane-api"]),
+    (
+        "agent-image",
+        &["agent-containerd", "agent-plan", "common-tls", "controlplane-api"],
+    ),
     ("agent-network", &["agent-failpoint", "agent-plan", "controlplane-api"]),
     (
         "agent-runtime",
@@ -47,9 +53,11 @@ const EDGES: &[(&str, &[&str])] = &[
             "agent-trees",
             "agent-volume",
             "common",
+            "common-tls",
             "controlplane-api",
         ],
     ),
+    ("common-tls", &[]),
     ("ctl", &[]),
     (
         "tests",

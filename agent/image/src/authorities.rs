@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_name;
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
@@ -19,7 +19,7 @@ use x509_parser::parse_x509_certificate;
 
 /// For connections on behalf of the registry at `host`, for which these files were given.
 pub(crate) fn configuration(host: &str, files: &[Vec<u8>]) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(common_tls::provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let verifier = Given::new(host, files, provider)?;
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn judged(host: &str, given: &str, shown: &CertificateDer<'_>, asked: &str) -> String {
-        let given = Given::new(host, &[given.as_bytes().to_vec()], Arc::new(ring::default_provider())).unwrap();
+        let given = Given::new(host, &[given.as_bytes().to_vec()], Arc::new(common_tls::provider())).unwrap();
         let asked = ServerName::try_from(asked).unwrap();
         let judged = given.verify_server_cert(shown, &[], &asked, &[], IN_2030);
         judged.map_or_else(|error| format!("{error:?}"), |_| "good".to_owned())

@@ -56,7 +56,7 @@ impl Session {
         credentials: Option<&Credentials>,
     ) -> Result<Self, RegistryError> {
         // A second installation fails, and changes nothing.
-        drop(rustls::crypto::ring::default_provider().install_default());
+        drop(common_tls::provider().install_default());
         let settings = config.registry(host);
         let scheme = OnceLock::new();
         if settings.plain_http {

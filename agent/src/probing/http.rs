@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pods;
@@ -24,13 +25,15 @@ use tokio::time::{Instant, timeout_at};
 use super::headed::Headed;
 use super::names::{self, Way};
 use super::url::{Led, Url};
-use super::{OUTPUT_BYTES, kernel_words, tls, undialled};
+use super::{OUTPUT_BYTES, kernel_words, undialled};
 
 /// Requests of a chain of redirects within a host.
 const REQUESTS: usize = 10;
 /// Headers of an answer, and their bytes: Go takes ten times as much, which a hundred pods at once could ask an agent to hold.
 const HEADERS: usize = 4096;
 const HEADER_BYTES: u32 = 1 << 20;
+/// What a server chooses that wants HTTP/2.
+const HTTP2: &[u8] = b"h2";
 const LATE: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
 const LATE_BODY: &str = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
 /// What is said of a server that does not speak TLS.
@@ -282,12 +285,14 @@ async fn request(target: &Target, addresses: &[SocketAddr], deadline: Instant) -
         return exchange(stream, target, &line, deadline).await;
     }
     let name = ServerName::try_from(target.url.host.clone()).map_err(|error| error.to_string())?;
-    let connector = tokio_rustls::TlsConnector::from(tls::trusting()?);
+    let mut config = common_tls::trusting().map_err(|error| error.to_string())?;
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let shaken_hands = timeout_at(deadline, connector.connect(name, stream))
         .await
         .map_err(late)?;
     let stream = shaken_hands.map_err(|error| shaken(&error))?;
-    if stream.get_ref().1.alpn_protocol() != Some(tls::HTTP2) {
+    if stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
         return exchange(stream, target, &line, deadline).await;
     }
     let mut builder = http2::Builder::new(TokioExecutor::new());

@@ -5,7 +5,6 @@ mod headed;
 mod http;
 mod names;
 mod places;
-mod tls;
 mod url;
 
 use std::net::IpAddr;

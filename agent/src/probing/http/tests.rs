@@ -1,6 +1,6 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
@@ -218,7 +218,7 @@ async fn a_server_that_speaks_http2_alone_is_asked_in_that() {
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
-    config.alpn_protocols = vec![tls::HTTP2.to_vec()];
+    config.alpn_protocols = vec![HTTP2.to_vec()];
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let serving = async move {

@@ -9,10 +9,7 @@ use http::header::{
     UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
 use super::links::Place;
@@ -166,58 +163,10 @@ pub(super) fn switched(headers: &HeaderMap) -> HeaderMap {
     all
 }
 
-/// TLS to a pod, whose certificate nobody vouches for.
+/// TLS to a pod. The way to it is the agent's; its certificate would prove nothing more.
 pub(super) async fn secure(stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
+    let config = common_tls::trusting().map_err(io::Error::other)?;
     let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
     Ok(Box::new(stream))
-}
-
-/// The way to the pod is the agent's; its certificate would prove nothing more.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

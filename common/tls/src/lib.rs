@@ -1,0 +1,99 @@
+//! TLS towards servers of others: by ring, and with P-521 beside it, which Go's TLS has and ring has not.
+//!
+//! - [`provider`]: for clients that check certificates
+//! - [`trusting`]: for those that ask whether a server answers, not who it is
+
+mod p521;
+
+use std::sync::{Arc, LazyLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
+
+/// Keys and signatures of ring's, then those of P-521.
+pub fn provider() -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    provider.kx_groups.push(&p521::Secp521r1);
+    provider.signature_verification_algorithms = *ALGORITHMS;
+    provider
+}
+
+type Algorithm = &'static dyn SignatureVerificationAlgorithm;
+
+/// In TLS 1.2 a scheme names the hash alone: a key of P-521 may sign by each.
+static ALGORITHMS: LazyLock<WebPkiSupportedAlgorithms> = LazyLock::new(|| {
+    let known = ring::default_provider().signature_verification_algorithms;
+    let more = [
+        (SignatureScheme::ECDSA_NISTP256_SHA256, p521::ECDSA_SHA256),
+        (SignatureScheme::ECDSA_NISTP384_SHA384, p521::ECDSA_SHA384),
+        (SignatureScheme::ECDSA_NISTP521_SHA512, p521::ECDSA_SHA512),
+    ];
+    let mut all: Vec<Algorithm> = known.all.to_vec();
+    let mut mapping: Vec<(SignatureScheme, Vec<Algorithm>)> = Vec::new();
+    mapping.extend(known.mapping.iter().map(|(scheme, by)| (*scheme, by.to_vec())));
+    for (scheme, algorithm) in more {
+        all.push(algorithm);
+        match mapping.iter_mut().find(|(known, _)| *known == scheme) {
+            Some((_, by)) => by.push(algorithm),
+            None => mapping.push((scheme, vec![algorithm])),
+        }
+    }
+    let mapping = mapping.into_iter().map(|(scheme, by)| (scheme, &*by.leak()));
+    WebPkiSupportedAlgorithms {
+        all: all.leak(),
+        mapping: mapping.collect::<Vec<_>>().leak(),
+    }
+});
+
+/// A client that takes every certificate, as Go's with `InsecureSkipVerify`.
+///
+/// # Errors
+/// When the provider has no suite for a version of TLS.
+pub fn trusting() -> Result<ClientConfig, Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider())).with_safe_default_protocol_versions()?;
+    let builder = builder
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate));
+    Ok(builder.with_no_client_auth())
+}
+
+/// Checks nothing: a signature by a key that nobody vouches for proves nothing.
+#[derive(Debug)]
+struct AnyCertificate;
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ALGORITHMS.supported_schemes()
+    }
+}

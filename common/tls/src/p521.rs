@@ -1,0 +1,107 @@
+//! The curve P-521 for rustls: exchange of keys, and signatures of certificates and handshakes.
+
+use p521::PublicKey;
+use p521::ecdh::EphemeralSecret;
+use p521::ecdsa::signature::hazmat::PrehashVerifier as _;
+use p521::ecdsa::{Signature, VerifyingKey};
+use p521::elliptic_curve::rand_core::OsRng;
+use p521::elliptic_curve::sec1::ToEncodedPoint as _;
+use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
+use rustls::ffdhe_groups::FfdheGroup;
+use rustls::{Error, NamedGroup, PeerMisbehaved};
+use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm, alg_id};
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
+
+/// Bytes of a number of the curve's.
+const NUMBER: usize = 66;
+/// First byte of a point that is not compressed, the one form that TLS knows.
+const UNCOMPRESSED: u8 = 4;
+
+/// The exchange of keys.
+#[derive(Debug)]
+pub(crate) struct Secp521r1;
+
+struct Exchange {
+    secret: EphemeralSecret,
+    public: Vec<u8>,
+}
+
+impl SupportedKxGroup for Secp521r1 {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        let secret = EphemeralSecret::random(&mut OsRng);
+        let public = secret.public_key().to_encoded_point(false).as_bytes().to_vec();
+        Ok(Box::new(Exchange { secret, public }))
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::secp521r1
+    }
+}
+
+impl ActiveKeyExchange for Exchange {
+    fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        let point = Some(peer).filter(|peer| peer.first() == Some(&UNCOMPRESSED));
+        // Also checks that it is on the curve.
+        let key = point.and_then(|point| PublicKey::from_sec1_bytes(point).ok());
+        let key = key.ok_or(PeerMisbehaved::InvalidKeyShare)?;
+        let shared = self.secret.diffie_hellman(&key);
+        Ok(SharedSecret::from(shared.raw_secret_bytes().as_slice()))
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn group(&self) -> NamedGroup {
+        NamedGroup::secp521r1
+    }
+}
+
+/// Signatures by keys of the curve, by the hash of what is signed.
+#[derive(Debug)]
+pub(crate) struct Ecdsa {
+    identifier: AlgorithmIdentifier,
+    hash: fn(&[u8]) -> Vec<u8>,
+}
+
+pub(crate) const ECDSA_SHA256: &Ecdsa = &Ecdsa {
+    identifier: alg_id::ECDSA_SHA256,
+    hash: |message| Sha256::digest(message).to_vec(),
+};
+pub(crate) const ECDSA_SHA384: &Ecdsa = &Ecdsa {
+    identifier: alg_id::ECDSA_SHA384,
+    hash: |message| Sha384::digest(message).to_vec(),
+};
+pub(crate) const ECDSA_SHA512: &Ecdsa = &Ecdsa {
+    identifier: alg_id::ECDSA_SHA512,
+    hash: |message| Sha512::digest(message).to_vec(),
+};
+
+impl SignatureVerificationAlgorithm for Ecdsa {
+    fn verify_signature(&self, key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
+        let key = VerifyingKey::from_sec1_bytes(key).map_err(|_invalid| InvalidSignature)?;
+        let signature = Signature::from_der(signature).map_err(|_invalid| InvalidSignature)?;
+        // As a number of the curve's: the library refuses hashes that are less than half as long.
+        let hash = (self.hash)(message);
+        let mut number = vec![0; NUMBER.saturating_sub(hash.len())];
+        number.extend(hash);
+        let verified = key.verify_prehash(&number, &signature);
+        verified.map_err(|_invalid| InvalidSignature)
+    }
+
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::ECDSA_P521
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        self.identifier
+    }
+}
