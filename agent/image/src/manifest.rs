@@ -216,7 +216,7 @@ impl Descriptor {
         name.or_else(|| self.tag().filter(|name| name.contains([':', '/'])))
     }
 
-    /// What archives carry where a layout has several images: a tag, or a name.
+    /// The `ref.name` of a layout with several images: a tag, or a name.
     pub(crate) fn tag(&self) -> Option<&str> {
         let tag = self.annotations.get("org.opencontainers.image.ref.name");
         tag.map(String::as_str)

@@ -1,7 +1,7 @@
-//! Redirects of registries and of those who make their tokens, and where neither may have this machine ask.
+//! Redirects of registries and token servers, and the addresses that neither may send this machine to (SSRF).
 //!
-//! containerd follows wherever they lead. From inside a node that is also to its own services and to those that a cloud keeps at
-//! link-local addresses, for whoever may say which registry an image comes from.
+//! containerd follows every redirect. A user who names a registry could so have the node ask its own loopback services, or a
+//! cloud's metadata server.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -28,13 +28,13 @@ pub enum RedirectError {
     Place(String, String),
 }
 
-/// Where clouds keep their metadata, but for the link-local addresses.
+/// Addresses of clouds' metadata servers that are not link-local.
 const METADATA: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Whom a registry may have this machine ask: itself, whatever its address is, and others.
+/// Hosts that a registry may send this machine to: itself at any address, others at public or private ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
     /// The registry's name, in small letters.

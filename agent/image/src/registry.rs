@@ -292,8 +292,8 @@ fn retry_after(response: &Response) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Whether what answers plain HTTP on this machine speaks TLS: it says that the request is bad, as TLS servers do, or answers with
-/// something else than HTTP; or nobody listens where plain HTTP has its place.
+/// Recognizes a TLS server from its answer to plain HTTP: 400 without a document, as Go's and nginx have it, or no HTTP at all; or
+/// nobody listens at port 80.
 fn wants_tls(sent: &reqwest::Result<Response>, address: &str) -> bool {
     let error = match sent {
         Ok(response) => {

@@ -1,4 +1,4 @@
-//! A connection whose request has a head of our own.
+//! A connection that sends a prepared request head in place of hyper's.
 
 use std::io;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Sends its own head in the place of all that is written: of a request without a body that is the head.
+/// Stream whose writes are replaced by `head`: a request without a body writes nothing but its head.
 pub(super) struct Headed<S> {
     stream: S,
     head: Bytes,

@@ -32,7 +32,7 @@ const REQUESTS: usize = 10;
 /// Headers of an answer, and their bytes: Go takes ten times as much, which a hundred pods at once could ask an agent to hold.
 const HEADERS: usize = 4096;
 const HEADER_BYTES: u32 = 1 << 20;
-/// What a server chooses that wants HTTP/2.
+/// ALPN protocol of HTTP/2.
 const HTTP2: &[u8] = b"h2";
 const LATE: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
 const LATE_BODY: &str = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
@@ -67,7 +67,7 @@ pub(crate) struct Answer {
     location: Option<String>,
 }
 
-/// Nothing came back.
+/// A request that got no response: its URL and the error, as Go's `url.Error`.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
     url: String,
@@ -371,7 +371,7 @@ async fn read(mut body: Incoming, line: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// What Go says of a connection that broke off or was not understood.
+/// Go's text for a connection error.
 fn told(error: &hyper::Error, line: &str) -> String {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
     match cause {

@@ -91,7 +91,7 @@ async fn way_by(lookups: &Lookups, pod: &str, address: &str, patience: Duration)
     }))
 }
 
-/// What is said of a host whose addresses were not found.
+/// Go's text for a failed lookup.
 pub(super) fn unknown(host: &str, error: &io::Error) -> String {
     let why = if error.kind() == io::ErrorKind::TimedOut {
         "i/o timeout"

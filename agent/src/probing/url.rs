@@ -19,14 +19,14 @@ pub(super) struct Url {
     query: Option<String>,
 }
 
-/// Where a `Location` leads.
+/// Target of a `Location` header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Led {
-    /// To the same host.
+    /// A URL on the same host.
     Here(Url),
-    /// To another one.
+    /// Another host.
     Away,
-    /// To what no client of HTTP can ask: the address that Go names, and what it says of it.
+    /// No URL of HTTP: the URL that Go's error names, and its text.
     Astray(String, String),
 }
 
@@ -129,7 +129,7 @@ impl fmt::Display for Url {
 }
 
 impl Parts {
-    /// Nothing for what Go cannot parse, and for what has a scheme and no slash.
+    /// Parses a URL or a reference; `None` where Go fails, and for opaque URLs (`mailto:x`).
     fn read(text: &str) -> Option<Self> {
         let (text, fragment) = text.split_once('#').unwrap_or((text, ""));
         unescape(fragment)?;
@@ -220,7 +220,7 @@ fn resolve(base: &str, reference: &str) -> String {
     format!("/{}{end}", kept.join("/"))
 }
 
-/// Whether a path that is given encoded may have this byte (`validEncoded`).
+/// Bytes that an encoded path may have (`validEncoded`).
 fn is_valid(byte: u8) -> bool {
     !must_escape(byte) || b"!'()*[]%".contains(&byte)
 }
@@ -241,7 +241,7 @@ fn escape(path: &[u8]) -> String {
     escaped
 }
 
-/// Nothing where a percent sign has not two hexadecimal digits behind it.
+/// Undoes percent encoding; `None` for a malformed escape.
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

@@ -12,7 +12,7 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
 
-/// Keys and signatures of ring's, then those of P-521.
+/// Crypto provider of ring, extended by P-521.
 pub fn provider() -> CryptoProvider {
     let mut provider = ring::default_provider();
     provider.kx_groups.push(&p521::Secp521r1);
@@ -59,7 +59,7 @@ pub fn trusting() -> Result<ClientConfig, Error> {
     Ok(builder.with_no_client_auth())
 }
 
-/// Checks nothing: a signature by a key that nobody vouches for proves nothing.
+/// Verifier that accepts everything: a handshake signature by an unverified key proves nothing.
 #[derive(Debug)]
 struct AnyCertificate;
 

@@ -25,7 +25,7 @@ pub fn segments(path: &str) -> Result<Vec<String>, Failure> {
     Ok(segments)
 }
 
-/// Whether what follows is another server's path.
+/// True behind `nodes/NAME/proxy` and `namespaces/NAME/RESOURCE/NAME/proxy`: the rest is another server's path.
 fn is_behind_proxy(segments: &[String]) -> bool {
     let words = || segments.iter().map(String::as_str);
     let at = |index| words().nth(index).unwrap_or_default();

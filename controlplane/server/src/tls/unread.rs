@@ -23,7 +23,7 @@ const SHORT: usize = 256 << 10;
 /// The time for them: the client is waiting for its answer.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Where a body comes back to that was dropped before its end.
+/// Receives a request body that its handler dropped before the end.
 #[derive(Clone, Default)]
 pub(super) struct Unread(Arc<Mutex<Option<Rest>>>);
 
@@ -65,7 +65,7 @@ impl Unread {
     }
 }
 
-/// Whether a body ends soon.
+/// Reads a body to its end; false when it is longer than [`SHORT`] or broken.
 async fn drain(mut body: Incoming) -> bool {
     let mut read = 0;
     while let Some(frame) = body.frame().await {

@@ -129,7 +129,7 @@ fn stored(context: &Context) -> Result<&'static Registration, Failure> {
     api::find("", "v1", context.registration.plural).ok_or(Failure::NoSuchResource)
 }
 
-/// What the agents say, by node. Who does not answer is missing, and who is known to be away is not waited for.
+/// Measures by node. Agents that do not answer are missing; those of nodes that are not heard of are not asked.
 async fn measure(context: &Context, subject: Subject, known: &[Known]) -> BTreeMap<String, Measures> {
     let nodes: BTreeSet<&str> = known.iter().filter_map(|known| known.node(subject)).collect();
     let asked: Vec<_> = nodes
@@ -150,7 +150,7 @@ async fn measure(context: &Context, subject: Subject, known: &[Known]) -> BTreeM
     answers
 }
 
-/// Whether a node's agent has told of itself of late.
+/// True unless the node's Ready condition is Unknown.
 fn is_there(context: &Context, node: &str) -> bool {
     let key = Key::new("", "nodes", "", node).ok();
     let entry = key.and_then(|key| context.store().get(&key));

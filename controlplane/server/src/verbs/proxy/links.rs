@@ -58,7 +58,7 @@ const RAW: [&str; 9] = [
     "title",
 ];
 
-/// Where a back end is, from inside and from outside.
+/// Base of a back end's URLs, seen from inside and from outside.
 pub(super) struct Place {
     /// The path up to the back end's own.
     prefix: String,
@@ -94,7 +94,7 @@ impl Place {
         };
     }
 
-    /// Where a link leads from outside; nothing for one that stays as it is.
+    /// Rewrites one URL to lead through the proxy (`rewriteURL`); `None` keeps it.
     pub(super) fn relocated(&self, link: &str) -> Option<String> {
         let named = link.strip_prefix("http:").or_else(|| link.strip_prefix("https:"));
         let (host, path) = match named.unwrap_or(link).strip_prefix("//") {
