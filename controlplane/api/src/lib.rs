@@ -23,6 +23,7 @@ pub mod protobuf;
 pub mod quantity;
 pub mod quota;
 pub mod registration;
+pub mod schedule;
 pub mod schema;
 pub mod selector;
 pub mod strategy;

@@ -5,7 +5,6 @@ pub(crate) mod annotations;
 pub(crate) mod apparmor;
 mod container;
 pub(crate) mod counts;
-pub(crate) mod cron;
 mod dns;
 mod ephemeral;
 mod field_ref;

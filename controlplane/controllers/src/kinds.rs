@@ -13,6 +13,7 @@ use controlplane_plan::{
 use k8s_openapi::{
     api::{
         apps::v1::ReplicaSet,
+        batch::v1::Job,
         core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -101,6 +102,18 @@ impl Cached for Pod {
 }
 
 impl Cached for ReplicaSet {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        vec![owner_entry(&self.metadata)]
+    }
+}
+
+impl Cached for Job {
     type Pool = ();
 
     fn trim(&mut self) {

@@ -13,11 +13,11 @@ use crate::{
     accounts::{self, RootCertificates, TokenSecrets},
     aggregation,
     cache::Key,
-    certificates, deployments, disruption,
+    certificates, cron_jobs, deployments, disruption,
     driver::{self, Context, Controller},
     endpoints, ephemeral,
     events::{self, Recorder},
-    garbage,
+    garbage, jobs,
     kinds::Caches,
     namespaces, nodes,
     protection::{self, Guard},
@@ -75,6 +75,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     let mut writing = JoinSet::new();
     writing.spawn(writer.run(components(clients, options.version)));
 
+    setup.workloads(&caches);
     setup.controllers(&caches);
     setup.workers(&caches);
     setup.credentials(&caches);
@@ -95,8 +96,8 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
 }
 
 impl Setup<'_> {
-    /// The table of controllers that are a plan: service account, what wakes which keys, the plan.
-    fn controllers(&mut self, caches: &Arc<Caches>) {
+    /// The table of workloads: service account, what wakes which keys, the plan.
+    fn workloads(&mut self, caches: &Arc<Caches>) {
         self.add(
             "deployment-controller",
             deployments::listen(caches),
@@ -109,6 +110,19 @@ impl Setup<'_> {
         );
         let queue = replica_sets::listen_to_elders(caches);
         self.add("replication-controller", queue, replica_sets::ReplicationControllers);
+        self.add("job-controller", jobs::listen(caches), jobs::Jobs::new);
+        self.add("job-controller", jobs::listen_orphans(caches), jobs::Orphans);
+        let queue = jobs::listen_ended(caches);
+        self.add("ttl-after-finished-controller", queue, jobs::Ended);
+        self.add(
+            "cronjob-controller",
+            cron_jobs::listen(caches),
+            cron_jobs::CronJobs::new,
+        );
+    }
+
+    /// The table of the other controllers that are a plan.
+    fn controllers(&mut self, caches: &Arc<Caches>) {
         self.add(
             "clusterrole-aggregation-controller",
             aggregation::listen(caches),

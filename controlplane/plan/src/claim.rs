@@ -1,4 +1,5 @@
-//! Which objects a controller manages: adopt what matches and has no manager, release what no longer matches.
+//! Which objects a controller manages: adopt what matches and has no manager, release what no
+//! longer matches.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use serde_json::json;
@@ -25,6 +26,18 @@ pub fn claim<'a, K: Object>(
     resource: Resource,
     candidates: impl IntoIterator<Item = &'a K>,
 ) -> Claim<'a, K> {
+    claim_with(owner, owner_deleted, selector, resource, candidates, None)
+}
+
+/// Like [`claim`]; what is adopted gets the finalizer, what is released loses it.
+pub fn claim_with<'a, K: Object>(
+    owner: &Target,
+    owner_deleted: bool,
+    selector: &LabelSelector,
+    resource: Resource,
+    candidates: impl IntoIterator<Item = &'a K>,
+    finalizer: Option<&str>,
+) -> Claim<'a, K> {
     let mut claim = Claim {
         owned: Vec::new(),
         steps: Vec::new(),
@@ -36,37 +49,51 @@ pub fn claim<'a, K: Object>(
             Some(controller) if controller.uid != owner.uid => {}
             Some(_) if matching => claim.owned.push(object),
             Some(_) if owner_deleted => {}
-            Some(_) => claim.steps.push(release(owner, resource, object)),
+            Some(_) => claim.steps.push(transfer(owner, resource, object, finalizer, false)),
             None if !matching || owner_deleted || metadata.is_deleting() => {}
-            None => claim.steps.push(adopt(owner, resource, object)),
+            None => claim.steps.push(transfer(owner, resource, object, finalizer, true)),
         }
     }
     claim
 }
 
-fn adopt<K: Object>(owner: &Target, resource: Resource, object: &K) -> Step {
-    let mut owners: Vec<OwnerReference> = object.meta().owners().to_vec();
-    owners.retain(|other| other.uid != owner.uid);
-    owners.push(controlled_by(owner));
-    owners_patch(resource, object, &json!(owners))
-}
-
-fn release<K: Object>(owner: &Target, resource: Resource, object: &K) -> Step {
-    let mut owners: Vec<OwnerReference> = object.meta().owners().to_vec();
-    owners.retain(|other| other.uid != owner.uid);
-    owners_patch(resource, object, &json!(owners))
-}
-
-/// Replaces the owner references of exactly this revision of the object.
-pub fn owners_patch<K: Object>(resource: Resource, object: &K, owners: &serde_json::Value) -> Step {
+/// Adopts or releases.
+fn transfer<K: Object>(owner: &Target, resource: Resource, object: &K, finalizer: Option<&str>, adopts: bool) -> Step {
     let metadata = object.meta();
+    let mut owners: Vec<OwnerReference> = metadata.owners().to_vec();
+    owners.retain(|other| other.uid != owner.uid);
+    owners.extend(adopts.then(|| controlled_by(owner)));
+    let held = finalizer.map(|finalizer| {
+        let others = metadata
+            .finalizers()
+            .iter()
+            .map(String::as_str)
+            .filter(|held| *held != finalizer);
+        others.chain(adopts.then_some(finalizer)).collect::<Vec<_>>()
+    });
+    owners_patch(resource, object, &json!(owners), held.as_deref())
+}
+
+/// Replaces the owner references, and the finalizers if they are given, of exactly this revision of
+/// the object.
+fn owners_patch<K: Object>(
+    resource: Resource,
+    object: &K,
+    owners: &serde_json::Value,
+    finalizers: Option<&[&str]>,
+) -> Step {
+    let metadata = object.meta();
+    let mut changes = json!({
+        "uid": metadata.uid(), "resourceVersion": metadata.resource_version(), "ownerReferences": owners,
+    });
+    if let (Some(finalizers), Some(changes)) = (finalizers, changes.as_object_mut()) {
+        changes.insert("finalizers".to_owned(), json!(finalizers));
+    }
     Step::Patch {
         target: target(resource, object),
         subresource: None,
         kind: PatchKind::Merge,
-        body: Box::new(json!({ "metadata": {
-            "uid": metadata.uid(), "resourceVersion": metadata.resource_version(), "ownerReferences": owners,
-        }})),
+        body: Box::new(json!({ "metadata": changes })),
         outcome: Outcome::default(),
     }
 }

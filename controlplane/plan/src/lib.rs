@@ -6,10 +6,12 @@
 pub mod aggregation;
 pub mod certificates;
 pub mod claim;
+pub mod cron_job;
 mod departure;
 pub mod disruption;
 pub mod endpoints;
 pub mod garbage;
+pub mod job;
 pub mod leftovers;
 pub mod namespaces;
 pub mod node_health;

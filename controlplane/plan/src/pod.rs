@@ -1,6 +1,7 @@
 //! A pod as plans see it: what they read and no more. A cluster has many pods, and most of them are alike: what those of
 //! one template share is kept once.
 
+mod attempt;
 mod pool;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use k8s_openapi::{
 };
 use serde::Deserialize;
 
-pub use self::pool::Pool;
+pub use self::{attempt::Attempt, pool::Pool};
 use crate::objects::{Map, Meta, Object, revision_of};
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -31,6 +32,8 @@ pub struct Pod {
     pub node: Arc<str>,
     /// What its node says of it.
     pub status: Status,
+    /// What a Job reads of it, if it is a Job's.
+    pub attempt: Option<Box<Attempt>>,
 }
 
 /// Metadata, of pods and of other objects of which no more is read.
@@ -122,6 +125,7 @@ impl Metadata {
 
 impl From<Whole> for Pod {
     fn from(whole: Whole) -> Self {
+        let attempt = Attempt::of(&whole);
         let told = whole.spec.as_ref().zip(whole.status.as_ref());
         let told = told.and_then(|(spec, status)| api::pod::as_told(spec, status));
         let mut spec = told.or(whole.spec);
@@ -131,6 +135,7 @@ impl From<Whole> for Pod {
             spec: spec.map(|spec| Arc::new(trimmed(spec))),
             node: node.into(),
             status: whole.status.map(Status::from).unwrap_or_default(),
+            attempt,
         }
     }
 }

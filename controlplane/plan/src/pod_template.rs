@@ -13,7 +13,8 @@ use crate::{
     step::{Note, Outcome, PODS, Severity, Step, Target},
 };
 
-/// A pod of the template that `owner` controls, with a generated name: the owner's and five random letters.
+/// A pod of the template that `owner` controls, with a generated name: the owner's and five random
+/// letters.
 pub fn pod(owner: &Target, template: &PodTemplateSpec) -> Whole {
     let metadata = template.metadata.clone().unwrap_or_default();
     Whole {

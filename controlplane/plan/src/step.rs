@@ -4,8 +4,8 @@ use std::{fmt, time::Duration};
 
 use api::kind::{Kind, Scope, Scoped};
 use k8s_openapi::api::{
-    apps, authorization, certificates, coordination, core, core::v1::ObjectReference, discovery, networking, policy,
-    rbac, storage,
+    apps, authorization, batch, certificates, coordination, core, core::v1::ObjectReference, discovery, networking,
+    policy, rbac, storage,
 };
 use serde_json::Value;
 
@@ -59,11 +59,13 @@ resources! {
     CLAIMS = core::v1::PersistentVolumeClaim;
     CLUSTER_ROLES = rbac::v1::ClusterRole;
     CONFIG_MAPS = core::v1::ConfigMap;
+    CRON_JOBS = batch::v1::CronJob;
     DEPLOYMENTS = apps::v1::Deployment;
     DISRUPTION_BUDGETS = policy::v1::PodDisruptionBudget;
     ENDPOINTS = core::v1::Endpoints;
     ENDPOINT_SLICES = discovery::v1::EndpointSlice;
     EVENTS = core::v1::Event;
+    JOBS = batch::v1::Job;
     LEASES = coordination::v1::Lease;
     NAMESPACES = core::v1::Namespace;
     NODES = core::v1::Node;

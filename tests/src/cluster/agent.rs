@@ -1,11 +1,12 @@
 //! A node: the real agent over the simulated runtime, network and images.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use agent::images::{Failure, Sim, Source};
 use agent::{Config, Parts};
 use futures::future::BoxFuture;
+use runtime::Behaviour;
 use tokio_util::sync::CancellationToken;
 
 /// Runs one node until `cancel`.
@@ -34,7 +35,7 @@ pub(super) async fn run(
     };
     let parts = Parts {
         client,
-        runtime: Arc::new(runtime::Sim::new()),
+        runtime: Arc::new(machine()),
         network: Arc::new(network::Sim::new()),
         images: Arc::new(Stumbling::default()),
         clock,
@@ -48,6 +49,20 @@ pub(super) async fn run(
     };
     let Err(error) = Box::pin(agent::run(context, events, cancel, || {})).await;
     tracing::debug!(node = name, %error, "the agent ended");
+}
+
+/// A runtime in which containers called `works` end well after two seconds, and those called `fails` do not after one.
+fn machine() -> runtime::Sim {
+    let machine = runtime::Sim::new();
+    for (name, seconds, exit_code) in [("works", 2, 0), ("fails", 1, 3)] {
+        let behaviour = Behaviour {
+            runs_for: Some(Duration::from_secs(seconds)),
+            exit_code,
+            ..Behaviour::default()
+        };
+        machine.behave(name, behaviour);
+    }
+    machine
 }
 
 /// How often an image that stumbles does so.

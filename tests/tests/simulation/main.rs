@@ -4,6 +4,7 @@
 
 mod belongings;
 mod rejections;
+mod jobs;
 
 use serde_json::{Value, json};
 use tests::cluster::{Bounds, Cluster, check_history};

@@ -6,8 +6,9 @@ use super::job;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::text;
+use crate::schedule::Schedule;
 use crate::table::{age_column, containers, selector_or_none, since, truth};
-use crate::validation::{cron, non_negative, one_of, required, time_zone};
+use crate::validation::{non_negative, one_of, required, time_zone};
 use crate::warnings;
 
 impl Kind for CronJob {
@@ -105,8 +106,8 @@ fn unfit(job: &CronJob, old: Option<&CronJob>) -> Vec<Invalid> {
         if spec.schedule.contains("TZ") {
             let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
             errors.push(Invalid::value("spec.schedule", &spec.schedule, detail));
-        } else if let Some(problem) = cron::problem(&spec.schedule) {
-            errors.push(Invalid::value("spec.schedule", &spec.schedule, problem));
+        } else if let Err(problem) = Schedule::parse(&spec.schedule) {
+            errors.push(Invalid::value("spec.schedule", &spec.schedule, problem.to_string()));
         }
     }
     let policies = ["Allow", "Forbid", "Replace"];

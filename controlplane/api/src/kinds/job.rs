@@ -1,15 +1,17 @@
 //! Job: pods that run to their end.
 
 mod rules;
+mod selector;
 mod status;
+mod update;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
+pub use self::selector::{CONTROLLER_UID, JOB_NAME};
 use crate::invalid::Invalid;
 use crate::kind::{Column, Dependents, Field, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
@@ -62,7 +64,7 @@ impl Kind for Job {
         let name = self.metadata.name.clone().unwrap_or_default();
         let spec = self.spec.get_or_insert_default();
         if spec.manual_selector != Some(true) && !uid.is_empty() {
-            generate_selector(spec, &name, &uid);
+            selector::generate(spec, &name, &uid);
         }
         label(&mut self.metadata, spec);
     }
@@ -88,7 +90,8 @@ impl Kind for Job {
 
     fn validate(&self) -> Vec<Invalid> {
         let spec = self.spec.clone().unwrap_or_default();
-        let mut errors = validate_spec(&spec, None, "spec");
+        let mut errors = selector::validate(&self.metadata, &spec);
+        errors.extend(validate_spec(&spec, None, "spec"));
         errors.extend(unfit_host_name(&self.metadata, &spec));
         let selector = LabelSelector::of(spec.selector.as_ref());
         let labels = spec
@@ -120,12 +123,12 @@ impl Kind for Job {
             errors.push(Invalid::value("spec.completions", completions, detail));
         }
         immutable(&mut errors, "spec.selector", &new.selector, &spec.selector);
-        let template = if spec.suspend == Some(true) && of_status(old, |status| status.start_time.clone()).is_none() {
-            with_directives(&spec.template, &new.template)
+        if update::may_change_template(old, spec) {
+            let allowed = update::with_directives(spec.template.spec.as_ref(), new.template.spec.as_ref());
+            immutable(&mut errors, "spec.template.spec", &new.template.spec, &allowed);
         } else {
-            spec.template.clone()
-        };
-        immutable(&mut errors, "spec.template", &new.template, &template);
+            immutable(&mut errors, "spec.template", &new.template, &spec.template);
+        }
         immutable(
             &mut errors,
             "spec.completionMode",
@@ -151,11 +154,6 @@ impl Kind for Job {
     }
 }
 
-/// The label by which a job's pods are found: the job's uid.
-pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
-/// The label with the job's name.
-pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
-
 /// A job without labels has those of its template.
 fn label(metadata: &mut ObjectMeta, spec: &JobSpec) {
     let labels = spec.template.metadata.as_ref().and_then(|own| own.labels.as_ref());
@@ -164,30 +162,6 @@ fn label(metadata: &mut ObjectMeta, spec: &JobSpec) {
     {
         metadata.labels = Some(labels.clone());
     }
-}
-
-/// Lets the job select its own pods and no others, unless labels that contradict were given: validation refuses those.
-fn generate_selector(spec: &mut JobSpec, name: &str, uid: &str) {
-    let labels = spec
-        .template
-        .metadata
-        .get_or_insert_default()
-        .labels
-        .get_or_insert_default();
-    for (key, old_key, value) in [(JOB_NAME, "job-name", name), (CONTROLLER_UID, "controller-uid", uid)] {
-        if !labels.contains_key(key) {
-            labels.insert(key.to_owned(), value.to_owned());
-            labels.insert(old_key.to_owned(), value.to_owned());
-        }
-    }
-    let selected = spec
-        .selector
-        .get_or_insert_default()
-        .match_labels
-        .get_or_insert_default();
-    selected
-        .entry(CONTROLLER_UID.to_owned())
-        .or_insert_with(|| uid.to_owned());
 }
 
 fn set_spec_defaults(spec: &mut JobSpec) {
@@ -277,19 +251,6 @@ fn duration(job: &Job, now: Timestamp) -> String {
     };
     let end = of_status(job, |status| status.completion_time.clone());
     age(end.map_or(now, |end| end.0), start.0)
-}
-
-/// The old template with what a suspended job may still change: where its pods go, and their labels.
-fn with_directives(old: &PodTemplateSpec, new: &PodTemplateSpec) -> PodTemplateSpec {
-    let mut template = old.clone();
-    template.metadata.clone_from(&new.metadata);
-    if let (Some(spec), Some(new)) = (&mut template.spec, &new.spec) {
-        spec.node_selector.clone_from(&new.node_selector);
-        spec.affinity.clone_from(&new.affinity);
-        spec.tolerations.clone_from(&new.tolerations);
-        spec.scheduling_gates.clone_from(&new.scheduling_gates);
-    }
-    template
 }
 
 /// What a job's spec cannot say where it is a template: each job's selector is its own.

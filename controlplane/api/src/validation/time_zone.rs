@@ -1,9 +1,6 @@
 //! Names of time zones.
 
-use crate::invalid::Invalid;
-
-/// Those of the IANA database, version 2025b, links included.
-static ZONES: &str = include_str!("../../schema/time_zones.txt");
+use crate::{invalid::Invalid, schedule::time_zone};
 
 /// What is wrong with the name of a time zone.
 pub(crate) fn validate(zone: &str, field: &str) -> Vec<Invalid> {
@@ -16,7 +13,7 @@ pub(crate) fn validate(zone: &str, field: &str) -> Vec<Invalid> {
         let detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
         errors.push(Invalid::value(field, zone, detail));
     }
-    if zone != "Local" && !ZONES.lines().any(|known| known == zone) {
+    if zone != "Local" && time_zone(zone).is_none() {
         errors.push(Invalid::value(field, zone, format!("unknown time zone {zone}")));
     }
     errors

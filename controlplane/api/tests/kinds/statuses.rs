@@ -201,7 +201,7 @@ fn jobs_end_once_and_whole() {
         job(json!({"startTime": "2026-01-01T00:00:01Z", "completionTime": time, "failedIndexes": "1"})),
         [
             "status.completionTime: Invalid value: \"2026-01-01T00:00:00Z\": cannot set completionTime when there is no Complete=True condition",
-            "status.completionTime: Invalid value: \"2026-01-01T00:00:00Z\": completionTime cannot be set before startTime",
+            "status.completionTime: Invalid value: \"2026-01-01T00:00:00Z\": must be equal to or after `startTime`",
             "status.failedIndexes: Invalid value: \"1\": cannot set non-null failedIndexes when backoffLimitPerIndex is null",
         ]
     );
@@ -215,7 +215,7 @@ fn jobs_end_once_and_whole() {
         ),
         [
             "status.succeeded: Invalid value: 1: cannot decrease the succeeded counter",
-            "status.startTime: Required value: startTime cannot be removed for unsuspended job",
+            "status.startTime: Invalid value: null: field is immutable for unsuspended job once set",
         ]
     );
     let ended = json!({ "status": whole });

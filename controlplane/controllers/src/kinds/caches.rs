@@ -1,7 +1,8 @@
 //! The table of caches: one cache of each kind that is stored.
 //!
-//! A kind of which plans read more than metadata is a line in [`cached!`]. Every other stored kind is kept as [`Partial`],
-//! for the garbage collector. The line alone makes the field, the watch, and all that goes over every cache.
+//! A kind of which plans read more than metadata is a line in [`cached!`]. Every other stored kind
+//! is kept as [`Partial`], for the garbage collector. The line alone makes the field, the watch,
+//! and all that goes over every cache.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,6 +16,7 @@ use controlplane_plan::{
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
+    batch::v1::{CronJob, Job},
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
     discovery::v1::EndpointSlice,
@@ -31,8 +33,9 @@ use crate::{
     reflector,
 };
 
-/// Makes [`Caches`] of rows `field: type = resource`. A type under `plain` is only rid of metadata that nobody reads; one
-/// under `own` has an `impl Cached` that says what is kept, shared and indexed.
+/// Makes [`Caches`] of rows `field: type = resource`. A type under `plain` is only rid of metadata
+/// that nobody reads; one under `own` has an `impl Cached` that says what is kept, shared and
+/// indexed.
 macro_rules! cached {
     (
         plain { $($plain:ident: $kind:ty = $named:ident,)* }
@@ -76,6 +79,7 @@ cached! {
     plain {
         budgets: PodDisruptionBudget = DISRUPTION_BUDGETS,
         cluster_roles: ClusterRole = CLUSTER_ROLES,
+        cron_jobs: CronJob = CRON_JOBS,
         deployments: Deployment = DEPLOYMENTS,
         endpoint_slices: EndpointSlice = ENDPOINT_SLICES,
         endpoints: Endpoints = ENDPOINTS,
@@ -90,6 +94,7 @@ cached! {
         addresses: Partial = ADDRESSES,
         claims: PersistentVolumeClaim = CLAIMS,
         config_maps: Contents = CONFIG_MAPS,
+        jobs: Job = JOBS,
         nodes: Node = NODES,
         pods: Pod = PODS,
         replica_sets: ReplicaSet = REPLICA_SETS,
@@ -107,7 +112,8 @@ fn typed<K: Cached>(all: &mut BTreeMap<Resource, Arc<dyn AnyCache>>, resource: R
     cache
 }
 
-/// What became of an object, whatever its kind: the uid of the one before, and the one that is there now.
+/// A change of an object of any kind: the uid of the one before, and the one that is
+/// there now.
 pub(crate) struct Turn<'a> {
     pub(crate) old: Option<&'a str>,
     pub(crate) new: Option<Arc<dyn Whatever>>,
@@ -174,7 +180,7 @@ impl Caches {
         self.all.get(resource).map(Arc::as_ref)
     }
 
-    /// What fills each cache until `cancel`.
+    /// Futures that fill each cache until `cancel`.
     pub(crate) fn reflect_all(
         &self,
         client: &kube::Client,

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::has_condition;
 use crate::invalid::{Invalid, InvalidKind};
-use crate::validation::non_negative;
+use crate::validation::{IMMUTABLE, non_negative};
 
 /// Rules for an update of the status. One that changes nothing may be as wrong as it was.
 pub(super) fn validate(new: &Job, old: &Job) -> Vec<Invalid> {
@@ -45,12 +45,14 @@ pub(super) fn validate(new: &Job, old: &Job) -> Vec<Invalid> {
     if let (Some(time), Some(was)) = (&status.completion_time, &before.completion_time)
         && time != was
     {
-        errors.push(at(time, "completionTime cannot be mutated"));
+        errors.push(at(time, IMMUTABLE));
     }
-    let is_suspended = new.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
-    if before.start_time.is_some() && status.start_time != before.start_time && !is_suspended {
-        let detail = "startTime cannot be removed for unsuspended job";
-        errors.push(Invalid::required("status.startTime", detail));
+    // The controller hears of the end of a suspension later than the spec says it.
+    let resumes = has_condition(old, "Suspended") && !has_condition(new, "Suspended");
+    if before.start_time.is_some() && status.start_time != before.start_time && !is_suspended(new) && !resumes {
+        let shown = serde_json::to_string(&status.start_time).unwrap_or_default();
+        let detail = "field is immutable for unsuspended job once set";
+        errors.push(Invalid::rendered("status.startTime", shown, detail));
     }
     if has_condition(old, MET) && !has_condition(new, MET) {
         errors.push(in_conditions("cannot disable the SuccessCriteriaMet=True condition"));
@@ -78,6 +80,10 @@ fn in_conditions(detail: impl Into<String>) -> Invalid {
 fn at(time: &Time, detail: &str) -> Invalid {
     let shown = serde_json::to_string(time).unwrap_or_default();
     Invalid::rendered("status.completionTime", shown, detail)
+}
+
+fn is_suspended(job: &Job) -> bool {
+    job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true)
 }
 
 fn is_indexed(job: &Job) -> bool {
@@ -171,7 +177,7 @@ fn times(errors: &mut Vec<Invalid>, job: &Job, status: &JobStatus) {
     if let (Some(start), Some(end)) = (&status.start_time, &status.completion_time)
         && end.0 < start.0
     {
-        errors.push(at(end, "completionTime cannot be set before startTime"));
+        errors.push(at(end, "must be equal to or after `startTime`"));
     }
     let is_over = complete || has_condition(job, "Failed");
     let count = |count: Option<i32>| count.unwrap_or(0);
@@ -180,7 +186,8 @@ fn times(errors: &mut Vec<Invalid>, job: &Job, status: &JobStatus) {
         let detail = "active>0 is invalid for finished job";
         errors.push(Invalid::value("status.active", active, detail));
     }
-    if is_over && status.start_time.is_none() {
+    let wants_nothing = job.spec.as_ref().is_some_and(|spec| spec.completions == Some(0));
+    if is_over && status.start_time.is_none() && !(is_suspended(job) && wants_nothing) {
         let detail = "startTime is required for finished job";
         errors.push(Invalid::required("status.startTime", detail));
     }
@@ -188,7 +195,7 @@ fn times(errors: &mut Vec<Invalid>, job: &Job, status: &JobStatus) {
         let left = pods.succeeded.iter().chain(&pods.failed).flatten().count();
         if left > 0 {
             let shown = json!({ "Succeeded": pods.succeeded, "Failed": pods.failed }).to_string();
-            let detail = "uncountedTerminatedPods needs to be empty for finished job";
+            let detail = "must be empty for finished job";
             errors.push(Invalid::rendered("status.uncountedTerminatedPods", shown, detail));
         }
     }

@@ -1,0 +1,361 @@
+//! The plan of `CronJob`s: a Job at each time of a schedule
+//! (`pkg/controller/cronjob/cronjob_controllerv2.go`).
+//!
+//! A Job's name tells the time that it is for, so none is made twice. The status lists a Job only
+//! when it is seen to be there: one by that name which is newer than `lastScheduleTime` is the one
+//! that the plan before has made.
+
+mod due;
+mod history;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use api::schedule::{Schedule, time_zone};
+use k8s_openapi::{
+    api::{
+        batch::v1::{CronJob, CronJobStatus, Job},
+        core::v1::ObjectReference,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::{Timestamp, tz::TimeZone},
+};
+use serde_json::json;
+
+use self::due::Due;
+use crate::{
+    job::end_of,
+    objects::{annotation, controlled_by, name, seconds, target, uid},
+    pod_template::note,
+    step::{CRON_JOBS, JOBS, Outcome, PatchKind, Plan, Propagation, Severity, Step, Target},
+};
+
+/// The annotation of a Job with the time that it is for.
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+
+/// Input of the `CronJob` controller's plan.
+pub struct Snapshot<'a> {
+    /// The `CronJob`.
+    pub cron_job: &'a CronJob,
+    /// The Jobs that it controls.
+    pub jobs: &'a [&'a Job],
+    /// Tells if a Job of a name exists, under any controller.
+    pub is_taken: &'a dyn Fn(&str) -> bool,
+    /// Uids of Jobs that were looked for and do not exist.
+    pub missing: &'a BTreeSet<String>,
+}
+
+/// One look at a `CronJob`.
+struct Sync<'a> {
+    cron_job: &'a CronJob,
+    owner: Target,
+    status: CronJobStatus,
+    changed: bool,
+    /// Deletions, which come first.
+    deletions: Vec<Step>,
+    creations: Vec<Step>,
+    events: Vec<Step>,
+}
+
+/// Makes the plan.
+pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let cron_job = snapshot.cron_job;
+    let mut sync = Sync {
+        cron_job,
+        owner: target(CRON_JOBS, cron_job),
+        status: cron_job.status.clone().unwrap_or_default(),
+        changed: false,
+        deletions: history::surplus(cron_job, snapshot.jobs),
+        creations: Vec::new(),
+        events: Vec::new(),
+    };
+    sync.follow(snapshot.jobs);
+    let looks = sync.look_for_missing(snapshot);
+    if !looks.is_empty() {
+        plan.stage(looks);
+        return plan;
+    }
+    let suspended = cron_job.spec.suspend == Some(true);
+    if cron_job.metadata.deletion_timestamp.is_none()
+        && let Some((schedule, zone)) = sync.schedule(suspended)
+    {
+        sync.start(snapshot, &schedule, &zone, now, &mut plan);
+    }
+    let status = sync.changed.then(|| sync.patch());
+    plan.stage(sync.deletions);
+    plan.stage(status.into_iter().collect());
+    plan.stage(sync.events);
+    plan.stage(sync.creations);
+    plan
+}
+
+/// The name of the Job for a time.
+fn job_name(cron_job: &CronJob, time: Timestamp) -> String {
+    format!("{}-{}", name(cron_job), time.as_second().div_euclid(60))
+}
+
+/// The time that a Job of this controller is for.
+fn time_of(cron_job: &CronJob, job: &Job) -> Option<Timestamp> {
+    let time: Timestamp = annotation(&job.metadata, SCHEDULED)?.parse().ok()?;
+    (name(job) == job_name(cron_job, time)).then_some(time)
+}
+
+impl Sync<'_> {
+    fn tell(&mut self, severity: Severity, reason: &'static str, message: String) {
+        self.events
+            .push(Step::Event(note(&self.owner, severity, reason, message)));
+    }
+
+    fn active(&self) -> &[ObjectReference] {
+        self.status.active.as_deref().unwrap_or_default()
+    }
+
+    fn forget(&mut self, uid: &str) {
+        self.changed = true;
+        let active = self.status.active.get_or_insert_default();
+        active.retain(|job| job.uid.as_deref() != Some(uid));
+    }
+
+    /// Lists the Jobs that are new, strikes those that have ended.
+    fn follow(&mut self, jobs: &[&Job]) {
+        let before = self.status.last_schedule_time.as_ref().map(|time| time.0);
+        for job in jobs {
+            let listed = self
+                .active()
+                .iter()
+                .any(|active| active.uid.as_deref() == Some(uid(*job)));
+            let new = time_of(self.cron_job, job).filter(|time| !listed && before.is_none_or(|before| *time > before));
+            if let Some(time) = new {
+                let last = self.status.last_schedule_time.as_ref().map(|time| time.0);
+                self.status.last_schedule_time = Some(seconds(time.max(last.unwrap_or(time))));
+                self.changed = true;
+            }
+            match end_of(job) {
+                Some(end) => {
+                    if listed || new.is_some() {
+                        let message = format!("Saw completed job: {}, condition: {}", name(*job), end.type_);
+                        self.forget(uid(*job));
+                        self.tell(Severity::Normal, "SawCompletedJob", message);
+                    }
+                    self.note_success(job, &end.type_);
+                }
+                None if new.is_some() => {
+                    let active = self.status.active.get_or_insert_default();
+                    active.push(ObjectReference {
+                        resource_version: job.metadata.resource_version.clone(),
+                        ..target(JOBS, *job).reference()
+                    });
+                }
+                None if !listed => {
+                    let message = format!("Saw a job that the controller did not create or forgot: {}", name(*job));
+                    self.tell(Severity::Warning, "UnexpectedJob", message);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn note_success(&mut self, job: &Job, end: &str) {
+        let completion = job.status.as_ref().and_then(|status| status.completion_time.clone());
+        let last = self.status.last_successful_time.as_ref();
+        if let Some(completion) = completion.filter(|_| end == "Complete")
+            && last.is_none_or(|last| completion.0 > last.0)
+        {
+            self.status.last_successful_time = Some(completion);
+            self.changed = true;
+        }
+    }
+
+    /// Strikes Jobs that do not exist. What the cache does not show is looked for first.
+    fn look_for_missing(&mut self, snapshot: &Snapshot<'_>) -> Vec<Step> {
+        let there: BTreeSet<&str> = snapshot.jobs.iter().map(|job| uid(*job)).collect();
+        let mut looks = Vec::new();
+        for active in self.active().to_vec() {
+            let (job, uid) = (active.name.unwrap_or_default(), active.uid.unwrap_or_default());
+            if there.contains(uid.as_str()) {
+                continue;
+            }
+            if snapshot.missing.contains(&uid) {
+                self.forget(&uid);
+                self.tell(
+                    Severity::Normal,
+                    "MissingJob",
+                    format!("Active job went missing: {job}"),
+                );
+            } else {
+                looks.push(Step::Look(Target {
+                    resource: JOBS,
+                    namespace: self.owner.namespace.clone(),
+                    name: job,
+                    uid,
+                }));
+            }
+        }
+        looks
+    }
+
+    /// The schedule and its time zone. Without one it is that of Coordinated Universal Time, in
+    /// which the daemons run.
+    fn schedule(&mut self, suspended: bool) -> Option<(Schedule, TimeZone)> {
+        let spec = &self.cron_job.spec;
+        let zone = match spec.time_zone.as_deref() {
+            None => TimeZone::UTC,
+            Some(name) => {
+                let zone = time_zone(name);
+                if zone.is_none() {
+                    let message = format!("invalid timeZone: {name:?}: unknown time zone {name}");
+                    self.tell(Severity::Warning, "UnknownTimeZone", message);
+                }
+                zone?
+            }
+        };
+        if suspended {
+            return None;
+        }
+        match Schedule::parse(&spec.schedule) {
+            Ok(schedule) => Some((schedule, zone)),
+            Err(problem) => {
+                let message = format!("unparseable schedule: {:?} : {problem}", spec.schedule);
+                self.tell(Severity::Warning, "UnparseableSchedule", message);
+                None
+            }
+        }
+    }
+
+    /// Makes the Job that is due, if it may be made.
+    fn start(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        schedule: &Schedule,
+        zone: &TimeZone,
+        now: Timestamp,
+        plan: &mut Plan,
+    ) {
+        let last = self.status.last_schedule_time.as_ref().map(|time| time.0);
+        let due = Due::new(self.cron_job, last, schedule, zone, now);
+        let Some(due) = due else {
+            let problem = "time difference between two schedules is less than 1 second";
+            let message = format!("invalid schedule: {} : {problem}", self.cron_job.spec.schedule);
+            self.tell(Severity::Warning, "InvalidSchedule", message);
+            return;
+        };
+        plan.again(due.next);
+        let Some(time) = due.time else { return };
+        if due.many {
+            let message =
+                "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+            self.tell(Severity::Warning, "TooManyMissedTimes", message.to_owned());
+        }
+        if due.is_late {
+            let time = time.strftime("%a, %d %b %Y %H:%M:%S +0000");
+            self.tell(
+                Severity::Warning,
+                "MissSchedule",
+                format!("Missed scheduled time to start a job: {time}"),
+            );
+            return;
+        }
+        let job = job_name(self.cron_job, time);
+        let is_listed = self.active().iter().any(|active| active.name.as_deref() == Some(&job));
+        if is_listed || last == Some(time) || (snapshot.is_taken)(&job) {
+            return;
+        }
+        let policy = self.cron_job.spec.concurrency_policy.as_deref();
+        if policy == Some("Forbid") && !self.active().is_empty() {
+            let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            self.tell(Severity::Normal, "JobAlreadyActive", message.to_owned());
+            return;
+        }
+        if policy == Some("Replace") {
+            self.replace(snapshot.jobs);
+        }
+        self.creations.push(self.create(job, time, zone));
+    }
+
+    fn replace(&mut self, jobs: &[&Job]) {
+        let active: BTreeSet<String> = self.active().iter().filter_map(|active| active.uid.clone()).collect();
+        for job in jobs.iter().filter(|job| active.contains(uid(**job))) {
+            self.deletions.push(delete(&self.owner, job));
+            self.forget(uid(*job));
+        }
+    }
+
+    fn create(&self, job: String, time: Timestamp, zone: &TimeZone) -> Step {
+        let template = &self.cron_job.spec.job_template;
+        let metadata = template.metadata.clone().unwrap_or_default();
+        let mut annotations = metadata.annotations.unwrap_or_default();
+        let offset = zone.to_offset(time).seconds();
+        let local = if offset == 0 {
+            time.to_string()
+        } else {
+            let local = time.to_zoned(zone.clone());
+            local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+        };
+        annotations.insert(SCHEDULED.to_owned(), local);
+        let job = Job {
+            metadata: ObjectMeta {
+                name: Some(job),
+                namespace: Some(self.owner.namespace.clone()),
+                labels: metadata.labels,
+                annotations: Some(annotations),
+                owner_references: Some(vec![controlled_by(&self.owner)]),
+                ..ObjectMeta::default()
+            },
+            spec: template.spec.clone(),
+            status: None,
+        };
+        Step::Create {
+            resource: JOBS,
+            namespace: self.owner.namespace.clone(),
+            body: Box::new(json!(job)),
+            outcome: Outcome {
+                done: Some(note(
+                    &self.owner,
+                    Severity::Normal,
+                    "SuccessfulCreate",
+                    "Created job {}",
+                )),
+                failed: Some(note(
+                    &self.owner,
+                    Severity::Warning,
+                    "FailedCreate",
+                    "Error creating job: {}",
+                )),
+            },
+        }
+    }
+
+    fn patch(&self) -> Step {
+        let active = Some(self.active()).filter(|active| !active.is_empty());
+        Step::Patch {
+            target: self.owner.clone(),
+            subresource: Some("status"),
+            kind: PatchKind::Merge,
+            body: Box::new(json!({
+                "metadata": { "uid": self.owner.uid, "resourceVersion": self.cron_job.metadata.resource_version },
+                "status": {
+                    "active": active,
+                    "lastScheduleTime": self.status.last_schedule_time,
+                    "lastSuccessfulTime": self.status.last_successful_time,
+                },
+            })),
+            outcome: Outcome::default(),
+        }
+    }
+}
+
+/// Deletes a Job; its pods go afterwards.
+fn delete(owner: &Target, job: &Job) -> Step {
+    Step::Delete {
+        target: target(JOBS, job),
+        resource_version: None,
+        propagation: Some(Propagation::Background),
+        grace_seconds: None,
+        outcome: Outcome {
+            done: Some(note(owner, Severity::Normal, "SuccessfulDelete", "Deleted job {}")),
+            failed: Some(note(owner, Severity::Warning, "FailedDelete", "Deleted job: {}")),
+        },
+    }
+}

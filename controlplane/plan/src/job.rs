@@ -1,0 +1,315 @@
+//! The plan of Jobs: pods until enough have succeeded, each counted once
+//! (`pkg/controller/job/job_controller.go`).
+//!
+//! A pod keeps the finalizer [`TRACKING`] until the status has it. A plan first evaluates how the
+//! Job ends (`finish`), then makes or deletes pods (`manage`), and counts those that have ended
+//! (`track`): the status names a pod as uncounted, the finalizer goes, and only when it is seen to
+//! be gone the pod moves from the list into the counters. A Job of indexes needs no list of what
+//! succeeded: `completedIndexes` is one.
+
+mod backoff;
+mod finish;
+mod indexes;
+mod manage;
+mod orphans;
+mod policy;
+#[cfg(test)]
+mod tests;
+mod track;
+pub mod ttl;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{
+    api::batch::v1::{Job, JobCondition, JobSpec, JobStatus},
+    jiff::Timestamp,
+};
+
+pub use self::{backoff::Backoff, indexes::Indexes, orphans::plan as plan_orphan};
+pub use crate::rollout::Failure;
+use crate::{
+    claim::claim_with,
+    objects::{Meta as _, is_active, is_ready, phase, seconds, target, uid},
+    pod::Pod,
+    step::{JOBS, PODS, Plan, Target},
+};
+
+/// The finalizer of pods that are not counted yet.
+pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+/// The annotation and the label of a pod's index.
+pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// The annotation with the number of pods of the index that failed before.
+pub const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+/// The annotation with the number of those whose failure did not count.
+pub const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
+/// The value of `managedBy` that means this controller.
+const OWN: &str = "kubernetes.io/job-controller";
+
+/// Input of the Job controller's plan.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    /// The Job.
+    pub job: &'a Job,
+    /// Its pods and the namespace's pods without a manager.
+    pub pods: &'a [&'a Pod],
+    /// The server's last refusal of a pod.
+    pub failure: Option<&'a Failure>,
+    /// The failures of its pods so far, these included.
+    pub backoff: &'a Backoff,
+}
+
+/// Makes the plan.
+pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let job = snapshot.job;
+    let Some(spec) = job.spec.as_ref().filter(|spec| !is_external(spec) && !is_finished(job)) else {
+        return plan;
+    };
+    let owner = target(JOBS, job);
+    let deleted = job.metadata.deletion_timestamp.is_some();
+    let selector = spec.selector.clone().unwrap_or_default();
+    let candidates = snapshot.pods.iter().copied();
+    let claimed = claim_with(&owner, deleted, &selector, PODS, candidates, Some(TRACKING));
+    if !claimed.steps.is_empty() {
+        plan.stage(claimed.steps);
+        return plan;
+    }
+    let mut sync = Sync::new(job, spec, owner, claimed.owned, now);
+    sync.evaluate(&mut plan);
+    let mut creations = Vec::new();
+    if sync.finished.is_some() {
+        let active = sync.delete_active();
+        if !active.is_empty() {
+            // Their finalizers go, and the end is told of, when they are seen to be going.
+            plan.stage(active);
+            return plan;
+        }
+    } else {
+        let mut managed = false;
+        if !deleted {
+            let surplus = sync.remove_surplus();
+            if surplus.iter().any(|stage| !stage.is_empty()) {
+                for stage in surplus {
+                    plan.stage(stage);
+                }
+                return plan;
+            }
+            creations = sync.add_missing(snapshot, &mut plan);
+            managed = true;
+        }
+        sync.complete(managed, creations.len());
+    }
+    sync.track(creations, snapshot.failure, &mut plan);
+    plan
+}
+
+/// True if another controller manages the Job.
+pub fn is_external(spec: &JobSpec) -> bool {
+    spec.managed_by.as_deref().is_some_and(|manager| manager != OWN)
+}
+
+/// True if the Job is complete or has failed.
+pub fn is_finished(job: &Job) -> bool {
+    end_of(job).is_some()
+}
+
+/// The condition with which the Job came to its end.
+pub fn end_of(job: &Job) -> Option<&JobCondition> {
+    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")
+}
+
+fn is_indexed(spec: &JobSpec) -> bool {
+    spec.completion_mode.as_deref() == Some("Indexed")
+}
+
+fn is_suspended(spec: &JobSpec) -> bool {
+    spec.suspend == Some(true)
+}
+
+fn count(number: Option<i32>) -> u32 {
+    number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
+}
+
+fn number(count: impl TryInto<i32>) -> i32 {
+    count.try_into().unwrap_or(i32::MAX)
+}
+
+/// True if a terminating pod is replaced only after its end.
+fn waits_for_end(spec: &JobSpec) -> bool {
+    spec.pod_replacement_policy.as_deref() == Some("Failed") || spec.pod_failure_policy.is_some()
+}
+
+/// True if the pod still has the tracking finalizer.
+pub fn is_tracked(pod: &Pod) -> bool {
+    pod.metadata.finalizers().iter().any(|held| held == TRACKING)
+}
+
+fn index_of(pod: &Pod) -> Option<u32> {
+    pod.attempt.as_ref()?.index
+}
+
+/// The pod's index, if it is one of those that the Job has.
+fn index_in(spec: &JobSpec, pod: &Pod) -> Option<u32> {
+    index_of(pod).filter(|index| *index < count(spec.completions))
+}
+
+/// True if the pod is to be counted: tracked, and with an index of the Job.
+fn is_valid(spec: &JobSpec, pod: &Pod) -> bool {
+    is_tracked(pod) && (!is_indexed(spec) || index_in(spec, pod).is_some())
+}
+
+/// A pod that is being deleted may never come to the phase: it counts as failed at once, unless its
+/// end is waited for.
+fn has_failed(spec: &JobSpec, pod: &Pod) -> bool {
+    match phase(pod) {
+        "Failed" => true,
+        "Succeeded" => false,
+        _ => pod.metadata.is_deleting() && !waits_for_end(spec),
+    }
+}
+
+fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.is_deleting() && !matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+fn indexes_of<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<u32> {
+    pods.into_iter().filter_map(index_of).collect()
+}
+
+/// One look at a Job and its pods.
+struct Sync<'a> {
+    job: &'a Job,
+    spec: &'a JobSpec,
+    owner: Target,
+    /// In the order of their indexes.
+    pods: Vec<&'a Pod>,
+    active: Vec<&'a Pod>,
+    ready: usize,
+    terminating: usize,
+    /// Of the pods that have ended, those that the counters will have when all are counted.
+    succeeded: u32,
+    failed: u32,
+    /// The indexes that the status says have succeeded, and those that have.
+    told: Indexes,
+    completed: Indexes,
+    /// With a limit for each index: those that have failed.
+    failed_indexes: Option<Indexes>,
+    /// With a limit for each index: the failed pods whose number of failures a new pod will take
+    /// over.
+    replaced: BTreeMap<u32, &'a Pod>,
+    /// The status as it will be.
+    status: JobStatus,
+    /// The condition that leads, or led, to the end.
+    finished: Option<JobCondition>,
+    /// The reason of the event that the new status is told with.
+    event: Option<&'static str>,
+    now: Timestamp,
+}
+
+impl<'a> Sync<'a> {
+    fn new(job: &'a Job, spec: &'a JobSpec, owner: Target, mut pods: Vec<&'a Pod>, now: Timestamp) -> Self {
+        if is_indexed(spec) {
+            pods.sort_by_key(|pod| index_of(pod));
+        }
+        let active: Vec<&Pod> = pods.iter().copied().filter(|pod| is_active(pod)).collect();
+        let mut status = job.status.clone().unwrap_or_default();
+        let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
+        let waiting = |list: &Option<Vec<String>>| list.iter().flatten().cloned().collect::<BTreeSet<String>>();
+        let (succeeded, failed) = (waiting(&uncounted.succeeded), waiting(&uncounted.failed));
+        let valid = || pods.iter().filter(|pod| is_valid(spec, pod));
+        let new_successes = valid().filter(|pod| phase(pod) == "Succeeded" && !succeeded.contains(uid(**pod)));
+        let counts = |pod: &Pod| policy::on_failure(spec, pod) != policy::Action::Ignore;
+        let new_failures = valid().filter(|pod| has_failed(spec, pod) && !failed.contains(uid(**pod)) && counts(pod));
+        let sum = |before: Option<i32>, waiting: usize, new: usize| {
+            count(before).saturating_add(u32::try_from(waiting.saturating_add(new)).unwrap_or(u32::MAX))
+        };
+        if status.start_time.is_none() && !is_suspended(spec) {
+            status.start_time = Some(seconds(now));
+        }
+        let mut sync = Self {
+            job,
+            spec,
+            owner,
+            ready: active.iter().filter(|pod| is_ready(pod)).count(),
+            terminating: pods.iter().filter(|pod| is_terminating(pod)).count(),
+            succeeded: sum(status.succeeded, succeeded.len(), new_successes.count()),
+            failed: sum(status.failed, failed.len(), new_failures.count()),
+            told: Indexes::default(),
+            completed: Indexes::default(),
+            failed_indexes: None,
+            replaced: BTreeMap::new(),
+            active,
+            pods,
+            status,
+            finished: None,
+            event: None,
+            now,
+        };
+        if is_indexed(spec) {
+            sync.read_indexes();
+        }
+        sync
+    }
+
+    fn completions(&self) -> u32 {
+        count(self.spec.completions)
+    }
+
+    fn read_indexes(&mut self) {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        self.told = Indexes::parse(&text(&self.status.completed_indexes), self.completions());
+        let valid = || self.pods.iter().copied().filter(|pod| is_valid(self.spec, pod));
+        let succeeded = indexes_of(valid().filter(|pod| phase(pod) == "Succeeded"));
+        self.completed = self.told.with_each(&succeeded);
+        self.succeeded = self.completed.total();
+        let Some(limit) = self.spec.backoff_limit_per_index else {
+            return;
+        };
+        let known = Indexes::parse(&text(&self.status.failed_indexes), self.completions());
+        let over = |pod: &Pod| match policy::on_failure(self.spec, pod) {
+            policy::Action::FailIndex => true,
+            policy::Action::Ignore => false,
+            policy::Action::Count | policy::Action::FailJob(_) => {
+                pod.attempt.as_ref().is_some_and(|attempt| attempt.failures >= limit)
+            }
+        };
+        let failed = indexes_of(valid().filter(|pod| has_failed(self.spec, pod) && over(pod)));
+        let failed = known.with_each(&failed);
+        self.replaced = self.find_replaced(&failed);
+        self.failed_indexes = Some(failed);
+    }
+
+    /// Of each index that will be tried again the pod that failed last: it stays until its
+    /// replacement counts on from it.
+    fn find_replaced(&self, failed: &Indexes) -> BTreeMap<u32, &'a Pod> {
+        let active = indexes_of(self.active.iter().copied());
+        let mut replaced: BTreeMap<u32, &Pod> = BTreeMap::new();
+        let order = |pod: &Pod| {
+            let attempt = pod.attempt.as_ref();
+            attempt.map(|attempt| (attempt.failures.saturating_add(attempt.ignored), attempt.ended))
+        };
+        for pod in self
+            .pods
+            .iter()
+            .copied()
+            .filter(|pod| is_valid(self.spec, pod) && has_failed(self.spec, pod))
+        {
+            let Some(index) = index_in(self.spec, pod) else {
+                continue;
+            };
+            if self.completed.has(index) || failed.has(index) || active.contains(&index) {
+                continue;
+            }
+            let last = replaced.entry(index).or_insert(pod);
+            if let (Some((failures, at)), Some((new_failures, new_at))) = (order(last), order(pod))
+                && failures <= new_failures
+                && at <= new_at
+            {
+                *last = pod;
+            }
+        }
+        replaced
+    }
+}

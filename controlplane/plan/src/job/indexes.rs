@@ -1,0 +1,112 @@
+//! Sets of completion indexes, as a Job's status writes them: `0,2-4,7`
+//! (`pkg/controller/job/indexed_job_utils.go`).
+
+use std::{collections::BTreeSet, fmt};
+
+/// Ordered intervals, both ends included, that neither overlap nor touch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Indexes(Vec<(u32, u32)>);
+
+impl Indexes {
+    /// Reads a status or a rule; what is no interval is left out, as is what lies at or above
+    /// `completions`.
+    pub fn parse(text: &str, completions: u32) -> Self {
+        let interval = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            let most = completions.checked_sub(1)?;
+            (first <= most && first <= last).then(|| (first, last.min(most)))
+        };
+        let mut set = Self::default();
+        for (first, last) in text.split(',').filter_map(interval) {
+            set.add(first, last);
+        }
+        set
+    }
+
+    /// This set and more intervals, in any order.
+    #[must_use]
+    pub fn with(&self, more: impl IntoIterator<Item = (u32, u32)>) -> Self {
+        let mut all: Vec<(u32, u32)> = self.0.iter().copied().chain(more).collect();
+        all.sort_unstable();
+        let mut set = Self::default();
+        for (first, last) in all {
+            set.add(first, last);
+        }
+        set
+    }
+
+    /// This set and more indexes.
+    #[must_use]
+    pub fn with_each(&self, more: &BTreeSet<u32>) -> Self {
+        self.with(more.iter().map(|index| (*index, *index)))
+    }
+
+    /// Appends an interval that begins at or after the last one.
+    fn add(&mut self, first: u32, last: u32) {
+        match self.0.last_mut() {
+            Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+            Some(_) | None => self.0.push((first, last)),
+        }
+    }
+
+    /// The intervals.
+    pub fn intervals(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.0.iter().copied()
+    }
+
+    /// Number of indexes.
+    pub fn total(&self) -> u32 {
+        self.0.iter().map(|(first, last)| last - first + 1).sum()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True if the index is there.
+    pub fn has(&self, index: u32) -> bool {
+        let at = self.0.partition_point(|(_, last)| *last < index);
+        self.0.get(at).is_some_and(|(first, _)| *first <= index)
+    }
+
+    /// The first `count` indexes below `completions` that are not there.
+    pub fn missing(&self, count: usize, completions: u32) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut candidate = 0;
+        for (first, last) in self.intervals().chain([(completions, completions)]) {
+            let until = first.min(completions);
+            found.extend((candidate..until).take(count.saturating_sub(found.len())));
+            candidate = candidate.max(last.saturating_add(1));
+        }
+        found
+    }
+
+    /// Number of indexes that are in both sets.
+    pub fn common(&self, other: &Self) -> u32 {
+        let overlap = |(first, last): (u32, u32)| {
+            let meets = other.intervals().filter_map(move |(start, end)| {
+                let (start, end) = (start.max(first), end.min(last));
+                (start <= end).then(|| end - start + 1)
+            });
+            meets.sum::<u32>()
+        };
+        self.intervals().map(overlap).sum()
+    }
+}
+
+/// Two neighbours stand side by side, three or more as a range.
+impl fmt::Display for Indexes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, (first, last)) in self.0.iter().enumerate() {
+            f.write_str(if position == 0 { "" } else { "," })?;
+            match last - first {
+                0 => write!(f, "{first}")?,
+                1 => write!(f, "{first},{last}")?,
+                _ => write!(f, "{first}-{last}")?,
+            }
+        }
+        Ok(())
+    }
+}
