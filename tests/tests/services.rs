@@ -55,14 +55,14 @@ metadata: {name: by-hand}
 spec: {ports: [{port: 80}]}
 "#;
 
-const SLICE: &str = r#"
+const SLICE: &str = r"
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: by-hand-1, labels: {kubernetes.io/service-name: by-hand}}
 addressType: IPv4
 ports: [{port: 80}]
 endpoints: [{addresses: [ADDRESS]}]
-"#;
+";
 
 fn apply(machine: &Machine, objects: &str) -> anyhow::Result<()> {
     let file = machine.state().join("objects.yaml");

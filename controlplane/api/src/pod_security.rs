@@ -31,16 +31,16 @@ struct Check {
     since: u32,
     /// The rule of `baseline` that it replaces, from the same version on.
     replaces: Option<&'static str>,
-    check: Evaluation,
+    evaluate: Evaluation,
 }
 
 impl Check {
-    const fn new(id: &'static str, since: u32, check: Evaluation) -> Self {
+    const fn new(id: &'static str, since: u32, evaluate: Evaluation) -> Self {
         Self {
             id,
             since,
             replaces: None,
-            check,
+            evaluate,
         }
     }
 
@@ -78,7 +78,7 @@ pub fn evaluate(demand: Demand, metadata: &ObjectMeta, spec: &PodSpec) -> Vec<Fi
         .collect();
     let own = baseline::CHECKS.iter().filter(|check| !replaced.contains(&check.id));
     let checks = own.chain(stricter).filter(holds);
-    checks.filter_map(|check| (check.check)(&pod)).collect()
+    checks.filter_map(|check| (check.evaluate)(&pod)).collect()
 }
 
 /// The findings as one text: `hostPort (container "c" uses hostPort 80), privileged (…)`.

@@ -182,7 +182,7 @@ fn respond(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        shape::document(encoding, StatusCode::OK, kind, document.bytes.clone())?
+        shape::document(encoding, StatusCode::OK, kind, &document.bytes)?
     };
     let headers = response.headers_mut();
     if let Ok(content_type) = HeaderValue::from_str(&format!("{}{parameters}", encoding.content_type())) {

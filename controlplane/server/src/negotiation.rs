@@ -291,13 +291,13 @@ fn shape(clause: &Clause<'_>) -> Option<Shape> {
 /// not (`isPrettyPrint` in
 /// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`).
 pub(crate) fn for_people(encoding: Encoding, headers: &HeaderMap, query: &Query) -> Encoding {
-    let is_pretty = || match query.text("pretty") {
-        Some(asked) => matches!(asked, "1" | "t" | "T" | "true" | "TRUE" | "True"),
-        None => {
-            let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes);
-            let people: [&[u8]; 3] = [b"curl", b"Wget", b"Mozilla/5.0"];
-            agent.is_some_and(|agent| people.iter().any(|name| agent.starts_with(name)))
+    let is_pretty = || {
+        if let Some(asked) = query.text("pretty") {
+            return matches!(asked, "1" | "t" | "T" | "true" | "TRUE" | "True");
         }
+        let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes);
+        let people: [&[u8]; 3] = [b"curl", b"Wget", b"Mozilla/5.0"];
+        agent.is_some_and(|agent| people.iter().any(|name| agent.starts_with(name)))
     };
     if encoding == Encoding::Json && is_pretty() {
         Encoding::PrettyJson

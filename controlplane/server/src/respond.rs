@@ -68,7 +68,7 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>, json: Enc
     let status = encode(&failure.status());
     let encoding = negotiate_failure(accept, json);
     let plain = || self::json(code, status.clone());
-    let mut response = shape::status(encoding, code, status.clone()).unwrap_or_else(|_unencodable| plain());
+    let mut response = shape::status(encoding, code, &status).unwrap_or_else(|_unencodable| plain());
     if let Some(seconds) = failure.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }

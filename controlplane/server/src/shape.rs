@@ -33,20 +33,20 @@ pub(crate) async fn one(
     bytes: Bytes,
 ) -> Result<Response, Failure> {
     let length = bytes.len();
-    weight::apart(length, async { rendered(context, code, representation, bytes) }).await
+    weight::apart(length, async { rendered(context, code, representation, &bytes) }).await
 }
 
 fn rendered(
     context: &Context,
     code: StatusCode,
     representation: Representation,
-    bytes: Bytes,
+    bytes: &[u8],
 ) -> Result<Response, Failure> {
     let registration = context.registration;
     let Representation { encoding, shape } = representation;
     match shape {
         Shape::Object if encoding == Encoding::Json && code == StatusCode::OK => {
-            let bytes = line(&bytes);
+            let bytes = line(bytes);
             if bytes.len() > list::COMPRESS_OVER && accepts_gzip(&context.headers) {
                 return Ok(compress::respond(code, encoding.content_type(), &bytes));
             }
@@ -54,8 +54,8 @@ fn rendered(
         }
         Shape::Object => document(encoding, code, (&registration.api_version(), registration.kind), bytes),
         Shape::Metadata(version) => {
-            let bytes = partial_of(&bytes, version).map_err(Failure::internal)?;
-            document(encoding, code, (version.api_version(), PARTIAL), bytes.into())
+            let bytes = partial_of(bytes, version).map_err(Failure::internal)?;
+            document(encoding, code, (version.api_version(), PARTIAL), &bytes)
         }
         Shape::MetadataList(_) => Err(misshapen(
             "PartialObjectMetadataList",
@@ -65,17 +65,17 @@ fn rendered(
         )),
         Shape::Table(version) => {
             let table = Table::of(context, version)?;
-            let object = decode(registration, &bytes)?;
+            let object = decode(registration, bytes)?;
             let revision = object.metadata().resource_version.clone().unwrap_or_default();
-            let rows = [table.row(&*object, &bytes)?];
+            let rows = [table.row(&*object, bytes)?];
             let table = table.document(&ListMeta::at(revision), &rows);
-            document(encoding, code, (version.api_version(), "Table"), table)
+            document(encoding, code, (version.api_version(), "Table"), &table)
         }
     }
 }
 
 /// Answers a `Status`.
-pub(crate) fn status(encoding: Encoding, code: StatusCode, bytes: Bytes) -> Result<Response, Failure> {
+pub(crate) fn status(encoding: Encoding, code: StatusCode, bytes: &[u8]) -> Result<Response, Failure> {
     document(encoding, code, ("v1", "Status"), bytes)
 }
 
@@ -84,16 +84,16 @@ pub(crate) fn document(
     encoding: Encoding,
     code: StatusCode,
     (api_version, kind): (&str, &str),
-    bytes: Bytes,
+    bytes: &[u8],
 ) -> Result<Response, Failure> {
     let bytes = match encoding {
-        Encoding::Json => line(&bytes),
-        Encoding::PrettyJson => api::go_json::indent(&bytes, 0).into(),
+        Encoding::Json => line(bytes),
+        Encoding::PrettyJson => api::go_json::indent(bytes, 0).into(),
         Encoding::Yaml => {
-            let value: Value = serde_json::from_slice(&bytes).map_err(Failure::internal)?;
+            let value: Value = serde_json::from_slice(bytes).map_err(Failure::internal)?;
             api::yaml::emit::document(&value).into()
         }
-        Encoding::Protobuf => api::protobuf::encode(api_version, kind, &bytes)
+        Encoding::Protobuf => api::protobuf::encode(api_version, kind, bytes)
             .map_err(|error| unencodable(&error))?
             .into(),
     };

@@ -3,8 +3,8 @@
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod belongings;
-mod rejections;
 mod jobs;
+mod rejections;
 
 use serde_json::{Value, json};
 use tests::cluster::{Bounds, Cluster, check_history};

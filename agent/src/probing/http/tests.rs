@@ -102,90 +102,75 @@ async fn requests_are_written_as_by_go() {
 
 #[tokio::test]
 async fn answers_are_judged_as_by_the_kubelet() {
-    let many = format!(
-        "HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n",
-        "A: b\r\n".repeat(1000)
-    );
-    let large = format!(
-        "HTTP/1.1 200 OK\r\nA: {}\r\nContent-Length: 0\r\n\r\n",
-        "b".repeat(600 << 10)
-    );
-    let cut_late = format!(
-        "HTTP/1.1 302 Found\r\nContent-Length: 20000\r\n\r\n{}",
-        "b".repeat(OUTPUT_BYTES + 1)
-    );
+    const OK: &str = "HTTP/1.1 200 OK\r\n";
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n";
+    const FOUND: &str = "HTTP/1.1 302 Found\r\n";
+    let many = format!("{}Content-Length: 0\r\n\r\n", "A: b\r\n".repeat(1000));
+    let large = format!("A: {}\r\nContent-Length: 0\r\n\r\n", "b".repeat(600 << 10));
+    let cut_late = format!("Content-Length: 20000\r\n\r\n{}", "b".repeat(OUTPUT_BYTES + 1));
     let kept = format!(
         "warning: Probe terminated redirects, Response body: {}",
         "b".repeat(OUTPUT_BYTES)
     );
-    let get = |url: &str, why: &str| format!("failure: Get \"{url}\": {why}");
-    let broken = "net/http: HTTP/1.x transport connection broken: malformed HTTP response";
-    for (answer, wanted) in [
-        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", "success".to_owned()),
-        ("HTTP/1.0 200 OK\r\n\r\nabc", "success".to_owned()),
+    let late = format!("broken: {LATE_BODY}");
+    for (head, rest, wanted) in [
+        (OK, "Content-Length: 3\r\n\r\nabc", "success"),
+        ("HTTP/1.0 200 OK\r\n", "\r\nabc", "success"),
+        (OK, "A : b\r\nContent-Length: 1\r\n\r\nx", "success"),
+        (OK, &many, "success"),
+        (OK, &large, "success"),
         (
-            "HTTP/1.1 200 OK\r\nA : b\r\nContent-Length: 1\r\n\r\nx",
-            "success".to_owned(),
+            "HTTP/1.1 503 No\r\n",
+            "\r\n",
+            "failure: HTTP probe failed with statuscode: 503",
         ),
-        (&many, "success".to_owned()),
-        (&large, "success".to_owned()),
+        (FOUND, "\r\na", "warning: Probe terminated redirects, Response body: a"),
+        (FOUND, &cut_late, &kept),
+        (OK, "Content-Length: 7\r\n\r\nabc", "broken: unexpected EOF"),
         (
-            "HTTP/1.1 503 No\r\n\r\n",
-            "failure: HTTP probe failed with statuscode: 503".to_owned(),
+            "HTTP/1.1 500 No\r\n",
+            "Content-Length: 7\r\n\r\nabc",
+            "broken: unexpected EOF",
         ),
+        (CHUNKED, "\r\n3\r\nabc\r\n", "broken: unexpected EOF"),
+        (CHUNKED, "\r\nzz\r\nabc", "broken: invalid byte in chunk length"),
         (
-            "HTTP/1.1 302 Found\r\n\r\na",
-            "warning: Probe terminated redirects, Response body: a".to_owned(),
+            CHUNKED,
+            "\r\n3\r\nabcdef\r\n0\r\n\r\n",
+            "broken: malformed chunked encoding",
         ),
-        (&cut_late, kept),
+        (OK, "Content-Length: 7\r\n\r\nabc…", &late),
         (
-            "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nabc",
-            "broken: unexpected EOF".to_owned(),
-        ),
-        (
-            "HTTP/1.1 500 No\r\nContent-Length: 7\r\n\r\nabc",
-            "broken: unexpected EOF".to_owned(),
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
-            "broken: unexpected EOF".to_owned(),
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc",
-            "broken: invalid byte in chunk length".to_owned(),
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
-            "broken: malformed chunked encoding".to_owned(),
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nabc…",
-            format!("broken: {LATE_BODY}"),
-        ),
-        ("…", get("http://127.0.0.1/x%20y", LATE)),
-        ("", get("http://127.0.0.1/x%20y", "EOF")),
-        ("nonsense\r\n\r\n", get("http://127.0.0.1/x%20y", broken)),
-        (
-            "HTTP/1.1 302 Found\r\nLocation: ftp://127.0.0.1/\r\n\r\n",
-            get("ftp://127.0.0.1/", "unsupported protocol scheme \"ftp\""),
-        ),
-        (
-            "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/x\r\n\r\n",
-            get(
-                "http://127.0.0.1:1/x",
-                "dial tcp 127.0.0.1:1: connect: connection refused",
-            ),
-        ),
-        (
-            "HTTP/1.1 302 Found\r\nLocation: /y\r\n\r\n",
-            get("/y", "stopped after 10 redirects"),
-        ),
-        (
-            "HTTP/1.1 302 Found\r\nLocation: http://localhost:1/x\r\nContent-Length: 9\r\n\r\nabc",
-            "broken: unexpected EOF".to_owned(),
+            FOUND,
+            "Location: http://localhost:1/x\r\nContent-Length: 9\r\n\r\nabc",
+            "broken: unexpected EOF",
         ),
     ] {
-        assert_eq!(judged(answer).await, wanted, "{answer:.300}");
+        assert_eq!(judged(&format!("{head}{rest}")).await, wanted, "{head}{rest:.300}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_told_in_the_words_of_go() {
+    let redirect = |location: &str| format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n");
+    let broken = "net/http: HTTP/1.x transport connection broken: malformed HTTP response";
+    let refused = "dial tcp 127.0.0.1:1: connect: connection refused";
+    let own = "http://127.0.0.1/x%20y";
+    for (answer, url, why) in [
+        ("…".to_owned(), own, LATE),
+        (String::new(), own, "EOF"),
+        ("nonsense\r\n\r\n".to_owned(), own, broken),
+        (
+            redirect("ftp://127.0.0.1/"),
+            "ftp://127.0.0.1/",
+            "unsupported protocol scheme \"ftp\"",
+        ),
+        (redirect("http://127.0.0.1:1/x"), "http://127.0.0.1:1/x", refused),
+        (redirect("/y"), "/y", "stopped after 10 redirects"),
+        (redirect("/%zz"), own, "failed to parse Location header \"/%zz\""),
+    ] {
+        let wanted = format!("failure: Get \"{url}\": {why}");
+        assert_eq!(judged(&answer).await, wanted, "{answer}");
     }
 }
 

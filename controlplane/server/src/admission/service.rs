@@ -148,7 +148,7 @@ impl Ports<'_> {
         let mut known = BTreeMap::new();
         for (index, port) in ports.iter_mut().enumerate() {
             match (port.node_port, known.get(&port.port).copied()) {
-                (None, _) if !draws => continue,
+                (None, _) if !draws => {}
                 (None, Some(shared)) => port.node_port = Some(shared),
                 (Some(number), Some(shared)) if number == shared => {}
                 (Some(number), Some(_)) => self.take_for(index, number)?,

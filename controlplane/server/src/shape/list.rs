@@ -96,7 +96,7 @@ fn table(
             &line(&bytes),
         ));
     }
-    document(encoding, StatusCode::OK, (version.api_version(), "Table"), bytes)
+    document(encoding, StatusCode::OK, (version.api_version(), "Table"), &bytes)
 }
 
 /// Sends a list, a long one chunk by chunk.

@@ -81,7 +81,7 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
     .await?;
     let answer = respond::success(201, None);
     context.notes.response = Some(answer.clone());
-    shape::status(representation.encoding, StatusCode::CREATED, answer)
+    shape::status(representation.encoding, StatusCode::CREATED, &answer)
 }
 
 fn refused(name: &str, because: String) -> Failure {

@@ -47,7 +47,7 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
         return shape::status(
             representation.encoding,
             StatusCode::OK,
-            respond::success(200, Some(details)),
+            &respond::success(200, Some(details)),
         );
     }
     let accepted = !removed.gone && deletion.orphan_dependents == Some(false);

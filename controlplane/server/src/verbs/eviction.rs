@@ -66,7 +66,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     .await?;
     let answer = respond::success(201, None);
     context.notes.response = Some(answer.clone());
-    shape::status(representation.encoding, StatusCode::CREATED, answer)
+    shape::status(representation.encoding, StatusCode::CREATED, &answer)
 }
 
 fn evicted(now: Time) -> PodCondition {

@@ -167,7 +167,7 @@ fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
             encode(&shape::partial(&scale.metadata, version)),
         ),
     };
-    shape::document(encoding, StatusCode::OK, kind, bytes)
+    shape::document(encoding, StatusCode::OK, kind, &bytes)
 }
 
 /// What `kubectl get --subresource=scale` shows.

@@ -65,7 +65,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let private = bind(context, &request.spec, &account)?;
     request.status = Some(issue(context, &request.spec, private, now)?);
     let answer = encode(&request);
-    shape::document(representation.encoding, StatusCode::CREATED, (VERSION, KIND), answer)
+    shape::document(representation.encoding, StatusCode::CREATED, (VERSION, KIND), &answer)
 }
 
 /// A request whose specification is there.
