@@ -37,6 +37,7 @@ mod scheduler;
 mod service_ranges;
 mod setup;
 mod signer;
+mod stateful_sets;
 mod ttl;
 mod volumes;
 

@@ -25,7 +25,7 @@ use crate::{
     queue::Queue,
     quotas, replica_sets,
     scheduler::{self, Scheduler},
-    service_ranges, signer, ttl, volumes,
+    service_ranges, signer, stateful_sets, ttl, volumes,
 };
 
 /// The namespace of the controllers' service accounts.
@@ -106,6 +106,11 @@ impl Setup<'_> {
             "replicaset-controller",
             replica_sets::listen(caches),
             replica_sets::ReplicaSets,
+        );
+        self.add(
+            "statefulset-controller",
+            stateful_sets::listen(caches),
+            stateful_sets::StatefulSets,
         );
         let queue = replica_sets::listen_to_elders(caches);
         self.add("replication-controller", queue, replica_sets::ReplicationControllers);

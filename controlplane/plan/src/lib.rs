@@ -10,6 +10,7 @@ mod departure;
 pub mod disruption;
 pub mod endpoints;
 pub mod garbage;
+mod history;
 pub mod leftovers;
 pub mod namespaces;
 pub mod node_health;
@@ -21,6 +22,9 @@ pub mod ranges;
 pub mod replicas;
 pub mod rollout;
 pub mod service_ranges;
+pub mod stateful_sets;
 pub mod step;
 pub mod storage;
 pub mod ttl;
+#[cfg(test)]
+mod world;

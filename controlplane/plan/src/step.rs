@@ -59,6 +59,8 @@ resources! {
     CLAIMS = core::v1::PersistentVolumeClaim;
     CLUSTER_ROLES = rbac::v1::ClusterRole;
     CONFIG_MAPS = core::v1::ConfigMap;
+    CONTROLLER_REVISIONS = apps::v1::ControllerRevision;
+    DAEMON_SETS = apps::v1::DaemonSet;
     DEPLOYMENTS = apps::v1::Deployment;
     DISRUPTION_BUDGETS = policy::v1::PodDisruptionBudget;
     ENDPOINTS = core::v1::Endpoints;
@@ -76,6 +78,7 @@ resources! {
     SERVICE_ACCOUNTS = core::v1::ServiceAccount;
     SERVICE_RANGES = networking::v1::ServiceCIDR;
     SIGNING_REQUESTS = certificates::v1::CertificateSigningRequest;
+    STATEFUL_SETS = apps::v1::StatefulSet;
     STORAGE_CLASSES = storage::v1::StorageClass;
     VOLUMES = core::v1::PersistentVolume;
 }

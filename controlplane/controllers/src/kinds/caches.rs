@@ -14,7 +14,7 @@ use controlplane_plan::{
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
-    apps::v1::{Deployment, ReplicaSet},
+    apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet},
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
     discovery::v1::EndpointSlice,
@@ -76,6 +76,7 @@ cached! {
     plain {
         budgets: PodDisruptionBudget = DISRUPTION_BUDGETS,
         cluster_roles: ClusterRole = CLUSTER_ROLES,
+        controller_revisions: ControllerRevision = CONTROLLER_REVISIONS,
         deployments: Deployment = DEPLOYMENTS,
         endpoint_slices: EndpointSlice = ENDPOINT_SLICES,
         endpoints: Endpoints = ENDPOINTS,
@@ -97,6 +98,7 @@ cached! {
         secrets: Contents = SECRETS,
         service_accounts: Partial = SERVICE_ACCOUNTS,
         signing_requests: Partial = SIGNING_REQUESTS,
+        stateful_sets: StatefulSet = STATEFUL_SETS,
         volumes: PersistentVolume = VOLUMES,
     }
 }
