@@ -12,7 +12,7 @@ use controlplane_plan::{
 };
 use k8s_openapi::{
     api::{
-        apps::v1::{ReplicaSet, StatefulSet},
+        apps::v1::{DaemonSet, ReplicaSet, StatefulSet},
         core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -119,6 +119,14 @@ impl Cached for ReplicaSet {
 }
 
 impl Cached for StatefulSet {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_revised(&mut self.metadata);
+    }
+}
+
+impl Cached for DaemonSet {
     type Pool = ();
 
     fn trim(&mut self) {

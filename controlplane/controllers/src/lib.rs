@@ -15,6 +15,7 @@ mod aggregation;
 mod cache;
 mod certificates;
 mod clock;
+mod daemon_sets;
 mod deployments;
 mod disruption;
 mod driver;

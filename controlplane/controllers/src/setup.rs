@@ -13,7 +13,7 @@ use crate::{
     accounts::{self, RootCertificates, TokenSecrets},
     aggregation,
     cache::Key,
-    certificates, deployments, disruption,
+    certificates, daemon_sets, deployments, disruption,
     driver::{self, Context, Controller},
     endpoints, ephemeral,
     events::{self, Recorder},
@@ -40,6 +40,7 @@ const MIRROR: &str = "endpointslicemirroring-controller";
 const BINDER: &str = "persistent-volume-binder";
 const PROVISIONER: &str = "local-path-provisioner";
 const EPHEMERAL: &str = "ephemeral-volume-controller";
+const DAEMONS: &str = "daemon-set-controller";
 
 /// What start-up hands around.
 struct Setup<'a> {
@@ -112,6 +113,7 @@ impl Setup<'_> {
             stateful_sets::listen(caches),
             stateful_sets::StatefulSets,
         );
+        self.add(DAEMONS, daemon_sets::listen(caches), daemon_sets::DaemonSets::new);
         let queue = replica_sets::listen_to_elders(caches);
         self.add("replication-controller", queue, replica_sets::ReplicationControllers);
         self.add(
@@ -271,6 +273,7 @@ fn account_of(component: &str) -> &str {
         volumes::COMPONENT => BINDER,
         provisioner::COMPONENT => PROVISIONER,
         ephemeral::COMPONENT => EPHEMERAL,
+        "daemonset-controller" => DAEMONS,
         own => own,
     }
 }

@@ -6,6 +6,7 @@
 pub mod aggregation;
 pub mod certificates;
 pub mod claim;
+pub mod daemon_sets;
 mod departure;
 pub mod disruption;
 pub mod endpoints;

@@ -3,6 +3,7 @@
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod belongings;
+mod workloads;
 
 use serde_json::{Value, json};
 use tests::cluster::{Bounds, Cluster, check_history};

@@ -14,7 +14,7 @@ use controlplane_plan::{
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
     discovery::v1::EndpointSlice,
@@ -91,6 +91,7 @@ cached! {
         addresses: Partial = ADDRESSES,
         claims: PersistentVolumeClaim = CLAIMS,
         config_maps: Contents = CONFIG_MAPS,
+        daemon_sets: DaemonSet = DAEMON_SETS,
         nodes: Node = NODES,
         pods: Pod = PODS,
         replica_sets: ReplicaSet = REPLICA_SETS,
