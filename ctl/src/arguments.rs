@@ -92,9 +92,9 @@ pub(crate) enum Command {
     /// Import, pull and list the images of this machine's node
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Show how a Deployment became containers, step by step with milliseconds
+    /// Show how a Deployment or another workload became containers, step by step with milliseconds
     Trace(TargetOptions),
-    /// Say what is wrong with a pod and what to do (exit code 1 when something is)
+    /// Say what is wrong with a pod, or a workload's pods, and what to do (exit code 1 when something is)
     Why(TargetOptions),
 }
 

@@ -108,7 +108,12 @@ async fn milestones(api: &Api, pods: &[Value]) -> BTreeMap<String, Value> {
 }
 
 /// The set of the newest revision that the target owns; none for a kind without sets.
-async fn newest_owned(api: &Api, resources: &Resources, namespace: &str, target: &Value) -> anyhow::Result<Vec<Value>> {
+pub(crate) async fn newest_owned(
+    api: &Api,
+    resources: &Resources,
+    namespace: &str,
+    target: &Value,
+) -> anyhow::Result<Vec<Value>> {
     let sets = api
         .get(&resources.find("replicasets.apps")?.collection(Some(namespace)))
         .await?;
@@ -124,11 +129,11 @@ async fn newest_owned(api: &Api, resources: &Resources, namespace: &str, target:
     Ok(owned.pop().into_iter().collect())
 }
 
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.get("items").and_then(Value::as_array).into_iter().flatten()
 }
 
-fn owned_by(object: &Value, uid: &str) -> bool {
+pub(crate) fn owned_by(object: &Value, uid: &str) -> bool {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     owners.into_iter().flatten().any(|owner| text_at(owner, "/uid") == uid)
 }

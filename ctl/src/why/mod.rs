@@ -1,4 +1,5 @@
-//! `skiff why`: what is wrong with a pod and what to do about it, from what the public API tells.
+//! `skiff why`: what is wrong with a pod, or with the pods of a workload, and what to do about it,
+//! from what the public API tells.
 
 mod containers;
 mod finding;
@@ -6,10 +7,10 @@ mod past;
 mod placement;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use serde_json::Value;
 
 use crate::api::{Api, Refused, text_at, with_query};
@@ -26,36 +27,40 @@ const BYTES: &str = "4096";
 /// Warnings that are shown, the newest.
 const WARNINGS: usize = 5;
 
-/// Exit code 1 when something is wrong with the pod.
+/// Exit code 1 when something is wrong with the pod, or with one of the workload's.
 pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Result<ExitCode> {
     let api = Api::of(place).await?;
-    let (resource, name) = Resources::discover(&api).await?.one(&options.target)?;
+    let resources = Resources::discover(&api).await?;
+    let (resource, name) = resources.one(&options.target)?;
+    let namespace = &options.scope.namespace;
+    let path = resource.object(namespace, &name)?;
     if !resource.group.is_empty() || resource.plural != "pods" {
-        bail!("only pods can be explained: skiff why pod/NAME");
+        return workload::run(&api, &resources, namespace, &path).await;
     }
-    let path = resource.object(&options.scope.namespace, &name)?;
     let pod = match api.get(&path).await {
         Err(error)
             if error
                 .downcast_ref::<Refused>()
                 .is_some_and(|refused| refused.code == 404) =>
         {
-            let told = past::run(&api, &options.scope.namespace, &name).await?;
+            let told = past::run(&api, namespace, &name).await?;
             return told.ok_or(error);
         }
         pod => pod?,
     };
-    let selector = format!(
-        "involvedObject.name={name},involvedObject.uid={}",
-        text_at(&pod, "/metadata/uid")
-    );
-    let warnings = warnings(&api, &options.scope.namespace, &selector).await?;
+    tell(&api, namespace, &pod).await
+}
+
+/// Tells of one pod.
+async fn tell(api: &Api, namespace: &str, pod: &Value) -> anyhow::Result<ExitCode> {
+    let warnings = warnings(api, namespace, &about(pod)).await?;
     let warnings: Vec<&Value> = warnings.iter().collect();
-    let findings = explain(&pod, &warnings);
-    terminal::line(terminal::bold(&headline(&pod, &findings)))?;
+    let findings = explain(pod, &warnings);
+    terminal::line(terminal::bold(&headline(pod, &findings)))?;
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{}", text_at(pod, "/metadata/name"));
     for finding in &findings {
         let log = match &finding.log {
-            Some(log) => output(&api, &path, log).await,
+            Some(log) => output(api, &path, log).await,
             None => Vec::new(),
         };
         terminal::write(&finding.text(&log))?;
@@ -63,6 +68,12 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     terminal::write(&warned(&warnings))?;
     let trouble = findings.iter().any(|finding| finding.trouble);
     Ok(if trouble { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The selector of an object's events.
+fn about(object: &Value) -> String {
+    let (name, uid) = (text_at(object, "/metadata/name"), text_at(object, "/metadata/uid"));
+    format!("involvedObject.name={name},involvedObject.uid={uid}")
 }
 
 /// The warnings among the events, the newest at the end.
