@@ -62,6 +62,11 @@ impl Disruption {
             let replicas = elder.0.spec.as_ref().and_then(|spec| spec.replicas);
             return Some((owner.uid.clone(), wanted(replicas)));
         }
+        let stateful = self.0.stateful_sets.get(&key);
+        if let Some(set) = stateful.filter(|set| owner.kind == "StatefulSet" && uid(&**set) == owner.uid) {
+            let replicas = set.spec.as_ref().and_then(|spec| spec.replicas);
+            return Some((owner.uid.clone(), wanted(replicas)));
+        }
         let set = self.0.replica_sets.get(&key);
         let Some(set) = set.filter(|set| owner.kind == "ReplicaSet" && set.metadata.uid.as_ref() == Some(&owner.uid))
         else {
@@ -122,6 +127,12 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     caches.deployments.listen(move |change| {
         if let Some(deployment) = change.new {
             wake(deployment.metadata.namespace.as_deref());
+        }
+    });
+    let wake = rescaled.clone();
+    caches.stateful_sets.listen(move |change| {
+        if let Some(set) = change.new {
+            wake(set.metadata.namespace.as_deref());
         }
     });
     let wake = rescaled.clone();

@@ -12,7 +12,7 @@ use controlplane_plan::{
 };
 use k8s_openapi::{
     api::{
-        apps::v1::ReplicaSet,
+        apps::v1::{DaemonSet, ReplicaSet, StatefulSet},
         batch::v1::Job,
         core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     },
@@ -73,6 +73,12 @@ fn trim_metadata(metadata: &mut ObjectMeta) {
     }
 }
 
+/// Keeps every annotation: revisions get them all.
+fn trim_revised(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
+    tighten(&mut metadata.owner_references);
+}
+
 /// Keeps what garbage collection reads.
 fn trim_all(metadata: &mut ObjectMeta) {
     *metadata = ObjectMeta {
@@ -122,6 +128,22 @@ impl Cached for Job {
 
     fn index(&self) -> Vec<String> {
         vec![owner_entry(&self.metadata)]
+    }
+}
+
+impl Cached for StatefulSet {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_revised(&mut self.metadata);
+    }
+}
+
+impl Cached for DaemonSet {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_revised(&mut self.metadata);
     }
 }
 

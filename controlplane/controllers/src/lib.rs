@@ -16,6 +16,7 @@ mod cache;
 mod certificates;
 mod clock;
 mod cron_jobs;
+mod daemon_sets;
 mod deployments;
 mod disruption;
 mod driver;
@@ -39,6 +40,7 @@ mod scheduler;
 mod service_ranges;
 mod setup;
 mod signer;
+mod stateful_sets;
 mod ttl;
 mod volumes;
 

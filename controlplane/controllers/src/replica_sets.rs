@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controlplane_plan::{
-    objects::{Meta as _, controller_of, selects, uid},
+    objects::{Meta as _, Object, controller_of, selects, uid},
     pod::Pod,
     replicas::{self, Snapshot},
     rollout::Failure,
@@ -125,22 +125,22 @@ pub(crate) fn listen_to_elders(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Wakes who manages a pod, or all that might.
-fn wake_owners(
-    pod: &Pod,
+/// Wakes who manages an object, or all that might.
+pub(crate) fn wake_owners<K: Object>(
+    object: &K,
     kind: &str,
     queue: &Queue<Key>,
     of_namespace: impl FnOnce(&str) -> Vec<(Key, LabelSelector)>,
 ) {
-    let namespace = pod.metadata.namespace();
-    if let Some(owner) = controller_of(&pod.metadata) {
+    let namespace = object.meta().namespace();
+    if let Some(owner) = controller_of(object.meta()) {
         if owner.kind == kind {
             queue.push(Key::new(namespace, &owner.name));
         }
         return;
     }
     for (key, selector) in of_namespace(namespace) {
-        if selects(&selector, pod.metadata.labels()) {
+        if selects(&selector, object.meta().labels()) {
             queue.push(key);
         }
     }

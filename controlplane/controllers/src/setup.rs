@@ -13,7 +13,7 @@ use crate::{
     accounts::{self, RootCertificates, TokenSecrets},
     aggregation,
     cache::Key,
-    certificates, cron_jobs, deployments, disruption,
+    certificates, cron_jobs, daemon_sets, deployments, disruption,
     driver::{self, Context, Controller},
     endpoints, ephemeral,
     events::{self, Recorder},
@@ -25,7 +25,7 @@ use crate::{
     queue::Queue,
     quotas, replica_sets,
     scheduler::{self, Scheduler},
-    service_ranges, signer, ttl, volumes,
+    service_ranges, signer, stateful_sets, ttl, volumes,
 };
 
 /// The namespace of the controllers' service accounts.
@@ -40,6 +40,7 @@ const MIRROR: &str = "endpointslicemirroring-controller";
 const BINDER: &str = "persistent-volume-binder";
 const PROVISIONER: &str = "local-path-provisioner";
 const EPHEMERAL: &str = "ephemeral-volume-controller";
+const DAEMONS: &str = "daemon-set-controller";
 
 /// What start-up hands around.
 struct Setup<'a> {
@@ -108,6 +109,12 @@ impl Setup<'_> {
             replica_sets::listen(caches),
             replica_sets::ReplicaSets,
         );
+        self.add(
+            "statefulset-controller",
+            stateful_sets::listen(caches),
+            stateful_sets::StatefulSets,
+        );
+        self.add(DAEMONS, daemon_sets::listen(caches), daemon_sets::DaemonSets::new);
         let queue = replica_sets::listen_to_elders(caches);
         self.add("replication-controller", queue, replica_sets::ReplicationControllers);
         self.add("job-controller", jobs::listen(caches), jobs::Jobs::new);
@@ -280,6 +287,7 @@ fn account_of(component: &str) -> &str {
         volumes::COMPONENT => BINDER,
         provisioner::COMPONENT => PROVISIONER,
         ephemeral::COMPONENT => EPHEMERAL,
+        "daemonset-controller" => DAEMONS,
         own => own,
     }
 }

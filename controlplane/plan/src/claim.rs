@@ -1,11 +1,11 @@
 //! Which objects a controller manages: adopt what matches and has no manager, release what no
 //! longer matches.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
 use crate::{
-    objects::{Meta as _, Object, controlled_by, controller_of, selects, target},
+    objects::{Meta as _, Object, controlled_by, controller_of, target},
     step::{Outcome, PatchKind, Resource, Step, Target},
 };
 
@@ -18,22 +18,22 @@ pub struct Claim<'a, K> {
     pub steps: Vec<Step>,
 }
 
-/// Sorts `candidates` by who manages them. An owner that is being deleted adopts nothing.
+/// Sorts `candidates` by who manages them and whether they `matches`. An owner that is being deleted adopts nothing.
 pub fn claim<'a, K: Object>(
     owner: &Target,
     owner_deleted: bool,
-    selector: &LabelSelector,
+    matches: impl Fn(&K) -> bool,
     resource: Resource,
     candidates: impl IntoIterator<Item = &'a K>,
 ) -> Claim<'a, K> {
-    claim_with(owner, owner_deleted, selector, resource, candidates, None)
+    claim_with(owner, owner_deleted, matches, resource, candidates, None)
 }
 
 /// Like [`claim`]; what is adopted gets the finalizer, what is released loses it.
 pub fn claim_with<'a, K: Object>(
     owner: &Target,
     owner_deleted: bool,
-    selector: &LabelSelector,
+    matches: impl Fn(&K) -> bool,
     resource: Resource,
     candidates: impl IntoIterator<Item = &'a K>,
     finalizer: Option<&str>,
@@ -44,7 +44,7 @@ pub fn claim_with<'a, K: Object>(
     };
     for object in candidates {
         let metadata = object.meta();
-        let matching = selects(selector, metadata.labels());
+        let matching = matches(object);
         match controller_of(metadata) {
             Some(controller) if controller.uid != owner.uid => {}
             Some(_) if matching => claim.owned.push(object),
@@ -76,7 +76,7 @@ fn transfer<K: Object>(owner: &Target, resource: Resource, object: &K, finalizer
 
 /// Replaces the owner references, and the finalizers if they are given, of exactly this revision of
 /// the object.
-fn owners_patch<K: Object>(
+pub(crate) fn owners_patch<K: Object>(
     resource: Resource,
     object: &K,
     owners: &serde_json::Value,

@@ -29,7 +29,7 @@ pub use self::{backoff::Backoff, indexes::Indexes, orphans::plan as plan_orphan}
 pub use crate::rollout::Failure;
 use crate::{
     claim::claim_with,
-    objects::{Meta as _, is_active, is_ready, phase, seconds, target, uid},
+    objects::{Meta as _, is_active, is_ready, phase, seconds, selects, target, uid},
     pod::Pod,
     step::{JOBS, PODS, Plan, Target},
 };
@@ -69,7 +69,14 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     let deleted = job.metadata.deletion_timestamp.is_some();
     let selector = spec.selector.clone().unwrap_or_default();
     let candidates = snapshot.pods.iter().copied();
-    let claimed = claim_with(&owner, deleted, &selector, PODS, candidates, Some(TRACKING));
+    let claimed = claim_with(
+        &owner,
+        deleted,
+        |pod: &Pod| selects(&selector, pod.metadata.labels()),
+        PODS,
+        candidates,
+        Some(TRACKING),
+    );
     if !claimed.steps.is_empty() {
         plan.stage(claimed.steps);
         return plan;

@@ -59,7 +59,9 @@ resources! {
     CLAIMS = core::v1::PersistentVolumeClaim;
     CLUSTER_ROLES = rbac::v1::ClusterRole;
     CONFIG_MAPS = core::v1::ConfigMap;
+    CONTROLLER_REVISIONS = apps::v1::ControllerRevision;
     CRON_JOBS = batch::v1::CronJob;
+    DAEMON_SETS = apps::v1::DaemonSet;
     DEPLOYMENTS = apps::v1::Deployment;
     DISRUPTION_BUDGETS = policy::v1::PodDisruptionBudget;
     ENDPOINTS = core::v1::Endpoints;
@@ -78,6 +80,7 @@ resources! {
     SERVICE_ACCOUNTS = core::v1::ServiceAccount;
     SERVICE_RANGES = networking::v1::ServiceCIDR;
     SIGNING_REQUESTS = certificates::v1::CertificateSigningRequest;
+    STATEFUL_SETS = apps::v1::StatefulSet;
     STORAGE_CLASSES = storage::v1::StorageClass;
     VOLUMES = core::v1::PersistentVolume;
 }

@@ -5,6 +5,7 @@
 mod belongings;
 mod jobs;
 mod rejections;
+mod workloads;
 
 use serde_json::{Value, json};
 use tests::cluster::{Bounds, Cluster, check_history};

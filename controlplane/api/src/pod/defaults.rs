@@ -40,7 +40,7 @@ fn drop_false(field: &mut Option<bool>) {
 }
 
 /// Defaults of a template. Its metadata are a struct to upstream: they are written even when there is nothing in them.
-pub(crate) fn set_template_defaults(template: &mut PodTemplateSpec) {
+pub fn set_template_defaults(template: &mut PodTemplateSpec) {
     template.metadata.get_or_insert_default();
     set_spec_defaults(template.spec.get_or_insert_default());
 }

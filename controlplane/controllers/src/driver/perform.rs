@@ -74,7 +74,7 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
                 note(outcome.done, &target.name);
                 seen(target.resource, &reply)
             }
-            Err(error) => change_failed(context, component, &target, &error),
+            Err(error) => change_failed(context, component, &target, outcome.failed, &error),
         },
         Step::Delete {
             target,
@@ -90,7 +90,7 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
                     note(outcome.done, &target.name);
                     deleted(component, &target)
                 }
-                Err(error) => change_failed(context, component, &target, &error),
+                Err(error) => change_failed(context, component, &target, outcome.failed, &error),
             }
         }
         Step::Look(target) => look(context, target).await,
@@ -242,7 +242,13 @@ fn is_terminating(status: &kube::core::Status) -> bool {
 }
 
 /// A patch or deletion did not work. Gone is as good as done, once the cache shows it; a conflict wants a new plan, never the same again.
-fn change_failed(context: &Context, component: &'static str, target: &Target, error: &Error) -> Done {
+fn change_failed(
+    context: &Context,
+    component: &'static str,
+    target: &Target,
+    failed: Option<Note>,
+    error: &Error,
+) -> Done {
     match error.code() {
         404 => Done {
             awaited: vec![gone(target)],
@@ -258,6 +264,10 @@ fn change_failed(context: &Context, component: &'static str, target: &Target, er
         }
         _ => {
             warn!(component, kind = target.resource.kind, name = target.name, %error, "change refused");
+            if let Error::Refused(status) = error {
+                let note = failed.map(|note| filled(note, &status.message));
+                context.recorder.note(component, note);
+            }
             Done {
                 retry: true,
                 ..Done::default()

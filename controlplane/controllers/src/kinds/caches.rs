@@ -15,7 +15,7 @@ use controlplane_plan::{
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
-    apps::v1::{Deployment, ReplicaSet},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::v1::{CronJob, Job},
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
@@ -79,6 +79,7 @@ cached! {
     plain {
         budgets: PodDisruptionBudget = DISRUPTION_BUDGETS,
         cluster_roles: ClusterRole = CLUSTER_ROLES,
+        controller_revisions: ControllerRevision = CONTROLLER_REVISIONS,
         cron_jobs: CronJob = CRON_JOBS,
         deployments: Deployment = DEPLOYMENTS,
         endpoint_slices: EndpointSlice = ENDPOINT_SLICES,
@@ -94,6 +95,7 @@ cached! {
         addresses: Partial = ADDRESSES,
         claims: PersistentVolumeClaim = CLAIMS,
         config_maps: Contents = CONFIG_MAPS,
+        daemon_sets: DaemonSet = DAEMON_SETS,
         jobs: Job = JOBS,
         nodes: Node = NODES,
         pods: Pod = PODS,
@@ -102,6 +104,7 @@ cached! {
         secrets: Contents = SECRETS,
         service_accounts: Partial = SERVICE_ACCOUNTS,
         signing_requests: Partial = SIGNING_REQUESTS,
+        stateful_sets: StatefulSet = STATEFUL_SETS,
         volumes: PersistentVolume = VOLUMES,
     }
 }

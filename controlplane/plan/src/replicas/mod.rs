@@ -14,7 +14,7 @@ pub use self::elder::Elder;
 pub use crate::rollout::Failure;
 use crate::{
     claim::claim,
-    objects::{Meta as _, controller_of, is_active, is_finished, phase, target},
+    objects::{Meta as _, controller_of, is_active, is_finished, phase, selects, target},
     pod::Pod,
     pod_template,
     step::{PODS, Plan, Resource},
@@ -51,7 +51,13 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     let owner = target(snapshot.resource, snapshot.set);
     let deleted = snapshot.set.metadata.deletion_timestamp.is_some();
     let candidates = snapshot.pods.iter().copied().filter(|pod| !is_finished(pod));
-    let claimed = claim(&owner, deleted, &spec.selector, PODS, candidates);
+    let claimed = claim(
+        &owner,
+        deleted,
+        |pod| selects(&spec.selector, pod.metadata.labels()),
+        PODS,
+        candidates,
+    );
     if !claimed.steps.is_empty() {
         plan.stage(claimed.steps);
         return plan;

@@ -23,10 +23,11 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
+pub(crate) use self::settings::scaled;
 pub use self::settings::{Settings, Strategy};
 use crate::{
     claim::claim,
-    objects::{controller_of, name, target, uid},
+    objects::{controller_of, name, selects, target, uid},
     pod::Pod,
     step::{DEPLOYMENTS, Outcome, PatchKind, Plan, REPLICA_SETS, Step, Target},
 };
@@ -110,7 +111,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     let claimed = claim(
         &owner,
         deleted,
-        &settings.selector,
+        |set| selects(&settings.selector, set.metadata.labels.as_ref()),
         REPLICA_SETS,
         snapshot.replica_sets.iter().copied(),
     );
@@ -248,7 +249,7 @@ fn patch_deployment(view: &View<'_>, subresource: Option<&'static str>, mut body
 }
 
 /// Adds the members of one object to another, deeply.
-fn merge(into: &mut Value, from: &Value) {
+pub(crate) fn merge(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {

@@ -101,15 +101,16 @@ impl Settings {
 /// Percentages of `replicas`: surge rounds up, unavailable rounds down, and both may not be zero.
 fn bounds(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>, replicas: i32) -> Strategy {
     let quarter = IntOrString::String("25%".to_owned());
-    let surge = resolve(surge.unwrap_or(&quarter), replicas, true);
-    let unavailable = resolve(unavailable.unwrap_or(&quarter), replicas, false);
+    let surge = scaled(surge.unwrap_or(&quarter), replicas, true);
+    let unavailable = scaled(unavailable.unwrap_or(&quarter), replicas, false);
     Strategy::RollingUpdate {
         surge,
         unavailable: if surge == 0 && unavailable == 0 { 1 } else { unavailable },
     }
 }
 
-fn resolve(value: &IntOrString, total: i32, round_up: bool) -> i32 {
+/// A count, or its share of `total` where it is a percentage.
+pub(crate) fn scaled(value: &IntOrString, total: i32, round_up: bool) -> i32 {
     match value {
         IntOrString::Int(count) => (*count).max(0),
         IntOrString::String(text) => {

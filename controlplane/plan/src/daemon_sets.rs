@@ -1,0 +1,280 @@
+//! The DaemonSet's plan: one pod on each node that it fits, which the scheduler binds by the node's
+//! name.
+//!
+//! The rules are those of upstream's `pkg/controller/daemon`:
+//! 1. The revision of the present template is found or made (`constructHistory`).
+//! 2. Nodes without a pod get one; pods that are finished, doubled, or on nodes that they do not
+//!    fit go (`manage`).
+//! 3. When there is nothing of that to do, pods of other revisions give way (`rollingUpdate`).
+
+mod backoff;
+mod placing;
+mod revisions;
+mod status;
+#[cfg(test)]
+mod tests;
+mod update;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec},
+        core::v1::Node,
+    },
+    jiff::Timestamp,
+};
+
+pub use self::backoff::Backoff;
+use self::{
+    placing::{Fit, Placing},
+    revisions::{Revisions, hash},
+};
+pub use crate::rollout::Failure;
+use crate::{
+    claim::claim,
+    objects::{Map, Meta as _, available_in, is_finished, is_ready, name, node_of, phase, selects, target},
+    pod::Pod,
+    pod_template::{self, note},
+    rollout::scaled,
+    step::{CONTROLLER_REVISIONS, DAEMON_SETS, PODS, Plan, Severity, Step, Target},
+};
+
+/// Most pods that one plan makes or deletes (`BurstReplicas`).
+const BURST: usize = 250;
+
+/// The DaemonSet and everything that its plan reads.
+pub struct Snapshot<'a> {
+    /// The DaemonSet.
+    pub set: &'a DaemonSet,
+    /// All revisions of its namespace: it manages some, may adopt others, and must not take a name
+    /// twice.
+    pub revisions: &'a [&'a ControllerRevision],
+    /// Its pods and the namespace's pods without a manager.
+    pub pods: &'a [&'a Pod],
+    /// All nodes.
+    pub nodes: &'a [&'a Node],
+    /// The server's last refusal of a creation.
+    pub failure: Option<&'a Failure>,
+}
+
+/// One DaemonSet's view while its plan is made.
+struct View<'a> {
+    set: &'a DaemonSet,
+    spec: &'a DaemonSetSpec,
+    owner: Target,
+    placing: Placing,
+    /// The hash of the present template's revision.
+    hash: String,
+    /// The fit of each node, by its name.
+    nodes: BTreeMap<&'a str, Fit>,
+    /// Its pods by their nodes, in the order in which they are kept.
+    pods: BTreeMap<&'a str, Vec<&'a Pod>>,
+    now: Timestamp,
+}
+
+/// Pods to be made and deleted.
+#[derive(Default)]
+struct Work<'a> {
+    events: Vec<Step>,
+    /// Nodes that get a pod.
+    create: Vec<&'a str>,
+    delete: Vec<&'a Pod>,
+}
+
+/// Makes the plan. `backoff` remembers the failed pods that were deleted.
+pub fn plan(snapshot: &Snapshot<'_>, backoff: &mut Backoff, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let set = snapshot.set;
+    // What becomes of revisions and pods of a set that goes decides the garbage collector.
+    let Some(spec) = set.spec.as_ref().filter(|_| set.metadata.deletion_timestamp.is_none()) else {
+        return plan;
+    };
+    let owner = target(DAEMON_SETS, set);
+    let selected = |labels: Option<&Map>| selects(&spec.selector, labels);
+    let revisions = claim(
+        &owner,
+        false,
+        |revision| selected(revision.metadata.labels.as_ref()),
+        CONTROLLER_REVISIONS,
+        snapshot.revisions.iter().copied(),
+    );
+    let pods = claim(
+        &owner,
+        false,
+        |pod| selected(pod.metadata.labels()),
+        PODS,
+        snapshot.pods.iter().copied(),
+    );
+    let claiming: Vec<Step> = revisions.steps.into_iter().chain(pods.steps).collect();
+    if !claiming.is_empty() {
+        plan.stage(claiming);
+        return plan;
+    }
+    let revisions = match Revisions::of(snapshot, spec, &owner, revisions.owned, &pods.owned) {
+        Ok(revisions) => revisions,
+        Err(first) => {
+            plan.stage(first);
+            return plan;
+        }
+    };
+    let placing = Placing::of(set, &spec.template);
+    let nodes = snapshot.nodes.iter().map(|node| (name(*node), placing.fit(node)));
+    let view = View {
+        set,
+        spec,
+        nodes: nodes.collect(),
+        pods: by_node(&pods.owned),
+        owner,
+        placing,
+        hash: revisions.hash.clone(),
+        now,
+    };
+    let status = view.status();
+    let (first, after) = if snapshot.failure.is_some() {
+        (status, None)
+    } else {
+        (None, status)
+    };
+    plan.stage(first.into_iter().collect());
+    plan.stage(revisions.steps.clone());
+    view.work(snapshot.failure.is_some(), backoff, &mut plan);
+    plan.stage(after.into_iter().collect());
+    plan.stage(revisions.superfluous(spec, &pods.owned));
+    let delays = pods.owned.iter().filter_map(|pod| view.available_in(pod));
+    if let Some(next) = delays.filter(|delay| !delay.is_zero()).min() {
+        plan.again(next);
+    }
+    plan
+}
+
+/// The pods of each node, bound ones first, then the oldest. Pods that have ended and are being
+/// deleted do not count.
+fn by_node<'a>(pods: &[&'a Pod]) -> BTreeMap<&'a str, Vec<&'a Pod>> {
+    let mut nodes: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for pod in pods {
+        if is_finished(pod) && pod.metadata.is_deleting() {
+            continue;
+        }
+        if let Some(node) = placing::target_node(pod) {
+            nodes.entry(node).or_default().push(pod);
+        }
+    }
+    for pods in nodes.values_mut() {
+        pods.sort_by_key(|pod| (node_of(pod).is_none(), pod.metadata.created, name(*pod)));
+    }
+    nodes
+}
+
+impl<'a> View<'a> {
+    fn work(&self, failing: bool, backoff: &mut Backoff, plan: &mut Plan) {
+        let mut work = Work::default();
+        for (node, fit) in &self.nodes {
+            self.manage(node, *fit, backoff, &mut work, plan);
+        }
+        // Nobody else looks for pods that wait for a node that is gone
+        // (`getUnscheduledPodsWithoutNode`).
+        let lost = self.pods.iter().filter(|(node, _)| !self.nodes.contains_key(*node));
+        let lost = lost.flat_map(|(_, pods)| pods.iter().copied());
+        work.delete
+            .extend(lost.filter(|pod| node_of(pod).is_none() && !pod.metadata.is_deleting()));
+        let rolling = self
+            .spec
+            .update_strategy
+            .as_ref()
+            .and_then(|strategy| strategy.type_.as_deref());
+        if work.create.is_empty() && work.delete.is_empty() && rolling != Some("OnDelete") {
+            self.update(&mut work);
+        }
+        // While creation fails, one attempt tells as much as many.
+        let limit = if failing { 1 } else { BURST };
+        let create = work.create.into_iter().take(limit);
+        let create =
+            create.map(|node| pod_template::create(&self.owner, &self.placing.pod(&self.owner, &self.hash, node)));
+        let delete = work.delete.into_iter().take(BURST);
+        let delete = delete.map(|pod| pod_template::delete(&self.owner, pod));
+        plan.stage(work.events.into_iter().chain(create).chain(delete).collect());
+    }
+
+    /// Decides on a node's pods, apart from their revisions (`podsShouldBeOnNode`).
+    fn manage(&self, node: &'a str, fit: Fit, backoff: &mut Backoff, work: &mut Work<'a>, plan: &mut Plan) {
+        let Some(pods) = self.pods.get(node) else {
+            work.create.extend((fit == Fit::Runs).then_some(node));
+            return;
+        };
+        let lasting = pods.iter().copied().filter(|pod| !pod.metadata.is_deleting());
+        if fit == Fit::Never {
+            work.delete.extend(lasting);
+            return;
+        }
+        let mut running = Vec::new();
+        for pod in lasting {
+            match phase(pod) {
+                "Failed" => match backoff.next(&self.owner.uid, self.observed(), node, self.now) {
+                    Some(delay) => plan.again(delay),
+                    None => self.give_up(pod, node, "failed", work),
+                },
+                "Succeeded" => self.give_up(pod, node, "succeeded", work),
+                _ => running.push(pod),
+            }
+        }
+        if self.max_surge(1) == 0 {
+            work.delete.extend(running.into_iter().skip(1));
+            return;
+        }
+        if running.is_empty() && fit == Fit::Runs {
+            work.create.push(node);
+        }
+        if running.len() > 1 {
+            self.thin_out(&running, work);
+        }
+    }
+
+    /// Deletes a pod that has ended, and says so.
+    fn give_up(&self, pod: &'a Pod, node: &str, how: &str, work: &mut Work<'a>) {
+        let (severity, reason, what) = if how == "failed" {
+            (Severity::Warning, "FailedDaemonPod", "kill")
+        } else {
+            (Severity::Normal, "SucceededDaemonPod", "delete")
+        };
+        let (namespace, pod_name) = (pod.metadata.namespace(), name(pod));
+        let message = format!("Found {how} daemon pod {namespace}/{pod_name} on node {node}, will try to {what} it");
+        work.events
+            .push(Step::Event(note(&self.owner, severity, reason, message)));
+        work.delete.push(pod);
+    }
+
+    /// With surge a node has two pods while the old one is ready and the new one is not available
+    /// yet.
+    fn thin_out(&self, running: &[&'a Pod], work: &mut Work<'a>) {
+        let (new, old): (Vec<&Pod>, Vec<&Pod>) = running.iter().partition(|pod| hash(pod) == Some(&self.hash));
+        work.delete
+            .extend(new.iter().skip(1).chain(old.iter().skip(1)).copied());
+        if let (Some(new), Some(old)) = (new.first(), old.first())
+            && (!is_ready(old) || self.is_available(new))
+        {
+            work.delete.push(old);
+        }
+    }
+
+    fn observed(&self) -> i64 {
+        let status = self.set.status.as_ref();
+        status.and_then(|status| status.observed_generation).unwrap_or(0)
+    }
+
+    fn available_in(&self, pod: &Pod) -> Option<Duration> {
+        available_in(pod, self.spec.min_ready_seconds.unwrap_or(0), self.now)
+    }
+
+    fn is_available(&self, pod: &Pod) -> bool {
+        self.available_in(pod) == Some(Duration::ZERO)
+    }
+
+    fn max_surge(&self, nodes: i32) -> i32 {
+        let strategy = self.spec.update_strategy.as_ref();
+        let strategy = strategy.filter(|strategy| strategy.type_.as_deref() == Some("RollingUpdate"));
+        let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+        let surge = rolling.and_then(|rolling| rolling.max_surge.as_ref());
+        surge.map_or(0, |surge| scaled(surge, nodes, true))
+    }
+}

@@ -1,0 +1,47 @@
+//! Back-off of deletions of a node's failed pods: a node agent that refuses pods must not be fought
+//! with.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+
+/// The first delay and the longest (`cmd/kube-controller-manager/app/apps.go`).
+const DELAYS: (i64, i64) = (1, 15 * 60);
+
+/// The delays of nodes whose pods fail, by the DaemonSet's uid and observed generation.
+#[derive(Debug, Default)]
+pub struct Backoff(BTreeMap<(String, i64, String), Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    seconds: i64,
+    since: Timestamp,
+}
+
+impl Entry {
+    fn age(&self, now: Timestamp) -> i64 {
+        now.as_second().saturating_sub(self.since.as_second())
+    }
+
+    /// True when nothing happened for so long that it counts no longer.
+    fn is_over(&self, now: Timestamp) -> bool {
+        self.age(now) > DELAYS.1.saturating_mul(2)
+    }
+}
+
+impl Backoff {
+    /// The time that a failed pod must stay yet; with `None` it is deleted now, which is
+    /// remembered.
+    pub(super) fn next(&mut self, uid: &str, generation: i64, node: &str, now: Timestamp) -> Option<Duration> {
+        self.0.retain(|_, entry| !entry.is_over(now));
+        let entry = self.0.entry((uid.to_owned(), generation, node.to_owned()));
+        let entry = entry.or_insert(Entry { seconds: 0, since: now });
+        let left = entry.seconds.saturating_sub(entry.age(now));
+        if left > 0 {
+            return Some(Duration::from_secs(left.unsigned_abs()));
+        }
+        entry.seconds = entry.seconds.saturating_mul(2).clamp(DELAYS.0, DELAYS.1);
+        entry.since = now;
+        None
+    }
+}

@@ -1,0 +1,151 @@
+//! The revisions of a DaemonSet (`constructHistory` in `pkg/controller/daemon/update.go`).
+
+use api::names;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSetSpec};
+use serde_json::json;
+
+use super::Snapshot;
+use crate::{
+    history::{self, New, REVISION},
+    objects::{Meta as _, name, target},
+    pod::Pod,
+    step::{Outcome, PODS, PatchKind, Step, Target},
+};
+
+/// The revisions of a DaemonSet.
+pub(super) struct Revisions<'a> {
+    /// The hash of the present template's.
+    pub(super) hash: String,
+    /// Those of other templates, oldest first.
+    old: Vec<&'a ControllerRevision>,
+    /// Records the present one, where that is not done.
+    pub(super) steps: Vec<Step>,
+}
+
+impl<'a> Revisions<'a> {
+    /// Finds them among `known`, its own. The error is what must be done first.
+    pub(super) fn of(
+        snapshot: &Snapshot<'a>,
+        spec: &DaemonSetSpec,
+        owner: &Target,
+        known: Vec<&'a ControllerRevision>,
+        pods: &[&Pod],
+    ) -> Result<Self, Vec<Step>> {
+        let nameless = known.iter().filter(|revision| own_hash(revision).is_none());
+        let label = |revision: &&ControllerRevision| {
+            history::patch(
+                revision,
+                json!({ "metadata": { "labels": { REVISION: name(*revision) } } }),
+            )
+        };
+        let labels: Vec<Step> = nameless.map(label).collect();
+        if !labels.is_empty() {
+            return Err(labels);
+        }
+        let (mut current, mut old): (Vec<_>, Vec<_>) = known
+            .into_iter()
+            .partition(|revision| history::holds(revision, &spec.template));
+        history::sort(&mut current);
+        history::sort(&mut old);
+        let number = history::next_number(&old);
+        let Some(kept) = current.pop() else {
+            let (hash, steps) = create(snapshot, spec, owner, number)?;
+            return Ok(Self { hash, old, steps });
+        };
+        let hash = own_hash(kept).cloned().unwrap_or_default();
+        if !current.is_empty() {
+            return Err(deduplicate(&hash, &current, pods));
+        }
+        let steps = if kept.revision < number {
+            vec![history::renumber(kept, number)]
+        } else {
+            Vec::new()
+        };
+        Ok(Self { hash, old, steps })
+    }
+
+    /// Deletes the oldest revisions beyond the limit that no pod is of (`cleanupHistory`).
+    pub(super) fn superfluous(&self, spec: &DaemonSetSpec, pods: &[&Pod]) -> Vec<Step> {
+        let limit = usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
+        let excess = self.old.len().saturating_sub(limit);
+        let is_live = |revision: &ControllerRevision| pods.iter().any(|pod| hash(pod) == own_hash(revision));
+        let gone = self.old.iter().filter(|revision| !is_live(revision)).take(excess);
+        gone.filter(|revision| revision.metadata.deletion_timestamp.is_none())
+            .map(|revision| history::delete(revision))
+            .collect()
+    }
+}
+
+/// Creates the revision of the present template; where another has its name, the next one is
+/// salted.
+fn create(
+    snapshot: &Snapshot<'_>,
+    spec: &DaemonSetSpec,
+    owner: &Target,
+    number: i64,
+) -> Result<(String, Vec<Step>), Vec<Step>> {
+    let collisions = snapshot.set.status.as_ref().and_then(|status| status.collision_count);
+    let hash = names::pod_template_hash(&spec.template, collisions);
+    let name = format!("{}-{hash}", owner.name);
+    let mut taken = snapshot
+        .revisions
+        .iter()
+        .filter(|other| crate::objects::name(**other) == name);
+    match taken.next() {
+        Some(other) if history::holds(other, &spec.template) => Ok((hash, Vec::new())),
+        Some(_) => {
+            let next = collisions.unwrap_or(0).saturating_add(1);
+            Err(vec![record_collisions(snapshot, owner, next)])
+        }
+        None => {
+            let new = New {
+                name,
+                hash_label: (REVISION, hash.clone()),
+                template: &spec.template,
+                annotations: snapshot.set.metadata.annotations.as_ref(),
+                number,
+            };
+            Ok((hash, vec![history::create(owner, new)]))
+        }
+    }
+}
+
+fn record_collisions(snapshot: &Snapshot<'_>, owner: &Target, collisions: i32) -> Step {
+    let version = &snapshot.set.metadata.resource_version;
+    Step::Patch {
+        target: owner.clone(),
+        subresource: Some("status"),
+        kind: PatchKind::Merge,
+        body: Box::new(
+            json!({ "metadata": { "uid": owner.uid, "resourceVersion": version }, "status": { "collisionCount": collisions } }),
+        ),
+        outcome: Outcome::default(),
+    }
+}
+
+/// Gives pods the hash of the one that is kept, then deletes its doubles (`dedupCurHistories`).
+fn deduplicate(hash_kept: &str, doubles: &[&ControllerRevision], pods: &[&Pod]) -> Vec<Step> {
+    let other = pods.iter().filter(|pod| hash(pod).is_none_or(|own| own != hash_kept));
+    let of_double = other.filter(|pod| doubles.iter().any(|double| own_hash(double) == hash(pod)));
+    let relabel = |pod: &&Pod| Step::Patch {
+        target: target(PODS, *pod),
+        subresource: None,
+        kind: PatchKind::Merge,
+        body: Box::new(json!({ "metadata": { "uid": pod.metadata.uid(), "labels": { REVISION: hash_kept } } })),
+        outcome: Outcome::default(),
+    };
+    let relabeled: Vec<Step> = of_double.map(relabel).collect();
+    if relabeled.is_empty() {
+        return doubles.iter().map(|double| history::delete(double)).collect();
+    }
+    relabeled
+}
+
+fn own_hash(revision: &ControllerRevision) -> Option<&String> {
+    revision.metadata.labels.as_ref()?.get(REVISION)
+}
+
+/// The hash of the revision that a pod was made from.
+pub(super) fn hash(pod: &Pod) -> Option<&String> {
+    pod.metadata.labels()?.get(REVISION)
+}

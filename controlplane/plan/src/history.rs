@@ -1,0 +1,129 @@
+//! Revisions: the templates that a `StatefulSet` or `DaemonSet` has had (`pkg/controller/history`).
+
+use std::collections::BTreeMap;
+
+use api::pod::defaults::set_template_defaults;
+use k8s_openapi::{
+    api::{apps::v1::ControllerRevision, core::v1::PodTemplateSpec},
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    objects::{Map, controlled_by, name, target},
+    step::{CONTROLLER_REVISIONS, Outcome, PatchKind, Step, Target},
+};
+
+/// The label of pods that tells which revision they were made from, and of a DaemonSet's revisions.
+pub(crate) const REVISION: &str = "controller-revision-hash";
+
+/// The data of a revision: the strategic merge patch that brings the template back.
+pub(crate) fn data(template: &PodTemplateSpec) -> Value {
+    let mut template = json!(template);
+    if let Some(members) = template.as_object_mut() {
+        members.insert("$patch".to_owned(), "replace".into());
+    }
+    json!({ "spec": { "template": template } })
+}
+
+/// The template that a revision brings back.
+pub(crate) fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
+    let mut template = revision.data.as_ref()?.0.pointer("/spec/template")?.clone();
+    template.as_object_mut()?.remove("$patch");
+    serde_json::from_value(template).ok()
+}
+
+/// True for a revision that brings `wanted` back. What one of an older server lacks are defaults
+/// of now: they start no rollout (`setMatchesLatestExistingRevision` in
+/// `pkg/controller/statefulset/stateful_set_control.go`).
+pub(crate) fn holds(revision: &ControllerRevision, wanted: &PodTemplateSpec) -> bool {
+    let Some(mut found) = template(revision) else {
+        return false;
+    };
+    found == *wanted || {
+        set_template_defaults(&mut found);
+        found == *wanted
+    }
+}
+
+/// Oldest first; age and name break ties.
+pub(crate) fn sort(revisions: &mut [&ControllerRevision]) {
+    revisions.sort_by(|a, b| {
+        let key = |revision: &ControllerRevision| (revision.revision, revision.metadata.creation_timestamp.clone());
+        key(a).cmp(&key(b)).then_with(|| name(*a).cmp(name(*b)))
+    });
+}
+
+/// The number that the next revision gets.
+pub(crate) fn next_number(revisions: &[&ControllerRevision]) -> i64 {
+    let newest = revisions.iter().map(|revision| revision.revision).max();
+    newest.unwrap_or(0).saturating_add(1)
+}
+
+/// A revision that is to be made.
+pub(crate) struct New<'a> {
+    pub(crate) name: String,
+    pub(crate) hash_label: (&'a str, String),
+    pub(crate) template: &'a PodTemplateSpec,
+    pub(crate) annotations: Option<&'a Map>,
+    pub(crate) number: i64,
+}
+
+/// Creates a revision.
+pub(crate) fn create(owner: &Target, new: New<'_>) -> Step {
+    let own = new
+        .template
+        .metadata
+        .as_ref()
+        .and_then(|metadata| metadata.labels.as_ref());
+    let mut labels: BTreeMap<String, String> = own.cloned().unwrap_or_default();
+    labels.insert(new.hash_label.0.to_owned(), new.hash_label.1);
+    let revision = ControllerRevision {
+        metadata: ObjectMeta {
+            name: Some(new.name),
+            namespace: Some(owner.namespace.clone()),
+            labels: Some(labels),
+            annotations: new.annotations.filter(|annotations| !annotations.is_empty()).cloned(),
+            owner_references: Some(vec![controlled_by(owner)]),
+            ..ObjectMeta::default()
+        },
+        data: Some(RawExtension(data(new.template))),
+        revision: new.number,
+    };
+    Step::Create {
+        resource: CONTROLLER_REVISIONS,
+        namespace: owner.namespace.clone(),
+        body: Box::new(json!(revision)),
+        outcome: Outcome::default(),
+    }
+}
+
+/// Changes exactly this version of a revision.
+pub(crate) fn patch(revision: &ControllerRevision, mut body: Value) -> Step {
+    let metadata = &revision.metadata;
+    let version = json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version } });
+    crate::rollout::merge(&mut body, &version);
+    Step::Patch {
+        target: target(CONTROLLER_REVISIONS, revision),
+        subresource: None,
+        kind: PatchKind::Merge,
+        body: Box::new(body),
+        outcome: Outcome::default(),
+    }
+}
+
+/// Makes a revision the newest again.
+pub(crate) fn renumber(revision: &ControllerRevision, number: i64) -> Step {
+    patch(revision, json!({ "revision": number }))
+}
+
+/// Deletes a revision.
+pub(crate) fn delete(revision: &ControllerRevision) -> Step {
+    Step::Delete {
+        target: target(CONTROLLER_REVISIONS, revision),
+        resource_version: None,
+        propagation: None,
+        grace_seconds: None,
+        outcome: Outcome::default(),
+    }
+}

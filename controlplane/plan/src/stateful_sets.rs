@@ -1,0 +1,326 @@
+//! The StatefulSet's plan: pods with stable names, made and removed in the order of their ordinals,
+//! each with claims of its own.
+//!
+//! The rules are those of upstream's `pkg/controller/statefulset/stateful_set_control.go`:
+//! 1. Replicas in order: a finished one is deleted, a missing one made, one that is not available
+//!    waited for.
+//! 2. Pods beyond the range go, the highest first.
+//! 3. Pods of another revision go, the highest first, down to the partition.
+
+mod claims;
+mod pods;
+mod revisions;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    ops::{ControlFlow, Range},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{ControllerRevision, RollingUpdateStatefulSetStrategy, StatefulSet, StatefulSetSpec},
+        core::v1::PersistentVolumeClaim,
+    },
+    jiff::Timestamp,
+};
+
+use self::revisions::{Revisions, Version};
+pub use crate::rollout::Failure;
+use crate::{
+    claim::claim,
+    history,
+    objects::{Meta as _, available_in, controller_of, is_finished, name, phase, selects, target},
+    pod::Pod,
+    replicas::BURST,
+    rollout::scaled,
+    step::{CONTROLLER_REVISIONS, PODS, Plan, STATEFUL_SETS, Step, Target},
+};
+
+/// The StatefulSet and everything that its plan reads.
+pub struct Snapshot<'a> {
+    /// The StatefulSet.
+    pub set: &'a StatefulSet,
+    /// All revisions of its namespace: it manages some, may adopt others, and must not take a name
+    /// twice.
+    pub revisions: &'a [&'a ControllerRevision],
+    /// Its pods and the namespace's pods without a manager.
+    pub pods: &'a [&'a Pod],
+    /// The claim of a name in its namespace.
+    pub claims: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
+    /// The server's last refusal of a creation.
+    pub failure: Option<&'a Failure>,
+}
+
+/// One StatefulSet's view while its plan is made.
+struct View<'a> {
+    snapshot: &'a Snapshot<'a>,
+    spec: &'a StatefulSetSpec,
+    owner: Target,
+    revisions: Revisions<'a>,
+    templates: BTreeMap<&'a str, &'a PersistentVolumeClaim>,
+    /// Its pods by ordinal: those in its range and those beyond it.
+    replicas: BTreeMap<i32, &'a Pod>,
+    condemned: BTreeMap<i32, &'a Pod>,
+    now: Timestamp,
+}
+
+/// Steps in the order in which they must work.
+#[derive(Default)]
+struct Work {
+    /// Claims that pods to be made need, and owners of claims whose pods go.
+    claims: Vec<Step>,
+    /// Pods that come and go.
+    pods: Vec<Step>,
+    /// Corrections of what is there; whether they work decides nothing else.
+    corrections: Vec<Step>,
+    made: usize,
+    /// Pods deleted since they are of another revision.
+    outdated: i32,
+}
+
+/// Makes the plan.
+pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let Some(spec) = snapshot.set.spec.as_ref() else {
+        return plan;
+    };
+    let owner = target(STATEFUL_SETS, snapshot.set);
+    let deleted = snapshot.set.metadata.deletion_timestamp.is_some();
+    // A revision whose labels do not match any more stays whose it is, but counts no longer.
+    let selected = |revision: &ControllerRevision| selects(&spec.selector, revision.metadata.labels.as_ref());
+    let revisions = claim(
+        &owner,
+        deleted,
+        |revision| controller_of(&revision.metadata).is_some() || selected(revision),
+        CONTROLLER_REVISIONS,
+        snapshot.revisions.iter().copied(),
+    );
+    let member = |pod: &Pod| {
+        let parent = split_name(name(pod)).map(|(parent, _)| parent);
+        parent == Some(&owner.name) && selects(&spec.selector, pod.metadata.labels())
+    };
+    let pods = claim(&owner, deleted, member, PODS, snapshot.pods.iter().copied());
+    let claiming: Vec<Step> = revisions.steps.into_iter().chain(pods.steps).collect();
+    if !claiming.is_empty() {
+        plan.stage(claiming);
+        return plan;
+    }
+    let mut known = revisions.owned;
+    known.retain(|revision| selected(revision));
+    history::sort(&mut known);
+    let Some(revisions) = Revisions::of(snapshot, spec, &owner, known) else {
+        return plan;
+    };
+    let numbered = pods.owned.into_iter().filter_map(|pod| {
+        let (_, ordinal) = split_name(name(pod))?;
+        Some((ordinal, pod))
+    });
+    let range = range(spec);
+    let (replicas, condemned) = numbered.partition(|(ordinal, _)| range.contains(ordinal));
+    let templates = spec.volume_claim_templates.iter().flatten();
+    let view = View {
+        snapshot,
+        spec,
+        owner,
+        revisions,
+        templates: templates.map(|template| (name(template), template)).collect(),
+        replicas,
+        condemned,
+        now,
+    };
+    view.perform(deleted, &mut plan);
+    plan
+}
+
+/// The name of the StatefulSet and the ordinal that a pod's name consists of.
+fn split_name(name: &str) -> Option<(&str, i32)> {
+    let (parent, digits) = name.rsplit_once('-')?;
+    let ordinal = digits.parse().ok()?;
+    digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some((parent, ordinal))
+}
+
+/// The StatefulSet that a pod of this name belongs to, if its name is one of a StatefulSet's pod.
+pub fn parent(name: &str) -> Option<&str> {
+    split_name(name).map(|(parent, _)| parent)
+}
+
+/// The ordinals that a StatefulSet has pods of.
+fn range(spec: &StatefulSetSpec) -> Range<i32> {
+    let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0);
+    start..start.saturating_add(spec.replicas.unwrap_or(1))
+}
+
+impl View<'_> {
+    fn perform(&self, deleted: bool, plan: &mut Plan) {
+        let mut work = Work::default();
+        if !deleted {
+            // Whatever stops it: what was found to do until then is done.
+            let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.work(&mut work);
+        }
+        let status = self.status(work.outdated);
+        let failing = self.snapshot.failure.is_some();
+        let (first, after) = if failing { (status, None) } else { (None, status) };
+        plan.stage(first.into_iter().collect());
+        if !deleted {
+            plan.stage(self.revisions.steps.clone());
+        }
+        plan.stage(work.claims);
+        plan.stage(work.pods);
+        plan.stage(after.into_iter().collect());
+        work.corrections.extend(self.superfluous_revisions());
+        plan.stage(work.corrections);
+        let pods = self.replicas.values().chain(self.condemned.values());
+        let delays = pods.filter_map(|pod| self.available_in(pod));
+        if let Some(next) = delays.filter(|delay| !delay.is_zero()).min() {
+            plan.again(next);
+        }
+    }
+
+    fn work(&self, work: &mut Work) -> ControlFlow<()> {
+        // While creation fails, one attempt tells as much as many.
+        let limit = if self.snapshot.failure.is_some() { 1 } else { BURST };
+        for ordinal in range(self.spec) {
+            let stop = self.replica(ordinal, work);
+            if work.made >= limit || (stop.is_break() && self.ordered()) {
+                return ControlFlow::Break(());
+            }
+        }
+        for (ordinal, pod) in self.condemned.iter().rev() {
+            work.claims.extend(self.owners_of_claims(*ordinal, &target(PODS, *pod)));
+        }
+        self.remove_condemned(work)?;
+        self.update(work);
+        ControlFlow::Continue(())
+    }
+
+    /// Brings one replica forward (`processReplica`); breaks where those after it must wait.
+    fn replica(&self, ordinal: i32, work: &mut Work) -> ControlFlow<()> {
+        let Some(pod) = self.replicas.get(&ordinal) else {
+            self.make(ordinal, work);
+            return ControlFlow::Break(());
+        };
+        if is_finished(pod) {
+            if !pod.metadata.is_deleting() {
+                work.pods.push(self.delete(pod));
+            }
+            return ControlFlow::Break(());
+        }
+        if phase(pod) == "Pending" && self.make_claims(ordinal, &target(PODS, *pod), work).is_err() {
+            return ControlFlow::Break(());
+        }
+        if self.ordered() && (phase(pod) != "Running" || self.is_unavailable(pod)) {
+            return ControlFlow::Break(());
+        }
+        self.correct(ordinal, pod, work);
+        ControlFlow::Continue(())
+    }
+
+    /// Deletes pods beyond the range; in order, one after the other, and only what is broken while
+    /// others are (`processCondemned`).
+    fn remove_condemned(&self, work: &mut Work) -> ControlFlow<()> {
+        let broken = |pod: &Pod| phase(pod) != "Running" || self.is_unavailable(pod);
+        let first_broken = self.condemned.iter().find(|(_, pod)| self.is_unavailable(pod));
+        for (ordinal, pod) in self.condemned.iter().rev() {
+            let is_first = first_broken.is_some_and(|(first, _)| first == ordinal);
+            let going = pod.metadata.is_deleting();
+            if self.ordered() && (going || (broken(pod) && !is_first)) {
+                return ControlFlow::Break(());
+            }
+            if !going {
+                work.pods.push(self.delete(pod));
+                if self.ordered() {
+                    return ControlFlow::Break(());
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Deletes pods of other revisions than the newest. Without `maxUnavailable` one after the
+    /// other, from the highest ordinal on; with it as many as may be missing
+    /// (`updateStatefulSetAfterInvariantEstablished`). Upstream has that behind the gate
+    /// `MaxUnavailableStatefulSet`, without which it forgets the field.
+    fn update(&self, work: &mut Work) {
+        let strategy = self.spec.update_strategy.as_ref();
+        if strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete")) {
+            return;
+        }
+        let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+        let Range { start, end } = range(self.spec);
+        let first = start.saturating_add(partition(rolling));
+        let is_old = |pod: &Pod| revision(pod) != Some(&self.revisions.update.name);
+        let lasting = |pod: &Pod| !pod.metadata.is_deleting() && !is_finished(pod);
+        if let Some(most) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) {
+            let wanted = self.spec.replicas.unwrap_or(1);
+            let available = self.replicas.values().filter(|pod| !self.is_unavailable(pod)).count();
+            let missing = wanted.saturating_sub(i32::try_from(available).unwrap_or(i32::MAX));
+            let more = scaled(most, wanted, false).max(1).saturating_sub(missing);
+            let old = self.replicas.range(first..).rev().map(|(_, pod)| *pod);
+            let old = old.filter(|pod| is_old(pod) && lasting(pod));
+            for pod in old.take(usize::try_from(more).unwrap_or(0)) {
+                self.replace(pod, work);
+            }
+            return;
+        }
+        for ordinal in (first..end).rev() {
+            match self.replicas.get(&ordinal) {
+                Some(pod) if is_old(pod) && lasting(pod) => return self.replace(pod, work),
+                Some(pod) if !self.is_unavailable(pod) => {}
+                Some(_) | None => return,
+            }
+        }
+    }
+
+    fn replace(&self, pod: &Pod, work: &mut Work) {
+        work.pods.push(self.delete(pod));
+        work.outdated = work.outdated.saturating_add(1);
+    }
+
+    /// The revision that a pod is made from (`newVersionedStatefulSetPod`).
+    fn version(&self, ordinal: i32) -> &Version<'_> {
+        let strategy = self.spec.update_strategy.as_ref();
+        let kind = strategy.and_then(|strategy| strategy.type_.as_deref());
+        let kept = match strategy.and_then(|strategy| strategy.rolling_update.as_ref()) {
+            Some(rolling) => partition(Some(rolling)),
+            None if kind == Some("RollingUpdate") => {
+                let status = self.snapshot.set.status.as_ref();
+                status.and_then(|status| status.current_replicas).unwrap_or(0)
+            }
+            None => 0,
+        };
+        if ordinal < range(self.spec).start.saturating_add(kept) {
+            &self.revisions.current
+        } else {
+            &self.revisions.update
+        }
+    }
+
+    fn ordered(&self) -> bool {
+        self.spec.pod_management_policy.as_deref() != Some("Parallel")
+    }
+
+    fn available_in(&self, pod: &Pod) -> Option<Duration> {
+        available_in(pod, self.spec.min_ready_seconds.unwrap_or(0), self.now)
+    }
+
+    fn is_unavailable(&self, pod: &Pod) -> bool {
+        pod.metadata.is_deleting() || self.available_in(pod) != Some(Duration::ZERO)
+    }
+}
+
+fn partition(rolling: Option<&RollingUpdateStatefulSetStrategy>) -> i32 {
+    rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
+}
+
+/// The name of the revision that a pod was made from.
+fn revision(pod: &Pod) -> Option<&String> {
+    pod.metadata.labels()?.get(history::REVISION)
+}
