@@ -21,7 +21,7 @@ pub(crate) fn make(
     let medium = volume.medium.as_deref().unwrap_or_default();
     if medium == "Memory" {
         let size = in_memory(volume, pod, allocatable);
-        return mount_dir(directory, "tmpfs", &options(size, group));
+        return mount_dir(directory, "tmpfs", &options(size, group, 0o1777));
     }
     if let Some(spec) = pod.spec.as_ref().filter(|_| hugepages::is_medium(medium)) {
         return huge_dir(directory, volume, group, (medium, spec));
@@ -49,7 +49,12 @@ pub(crate) fn make(
 
 /// The mode of a volume that containers write to.
 pub(crate) fn mode(group: Option<Gid>) -> u32 {
-    if group.is_some() { 0o2777 } else { 0o777 }
+    0o777 | group_bits(group)
+}
+
+/// The bits that a group needs (`pkg/volume/volume_linux.go`).
+fn group_bits(group: Option<Gid>) -> u32 {
+    if group.is_some() { 0o2770 } else { 0 }
 }
 
 fn size_limit(volume: &EmptyDirVolumeSource) -> Option<i64> {
@@ -65,9 +70,10 @@ fn in_memory(volume: &EmptyDirVolumeSource, pod: &Pod, allocatable: Option<i64>)
     all.into_iter().flatten().filter(|size| *size > 0).min()
 }
 
-/// The mount gives owner, mode and size at once.
-fn options(size: Option<i64>, group: Option<Gid>) -> Vec<String> {
-    let mut options = vec![format!("mode={:o}", mode(group))];
+/// The mount gives owner, mode and size at once. The kubelet (`pkg/volume/emptydir`) names no mode: it is the file system's own,
+/// to which a group adds what it needs.
+fn options(size: Option<i64>, group: Option<Gid>, own: u32) -> Vec<String> {
+    let mut options = vec![format!("mode={:o}", own | group_bits(group))];
     options.extend(group.map(|group| format!("gid={group}")));
     options.extend(size.map(|size| format!("size={size}")));
     options
@@ -83,11 +89,12 @@ fn huge_dir(
         let source = io::Error::new(io::ErrorKind::InvalidInput, unusable);
         io_error("mount huge pages at", directory, source)
     })?;
-    let mut options = options(size_limit(volume), group);
+    let own = 0o755;
+    let mut options = options(size_limit(volume), group, own);
     options.push(format!("pagesize={size}"));
     mount_dir(directory, "hugetlbfs", &options)?;
     // That file system takes no set-group-ID bit as an option.
-    set_mode(directory, mode(group))
+    set_mode(directory, own | group_bits(group))
 }
 
 fn mount_dir(directory: &Path, kind: &'static str, options: &[String]) -> Result<(), Error> {

@@ -261,13 +261,9 @@ fn an_empty_dir_that_a_crash_left_half_made_is_made_whole() {
     }
     for _ in 0..2 {
         prepare(&volumes, &pod, &Sources::default()).unwrap();
-        for name in ["disk", "memory"] {
+        for (name, mode) in [("disk", 0o2777), ("memory", 0o3777)] {
             let made = fs::metadata(below.join(name)).unwrap();
-            assert_eq!(
-                (made.permissions().mode() & 0o7777, made.gid()),
-                (0o2777, 4242),
-                "{name}"
-            );
+            assert_eq!((made.permissions().mode() & 0o7777, made.gid()), (mode, 4242), "{name}");
         }
         fs::write(below.join("disk/kept"), "").unwrap();
     }
@@ -300,7 +296,10 @@ fn what_lies_in_memory_takes_no_more_than_the_pod_and_the_node_have() {
         volumes
             .prepare(&turn, &pod, &Sources::default(), &surroundings)
             .unwrap();
-        let made = nix::sys::statvfs::statvfs(&directory.path().join("uid-1/volumes/m")).unwrap();
+        let volume = directory.path().join("uid-1/volumes/m");
+        // The mode that the kernel gives such a file system, as with a kubelet.
+        assert_eq!(fs::metadata(&volume).unwrap().permissions().mode() & 0o7777, 0o1777);
+        let made = nix::sys::statvfs::statvfs(&volume).unwrap();
         let size = made.blocks() * made.fragment_size();
         assert_eq!(size >> 20, expected, "{resources} {limit}");
         volumes.tear_down("uid-1").unwrap();
@@ -377,7 +376,7 @@ fn volumes_of_huge_pages_are_of_those_that_the_pod_asks_for() {
         "{mounted:?}"
     );
     let found = fs::metadata(&volume).unwrap();
-    assert_eq!((found.gid(), found.mode() & 0o7777), (77, 0o2777));
+    assert_eq!((found.gid(), found.mode() & 0o7777), (77, 0o2775));
     volumes.tear_down("uid-1").unwrap();
     assert!(!volume.exists());
 }
