@@ -8,6 +8,7 @@ use api::pod::ending::Group;
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+pub use self::ending::LEAST_GRACE;
 use self::ending::{carry_on, wind_down};
 pub use self::reset::{is_due as is_reset_due, resume as resume_reset};
 use self::turn::{Turn, turn};
@@ -161,7 +162,7 @@ pub fn decide(pod: &Pod, view: &View, now: Timestamp) -> Plan {
         plan.wake(deadline);
     }
     if reset::is_due(pod, view) {
-        reset::carry_on(pod, view, &mut plan);
+        reset::carry_on(pod, view, now, &mut plan);
     } else {
         advance(pod, view, now, &mut plan);
     }

@@ -136,7 +136,7 @@ fn a_pod_that_the_agent_ends_has_failed_when_nothing_of_it_runs() {
     });
     world.settle();
     world.check(&expect!["image a, prepare, run a 0, stop a 1 => Running"]);
-    world.pass(1);
+    world.pass(2);
     world.settle();
     world.check(&expect!["kill a, tear down => Failed"]);
     let status = world.pod.status.as_ref().unwrap();
@@ -163,9 +163,11 @@ fn a_shorter_grace_hastens_the_end() {
     world.settle();
     world.pass(1);
     world.settle();
-    world.check(&expect![
-        "image a, prepare, run a 0, stop a 30, hasten a, kill a, tear down, finish => Failed"
-    ]);
+    // However short it is, there are two seconds between the two signals.
+    world.check(&expect!["image a, prepare, run a 0, stop a 30, hasten a => Running"]);
+    world.pass(1);
+    world.settle();
+    world.check(&expect!["kill a, tear down, finish => Failed"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_plan::action::{Action, Why};
 use agent_plan::admission::preemption;
-use agent_plan::lifecycle::End;
+use agent_plan::lifecycle::{End, LEAST_GRACE};
 use agent_plan::observed::{Instance, Memory, Sandbox, Stage, Stopping, Termination};
 use agent_plan::{Timestamp, after, eviction, later, lifecycle, pods, restart};
 use kube::Api;
@@ -17,9 +17,6 @@ use super::{Done, Hook, Worker};
 use crate::events::Kind;
 
 const SIGKILL: i32 = 9;
-const SIGTERM: i32 = 15;
-/// What a container still gets after its preStop hook used up the grace period.
-const EXTRA_SECONDS: i64 = 2;
 const RETRY_MILLISECONDS: i64 = 1000;
 /// Between tries to send a signal while the runtime is away, how many there are, and the time between those of the last signal
 /// from then on.
@@ -40,7 +37,7 @@ impl Worker {
             }
             Action::Turn(container) => self.proceed(&container, now),
             Action::Signal(container) => {
-                self.stage(&container, Stage::Signalled, after(now, EXTRA_SECONDS));
+                self.stage(&container, Stage::Signalled, after(now, LEAST_GRACE));
                 self.signal(&container, self.stop_signal(&container));
             }
             Action::Kill(container) => {
@@ -124,16 +121,15 @@ impl Worker {
         }
         let running = self.view.is_running(container);
         let hooked = running && grace > 0 && self.has_pre_stop(container);
-        let deadline = after(now, grace.max(0));
         if hooked {
-            self.stage(container, Stage::PreStop, deadline);
+            self.stage(container, Stage::PreStop, after(now, grace));
             self.hook(container, Hook::PreStop);
-        } else if grace <= 0 || !running {
-            self.stage(container, Stage::Killed, deadline);
-            self.signal(container, SIGKILL);
-        } else {
-            self.stage(container, Stage::Signalled, deadline);
+        } else if running {
+            self.stage(container, Stage::Signalled, after(now, grace.max(LEAST_GRACE)));
             self.signal(container, self.stop_signal(container));
+        } else {
+            self.stage(container, Stage::Killed, now);
+            self.signal(container, SIGKILL);
         }
     }
 
@@ -186,29 +182,12 @@ impl Worker {
 
     /// Sends the stop signal, with what is left of the container's time.
     fn proceed(&mut self, container: &str, now: Timestamp) {
-        let least = after(now, EXTRA_SECONDS);
+        let least = after(now, LEAST_GRACE);
         if let Some(stopping) = &mut self.memory(container).stopping {
             stopping.stage = Stage::Signalled;
             stopping.deadline = stopping.deadline.max(least);
         }
         self.signal(container, self.stop_signal(container));
-    }
-
-    fn stop_signal(&self, container: &str) -> i32 {
-        let own = pods::container(&self.pod, container)
-            .and_then(|container| container.lifecycle.as_ref()?.stop_signal.clone());
-        // An instance that an earlier agent started: its image was not asked for yet.
-        let known = || {
-            let name = &self.view.latest(container)?.image;
-            self.context.parts.images.resolve(name).ok().flatten()
-        };
-        let image = || {
-            let image = self.images.get(container).cloned().or_else(known)?;
-            image.config.config().as_ref()?.stop_signal().clone()
-        };
-        own.or_else(image)
-            .and_then(|name| signal_number(&name))
-            .unwrap_or(SIGTERM)
     }
 
     fn signal(&mut self, container: &str, signal: i32) {
@@ -378,21 +357,4 @@ impl Worker {
             failures: failures.saturating_add(1),
         };
     }
-}
-
-fn signal_number(name: &str) -> Option<i32> {
-    if let Ok(number) = name.parse::<i32>() {
-        return (1..=64).contains(&number).then_some(number);
-    }
-    let full = if name.starts_with("SIG") {
-        name.to_owned()
-    } else {
-        format!("SIG{name}")
-    };
-    if let Some(offset) = full.strip_prefix("SIGRTMIN") {
-        return 34_i32.checked_add(offset.trim_start_matches('+').parse().unwrap_or(0));
-    }
-    full.parse::<nix::sys::signal::Signal>()
-        .ok()
-        .map(|signal| signal as i32)
 }

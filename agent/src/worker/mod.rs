@@ -27,6 +27,7 @@ mod resize;
 mod room;
 mod specify;
 mod start;
+mod stop_signal;
 mod unstarted;
 mod update;
 

@@ -6,8 +6,9 @@ use crate::action::{Action, Plan, Why};
 use crate::observed::{Instance, Sandbox, Stage, Stopping, View};
 use crate::{Timestamp, after, pods};
 
-/// What a container has at least to end, in seconds, though those before it used up the time.
-const LEAST_GRACE: i64 = 2;
+/// What a container has at least between its stop signal and SIGKILL, in seconds (`minimumGracePeriodInSeconds` of
+/// pkg/kubelet/kuberuntime).
+pub const LEAST_GRACE: i64 = 2;
 
 /// Ends everything: the main containers and those that were added at once, then the sidecars from the last to the first, then
 /// the sandbox. The hooks of all of them run at once.
@@ -101,8 +102,13 @@ fn stop_in_turn(view: &View, name: &str, turn: bool, grace: i64, now: Timestamp,
 }
 
 /// There may be less time by now.
-fn hurry(name: &str, stopping: &Stopping, grace: i64, now: Timestamp, plan: &mut Plan) {
-    let latest = after(now, grace);
+pub(super) fn hurry(name: &str, stopping: &Stopping, grace: i64, now: Timestamp, plan: &mut Plan) {
+    let least = if stopping.stage == Stage::Signalled {
+        LEAST_GRACE
+    } else {
+        0
+    };
+    let latest = after(now, grace.max(least));
     if stopping.deadline > latest {
         plan.actions.push(Action::Hasten {
             container: name.to_owned(),

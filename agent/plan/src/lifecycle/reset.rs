@@ -2,8 +2,9 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
+use super::ending::hurry;
 use crate::action::{Action, Plan, Why};
-use crate::observed::{Exit, Instance, Stage, State, View};
+use crate::observed::{Exit, Instance, State, View};
 use crate::{Timestamp, pods};
 
 /// Whether a container ended so that all of them have to, and not all of that is done. It is too late for those of a pod that
@@ -19,8 +20,8 @@ fn asks(pod: &Pod, view: &View) -> bool {
     })
 }
 
-/// Ends what still runs, without hooks and at once; then nothing counts as having run.
-pub(super) fn carry_on(pod: &Pod, view: &View, plan: &mut Plan) {
+/// Ends what still runs, without hooks and in the least time; then nothing counts as having run.
+pub(super) fn carry_on(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     let mut waiting = false;
     for container in pods::all_containers(pod) {
         let name = &container.name;
@@ -39,8 +40,7 @@ pub(super) fn carry_on(pod: &Pod, view: &View, plan: &mut Plan) {
                 why: Why::Rule,
                 grace: 0,
             }),
-            Some(stopping) if stopping.stage != Stage::Killed => plan.actions.push(Action::Kill(name.clone())),
-            Some(_) => {}
+            Some(stopping) => hurry(name, stopping, 0, now, plan),
         }
     }
     if !waiting {

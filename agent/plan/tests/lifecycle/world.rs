@@ -1,7 +1,7 @@
 //! A small world that does what it is told.
 
 use agent_plan::action::{Action, Why};
-use agent_plan::lifecycle::decide;
+use agent_plan::lifecycle::{LEAST_GRACE, decide};
 use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
 use agent_plan::{Timestamp, after, pods, status};
 use api::pod::ending;
@@ -134,8 +134,7 @@ impl World {
                 if matches!(why, Why::Liveness | Why::Startup) {
                     self.memory(&container).revival = pods::revives(&self.pod, &container);
                 }
-                let deadline = after(self.now, grace);
-                let stage = if grace > 0 { Stage::Signalled } else { Stage::Killed };
+                let (deadline, stage) = (after(self.now, grace.max(LEAST_GRACE)), Stage::Signalled);
                 self.memory(&container).stopping = Some(Stopping { deadline, stage });
             }
             Action::Announce { container, grace } => {

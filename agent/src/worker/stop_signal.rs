@@ -1,0 +1,86 @@
+//! The signals that ask containers to end.
+
+use agent_plan::pods;
+use nix::sys::signal::Signal;
+
+use super::Worker;
+
+const SIGTERM: i32 = 15;
+/// The first and the last real-time signal, as the C library counts and container runtimes name them.
+const REAL_TIME: (i32, i32) = (34, 64);
+
+impl Worker {
+    /// The pod's own choice, or the image's.
+    pub(super) fn stop_signal(&self, container: &str) -> i32 {
+        let own = pods::container(&self.pod, container)
+            .and_then(|container| container.lifecycle.as_ref()?.stop_signal.clone());
+        // An instance that an earlier agent started: its image was not asked for yet.
+        let known = || {
+            let name = &self.view.latest(container)?.image;
+            self.context.parts.images.resolve(name).ok().flatten()
+        };
+        let image = || {
+            let image = self.images.get(container).cloned().or_else(known)?;
+            image.config.config().as_ref()?.stop_signal().clone()
+        };
+        own.or_else(image)
+            .and_then(|name| signal_number(&name))
+            .unwrap_or(SIGTERM)
+    }
+}
+
+/// The number of a signal that is named as images do it, in either case and with or without `SIG`, or by its number
+/// (`signal.ParseSignal` of github.com/moby/sys).
+fn signal_number(name: &str) -> Option<i32> {
+    if let Ok(number) = name.parse() {
+        return (1..=REAL_TIME.1).contains(&number).then_some(number);
+    }
+    let name = name.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    let offset = |rest: &str, sign: char| match rest.strip_prefix(sign) {
+        Some(digits) => digits.parse().ok().filter(|offset| (1..=15).contains(offset)),
+        None => rest.is_empty().then_some(0),
+    };
+    if let Some(rest) = name.strip_prefix("RTMIN") {
+        return Some(REAL_TIME.0 + offset(rest, '+')?);
+    }
+    if let Some(rest) = name.strip_prefix("RTMAX") {
+        return Some(REAL_TIME.1 - offset(rest, '-')?);
+    }
+    let name = match name {
+        "CLD" => "CHLD",
+        "IOT" => "ABRT",
+        "POLL" => "IO",
+        "UNUSED" => "SYS",
+        name => name,
+    };
+    let signal: Signal = format!("SIG{name}").parse().ok()?;
+    Some(signal as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::signal_number;
+
+    #[test]
+    fn signals_are_named_as_by_container_runtimes() {
+        for (name, number) in [
+            ("SIGTERM", Some(15)),
+            ("quit", Some(3)),
+            ("SIGRTMIN", Some(34)),
+            ("SIGRTMIN+3", Some(37)),
+            ("rtmax-14", Some(50)),
+            ("SIGRTMAX", Some(64)),
+            ("SIGPOLL", Some(29)),
+            ("SIGCLD", Some(17)),
+            ("37", Some(37)),
+            ("65", None),
+            ("0", None),
+            ("SIGRTMIN3", None),
+            ("SIGRTMIN+40", None),
+            ("SIGNONE", None),
+        ] {
+            assert_eq!(signal_number(name), number, "{name}");
+        }
+    }
+}
