@@ -70,6 +70,25 @@ pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Resul
     checked(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) }).map(drop)
 }
 
+/// Takes the next child that has ended: its pid, and its exit code or minus its signal. nix knows no real-time signals, and
+/// loses a child that ended by one.
+#[expect(unsafe_code, reason = "waitpid's wrapper refuses real-time signals")]
+pub(crate) fn reap() -> io::Result<Option<(i32, i32)>> {
+    let mut status = 0;
+    // SAFETY: the status is a local variable.
+    let pid = match checked(unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) }.into()) {
+        Ok(0) => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+        pid => i32::try_from(pid?).map_err(io::Error::other)?,
+    };
+    let ended = if libc::WIFSIGNALED(status) {
+        -libc::WTERMSIG(status)
+    } else {
+        libc::WEXITSTATUS(status)
+    };
+    Ok(Some((pid, ended)))
+}
+
 /// Orphaned descendants become children of this process.
 pub(crate) fn become_subreaper() -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)

@@ -59,6 +59,16 @@ async fn signals_end_a_container_and_are_told(kind: Kind) {
     let exit = machine.exit().await;
     assert_eq!((exit.code, exit.signal, exit.oom_killed), (137, Some(9), false));
     machine.runtime.signal("s", "kill", 15).await.unwrap();
+    // SIGRTMIN+3 asks systemd to end; by default it ends a program as any other signal does.
+    let script = "trap 'exit 6' 37; echo up; while :; do sleep 0.01; done";
+    machine.run("s", machine.shell("real", script)).await;
+    while !machine.output("real").contains("up") {
+        tokio::task::yield_now().await;
+    }
+    let ended = machine.exec("s", "real", "kill -37 $$", Duration::from_secs(20)).await;
+    assert_eq!((ended.exit_code, ended.timed_out), (128 + 37, false));
+    machine.runtime.signal("s", "real", 37).await.unwrap();
+    assert_eq!(machine.exit().await.code, 6);
     machine.finish().await;
 }
 

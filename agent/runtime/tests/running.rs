@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use common::holders::supervisor;
 use common::remains::groups;
-use common::{Kind, Machine, contract};
+use common::{Kind, Machine, contract, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use runtime::{Container, ContainerSpec, NotRun, State};
@@ -99,6 +99,30 @@ async fn a_container_that_was_only_made_does_not_run_when_its_supervisor_is_gone
         std::thread::yield_now();
     }
     assert!(!directory.join("upper/ran").exists());
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn a_program_that_ended_in_time_is_not_late_because_its_supervisor_was_held_up() {
+    let machine = Machine::of(Kind::Embedded, "held-up").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    let supervisor = Pid::from_raw(supervisor(&machine, "s"));
+    let marks = machine.directory.path().join("state/sandboxes/s/containers/c/upper");
+    let limit = Duration::from_secs(2);
+    let begun = Instant::now();
+    let exec = machine.exec("s", "c", ": > /began; sleep 0.5; echo out", limit);
+    let hold_up = async {
+        eventually("it does not begin", || marks.join("began").exists()).await;
+        kill(supervisor, Signal::SIGSTOP).unwrap();
+        tokio::time::sleep_until(begun + limit + Duration::from_millis(100)).await;
+        kill(supervisor, Signal::SIGCONT).unwrap();
+    };
+    let (result, ()) = tokio::join!(exec, hold_up);
+    assert_eq!(
+        (result.exit_code, result.timed_out, result.output.as_slice()),
+        (0, false, b"out\n".as_slice())
+    );
     machine.finish().await;
 }
 

@@ -117,6 +117,19 @@ async fn a_terminal_is_the_containers_own_and_has_a_size(kind: Kind) {
     machine.finish().await;
 }
 
+async fn a_short_program_on_a_terminal_shows_all_and_tells_its_code(kind: Kind) {
+    let machine = running(kind, "short").await;
+    for round in 0..50 {
+        let session = machine
+            .runtime
+            .exec_stream("s", "c", terminal(&["sh", "-c", "echo out; exit 3"]))
+            .await;
+        let session = session.unwrap_or_else(|error| panic!("{round}: {error}"));
+        assert_eq!(end(session).await, ("out\r\n".to_owned(), String::new(), 3), "{round}");
+    }
+    machine.finish().await;
+}
+
 async fn what_a_program_leaves_running_stays_and_what_is_left_early_dies(kind: Kind) {
     let machine = running(kind, "leaves").await;
     let words = ["sh", "-c", "sleep 333 >/dev/null 2>&1 </dev/null & echo started"];
@@ -194,6 +207,7 @@ contract!(
     a_hundred_programs_run_inside_at_once,
     a_program_has_streams_of_its_own,
     a_program_that_cannot_run_is_an_error_in_words,
+    a_short_program_on_a_terminal_shows_all_and_tells_its_code,
     a_terminal_is_the_containers_own_and_has_a_size,
     what_a_program_leaves_running_stays_and_what_is_left_early_dies,
     attack_17_clients_that_vanish_leave_nothing,

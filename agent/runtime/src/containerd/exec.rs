@@ -123,8 +123,9 @@ impl Running {
         let (mut timed_out, mut open, mut limit) = (false, true, deadline);
         let exit_code = loop {
             tokio::select! {
+                // An agent that was held up finds the end and the time-out at once; output must not keep either from being seen.
+                biased;
                 code = &mut exit => break code?,
-                more = read(output, kept, *most, truncated), if open => open = more,
                 () = tokio::time::sleep_until(limit) => {
                     if timed_out {
                         return Err(Refusal::Failed {
@@ -137,6 +138,7 @@ impl Running {
                     exec.kill(pid).await;
                 }
                 () = answer.closed(), if !timed_out => limit = Instant::now(),
+                more = read(output, kept, *most, truncated), if open => open = more,
             }
         };
         exec.kill_session(pid);

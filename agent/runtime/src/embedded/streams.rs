@@ -114,20 +114,16 @@ impl Shared {
         ours.set_nonblocking(true).map_err(failed("make a socket"))?;
         let console = UnixStream::from_std(ours).map_err(failed("make a socket"))?;
         let call = Call::Stream(container, spec);
-        let mut end = self.begin(sandbox, call, vec![theirs.into()]).await?;
+        let end = self.begin(sandbox, call, vec![theirs.into()]).await?;
         let receive = console.async_io(Interest::READABLE, || {
             sys::receive_with_descriptors(console.as_fd(), &mut [0; 64])
         });
-        let master = tokio::select! {
+        // Not beside the end: that of a short program is here as soon as its terminal. Who makes none closes the socket.
+        let received = tokio::time::timeout(TERMINAL, receive).await;
+        let received = received.map_err(io::Error::from).flatten();
+        let (_, descriptors) = received.map_err(failed("receive the terminal"))?;
+        let Some(master) = descriptors.into_iter().next() else {
             // When the program cannot run, the end says why.
-            biased;
-            ended = &mut end => return Err(ended.err().unwrap_or_else(unexpected)),
-            received = tokio::time::timeout(TERMINAL, receive) => {
-                let received = received.map_err(io::Error::from).flatten();
-                received.map_err(failed("receive the terminal"))?.1.into_iter().next()
-            }
-        };
-        let Some(master) = master else {
             return Err(end.await.err().unwrap_or_else(unexpected));
         };
         let (output, input) = both(&master).map_err(failed("use the terminal"))?;

@@ -207,6 +207,8 @@ impl Supervisor {
     pub(super) fn finish_execs(&mut self, now: Duration) {
         let done = |exec: &Execution| exec.exit_code.is_some() && (exec.output.is_none() || exec.deadline <= now);
         while let Some(index) = self.execs.iter().position(done) {
+            // It was written before the end, and may be read only now.
+            self.collect(index);
             let exec = self.execs.swap_remove(index);
             self.stale.push(exec.group);
             let answer = Answer::Exec {

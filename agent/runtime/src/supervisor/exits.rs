@@ -1,21 +1,23 @@
 //! What ends: children, deadlines and at last the supervisor.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, waitid};
 use nix::unistd::Pid;
 
 use super::job::{Foreseen, Job, LOOK, Purpose, Ticket};
-use super::state::{Entry, JOB_LIMIT, Kind, Supervisor};
+use super::state::{Entry, Execution, JOB_LIMIT, Kind, Supervisor};
 use super::{CONTAINERS, RECORD, SOCKET};
 use crate::cgroup::Cgroups;
 use crate::clock::{monotonic, now};
 use crate::protocol::{Answer, Message};
 use crate::record;
-use crate::{Exit, Limits, Refusal, State};
+use crate::{Exit, Limits, Refusal, State, sys};
 
 /// Processes that do not die within this at the end are reported.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(4);
@@ -36,20 +38,22 @@ impl Supervisor {
 
     /// The first process of an entry is a child of ours that was not waited for: its pid cannot be another's.
     pub(super) fn signal(&mut self, id: &str, signal: i32) -> Result<(), Refusal> {
-        let signal = Signal::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
+        let kill = signal == libc::SIGKILL;
         let group = self.group.join(id);
         let entry = self.find(id)?;
         if matches!(entry.container.state, State::Exited { .. }) {
             return Ok(());
         }
         let own_pids = entry.own_pids;
-        if signal == Signal::SIGKILL {
+        if kill {
             entry.killed = true;
             self.unthrottle(&group);
         }
         let entry = self.find(id)?;
-        let sent = kill(Pid::from_raw(entry.pid), signal);
-        if signal == Signal::SIGKILL && !own_pids {
+        // nix's signals end before the real-time ones.
+        let process = sys::pidfd_open(entry.pid);
+        let sent = process.and_then(|process| sys::pidfd_send_signal(process.as_fd(), signal));
+        if kill && !own_pids {
             // Its other processes outlive its first one; those that do not die are met again at its exit.
             drop(self.cgroups.kill(&group, Duration::ZERO));
         }
@@ -99,7 +103,7 @@ impl Supervisor {
             .collect::<Vec<_>>()
         {
             // An exit that is already there is what this is for.
-            drop(self.signal(&id, Signal::SIGKILL as i32));
+            drop(self.signal(&id, libc::SIGKILL));
         }
         if let Some(pause) = self.pause.take() {
             pause.end();
@@ -245,11 +249,12 @@ impl Supervisor {
                 foreseen.over = true;
             }
         }
-        for exec in self
-            .execs
-            .iter_mut()
-            .filter(|exec| exec.deadline <= now && exec.pid.is_some())
-        {
+        let late = |exec: &Execution| exec.deadline <= now && exec.pid.is_some();
+        if self.execs.iter().any(late) {
+            // One that ended in time is not late because this process was held up.
+            drop(self.reap());
+        }
+        for exec in self.execs.iter_mut().filter(|exec| late(exec)) {
             exec.timed_out = true;
             match (exec.kind, exec.pid) {
                 // The others have lost their terminal, and the kernel tells them.

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 use super::job::Ticket;
 use super::state::{Entry, Supervisor};
@@ -236,18 +235,12 @@ impl Supervisor {
             .collect())
     }
 
-    fn reap(&mut self) -> io::Result<()> {
+    pub(super) fn reap(&mut self) -> io::Result<()> {
         while self.signals.read_signal()?.is_some() {}
-        loop {
-            let (pid, status) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => (pid, code),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, -(signal as i32)),
-                Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return Ok(()),
-                Ok(_) | Err(nix::Error::EINTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            self.reaped(pid.as_raw(), status);
+        while let Some((pid, status)) = sys::reap()? {
+            self.reaped(pid, status);
         }
+        Ok(())
     }
 
     fn accept(&mut self) {
@@ -277,7 +270,7 @@ impl Supervisor {
         }
     }
 
-    fn collect(&mut self, index: usize) {
+    pub(super) fn collect(&mut self, index: usize) {
         let Some(exec) = self.execs.get_mut(index) else { return };
         let mut chunk = [0; 4096];
         for _ in 0..TURN {
