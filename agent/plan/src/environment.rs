@@ -69,14 +69,6 @@ pub enum ReferenceError {
         /// The key.
         key: String,
     },
-    /// A secret whose value is no text cannot be an environment variable.
-    #[error("the value of key {key} in Secret {name} is not UTF-8 text")]
-    NotText {
-        /// The secret's name.
-        name: String,
-        /// The key.
-        key: String,
-    },
     /// A variable that the container does not have.
     #[error("missing value for {0:?}")]
     Variable(String),
@@ -171,17 +163,27 @@ fn set_all(own: &mut Environment, prefix: &str, from: &EnvFromSource, sources: &
         return missing("secret", &reference.name, reference.optional);
     };
     let mut entries = object.data.iter().flatten();
-    entries.try_for_each(|(key, value)| set(key, text(&reference.name, key, &value.0)?))
+    entries.try_for_each(|(key, value)| set(key, &text(&value.0)))
 }
 
-fn text<'v>(secret: &str, key: &str, value: &'v [u8]) -> Result<&'v str, ReferenceError> {
-    match std::str::from_utf8(value) {
-        Ok(value) => Ok(value),
-        Err(_) => Err(ReferenceError::NotText {
-            name: secret.to_owned(),
-            key: key.to_owned(),
-        }),
+/// The last of Unicode's private characters: runtimes take each for the byte that it ends with.
+const BYTES: u32 = 0x10_ff00;
+
+/// A value of any bytes as a text, in which those that are not UTF-8 are characters from [`BYTES`] on.
+fn text(value: &[u8]) -> String {
+    let mut text = String::with_capacity(value.len());
+    let escaped = |byte: &u8| char::from_u32(BYTES + u32::from(*byte));
+    for chunk in value.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if u32::from(character) < BYTES {
+                text.push(character);
+            } else {
+                text.extend(character.encode_utf8(&mut [0; 4]).as_bytes().iter().filter_map(escaped));
+            }
+        }
+        text.extend(chunk.invalid().iter().filter_map(escaped));
     }
+    text
 }
 
 fn value_of(
@@ -250,7 +252,7 @@ fn key_value(
     };
     let object = sources.secrets.get(&reference.name);
     match object.and_then(|object| object.data.as_ref()?.get(&reference.key)) {
-        Some(value) => text(&reference.name, &reference.key, &value.0).map(|value| Some(value.to_owned())),
+        Some(value) => Ok(Some(text(&value.0))),
         None if reference.optional == Some(true) => Ok(None),
         None if object.is_none() => Err(ReferenceError::NotFound {
             kind: "secret",

@@ -102,6 +102,47 @@ async fn a_container_that_was_only_made_does_not_run_when_its_supervisor_is_gone
     machine.finish().await;
 }
 
+async fn a_variables_value_may_be_any_bytes_but_for_nul(kind: Kind) {
+    let mut machine = Machine::of(kind, "bytes").await;
+    machine.sandbox("s").await;
+    let with = |machine: &Machine, id: &str, variable: &str| {
+        let mut spec = machine.shell(id, "printf %s \"$V\"; echo");
+        let process = spec.spec.process_mut().as_mut().unwrap();
+        process.set_env(Some(vec!["PATH=/bin".to_owned(), variable.to_owned()]));
+        spec
+    };
+    machine.run("s", with(&machine, "c", "V=a\u{10ffff}z")).await;
+    assert_eq!(machine.exit().await.code, 0);
+    // runc reads its configuration as Go does.
+    let expected = match kind {
+        Kind::Embedded => b"a\xffz\n".as_slice(),
+        Kind::Containerd => "a\u{fffd}z\n".as_bytes(),
+    };
+    let log = fs::read(machine.log("c")).unwrap();
+    assert!(log.ends_with(expected), "{}", String::from_utf8_lossy(&log));
+    for (variable, words) in [
+        (
+            "V=a\0z",
+            ["invalid environment variable \"V\": ", "contains nul byte (\\x00)"],
+        ),
+        ("=x", ["invalid environment variable: ", "name cannot be empty"]),
+    ] {
+        let (ran, _) = run(&machine, with(&machine, "d", variable)).await;
+        let Err(NotRun::Made(error)) = ran else {
+            panic!("{ran:?}")
+        };
+        let said = error.to_string();
+        // Versions of runc have words of their own.
+        let words = if kind == Kind::Embedded {
+            words
+        } else {
+            ["environment variable"; 2]
+        };
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+    machine.finish().await;
+}
+
 #[tokio::test]
 async fn a_program_that_ended_in_time_is_not_late_because_its_supervisor_was_held_up() {
     let machine = Machine::of(Kind::Embedded, "held-up").await;
@@ -128,5 +169,6 @@ async fn a_program_that_ended_in_time_is_not_late_because_its_supervisor_was_hel
 
 contract!(
     a_container_is_made_and_run_in_one_go,
+    a_variables_value_may_be_any_bytes_but_for_nul,
     what_cannot_be_made_is_not_run_and_leaves_nothing,
 );

@@ -99,6 +99,7 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     annotations.insert(GROUPING.to_owned(), record.sandbox.id.clone());
     annotations.insert("io.kubernetes.cri.container-type".to_owned(), "container".to_owned());
     config.set_annotations(Some(annotations));
+    replace_bytes(&mut config);
     record::write(&directory.join(PROCESS), &config.process()).map_err(failed("write the container's process"))?;
     serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))
 }
@@ -166,6 +167,25 @@ fn end_together(config: &mut Spec) {
     resources.set_unified(Some(unified));
     linux.set_resources(Some(resources));
     config.set_linux(Some(linux));
+}
+
+/// Replaces what stands for bytes that are not UTF-8 by the character that Go reads them as, in the kubelet's runtimes as well:
+/// runc takes its configuration in JSON.
+fn replace_bytes(config: &mut Spec) {
+    let Some(mut process) = config.process().clone() else {
+        return;
+    };
+    let replaced = |all: &Vec<String>| -> Vec<String> {
+        let each = all.iter();
+        each.map(|text| text.replace(|character: char| character >= '\u{10ff80}', "\u{fffd}"))
+            .collect()
+    };
+    let (args, env) = (
+        process.args().as_ref().map(replaced),
+        process.env().as_ref().map(replaced),
+    );
+    process.set_args(args).set_env(env);
+    config.set_process(Some(process));
 }
 
 /// Drops limits to no huge pages, which runc has no place for.

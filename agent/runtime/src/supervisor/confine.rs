@@ -130,6 +130,7 @@ impl PidNamespace {
 
 fn set_home(process: &mut Process, identity: &Identity) {
     let mut env = process.env().clone().unwrap_or_default();
+    env.retain(|entry| entry != "HOME=");
     if !env.iter().any(|entry| entry.starts_with("HOME=")) {
         env.push(format!("HOME={}", identity.home.as_deref().unwrap_or("/")));
         process.set_env(Some(env));

@@ -21,6 +21,7 @@ use nix::unistd::{
 use oci_spec::runtime::{Process, Spec};
 
 use super::create::CONFIG;
+use super::program::c_strings;
 use super::terminal;
 use super::users::{self, Users};
 use crate::cgroup::Cgroups;
@@ -212,19 +213,14 @@ fn become_program(
         ));
     }
     sys::close_on_exec_all().map_err(at("close descriptors"))?;
-    let strings = |all: &[String]| {
-        all.iter()
-            .map(|text| sys::c_string(text.as_bytes()))
-            .collect::<io::Result<Vec<_>>>()
-    };
     let terminal = matches!(execution.streams, Streams::Terminal(_));
     let (environment, program) = (
         environment(process, env, terminal),
         argv.first().map_or("", String::as_str),
     );
     let (argv, env) = (
-        strings(argv).map_err(at("argv"))?,
-        strings(&environment).map_err(at("environment"))?,
+        c_strings(argv).map_err(at("argv"))?,
+        c_strings(&environment).map_err(at("environment"))?,
     );
     let path = sys::c_string(
         find(program, &environment)

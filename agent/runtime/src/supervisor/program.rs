@@ -1,14 +1,15 @@
 //! Finding the program of a container, and becoming it. What is wrong with it is said in the words that people know from runc.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
+use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::unistd::{AccessFlags, chdir, execv, faccessat};
+use nix::unistd::{AccessFlags, chdir, execve, faccessat};
 use oci_spec::runtime::Spec;
 
 use crate::sys;
@@ -50,10 +51,49 @@ impl Executor for Program {
 
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
         let (program, environment) = wanted(spec);
-        let found = find(program, environment);
-        let missing = |why: String| ExecutorValidationError::ArgValidationError(format!("exec: {program:?}: {why}"));
-        found.map(drop).map_err(missing)
+        let valid = environment
+            .iter()
+            .rev()
+            .try_for_each(|variable| check_variable(variable));
+        let found = valid.and_then(|()| find(program, environment).map_err(|why| format!("exec: {program:?}: {why}")));
+        found.map(drop).map_err(ExecutorValidationError::ArgValidationError)
     }
+
+    /// The variables are given to the program itself, in their order and as bytes.
+    fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
+        Ok(())
+    }
+}
+
+/// Refuses a variable that no program can be given (`prepareEnv` of runc's libcontainer/env.go).
+fn check_variable(variable: &str) -> Result<(), String> {
+    let name = variable.split('=').next().unwrap_or_default();
+    if name.is_empty() {
+        return Err("invalid environment variable: name cannot be empty".to_owned());
+    }
+    if variable.contains('\0') {
+        let name = name.replace('\0', "\\x00");
+        return Err(format!(
+            "invalid environment variable \"{name}\": contains nul byte (\\x00)"
+        ));
+    }
+    Ok(())
+}
+
+/// Arguments or variables as the kernel takes them. In those of a container the last of Unicode's private characters, from U+10FF80
+/// on, each stand for the byte that they end with: JSON has no other place for values that are not UTF-8.
+pub(super) fn c_strings(all: &[String]) -> io::Result<Vec<CString>> {
+    let bytes = |text: &String| {
+        let mut bytes = Vec::with_capacity(text.len());
+        for character in text.chars() {
+            match u32::from(character).to_be_bytes() {
+                [0, 0x10, 0xff, byte @ 0x80..=0xff] => bytes.push(byte),
+                _ => bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        bytes
+    };
+    all.iter().map(|text| sys::c_string(&bytes(text))).collect()
 }
 
 fn wanted(spec: &Spec) -> (&str, &[String]) {
@@ -65,18 +105,16 @@ fn wanted(spec: &Spec) -> (&str, &[String]) {
     (argv.first().map_or("", String::as_str), environment)
 }
 
-/// The environment is set already.
 fn execute(spec: &Spec) -> Result<Infallible, (PathBuf, Errno)> {
     let (program, environment) = wanted(spec);
     let path = find(program, environment).unwrap_or_else(|_| PathBuf::from(program));
     let argv = spec.process().as_ref().and_then(|process| process.args().as_deref());
-    let argv: Vec<CString> = argv
-        .unwrap_or_default()
-        .iter()
-        .map(|argument| CString::new(argument.as_bytes()).unwrap_or_default())
-        .collect();
-    let file = CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
-    execv(&file, &argv).map_err(|error| (path, error))
+    let file = sys::c_string(path.as_os_str().as_encoded_bytes());
+    let strings = (file, c_strings(argv.unwrap_or_default()), c_strings(environment));
+    let (Ok(file), Ok(argv), Ok(environment)) = strings else {
+        return Err((path, Errno::EINVAL));
+    };
+    execve(&file, &argv, &environment).map_err(|error| (path, error))
 }
 
 /// Where a program is: at its path, or in one of the directories of `PATH`; else what is wrong with it.
