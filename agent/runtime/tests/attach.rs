@@ -57,6 +57,43 @@ async fn clients_share_a_containers_streams_with_the_log(kind: Kind) {
     machine.finish().await;
 }
 
+/// With a kubelet its log would be shown by the time that anybody heard of it.
+async fn who_attaches_to_a_container_that_just_began_sees_all_of_it(kind: Kind) {
+    let mut machine = Machine::of(kind, "fresh").await;
+    machine.sandbox("s").await;
+    for terminal in [false, true] {
+        let id = format!("c-{terminal}");
+        let mut container = machine.shell(&id, "echo one; echo two >&2; printf thr; read line; echo ee");
+        container.stdin = Stdin::Once;
+        let mut process = container.spec.process().clone().unwrap();
+        process.set_terminal(Some(terminal));
+        container.spec.set_process(Some(process));
+        machine.run("s", container).await;
+        let begun = async {
+            while !machine.output(&id).contains("two") {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(4), begun)
+            .await
+            .expect("it does not begin");
+        let mut session = machine.runtime.attach("s", &id, ALL).await.unwrap();
+        let seen = until(session.stdout.as_mut().unwrap(), "thr").await;
+        let all = if terminal { "one\r\ntwo\r\nthr" } else { "one\nthr" };
+        assert_eq!(seen, all);
+        session.stdin.as_mut().unwrap().write_all(b"\n").await.unwrap();
+        let (out, err, _) = end(session).await;
+        let rest = if terminal {
+            ("\r\nee\r\n", "")
+        } else {
+            ("ee\n", "two\n")
+        };
+        assert_eq!((out.as_str(), err.as_str()), rest);
+        machine.exit().await;
+    }
+    machine.finish().await;
+}
+
 async fn an_open_input_outlives_its_clients_and_what_is_not_open_takes_nothing(kind: Kind) {
     let mut machine = Machine::of(kind, "input").await;
     machine.sandbox("s").await;
@@ -223,6 +260,7 @@ async fn a_container_can_have_a_terminal(kind: Kind) {
 }
 
 contract!(
+    who_attaches_to_a_container_that_just_began_sees_all_of_it,
     clients_share_a_containers_streams_with_the_log,
     an_open_input_outlives_its_clients_and_what_is_not_open_takes_nothing,
     a_single_input_ends_with_the_agent_of_its_client,

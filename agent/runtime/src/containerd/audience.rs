@@ -80,16 +80,16 @@ impl Audience {
         all
     }
 
-    /// Does what can be done without waiting. Those who left make room first.
-    pub(super) fn serve(&mut self) {
-        self.attend();
+    /// Does what can be done without waiting. Those who left make room first. `earlier` has what newcomers see first of a stream.
+    pub(super) fn serve(&mut self, earlier: impl Fn(Stream) -> Vec<u8>) {
+        self.attend(&earlier);
         self.admit();
-        self.attend();
+        self.attend(&earlier);
     }
 
-    fn attend(&mut self) {
+    fn attend(&mut self, earlier: &impl Fn(Stream) -> Vec<u8>) {
         for client in &mut self.clients {
-            client.serve();
+            client.serve(earlier);
         }
         self.clients.retain(|client| !client.gone);
     }
@@ -113,7 +113,7 @@ impl Audience {
 }
 
 impl Client {
-    fn serve(&mut self) {
+    fn serve(&mut self, earlier: &impl Fn(Stream) -> Vec<u8>) {
         self.sinks.flush();
         if self.joined {
             // It has nothing more to say: what comes is its end.
@@ -125,14 +125,19 @@ impl Client {
         match sys::receive_with_descriptors(self.connection.as_fd(), &mut words) {
             Ok((length, descriptors)) => {
                 let words = words.get(..length).unwrap_or_default();
-                self.joined = self.join(words, descriptors).is_ok();
+                self.joined = self.join(words, descriptors, earlier).is_ok();
                 self.gone = !self.joined;
             }
             Err(error) => self.gone = error.kind() != io::ErrorKind::WouldBlock,
         }
     }
 
-    fn join(&mut self, words: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<()> {
+    fn join(
+        &mut self,
+        words: &[u8],
+        descriptors: Vec<OwnedFd>,
+        earlier: &impl Fn(Stream) -> Vec<u8>,
+    ) -> io::Result<()> {
         let Some((&REQUEST, streams)) = words.split_first() else {
             return Err(io::ErrorKind::InvalidData.into());
         };
@@ -143,6 +148,7 @@ impl Client {
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             };
             self.sinks.add(stream, fd)?;
+            self.sinks.give(stream, &earlier(stream));
         }
         self.connection.write_all(&[JOINED])
     }

@@ -24,7 +24,7 @@ use super::audience::{Audience, Wait};
 use super::handed;
 use crate::clock::{monotonic, now};
 use crate::record;
-use crate::supervisor::log::{Lines, LogFile, Stream};
+use crate::supervisor::log::{FRESH, Lines, LogFile, Stream};
 use crate::supervisor::sink::nonblocking;
 use crate::{Stdin, sys};
 
@@ -94,6 +94,8 @@ struct Logger {
     ended: Option<Duration>,
     /// Nobody wants the rest any more.
     leaving: bool,
+    /// When it began, with its container. None: it took the place of another one.
+    began: Option<Duration>,
     /// Until when it is asked whether the container is still wanted.
     doubt: Option<Duration>,
 }
@@ -123,6 +125,7 @@ fn serve(command: &OsStr, directory: &Path) -> io::Result<()> {
         let (stdout, stderr, ready) = (inherited(3)?, inherited(4)?, inherited(5)?);
         handed::note(directory, [&stdout, &stderr])?;
         let mut logger = Logger::open(directory, &order, [stdout, stderr])?;
+        logger.began = Some(monotonic());
         drop(ready);
         return logger.run(directory);
     }
@@ -142,6 +145,7 @@ fn serve(command: &OsStr, directory: &Path) -> io::Result<()> {
                     handed::open_again(directory, order.terminal)?
                 };
                 let mut logger = Logger::open(directory, &order, sources)?;
+                logger.began = (command == COMMAND).then(monotonic);
                 logger.doubt = Some(monotonic() + DOUBT.1);
                 (&told).write_all(b"r")?;
                 drop(told);
@@ -190,6 +194,7 @@ impl Logger {
             audience,
             ended: None,
             leaving: false,
+            began: None,
             doubt: None,
         })
     }
@@ -205,7 +210,7 @@ impl Logger {
             }
             let ready = self.wait()?;
             self.hear()?;
-            self.audience.serve();
+            self.serve_audience();
             for (output, ready) in self.outputs.iter_mut().zip(ready) {
                 if ready || self.ended.is_some() {
                     self.doubt = None;
@@ -216,6 +221,15 @@ impl Logger {
                 return Ok(());
             }
         }
+    }
+
+    fn serve_audience(&mut self) {
+        let is_fresh = self.began.is_some_and(|began| monotonic() < began + FRESH);
+        let (outputs, log) = (&self.outputs, &self.log);
+        self.audience.serve(|stream| {
+            let output = outputs.iter().find(|output| is_fresh && output.stream == stream);
+            output.map(|output| output.lines.earlier(log)).unwrap_or_default()
+        });
     }
 
     fn is_open(&self) -> bool {

@@ -12,10 +12,11 @@ use nix::unistd::read;
 
 use super::exec_calls::missing;
 use super::job::Ticket;
-use super::log::Stream;
+use super::log::{FRESH, Stream};
 use super::sink::{Sinks, nonblocking, put};
 use super::state::{Entry, Pipe, Stdio, Supervisor, pipe};
 use super::{CONTAINERS, dev_null, terminal};
+use crate::clock::now;
 use crate::protocol::{self, Answer};
 use crate::{Refusal, Size, State, Stdin, Streams, sys};
 
@@ -241,9 +242,9 @@ impl Supervisor {
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Refusal> {
         let entry = self.find(id)?;
-        if !matches!(entry.container.state, State::Running { .. }) {
+        let State::Running { started_at, .. } = entry.container.state else {
             return Err(Refusal::wrong_state(&entry.container));
-        }
+        };
         if entry.attachments.len() >= ATTACHMENTS {
             return Err(Refusal::Failed {
                 doing: "attach".to_owned(),
@@ -254,6 +255,11 @@ impl Supervisor {
         if entry.stdin.is_none() {
             own.stdin = None;
             own.typing = false;
+        }
+        if now().duration_since(started_at).is_ok_and(|age| age < FRESH) {
+            for pipe in &entry.outputs {
+                own.sinks.give(pipe.stream, &pipe.lines.earlier(&entry.log));
+            }
         }
         entry.attachments.push(own);
         Ok(())

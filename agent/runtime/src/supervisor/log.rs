@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::libc;
@@ -19,6 +20,13 @@ const PART: usize = 16 << 10;
 const FILE_LIMIT: u64 = 10 << 20;
 /// Rotated files kept beside the current one: `PATH.1` is the newest.
 const ROTATED: u32 = 4;
+
+/// Who attaches to a container that began so recently sees its output from the beginning. A kubelet lists containers once a second
+/// (`genericPlegRelistPeriod` of pkg/kubelet/kubelet.go): short programs have ended before anybody hears of them, and
+/// `kubectl run` shows their logs. Here the start is told at once.
+pub(crate) const FRESH: Duration = Duration::from_secs(5);
+/// Most of a log that is shown so, in bytes.
+const EARLIER: u64 = 1 << 20;
 
 /// Which output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +94,30 @@ impl Lines {
                 bytes = &[];
             }
         }
+    }
+
+    /// What this stream has written, as far as the log has it, and what waits for the rest of its line.
+    pub(crate) fn earlier(&self, log: &LogFile) -> Vec<u8> {
+        let own = format!("{} ", self.stream.name());
+        let mut bytes = Vec::new();
+        // A client is shown what can be read.
+        for record in log.tail().unwrap_or_default().split(|byte| *byte == b'\n') {
+            let place = record
+                .iter()
+                .position(|byte| *byte == b' ')
+                .map_or(record.len(), |end| end + 1);
+            let rest = record.get(place..).unwrap_or_default();
+            match rest.strip_prefix(own.as_bytes()) {
+                Some([b'F', b' ', line @ ..]) => {
+                    bytes.extend_from_slice(line);
+                    bytes.push(b'\n');
+                }
+                Some([b'P', b' ', part @ ..]) => bytes.extend_from_slice(part),
+                Some(_) | None => {}
+            }
+        }
+        bytes.extend_from_slice(&self.pending);
+        bytes
     }
 
     /// The stream is at its end: what is left of a line goes out as a partial one.
@@ -163,6 +195,19 @@ impl LogFile {
             }
         }
         self.open_file()
+    }
+
+    /// The last records of the current file. The first of them may be cut.
+    fn tail(&self) -> io::Result<Vec<u8>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&self.directory, &self.name, flags, Mode::empty())?);
+        let (found, own) = (file.metadata()?, self.file.as_ref().map(File::metadata).transpose()?);
+        if own.is_none_or(|own| (own.dev(), own.ino()) != (found.dev(), found.ino())) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let mut bytes = vec![0; usize::try_from(found.len().min(EARLIER)).unwrap_or(0)];
+        file.read_exact_at(&mut bytes, found.len().saturating_sub(EARLIER))?;
+        Ok(bytes)
     }
 
     /// Appends records. A full or broken disk loses output, not the container: the caller goes on.
