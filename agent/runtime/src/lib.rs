@@ -51,7 +51,7 @@ pub fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode>
     if command == "supervisor" {
         return Some(supervisor::main());
     }
-    containerd::helper(&command, arguments.next().as_deref())
+    containerd::helper(&command)
 }
 
 /// Everything that the agent asks of a container runtime.
@@ -154,6 +154,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// The control group controllers that the machine does not have and pods need, each with what to do about it.
     fn lacking(&self) -> Vec<String>;
+
+    /// Whether a handler of a `RuntimeClass` means a runtime that is here.
+    fn has_handler(&self, handler: &str) -> bool {
+        ["runc", "youki"].contains(&handler)
+    }
 
     /// Why pods cannot have users of their own ([`SandboxSpec::user_ids`]), where they cannot.
     fn lacks_users(&self) -> Option<&'static str>;

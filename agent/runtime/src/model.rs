@@ -85,11 +85,12 @@ pub struct SandboxSpec {
     #[serde(default)]
     pub sysctls: Vec<(String, String)>,
     /// The first of the machine's 65536 ids that are the pod's own (`hostUsers: false`), to whom its network namespace must belong.
-    #[serde(default)]
     pub user_ids: Option<u32>,
     /// The `SELinux` level of the pod's containers. Opaque to the runtime: kept and handed back.
-    #[serde(default)]
     pub se_linux_level: Option<String>,
+    /// The handler of the pod's `RuntimeClass`, for which there must be a runtime ([`crate::Runtime::has_handler`]); `""`: none.
+    #[serde(default)]
+    pub handler: String,
 }
 
 /// Who the container's process shall be. Names are looked up in the root file system's `/etc/passwd` and `/etc/group`.
@@ -136,7 +137,6 @@ pub struct ContainerSpec {
     /// Unpacked layers, lowest first: what [`crate::Embedded`] makes the root file system of.
     pub layers: Vec<PathBuf>,
     /// A committed snapshot of containerd's, by its name: what [`crate::Containerd`] makes it of.
-    #[serde(default)]
     pub snapshot: Option<String>,
     /// The OCI configuration. The runtime fills in `root`, the namespaces, `linux.cgroupsPath`, and `process.user` from [`ContainerSpec::user`];
     /// a tmpfs at `/dev/shm` becomes the pod's; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.

@@ -286,14 +286,11 @@ async fn attack_39_thousands_that_are_killed_are_not_held_up_by_a_quota() {
 /// The process that writes a container's log: its supervisor, or containerd's logger.
 fn log_writer(machine: &Machine) -> String {
     if machine.kind == Kind::Containerd {
-        let own = machine.directory.path().to_str().unwrap();
-        for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-            if line.split('\0').nth(1) == Some("log") && line.contains(own) {
-                return entry.file_name().into_string().unwrap();
-            }
-        }
-        panic!("no logger");
+        let file = "state/sandboxes/s/containers/c/logger.pid";
+        return fs::read_to_string(machine.directory.path().join(file))
+            .unwrap()
+            .trim()
+            .to_owned();
     }
     common::holders::supervisor(machine, "s").to_string()
 }

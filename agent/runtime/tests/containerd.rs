@@ -9,13 +9,14 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
 use common::{Daemon, Kind, Machine, connected, eventually, holders::parent};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use runtime::{Event, State};
+use runtime::{Event, SandboxSpec, State};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -355,5 +356,30 @@ async fn nothing_of_an_exec_goes_on_when_containerd_is_away_and_nobody_waits() {
     })
     .await;
     machine.daemon.as_mut().unwrap().resume().await;
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn a_handler_names_a_shim_or_a_program_in_place_of_runc() {
+    let mut machine = machine("handler").await;
+    let directory = machine.directory.path().join("runtimes");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("containerd-shim-kata-v2"), "").unwrap();
+    std::fs::write(directory.join("sh"), "").unwrap();
+    let known = ["", "runc", "kata", "crun", "sh", "kata-v2"].map(|handler| machine.runtime.has_handler(handler));
+    assert_eq!(known, [true, true, true, false, false, false]);
+    let said = directory.join("said");
+    let script = format!("#!/bin/sh\necho \"$@\" >> {}\nexec runc \"$@\"\n", said.display());
+    std::fs::write(directory.join("crun"), script).unwrap();
+    std::fs::set_permissions(directory.join("crun"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let spec = SandboxSpec {
+        handler: "crun".to_owned(),
+        ..Machine::sandbox_spec("s")
+    };
+    machine.runtime.create_sandbox(spec, connected()).await.unwrap();
+    machine.run("s", machine.shell("c", "echo out; exit 3")).await;
+    assert_eq!(machine.exit().await.code, 3);
+    assert_eq!(machine.output("c"), "out\n");
+    assert!(std::fs::read_to_string(said).unwrap().contains(" create "));
     machine.finish().await;
 }

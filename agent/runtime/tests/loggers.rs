@@ -92,3 +92,24 @@ async fn attack_14_a_killed_logger_does_not_stop_a_container_with_an_input() {
     .await;
     machine.finish().await;
 }
+
+#[tokio::test]
+async fn loggers_share_what_they_do_not_write() {
+    let machine = Machine::of(Kind::Containerd, "logger").await;
+    machine.sandbox("s").await;
+    let ids = ["one", "two", "three"];
+    for id in ids {
+        machine.run("s", machine.shell(id, "echo said; exec sleep 1000")).await;
+        eventually("it speaks", || machine.output(id) == "said\n").await;
+    }
+    let own = ids.map(|id| {
+        let file = format!("state/sandboxes/s/containers/{id}/logger.pid");
+        let pid = std::fs::read_to_string(machine.directory.path().join(file)).unwrap();
+        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", pid.trim())).unwrap();
+        let private = rollup.lines().filter(|line| line.starts_with("Private_"));
+        let sizes = private.map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap());
+        sizes.sum::<u64>()
+    });
+    assert!(own.iter().all(|kibibytes| *kibibytes < 400), "{own:?}");
+    machine.finish().await;
+}

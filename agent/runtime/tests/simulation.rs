@@ -37,6 +37,7 @@ fn sandbox() -> SandboxSpec {
         host_ipc: false,
         user_ids: None,
         se_linux_level: None,
+        handler: String::new(),
         class: Class::default(),
         sysctls: Vec::new(),
         limits: Limits::default(),

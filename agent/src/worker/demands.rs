@@ -9,16 +9,13 @@ use kube::Api;
 use super::prepare::Failure;
 use crate::context::Context;
 
-/// The handlers under which the node's one runtime is known.
-const HANDLERS: [&str; 2] = ["runc", "youki"];
-
-/// Why the pod has to wait, if it has.
-pub(super) async fn check(context: &Context, spec: &PodSpec) -> Result<(), Failure> {
+/// The handler of the runtime that the pod wants, or why the pod has to wait.
+pub(super) async fn check(context: &Context, spec: &PodSpec) -> Result<String, Failure> {
     if let Some(problem) = driver(spec) {
         return Err(Failure::mount(problem));
     }
     let Some(name) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
-        return Ok(());
+        return Ok(String::new());
     };
     let classes: Api<RuntimeClass> = Api::all(context.parts.client.clone());
     let class = classes.get_opt(name).await;
@@ -26,11 +23,11 @@ pub(super) async fn check(context: &Context, spec: &PodSpec) -> Result<(), Failu
         None => Err(Failure::sandbox_text(&format!(
             "failed to get sandbox runtime: runtimeclass.node.k8s.io {name:?} not found"
         ))),
-        Some(class) if !HANDLERS.contains(&class.handler.as_str()) => Err(Failure::sandbox_text(&format!(
+        Some(class) if context.parts.runtime.has_handler(&class.handler) => Ok(class.handler),
+        Some(class) => Err(Failure::sandbox_text(&format!(
             "failed to get sandbox runtime: no runtime for {:?} is configured",
             class.handler
         ))),
-        Some(_) => Ok(()),
     }
 }
 

@@ -126,7 +126,7 @@ async fn make(
         .spec
         .as_ref()
         .ok_or_else(|| Failure::mount("the pod has no specification".to_owned()))?;
-    demands::check(context, spec).await?;
+    let handler = demands::check(context, spec).await?;
     let directory = context.pod_directory(pods::uid(pod));
     let made = create_within(context, &directory, "etc");
     made.map_err(|error| Failure::mount(error.to_string()))?;
@@ -136,7 +136,7 @@ async fn make(
     let netns = (!pods::host_network(spec)).then(|| context.parts.network.netns(id));
     let mut wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
     wanted.limits.pids = context.config.upkeep.pod_pids;
-    wanted.user_ids = user_ids;
+    (wanted.user_ids, wanted.handler) = (user_ids, handler);
     wanted.se_linux_level = context.se_linux.level(id).map_err(|why| Failure::sandbox_text(&why))?;
     wanted.sysctls = oci::sysctls(spec, context.machine.all_users).into_iter().collect();
     let ((told, connected), (configured, foreseen)) = (oneshot::channel(), oneshot::channel::<()>());
@@ -296,6 +296,7 @@ fn sandbox_spec(
         limits: super::resize::limits(&resources::pod_limits(spec)),
         user_ids: None,
         se_linux_level: None,
+        handler: String::new(),
         class: match api::pod::qos(spec) {
             "Guaranteed" => Class::Guaranteed,
             "Burstable" => Class::Burstable,

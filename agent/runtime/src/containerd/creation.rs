@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use containerd_client::services::v1::container::Runtime;
 use containerd_client::services::v1::{Container as Stored, CreateContainerRequest, CreateTaskRequest};
 use containerd_client::types::Mount;
 use nix::sys::stat::Mode;
@@ -20,7 +19,7 @@ use super::client::{CALL, TASK, within};
 use super::logger::{self, Order};
 use super::pause::Process;
 use super::records::Record;
-use super::{Shared, holding, root, sysfs};
+use super::{Shared, handlers, holding, root, sysfs};
 use crate::cgroup::TOGETHER;
 use crate::supervisor::confine::{Place, confine, is_closed};
 use crate::supervisor::memory::TARGET;
@@ -28,12 +27,11 @@ use crate::supervisor::user;
 use crate::{ContainerSpec, Error, Refusal, State, Stdin};
 use crate::{label, record};
 
-/// The shim that every containerd has.
-pub(super) const SHIM: &str = "io.containerd.runc.v2";
 /// How containerd knows an OCI configuration.
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
-/// The shim puts containers with the same value under one process.
-const GROUPING: &str = "io.kubernetes.cri.sandbox-id";
+/// The shim puts containers with the same value under one process. Not by the CRI plugin's annotation: other runtimes would look
+/// for a container that is the sandbox.
+const GROUPING: &str = "io.containerd.runc.v2.group";
 /// The process of a container, for execs.
 pub(super) const PROCESS: &str = "process.json";
 /// A task that takes longer may wait for a shim that never answers.
@@ -97,7 +95,6 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     sysfs::close_alone(&mut config);
     let mut annotations = config.annotations().clone().unwrap_or_default();
     annotations.insert(GROUPING.to_owned(), record.sandbox.id.clone());
-    annotations.insert("io.kubernetes.cri.container-type".to_owned(), "container".to_owned());
     config.set_annotations(Some(annotations));
     replace_bytes(&mut config);
     record::write(&directory.join(PROCESS), &config.process()).map_err(failed("write the container's process"))?;
@@ -106,9 +103,8 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
 
 /// The pipes that the shim is to open.
 fn make_pipes(directory: &Path, order: &Order) -> io::Result<()> {
-    let outputs = logger::OUTPUTS.into_iter().filter(|_| order.through_pipes());
     let input = (order.stdin != Stdin::Closed).then_some(logger::INPUT);
-    for name in outputs.chain(input) {
+    for name in logger::OUTPUTS.into_iter().chain(input) {
         mkfifo(&directory.join(name), Mode::from_bits_truncate(0o600))?;
     }
     Ok(())
@@ -210,21 +206,10 @@ impl Shared {
         let (making, own) = (directory.clone(), spec.clone());
         let made = self.blocking("make the container's directory", move |_| make_directory(&making, &own));
         let order = made.await??;
-        // The start of a program takes as long as the rest.
-        let (written, stored) = tokio::join!(self.start_log(&order, directory), self.store_container(&record, &spec));
-        written?;
+        let starting = self.blocking("start the log's writer", move |shared| shared.start_logger(&directory));
+        let (written, stored) = tokio::join!(starting, self.store_container(&record, &spec));
+        written?.map_err(|error| Refusal::failed("start the log's writer", &error))?;
         self.make_task(&record, &spec, &order, stored?).await
-    }
-
-    async fn start_log(self: &Arc<Self>, order: &Order, directory: PathBuf) -> Result<(), Error> {
-        if !order.through_pipes() {
-            return Ok(());
-        }
-        let starting = self.blocking("start the log's writer", move |shared| {
-            logger::start(&shared.logger, &directory)
-        });
-        let started = starting.await?;
-        started.map_err(|error| Refusal::failed("start the log's writer", &error).into())
     }
 
     /// Makes a container's root and tells containerd of both; returns what is to be mounted.
@@ -254,14 +239,17 @@ impl Shared {
 
     /// Tells containerd of a container.
     async fn store(&self, record: &Record, spec: &ContainerSpec, config: Vec<u8>) -> Result<(), Error> {
+        let handler = &record.spec.handler;
+        let runtime = handlers::find(handler, &self.config.runtimes);
+        let missing = || Refusal::Failed {
+            doing: "get sandbox runtime".to_owned(),
+            cause: format!("no runtime for {handler:?} is configured"),
+        };
         let stored = Stored {
             id: spec.id.clone(),
             labels: self.labels(record, spec),
             image: spec.image.clone(),
-            runtime: Some(Runtime {
-                name: SHIM.to_owned(),
-                options: None,
-            }),
+            runtime: Some(runtime.ok_or_else(missing)?),
             spec: Some(Any {
                 type_url: SPEC.to_owned(),
                 value: config,
@@ -288,12 +276,7 @@ impl Shared {
     ) -> Result<i32, Error> {
         let directory = self.container_directory(&record.sandbox.id, &spec.id);
         let pipe = |name: &str| directory.join(name).display().to_string();
-        let [stdout, stderr] = if order.through_pipes() {
-            logger::OUTPUTS.map(pipe)
-        } else {
-            let output = logger::address(&self.logger, &directory);
-            [output.clone(), output]
-        };
+        let [stdout, stderr] = logger::OUTPUTS.map(pipe);
         let request = self.client.request(CreateTaskRequest {
             container_id: spec.id.clone(),
             rootfs: mounts,
@@ -330,12 +313,12 @@ impl Shared {
         }
     }
 
-    /// What people and tools that look at containerd itself want to know.
+    /// What people and tools that look at containerd itself want to know. The CRI plugin's own labels are not among them: in its
+    /// namespace it would take the container for one of its own that is broken.
     fn labels(&self, record: &Record, spec: &ContainerSpec) -> HashMap<String, String> {
         let pod = &record.sandbox.pod;
         let pairs = [
             (agent_containerd::OWNER, self.owner()),
-            ("io.cri-containerd.kind", "container".to_owned()),
             ("io.kubernetes.container.name", spec.name.clone()),
             ("io.kubernetes.pod.name", pod.name.clone()),
             ("io.kubernetes.pod.namespace", pod.namespace.clone()),

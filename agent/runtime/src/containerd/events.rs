@@ -187,7 +187,7 @@ impl Shared {
             oom_killed,
             finished_at,
         };
-        let logger = logger::finish(&self.container_directory(&sandbox, &container));
+        let directory = self.container_directory(&sandbox, &container);
         let shared = Arc::clone(self);
         self.spawn(async move {
             // Where processes are shared, with the pod or with the machine, runc does not end all of them for each containerd.
@@ -196,7 +196,11 @@ impl Shared {
             if let Ok(Err(error)) = ending.await {
                 tracing::warn!(container, %error, "what it left lives on");
             }
-            if let Some(logger) = logger {
+            // Its shim copies what it wrote last, and closes the pipes then: only that is the log's end.
+            if let Some(logger) = logger::process(&directory)
+                && tokio::time::timeout(LOG_LIMIT, gone(logger)).await.is_err()
+                && let Some(logger) = logger::finish(&directory)
+            {
                 drop(tokio::time::timeout(LOG_LIMIT, gone(logger)).await);
             }
             shared.conclude(&container, exit, None);
@@ -244,7 +248,7 @@ impl Shared {
             Err(error) => tracing::warn!(container, %error, "a start is not on disk"),
         }
         self.watch_first(container, pid);
-        self.watch_logger((&sandbox, container), pid, None);
+        self.watch_logger((&sandbox, container), pid);
     }
 
     /// A container has run whose shim ended before it could say so.

@@ -1,14 +1,13 @@
-//! The process that writes a container's log, and gives those who attached their copies: this program again, started by the
-//! container's shim, or by the agent where the container has an input, and ended by the end of the container's output. It needs
-//! neither the agent nor containerd, so that both may be replaced under a running container; and where it is killed itself, the agent
-//! starts another.
+//! The process that writes a container's log, and gives those who attached their copies: forked from this program for each
+//! container, as supervisors are, and ended by the end of the container's output. It needs neither the agent nor containerd, so
+//! that both may be replaced under a running container; and where it is killed itself, the agent has another one forked.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -17,15 +16,16 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::Mode;
 use nix::unistd::ForkResult;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::{Deserialize, Serialize};
 
+use super::Shared;
 use super::audience::{Audience, Wait};
-use super::handed;
 use crate::clock::{monotonic, now};
+use crate::embedded::Zygote;
 use crate::record;
+use crate::supervisor::dev_null;
 use crate::supervisor::log::{FRESH, Lines, LogFile, Stream};
-use crate::supervisor::sink::nonblocking;
+use crate::supervisor::zygote;
 use crate::{Stdin, sys};
 
 /// What the logger is to do, in the container's directory.
@@ -34,15 +34,12 @@ pub(super) const ORDER: &str = "logger.json";
 pub(super) const PID: &str = "logger.pid";
 /// The hidden subcommand.
 pub(crate) const COMMAND: &str = "log";
-/// The same in place of one that was killed.
-pub(crate) const AGAIN: &str = "log-again";
-/// All but what a path is usually made of.
-const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.');
+/// What another one was that an earlier agent started.
+const AGAIN: &str = "log-again";
 /// What is read at once.
 const CHUNK: usize = 16 << 10;
 
-/// The pipes in the container's directory that its shim copies output to, where the container has an input: a shim that starts
-/// the logger itself has no way to give the container one.
+/// The pipes in the container's directory that its shim copies output to, and closes at the end of that.
 pub(super) const OUTPUTS: [&str; 2] = ["stdout", "stderr"];
 /// The pipe that the shim takes the container's input from.
 pub(super) const INPUT: &str = "stdin";
@@ -58,25 +55,11 @@ const DOUBT: (Duration, Duration) = (Duration::from_secs(3), Duration::from_mins
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) log: PathBuf,
-    /// The container's input. Its output comes through pipes where it has one without a terminal.
+    /// The container's input.
     #[serde(default)]
     pub(super) stdin: Stdin,
     #[serde(default)]
     pub(super) terminal: bool,
-}
-
-impl Order {
-    pub(super) fn through_pipes(&self) -> bool {
-        self.stdin != Stdin::Closed && !self.terminal
-    }
-}
-
-/// Where a shim finds this logger, as the `stdout` of a task.
-pub(super) fn address(program: &Path, directory: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt;
-    let program = percent_encode(program.as_os_str().as_bytes(), PATH);
-    let directory = percent_encode(directory.as_os_str().as_bytes(), NON_ALPHANUMERIC);
-    format!("binary://{program}?{COMMAND}={directory}")
 }
 
 struct Output {
@@ -100,74 +83,55 @@ struct Logger {
     doubt: Option<Duration>,
 }
 
-/// Reads both outputs to their ends. The shim hands them over as descriptors 3 and 4, and waits for the end of descriptor 5; or
-/// they come through pipes, and the agent waits until a process that it has started is gone.
+/// Forks a writer for each container's directory that the agent sends over standard input, until the agent is gone. Must be
+/// called before the process has any other thread. Forked, they share all memory that they do not write.
+pub(crate) fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve() -> io::Result<()> {
+    let orders = zygote::take_over()?;
+    while let Some((directory, told, _)) = zygote::receive(&orders)? {
+        // Without a child what it tells by is closed here, and the agent sees that.
+        if let Ok(ForkResult::Child) = sys::fork() {
+            drop(orders);
+            let written = write(&directory, File::from(told));
+            sys::exit_now(i32::from(written.is_err()))
+        }
+    }
+    Ok(())
+}
+
+/// Writes a container's log to the end of its outputs; tells when it has opened them.
 ///
-/// A shim may hold an output open until the task is deleted. So the agent, which knows of the container's end, says SIGTERM:
-/// what is there is written then, and that is all.
-pub(crate) fn main(command: &OsStr, directory: Option<&OsStr>) -> ExitCode {
-    match directory.map(|directory| serve(command, Path::new(directory))) {
-        Some(Ok(())) => ExitCode::SUCCESS,
-        Some(Err(_)) | None => ExitCode::FAILURE,
-    }
-}
-
-#[expect(unsafe_code, reason = "descriptors that the shim opened for us become owned")]
-fn inherited(fd: i32) -> io::Result<OwnedFd> {
-    fs::symlink_metadata(format!("/proc/self/fd/{fd}"))?;
-    // SAFETY: it is open; called once for each, and nobody else in this process uses it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn serve(command: &OsStr, directory: &Path) -> io::Result<()> {
+/// What a container has left may hold an output open. So the agent, which knows of the container's end, says SIGTERM after a
+/// while: what is there is written then, and that is all.
+fn write(directory: &Path, mut told: File) -> io::Result<()> {
     let order: Order = record::read(&directory.join(ORDER))?.ok_or(io::ErrorKind::NotFound)?;
-    if !order.through_pipes() && command == COMMAND {
-        let (stdout, stderr, ready) = (inherited(3)?, inherited(4)?, inherited(5)?);
-        handed::note(directory, [&stdout, &stderr])?;
-        let mut logger = Logger::open(directory, &order, [stdout, stderr])?;
-        logger.began = Some(monotonic());
-        drop(ready);
-        return logger.run(directory);
-    }
-    let (mut ready, told) = io::pipe()?;
-    match sys::fork()? {
-        ForkResult::Parent { .. } => {
-            drop(told);
-            // Without that byte the other one has failed.
-            ready.read_exact(&mut [0])
-        }
-        ForkResult::Child => {
-            drop(ready);
-            let served = (|| {
-                let sources = if order.through_pipes() {
-                    open_pipes(directory)?
-                } else {
-                    handed::open_again(directory, order.terminal)?
-                };
-                let mut logger = Logger::open(directory, &order, sources)?;
-                logger.began = (command == COMMAND).then(monotonic);
-                logger.doubt = Some(monotonic() + DOUBT.1);
-                (&told).write_all(b"r")?;
-                drop(told);
-                logger.run(directory)
-            })();
-            sys::exit_now(i32::from(served.is_err()))
-        }
-    }
+    let mut logger = Logger::open(directory, &order)?;
+    told.write_all(b"r")?;
+    drop(told);
+    logger.run(directory)
 }
 
-fn open_pipes(directory: &Path) -> io::Result<[OwnedFd; 2]> {
+/// A terminal has one output.
+fn open_pipes(directory: &Path, terminal: bool) -> io::Result<[Option<OwnedFd>; 2]> {
     let [stdout, stderr] = OUTPUTS.map(|name| directory.join(name));
     // Readers do not wait for writers so; and no other read comes before a writer is there.
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let open = |path: &Path| nix::fcntl::open(path, flags, Mode::empty());
-    Ok([open(&stdout)?, open(&stderr)?])
+    let stderr = if terminal { None } else { Some(open(&stderr)?) };
+    Ok([Some(open(&stdout)?), stderr])
 }
 
 impl Logger {
-    fn open(directory: &Path, order: &Order, sources: [OwnedFd; 2]) -> io::Result<Self> {
-        // Apart from the shim, so that what is sent to its group does not end the log.
+    fn open(directory: &Path, order: &Order) -> io::Result<Self> {
+        // Apart from the agent, so that what is sent to its group does not end the log.
         nix::unistd::setsid().ok();
+        let [stdout, stderr] = open_pipes(directory, order.terminal)?;
         let mut terminate = SigSet::empty();
         terminate.add(Signal::SIGTERM);
         terminate.thread_set_mask()?;
@@ -177,25 +141,23 @@ impl Logger {
         let audience = Audience::open()?;
         // A directory that goes with its container must not be held.
         nix::unistd::chdir("/")?;
-        record::write(&directory.join(PID), &std::process::id())?;
-        let [stdout, stderr] = sources;
-        let output = |source: OwnedFd, stream| -> io::Result<Output> {
-            nonblocking(&source)?;
-            Ok(Output {
-                source: Some(File::from(source)),
-                stream,
-                lines: Lines::new(stream),
-            })
+        let pid = directory.join(PID);
+        let began = (!pid.try_exists()?).then(monotonic);
+        record::write(&pid, &std::process::id())?;
+        let output = |source: Option<OwnedFd>, stream| Output {
+            source: source.map(File::from),
+            stream,
+            lines: Lines::new(stream),
         };
         Ok(Self {
-            outputs: [output(stdout, Stream::Stdout)?, output(stderr, Stream::Stderr)?],
+            outputs: [output(stdout, Stream::Stdout), output(stderr, Stream::Stderr)],
             signals,
             log,
             audience,
             ended: None,
             leaving: false,
-            began: None,
-            doubt: None,
+            began,
+            doubt: Some(monotonic() + DOUBT.1),
         })
     }
 
@@ -310,30 +272,19 @@ impl Output {
     }
 }
 
-/// Starts the logger of a container whose output comes through pipes; it has opened them when this returns.
-pub(super) fn start(program: &Path, directory: &Path) -> io::Result<()> {
-    run(program, COMMAND, directory)
-}
-
-/// Starts another one for a container whose logger is gone.
-pub(super) fn replace(program: &Path, directory: &Path) -> io::Result<()> {
-    run(program, AGAIN, directory)
-}
-
-fn run(program: &Path, command: &str, directory: &Path) -> io::Result<()> {
-    let status = Command::new(program)
-        .arg(command)
-        .arg(directory)
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()?;
-    if status.success() {
-        return Ok(());
+impl Shared {
+    /// Has the writer of a container's log forked; it has opened the container's pipes when this returns.
+    pub(super) fn start_logger(&self, directory: &Path) -> io::Result<()> {
+        let (mut ready, told) = io::pipe()?;
+        let told = OwnedFd::from(told);
+        self.loggers.order(directory, [&told, &dev_null()?], || {
+            let place = (&self.cgroups, self.config.cgroup_root.as_str());
+            Zygote::start(&self.program, &[OsString::from(COMMAND)], place)
+        })?;
+        drop(told);
+        // Without that byte it has failed.
+        ready.read_exact(&mut [0])
     }
-    Err(io::Error::other(format!("it ended with {status}")))
 }
 
 /// Tells a container's logger that the container has ended; its process is gone when the log is complete.
@@ -362,20 +313,4 @@ pub(super) fn process(directory: &Path) -> Option<OwnedFd> {
     let command = line.split(|byte| *byte == 0).nth(1);
     let own = [COMMAND, AGAIN].map(|own| Some(own.as_bytes())).contains(&command);
     own.then_some(process)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::address;
-
-    #[test]
-    fn paths_survive_the_way_through_the_shim() {
-        let address = address(Path::new("/opt/a b/skiff-agent"), Path::new("/var/x&y=z/%41"));
-        assert_eq!(
-            address,
-            "binary:///opt/a%20b/skiff-agent?log=%2Fvar%2Fx%26y%3Dz%2F%2541"
-        );
-    }
 }

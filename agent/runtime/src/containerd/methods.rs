@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::client::{CALL, or_gone, within};
 use super::records::Record;
-use super::{Containerd, Shared, creation};
+use super::{Containerd, Shared, creation, handlers};
 use crate::cgroup::part;
 use crate::embedded::{arrange, change, check_id, described, io_error};
 use crate::record;
@@ -188,6 +188,10 @@ impl Runtime for Containerd {
 
     fn lacking(&self) -> Vec<String> {
         self.shared.cgroups.lacking()
+    }
+
+    fn has_handler(&self, handler: &str) -> bool {
+        handlers::find(handler, &self.shared.config.runtimes).is_some()
     }
 
     fn lacks_users(&self) -> Option<&'static str> {

@@ -1,11 +1,11 @@
-//! Containers by containerd: one shim for each pod, this program again as the writer of each log, no process for the sandbox.
+//! Containers by containerd: one shim for each pod, a fork of this program as the writer of each log, no process for the sandbox.
 //!
 //! ```text
 //! STATE/sandboxes/ID/              0700
 //!   sandbox.json                   what it is, its containers, how they ended
 //!   ipc, uts                       namespaces, held by mounts; shm/ is the pod's shared memory
 //!   containers/CID/                process.json and logger.json, the logger's socket `attach`
-//!   containers/CID/std{in,out,err} pipes, where the container has an input
+//!   containers/CID/std{in,out,err} pipes
 //! ```
 //!
 //! A container's root file system is a snapshot of containerd's on top of its image's, named by the container.
@@ -21,7 +21,7 @@ mod creation;
 mod events;
 mod exec;
 mod gate;
-mod handed;
+mod handlers;
 mod holding;
 mod images;
 mod kept;
@@ -42,7 +42,6 @@ mod writer;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
@@ -61,7 +60,7 @@ use gate::Gates;
 use records::Records;
 
 use crate::cgroup::Cgroups;
-use crate::embedded::{Program, check_id, io_error};
+use crate::embedded::{Program, Zygotes, check_id, io_error};
 use crate::opened::Opened;
 use crate::spares::Spares;
 use crate::{Error, Event, Info, Refusal, State};
@@ -88,6 +87,8 @@ pub struct Config {
     pub snapshotter: String,
     /// A program that calls [`crate::helper`]: it writes logs and holds shared pid namespaces.
     pub program: PathBuf,
+    /// Directories of containerd's shims and of programs like runc.
+    pub runtimes: Vec<PathBuf>,
 }
 
 impl Config {
@@ -105,6 +106,7 @@ impl Config {
             namespace: namespace.into(),
             snapshotter: "overlayfs".to_owned(),
             program: PathBuf::from("/proc/self/exe"),
+            runtimes: handlers::directories(),
         }
     }
 }
@@ -123,8 +125,8 @@ struct Shared {
     info: Mutex<Info>,
     /// Cannot be written through what runs it; for processes that containers can see.
     program: Program,
-    /// The program's own path, for the shim.
-    logger: PathBuf,
+    /// What forks the writers of logs.
+    loggers: Zygotes,
     records: Mutex<Records>,
     events: broadcast::Sender<Event>,
     /// None once the runtime is dropped: nothing is begun any more.
@@ -147,9 +149,9 @@ impl Drop for Containerd {
 }
 
 /// The hidden subcommands of this module.
-pub(crate) fn helper(command: &OsStr, argument: Option<&OsStr>) -> Option<ExitCode> {
-    if command == logger::COMMAND || command == logger::AGAIN {
-        return Some(logger::main(command, argument));
+pub(crate) fn helper(command: &OsStr) -> Option<ExitCode> {
+    if command == logger::COMMAND {
+        return Some(logger::main());
     }
     (command == "pause").then(pause::main)
 }
@@ -166,7 +168,6 @@ impl Containerd {
         } = Opened::at(&config.state_dir, &config.cgroup_root, &[])?;
         let client = connect(&config.address, &config.namespace)?;
         let info = Mutex::new(client::info(&client).await?);
-        let logger = fs::canonicalize(&config.program).map_err(io_error("find", &config.program))?;
         let program = Program::seal(&config.program, &state_dir);
         let (records, unfinished) = Records::open(&sandboxes).map_err(io_error("read", &sandboxes))?;
         let shared = Shared {
@@ -176,7 +177,7 @@ impl Containerd {
             client,
             info,
             program,
-            logger,
+            loggers: Zygotes::default(),
             records: Mutex::new(records),
             events: broadcast::channel(1024).0,
             tasks: Mutex::new(Some(JoinSet::new())),
@@ -212,6 +213,7 @@ impl Containerd {
         );
         self.shared.end_orphans().await?;
         // Nothing of ours is made any more.
+        self.shared.loggers.end().await;
         let aborted = self.shared.remove_aborted(Duration::ZERO).await;
         failures.extend(aborted.err().map(|error| error.to_string()));
         let root = PathBuf::from(&self.shared.config.cgroup_root);
@@ -325,7 +327,7 @@ impl Shared {
         }
         for (sandbox, id, pid) in self.running() {
             self.watch_first(&id, pid);
-            self.watch_logger((&sandbox, &id), pid, None);
+            self.watch_logger((&sandbox, &id), pid);
         }
         Ok(())
     }

@@ -29,7 +29,6 @@ impl Shared {
         let noted = self.records().begin(sandbox, id);
         let noted = noted.ok_or_else(|| Error::SandboxNotFound(sandbox.to_owned()))?;
         noted.map_err(io_error("write the record of", &self.directory(sandbox)))?;
-        let held = self.hold_log(sandbox, id).await;
         let pid = match self.start_and_keep(id, &gate).await {
             Err(error) if error.is_loss() => {
                 self.end_unheard(sandbox, id, gate.gate()).await;
@@ -53,7 +52,7 @@ impl Shared {
             }
         })?;
         self.watch_first(id, pid);
-        self.watch_logger((sandbox, id), pid, held);
+        self.watch_logger((sandbox, id), pid);
         Ok(Container {
             state: running,
             ..container

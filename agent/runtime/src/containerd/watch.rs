@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::events::compare;
-use super::{Shared, handed, logger, pause};
+use super::{Shared, logger, pause};
 use crate::{Event, State, sys};
 
 /// containerd tells of an end within this, or it is asked; so often.
@@ -50,35 +50,17 @@ impl Shared {
         })
     }
 
-    /// Takes hold of the pipes of a log. While there is no writer, what the container says waits in them; where nobody held them, it
-    /// would be told that nobody listens.
-    pub(super) async fn hold_log(self: &Arc<Self>, sandbox: &str, container: &str) -> Option<Vec<OwnedFd>> {
-        let directory = self.container_directory(sandbox, container);
-        self.blocking("hold the pipes of a log", move |_| handed::hold(&directory))
-            .await
-            .ok()
-    }
-
-    /// Replaces the writer of a log that is killed. `held` is what was taken hold of before the container was started.
-    pub(super) fn watch_logger(
-        self: &Arc<Self>,
-        (sandbox, container): (&str, &str),
-        pid: i32,
-        mut held: Option<Vec<OwnedFd>>,
-    ) {
+    /// Replaces the writer of a log that is killed. While there is none, what the container says waits in the pipes, which the shim
+    /// holds for reading, too.
+    pub(super) fn watch_logger(self: &Arc<Self>, (sandbox, container): (&str, &str), pid: i32) {
         if !self.heard().insert(container.to_owned()) {
             return;
         }
         let directory = self.container_directory(sandbox, container);
-        let (weak, of, id) = (Arc::downgrade(self), sandbox.to_owned(), container.to_owned());
+        let (weak, id) = (Arc::downgrade(self), container.to_owned());
         self.spawn(async move {
             let mut pause = REPLACED.0;
             loop {
-                if held.is_none()
-                    && let Some(shared) = weak.upgrade()
-                {
-                    held = shared.hold_log(&of, &id).await;
-                }
                 if let Some(process) = logger::process(&directory) {
                     gone(process).await;
                 }
@@ -109,9 +91,7 @@ impl Shared {
 
     async fn replace_logger(self: &Arc<Self>, directory: &Path) -> Result<(), String> {
         let directory = directory.to_owned();
-        let replacing = self.blocking("start the log's writer", move |shared| {
-            logger::replace(&shared.logger, &directory)
-        });
+        let replacing = self.blocking("start the log's writer", move |shared| shared.start_logger(&directory));
         let replaced = replacing.await.map_err(|error| error.to_string())?;
         replaced.map_err(|error| error.to_string())
     }

@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 pub(crate) use calls::{arrange, change, described};
 use connection::Connection;
 pub(crate) use program::Program;
-use supervise::Zygote;
+pub(crate) use supervise::{Zygote, Zygotes};
 
 use crate::cgroup::Cgroups;
 use crate::clock::now;
@@ -83,7 +83,7 @@ struct Shared {
     spares: Spares,
     cgroups: Cgroups,
     program: Program,
-    zygote: Mutex<Option<Zygote>>,
+    zygote: Zygotes,
     connections: Mutex<BTreeMap<String, Arc<Connection>>>,
     foreseen: Mutex<ahead::Foreseen>,
     /// Sandboxes without processes that are about to be removed. Identifiers are not used again.
@@ -106,15 +106,6 @@ impl Drop for Embedded {
 pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
     let path = path.to_owned();
     move |source| Error::Io { doing, path, source }
-}
-
-/// Supervisors are in a group of their own, so that what limits or ends the agent does not reach them.
-fn place(cgroups: &Cgroups, root: &Path, zygote: &Zygote) {
-    let group = root.join(crate::supervisor::GROUP);
-    let placed = cgroups.create(&group);
-    if let Err(error) = placed.and_then(|()| zygote.pid().map_or(Ok(()), |pid| cgroups.attach(&group, pid))) {
-        tracing::warn!(%error, "supervisors stay in the agent's cgroup");
-    }
 }
 
 fn unexpected() -> Error {
@@ -147,7 +138,7 @@ impl Embedded {
             cgroups,
         } = Opened::at(&config.state_dir, &config.cgroup_root, &FOLDERS)?;
         let program = Program::seal(&config.program, &state_dir);
-        let zygote = Mutex::default();
+        let zygote = Zygotes::default();
         let (connections, foreseen, ended) = (Mutex::default(), Mutex::default(), Mutex::default());
         let tasks = Mutex::new(JoinSet::new());
         let events = broadcast::channel(1024).0;
@@ -168,7 +159,9 @@ impl Embedded {
             shared: Arc::new(shared),
         };
         embedded.take_over().await?;
-        embedded.shared.start_zygote()?;
+        let zygote = embedded.shared.make_zygote();
+        let zygote = zygote.map_err(io_error("start", &embedded.shared.config.program))?;
+        embedded.shared.zygote.set(zygote);
         Ok(embedded)
     }
 
@@ -216,10 +209,7 @@ impl Embedded {
                 failures.push(error.to_string());
             }
         }
-        let zygote = self.shared.zygote.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(zygote) = zygote {
-            zygote.end().await;
-        }
+        self.shared.zygote.end().await;
         let root = PathBuf::from(&self.shared.config.cgroup_root);
         // Supervisors whose directories are gone, too.
         failures.extend(self.shared.collect_groups(BTreeSet::new()).await);
@@ -272,12 +262,9 @@ impl Shared {
         })
     }
 
-    fn start_zygote(&self) -> Result<(), Error> {
-        let zygote = Zygote::start(&self.program.path(), &self.config.arguments)
-            .map_err(io_error("start", &self.config.program))?;
-        place(&self.cgroups, Path::new(&self.config.cgroup_root), &zygote);
-        *self.zygote.lock().unwrap_or_else(PoisonError::into_inner) = Some(zygote);
-        Ok(())
+    fn make_zygote(&self) -> io::Result<Zygote> {
+        let place = (&self.cgroups, self.config.cgroup_root.as_str());
+        Zygote::start(&self.program, &self.config.arguments, place)
     }
 
     async fn call(&self, sandbox: &str, call: Call, body: &[u8]) -> Result<(Answer, Vec<u8>), Error> {

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::libc;
@@ -19,7 +19,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 use super::connection::{self, Connection};
-use super::{Shared, io_error, unexpected};
+use super::{Program, Shared, io_error, unexpected};
+use crate::cgroup::Cgroups;
 use crate::protocol::{self, Answer, Configuration, Early, Message};
 use crate::supervisor::{self, SOCKET};
 use crate::{Connected, Error, Event, Sandbox, SandboxSpec, sys};
@@ -29,14 +30,68 @@ const READ_AHEAD: usize = 256;
 /// A supervisor that does not answer within this is broken.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The process that supervisors are forked from. It ends when this is dropped.
-pub(super) struct Zygote {
+/// The process that supervisors, or writers of logs, are forked from. It ends when this is dropped.
+pub(crate) struct Zygote {
     orders: OwnedFd,
     process: Child,
 }
 
+/// Where it is, once it was started.
+#[derive(Default)]
+pub(crate) struct Zygotes(Mutex<Option<Zygote>>);
+
+impl Zygotes {
+    pub(crate) fn set(&self, started: Zygote) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+    }
+
+    /// Orders a fork, with two descriptors. Where there is no process that forks, one is started.
+    pub(crate) fn order(
+        &self,
+        directory: &Path,
+        [first, second]: [&OwnedFd; 2],
+        start: impl FnOnce() -> io::Result<Zygote>,
+    ) -> io::Result<()> {
+        let mut zygote = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = zygote.as_ref()
+            && supervisor::order(&running.orders, directory, first, second).is_ok()
+        {
+            return Ok(());
+        }
+        let started = start()?;
+        supervisor::order(&started.orders, directory, first, second)?;
+        *zygote = Some(started);
+        Ok(())
+    }
+
+    /// Ends the process, if there is one, and waits for that.
+    pub(crate) async fn end(&self) {
+        let zygote = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Zygote { orders, mut process }) = zygote {
+            drop(orders);
+            process.wait().await.ok();
+        }
+    }
+}
+
 impl Zygote {
-    pub(super) fn start(program: &OsStr, arguments: &[OsString]) -> io::Result<Self> {
+    /// In a group of its own, so that what limits or ends the agent does not reach it and its forks.
+    pub(crate) fn start(
+        program: &Program,
+        arguments: &[OsString],
+        (cgroups, root): (&Cgroups, &str),
+    ) -> io::Result<Self> {
+        let started = Self::spawn(&program.path(), arguments)?;
+        let group = Path::new(root).join(supervisor::GROUP);
+        let pid = started.process.id().and_then(|pid| i32::try_from(pid).ok());
+        let placed = cgroups.create(&group);
+        if let Err(error) = placed.and_then(|()| pid.map_or(Ok(()), |pid| cgroups.attach(&group, pid))) {
+            tracing::warn!(%error, "supervisors stay in the agent's cgroup");
+        }
+        Ok(started)
+    }
+
+    fn spawn(program: &OsStr, arguments: &[OsString]) -> io::Result<Self> {
         let kind = (AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC);
         let (orders, theirs) = socketpair(kind.0, kind.1, None, kind.2)?;
         let process = Command::new(program)
@@ -50,16 +105,6 @@ impl Zygote {
             .stdout(Stdio::null())
             .spawn()?;
         Ok(Self { orders, process })
-    }
-
-    pub(super) fn pid(&self) -> Option<i32> {
-        self.process.id().and_then(|pid| i32::try_from(pid).ok())
-    }
-
-    /// Ends it and waits for that.
-    pub(super) async fn end(mut self) {
-        drop(self.orders);
-        self.process.wait().await.ok();
     }
 }
 
@@ -188,19 +233,10 @@ impl Shared {
         }
     }
 
-    /// Orders a supervisor of the process that forks them, which is started when there is none.
+    /// Orders a supervisor.
     fn order(&self, directory: &Path, agent: &OwnedFd, log: &OwnedFd) -> io::Result<()> {
-        let mut zygote = self.zygote.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(running) = zygote.as_ref()
-            && supervisor::order(&running.orders, directory, agent, log).is_ok()
-        {
-            return Ok(());
-        }
-        let started = Zygote::start(&self.program.path(), &self.config.arguments)?;
-        super::place(&self.cgroups, Path::new(&self.config.cgroup_root), &started);
-        supervisor::order(&started.orders, directory, agent, log)?;
-        *zygote = Some(started);
-        Ok(())
+        let fds = [agent, log];
+        self.zygote.order(directory, fds, || self.make_zygote())
     }
 
     /// Connects to the supervisor of a sandbox that an earlier agent made; returns its pid.

@@ -77,6 +77,7 @@ mod tests {
             limits: crate::Limits::default(),
             user_ids: None,
             se_linux_level: None,
+            handler: String::new(),
             class: crate::Class::Guaranteed,
             sysctls: Vec::new(),
         };

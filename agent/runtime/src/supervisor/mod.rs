@@ -43,7 +43,7 @@ mod terminal;
 pub(crate) mod user;
 mod users;
 mod workplace;
-mod zygote;
+pub(crate) mod zygote;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

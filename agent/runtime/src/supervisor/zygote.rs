@@ -58,11 +58,7 @@ pub(crate) fn order(zygote: &OwnedFd, directory: &Path, agent: &OwnedFd, log: &O
 /// is needed, with what nearly every pod wants: a fork, and what a new process touches first, take longer than the rest that a
 /// supervisor does before its pod has a network.
 pub(super) fn serve(stage: &Stage) -> io::Result<Option<Order>> {
-    let orders = take_over_stdin()?;
-    // EPERM: it leads a session already.
-    setsid().ok();
-    forget_ignored()?;
-    children(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT)?;
+    let orders = take_over()?;
     // Until the first order comes, this process may not be in its control group yet, nor would a spare be.
     let (mut spare, mut ordered) = (None, false);
     loop {
@@ -171,6 +167,16 @@ fn comes(orders: &OwnedFd, time: PollTimeout) -> io::Result<bool> {
     }
 }
 
+/// Becomes a process that forks; returns the socket that its orders come by.
+pub(crate) fn take_over() -> io::Result<OwnedFd> {
+    let orders = take_over_stdin()?;
+    // EPERM: it leads a session already.
+    setsid().ok();
+    forget_ignored()?;
+    children(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT)?;
+    Ok(orders)
+}
+
 /// Frees descriptors 0 to 2, which containers inherit.
 fn take_over_stdin() -> io::Result<OwnedFd> {
     let orders = io::stdin().as_fd().try_clone_to_owned()?;
@@ -202,7 +208,7 @@ fn children(handler: SigHandler, flags: SaFlags) -> io::Result<()> {
 }
 
 /// The next order: directory, socket, log.
-fn receive(orders: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedFd)>> {
+pub(crate) fn receive(orders: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedFd)>> {
     let mut path = vec![0; PATH_LIMIT];
     loop {
         let mut space = nix::cmsg_space!([RawFd; 2]);

@@ -88,6 +88,7 @@ pub(crate) async fn open(kind: Kind, directory: &Path, cgroup_root: &str) -> Box
             let (address, namespace) = (Daemon::address(&folder), Daemon::namespace(&folder));
             let config = ContainerdConfig {
                 program: PathBuf::from(env!("CARGO_BIN_EXE_runtime-test-supervisor")),
+                runtimes: vec![directory.join("runtimes")],
                 ..ContainerdConfig::new(directory.join("state"), cgroup_root, address, namespace)
             };
             Box::new(Containerd::open(config).await.unwrap())
@@ -168,6 +169,7 @@ impl Machine {
             host_ipc,
             user_ids: None,
             se_linux_level: None,
+            handler: String::new(),
             class: Class::default(),
             sysctls: Vec::new(),
             limits,

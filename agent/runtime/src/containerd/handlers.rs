@@ -1,0 +1,56 @@
+//! The runtimes of a containerd, by the handlers that `RuntimeClass` objects name: runc, other shims, and other programs under the
+//! shim for runc. Only what is installed as one can be named: whoever makes a class chooses no program of the machine's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use containerd_client::services::v1::container::Runtime;
+use prost::Message;
+use prost_types::Any;
+
+/// The shim that every containerd has.
+pub(super) const SHIM: &str = "io.containerd.runc.v2";
+/// Programs that can be run in place of runc.
+const BINARIES: [&str; 2] = ["crun", "youki"];
+
+/// `containerd.runc.v1.Options`, as far as it is needed.
+#[derive(Message)]
+struct Options {
+    #[prost(string, tag = "6")]
+    binary_name: String,
+}
+
+/// Directories in which programs are looked for.
+pub(super) fn directories() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin".into());
+    std::env::split_paths(&path).collect()
+}
+
+/// What containerd is told, if there is a runtime for a handler: `io.containerd.kata.v2` for `kata` where
+/// `containerd-shim-kata-v2` is installed.
+pub(super) fn find(handler: &str, directories: &[PathBuf]) -> Option<Runtime> {
+    let runtime = |name: String, options: Option<Any>| Runtime { name, options };
+    if ["", "runc"].contains(&handler) {
+        return Some(runtime(SHIM.to_owned(), None));
+    }
+    if BINARIES.contains(&handler) {
+        let mut places = directories.iter().map(|directory| directory.join(handler));
+        let binary_name = places.find(|place| place.is_file())?.display().to_string();
+        let options = Any {
+            type_url: "containerd.runc.v1.Options".to_owned(),
+            value: Options { binary_name }.encode_to_vec(),
+        };
+        return Some(runtime(SHIM.to_owned(), Some(options)));
+    }
+    let version = directories.iter().find_map(|directory| version(directory, handler))?;
+    Some(runtime(format!("io.containerd.{handler}.v{version}"), None))
+}
+
+/// The version of the shim that a directory has.
+fn version(directory: &Path, handler: &str) -> Option<u8> {
+    let prefix = format!("containerd-shim-{handler}-v");
+    fs::read_dir(directory)
+        .ok()?
+        .flatten()
+        .find_map(|entry| entry.file_name().to_str()?.strip_prefix(&prefix)?.parse().ok())
+}
