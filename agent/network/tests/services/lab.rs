@@ -5,16 +5,17 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::proxy::{Input, Name, Node, Proxy, Service, Slice};
 use network::services::{Config, Services};
-use network::{Attachment, Bridge, Network as _};
+use network::{AttachSpec, Attachment, Cni, CniConfig, Network};
 use nix::sched::{CloneFlags, setns, unshare};
 use serde_json::{Value, json};
 
-use crate::common::{address, attach, inside, ip, machine, open};
+use crate::common::{address, inside, ip, machine, open};
 
 /// Where pods serve.
 pub(crate) const PORT: u16 = 8080;
@@ -25,7 +26,7 @@ pub(crate) const STRANGER: &str = "172.30.0.9";
 
 pub(crate) struct Lab {
     folder: tempfile::TempDir,
-    pub(crate) network: Bridge,
+    pub(crate) network: Box<dyn Network>,
     pub(crate) tables: Services,
     pub(crate) proxy: Proxy,
     /// Where the stranger is.
@@ -44,6 +45,32 @@ pub(crate) enum From {
 impl Lab {
     /// Pods `web`, `db` and `client`, of which the first two say their names to who asks, and whom they see.
     pub(crate) async fn new() -> Self {
+        Self::on(|folder| Box::new(open(folder))).await
+    }
+
+    /// The same on a network of CNI plugins, of which nobody knows what addresses they give.
+    pub(crate) async fn with_plugins() -> Self {
+        Self::on(|folder| {
+            let (conf, ipam) = (folder.join("conf"), folder.join("ipam"));
+            std::fs::create_dir(&conf).unwrap();
+            let ipam = json!({"type": "host-local", "dataDir": ipam, "ranges": [[{"subnet": "10.77.0.0/24"}]],
+                "routes": [{"dst": "0.0.0.0/0"}]});
+            let bridge =
+                json!({"type": "bridge", "bridge": "cni-test", "isGateway": true, "hairpinMode": true, "ipam": ipam});
+            let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]});
+            std::fs::write(conf.join("10-pods.conflist"), list.to_string()).unwrap();
+            let configuration = CniConfig {
+                state_dir: folder.join("state"),
+                conf_dir: conf,
+                bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+                time_limit: Duration::from_secs(30),
+            };
+            Box::new(Cni::open(configuration).unwrap())
+        })
+        .await
+    }
+
+    async fn on(open: impl FnOnce(&Path) -> Box<dyn Network>) -> Self {
         let folder = machine();
         let outside = outside();
         let network = open(folder.path());
@@ -51,12 +78,16 @@ impl Lab {
         network.start(ranges).await.unwrap();
         let mut pods = BTreeMap::new();
         for name in ["web", "db", "client"] {
-            pods.insert(name, attach(&network, name).await);
+            let spec = AttachSpec {
+                sandbox_id: name.to_owned(),
+                ..AttachSpec::default()
+            };
+            pods.insert(name, network.attach(spec).await.unwrap());
         }
         for name in ["web", "db"] {
             serve(&pods[name], name);
         }
-        let tables = Services::open(config(&network, TABLE)).unwrap();
+        let tables = Services::open(config(&*network, TABLE)).unwrap();
         let node = Node {
             name: "n1".to_owned(),
             zone: None,
@@ -173,10 +204,12 @@ impl Lab {
         })
     }
 
-    pub(crate) async fn end(mut self) {
+    pub(crate) async fn end(self) {
         network::services::remove(TABLE).unwrap();
+        for name in self.pods.keys() {
+            self.network.detach(name).await.unwrap();
+        }
         self.network.stop().await.unwrap();
-        self.pods.clear();
         let left = crate::common::nft_tables();
         assert_eq!(left, "");
         drop(self.folder);
@@ -191,7 +224,7 @@ pub(crate) fn fill(tables: &mut Services, proxy: &Proxy) {
     });
 }
 
-pub(crate) fn config(network: &Bridge, table: &str) -> Config {
+pub(crate) fn config(network: &dyn Network, table: &str) -> Config {
     Config {
         table: table.to_owned(),
         pods: network.served(),
