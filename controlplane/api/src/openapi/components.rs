@@ -241,7 +241,7 @@ fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
         "The version of this representation of the list.".to_owned(),
     );
     let kind = said("kind", format!("Always {}.", row.list_kind));
-    json!({
+    let mut list = json!({
         "description": text(0, format!("{} is a list of {}.", row.list_kind, row.kind)),
         "type": "object",
         "properties": {
@@ -260,7 +260,13 @@ fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
         },
         "required": ["items"],
         "x-kubernetes-group-version-kind": [group_version_kind(row.group, row.version, row.list_kind)],
-    })
+    });
+    for part in ["", "/properties/metadata", "/properties/items"] {
+        if let Some(Value::Object(members)) = list.pointer_mut(part) {
+            members.retain(|name, text| name != "description" || text != "");
+        }
+    }
+    list
 }
 
 /// Upstream's form for what the Rust types say in their own way, and the marks of our table.
