@@ -175,7 +175,7 @@ async fn what_a_client_asks_for_comes_to_the_agent() {
         *recorder.asked.lock().unwrap(),
         [
             format!(
-                "n1 POST /exec/default/a/c?input=1&output=1&command=sh&command=-c&command=echo%20%26%3d%c3%a9& {headers}"
+                "n1 POST /exec/default/a/c?input=1&output=1&command=sh&command=-c&command=echo%20%26%3D%C3%A9& {headers}"
             ),
             format!("n1 POST /attach/default/a/d?error=1&tty=1& {headers}"),
             format!("n1 POST /portForward/default/a?port=80&port=81& {headers}"),
