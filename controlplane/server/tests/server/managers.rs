@@ -8,7 +8,7 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
 #[tokio::test]
 async fn a_created_object_is_its_creators() {
-    let api = Api::start().await;
+    let api = Api::start_at_rest().await;
     let headers = [
         ("content-type", "application/json"),
         ("user-agent", "kubectl/v1.33.0 (linux/amd64)"),
