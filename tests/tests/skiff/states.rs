@@ -110,7 +110,7 @@ fn without_a_cluster_a_command_says_so_and_how_to_start_one() -> anyhow::Result<
     }
     skiff(&namespace, &state, &["up"])?;
     skiff(&namespace, &state, &["down"])?;
-    for words in [&["get", "pods"][..], &["why", "pod/x"], &["exec", "x", "--", "true"]] {
+    for words in [&["get", "pods"][..], &["why", "pod/x"], &["logs", "x"]] {
         let said = skiff(&namespace, &state, words).unwrap_err().to_string();
         let wanted = "no API server answers at https://127.0.0.1:6443";
         assert!(said.contains(wanted) && said.contains(&started), "{said}");
