@@ -77,6 +77,14 @@ fn it_executes(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.until("tools", "is ready", is_ready)?;
     let said = cluster.exec("tools", "echo $GREETING $(hostname); id -u; pwd")?;
     ensure!(said == "hello tools\n0\n/tmp\n", "{said}");
+    // A byte that is not UTF-8 is the program's as it is; runc reads it as Go does.
+    let expected = if cluster.parts.containerd {
+        "61 ef bf bd 7a"
+    } else {
+        "61 ff 7a"
+    };
+    let said = cluster.exec("tools", "printf %s \"$BYTES\" | busybox od -An -tx1")?;
+    ensure!(said.trim() == expected, "{said}");
     let output = cluster.talk(
         &["exec", "-i", "tools", "--", "sh", "-c", "cat; echo err >&2; exit 7"],
         "typed\n",
@@ -185,6 +193,9 @@ fn probes_decide(cluster: &Cluster) -> anyhow::Result<()> {
     let sick = cluster.until("sick", "was restarted", |pod| {
         container(pod)["restartCount"].as_u64() >= Some(1) && is_ready(pod)
     })?;
+    // However short its time is, it is asked to end before it is killed.
+    let ended = &container(&sick)["lastState"]["terminated"];
+    ensure!(ended["exitCode"] == 0, "{ended}");
     let events = cluster
         .machine
         .kubectl(["get", "events", "--field-selector", "involvedObject.name=sick"])?;
@@ -246,6 +257,22 @@ fn clients_attach(cluster: &Cluster, busybox: &str) -> anyhow::Result<()> {
         "{}",
         process::both(&said)
     );
+    let quick = [
+        "run",
+        "quick",
+        "-i",
+        "--rm",
+        "--restart=Never",
+        "--quiet",
+        &image,
+        "--",
+        "echo",
+        "all",
+    ];
+    for round in 0..10 {
+        let said = cluster.talk(&quick, "")?;
+        ensure!(said.stdout == b"all\n", "{round}: {}", process::both(&said));
+    }
     cluster.until("listener", "is ready", is_ready)?;
     for text in ["three", "four"] {
         let said = cluster.talk(&["attach", "-i", "listener"], &format!("{text}\n"))?;

@@ -29,7 +29,7 @@ pub(crate) const WAIT: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait
 pub(crate) fn all(nginx: &str, busybox: &str, host: &str) -> Vec<Value> {
     let mut all = vec![
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}, "data": {"key": "from the map\n", "text": "projected too\n"}}),
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "secret"}, "stringData": {"key": "from the secret\n"}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "secret"}, "stringData": {"key": "from the secret\n"}, "data": {"bytes": "Yf96"}}),
         web(nginx),
         tools(busybox),
         volumes(busybox, host),
@@ -58,7 +58,9 @@ fn web(nginx: &str) -> Value {
 }
 
 fn tools(busybox: &str) -> Value {
-    let more = json!({"workingDir": "/tmp", "env": [{"name": "GREETING", "value": "hello"}], "resources": {"requests": {"cpu": "100m"}}});
+    let bytes = json!({"name": "BYTES", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "bytes"}}});
+    let env = json!([{"name": "GREETING", "value": "hello"}, bytes]);
+    let more = json!({"workingDir": "/tmp", "env": env, "resources": {"requests": {"cpu": "100m"}}});
     script("tools", busybox, WAIT, more, json!({}))
 }
 
@@ -153,6 +155,8 @@ fn lives(busybox: &str, host: &str) -> Vec<Value> {
         "volumeMounts": mounts,
         "livenessProbe": {"exec": {"command": ["test", "-e", "/tmp/well"]}, "periodSeconds": 1, "failureThreshold": 1},
     });
+    let mut hurried = volume.clone();
+    merge(&mut hurried, json!({"terminationGracePeriodSeconds": 0}));
     let trap = "trap 'echo TERM >> /host/polite; exit 0' TERM; while :; do sleep 1000 & wait; done";
     vec![
         script("polite", busybox, trap, polite, patient),
@@ -175,7 +179,7 @@ fn lives(busybox: &str, host: &str) -> Vec<Value> {
             busybox,
             &format!("[ -e /host/sick ] && touch /tmp/well; touch /host/sick; {WAIT}"),
             sick,
-            volume,
+            hurried,
         ),
         script(
             "listener",
