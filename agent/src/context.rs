@@ -34,13 +34,14 @@ use crate::granted::Granted;
 use crate::images;
 use crate::measure::Memory;
 use crate::milestones::{Milestones, Step};
+use crate::names::Names;
 use crate::objects::Objects;
 use crate::preempted::Preempted;
 use crate::pressure::Order;
 use crate::rights::Rights;
 use crate::selinux::SeLinux;
 use crate::serve::{Access, Asking, Looks, Probes};
-use crate::services::{Programmed, ServiceProxy, Services};
+use crate::services::{Programmed, ServiceProxy, Services, Slices};
 use crate::tokens::Tokens;
 use crate::users::UserIds;
 
@@ -169,6 +170,10 @@ pub struct Context {
     pub(crate) users: UserIds,
     /// Nothing until they are listed.
     pub(crate) services: watch::Sender<Option<Arc<Services>>>,
+    /// EndpointSlices as the API shows them, where they are followed.
+    pub(crate) slices: Mutex<Slices>,
+    /// The cluster's name server on this node.
+    pub(crate) names: Names,
     pub(crate) programmed: Programmed,
     pub(crate) recorder: Recorder,
     pub(crate) machine: crate::machine::Machine,
@@ -261,6 +266,10 @@ impl Context {
     /// `youki`, in front of container identifiers.
     pub(crate) fn scheme(&self) -> String {
         self.parts.runtime.info().name
+    }
+
+    pub(crate) fn slices(&self) -> MutexGuard<'_, Slices> {
+        self.slices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn abilities(&self) -> Abilities {

@@ -26,6 +26,7 @@ pub mod machine;
 mod measure;
 mod mending;
 mod milestones;
+mod names;
 mod newcomers;
 mod node;
 pub mod notify;
@@ -148,6 +149,8 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         tokens: tokens::Tokens::default(),
         users: users::UserIds::new(&config.state_directory),
         services: watch::Sender::new(None),
+        slices: Mutex::default(),
+        names: names::Names::default(),
         programmed: services::Programmed::default(),
         pulls: Semaphore::new(PULLS),
         app_armor: apparmor::AppArmor::default(),
@@ -233,11 +236,16 @@ pub async fn run(
         node = started => node?,
         () = cancel.cancelled() => return Err(Error::Cancelled),
     };
+    let named = tokio::select! {
+        named = names::start(&context) => named,
+        () = cancel.cancelled() => return Err(Error::Cancelled),
+    };
     info!(node = context.config.node_name, "ready");
     ready();
     tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
     tasks.spawn(node::keep(Arc::clone(&context), node));
     tasks.spawn(services::run(Arc::clone(&context)));
+    tasks.spawn(names::run(Arc::clone(&context), named));
     tasks.spawn(classes::run(Arc::clone(&context)));
     tasks.spawn(mending::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);

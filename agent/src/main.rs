@@ -22,6 +22,9 @@ use renewal::Credentials;
 /// The longest path of a socket, in bytes: `sun_path` of `unix(7)` without the zero at its end.
 const LONGEST_SOCKET: usize = 107;
 
+/// Levels of the log unless `RUST_LOG` says otherwise. The name server's library logs every question.
+const LOG_FILTER: &str = "info,kube_client=error,hickory_server=warn,hickory_net=error,hickory_resolver=error";
+
 fn main() -> anyhow::Result<ExitCode> {
     // What containers see must not depend on who starts the agent. What nobody else shall see says so itself.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
@@ -35,7 +38,7 @@ fn main() -> anyhow::Result<ExitCode> {
     // A pod is prepared by this thread while one makes its network: by one heap they would wait for each other.
     common::memory::share(2);
     let arguments = command::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=error"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_FILTER));
     let _log = common::log::start(filter).context("start the log")?;
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -26,6 +26,15 @@ pub(crate) fn text(config: &Config) -> io::Result<String> {
     }
 }
 
+/// The text from which the node itself takes its name servers.
+pub(crate) fn of_node(config: &Config) -> io::Result<String> {
+    match &config.resolv_conf {
+        None => fs::read_to_string(USUAL),
+        Some(none) if none.as_os_str().is_empty() => Ok(String::new()),
+        Some(path) => fs::read_to_string(path),
+    }
+}
+
 /// A server that only the machine can ask answers no pod that has a network of its own.
 fn of_machine(read: impl Fn(&str) -> String) -> String {
     let usual = read(USUAL);

@@ -29,7 +29,7 @@ use crate::context::Context;
 use kernel::Kernel;
 pub(crate) use kernel::Programmed;
 use known::Known;
-pub(crate) use known::Services;
+pub(crate) use known::{Services, Slices, slices_of};
 
 /// How long a container waits for the first list of Services.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,8 +66,10 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     let client = &context.parts.client;
     let mut all = SelectAll::from_iter([changes(client, |change| Heard::Service(Box::new(change)))]);
     let mut kernel = Kernel::open(&context);
-    if kernel.is_some() {
+    if kernel.is_some() || context.names.is_served() {
         all.push(changes(client, Heard::Slice));
+    }
+    if kernel.is_some() {
         all.push(changes(client, Heard::Range));
     }
     let mut known = Known::default();

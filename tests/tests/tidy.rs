@@ -30,6 +30,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("agent-plan", &["controlplane-api"]),
     ("agent-containerd", &[]),
+    ("agent-dns", &["agent-plan"]),
     ("agent-failpoint", &[]),
     ("agent-trees", &[]),
     (
@@ -45,6 +46,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
+            "agent-dns",
             "agent-failpoint",
             "agent-image",
             "agent-network",

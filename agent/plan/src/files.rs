@@ -4,7 +4,7 @@ mod resolver;
 
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 
-pub use self::resolver::{ClusterDns, Resolution, asks_itself, asks_others, resolv_conf};
+pub use self::resolver::{ClusterDns, Resolution, asks_itself, asks_others, resolv_conf, servers};
 use crate::pods;
 
 /// The longest host name that the kernel takes.

@@ -8,6 +8,7 @@ pub mod addresses;
 pub mod admission;
 pub mod claims;
 pub mod collection;
+pub mod dns;
 pub mod environment;
 pub mod eviction;
 pub mod files;

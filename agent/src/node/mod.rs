@@ -92,14 +92,6 @@ async fn try_register(context: &Context) -> Result<Node, kube::Error> {
     context
         .recorder
         .node(&node, Kind::Normal, "Starting", "Starting kubelet.".to_owned());
-    if context.config.dns.servers.is_empty() {
-        // Upstream says it of each pod, which on a cluster without name servers would be of every one.
-        let message = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. \
-                       Falling back to \"Default\" policy.";
-        context
-            .recorder
-            .node(&node, Kind::Warning, "MissingClusterDNS", message.to_owned());
-    }
     Ok(node)
 }
 

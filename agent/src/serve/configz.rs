@@ -17,6 +17,7 @@ pub(super) async fn answer(State(context): State<Arc<Context>>) -> Json<Value> {
 fn configuration(context: &Context) -> Value {
     let config = &context.config;
     let upkeep = &config.upkeep;
+    let dns = context.names.cluster(&config.dns);
     let seconds = |milliseconds: i64| format!("{}s", milliseconds / 1000);
     let thresholds = |hard: bool, value: fn(&Threshold) -> Option<Value>| -> Map<String, Value> {
         let chosen = upkeep.thresholds.all.iter().filter(|own| (own.grace == 0) == hard);
@@ -46,8 +47,8 @@ fn configuration(context: &Context) -> Value {
         "enableProfilingHandler": false,
         "maxPods": config.max_pods,
         "podPidsLimit": upkeep.pod_pids.unwrap_or(-1),
-        "clusterDNS": config.dns.servers,
-        "clusterDomain": config.dns.domain,
+        "clusterDNS": dns.servers,
+        "clusterDomain": dns.domain,
         "cpuManagerPolicy": "none",
         "memoryManagerPolicy": "None",
         "topologyManagerPolicy": "none",

@@ -16,6 +16,9 @@ use crate::context::Context;
 /// By namespace and name, in that order.
 pub(crate) type Services = BTreeMap<Name, Arc<Service>>;
 
+/// EndpointSlices by namespace and name.
+pub(crate) type Slices = BTreeMap<Name, Arc<Slice>>;
+
 /// Up to so many Services are looked for one by one.
 const FEW: usize = 16;
 
@@ -39,10 +42,9 @@ impl<T> Default for Listing<T> {
 
 #[derive(Default)]
 pub(super) struct Known {
-    /// They are in the context, where others look.
+    /// Both are in the context, where others look.
     services: Listing<Arc<Service>>,
     slices: Listing<Arc<Slice>>,
-    all_slices: BTreeMap<Name, Arc<Slice>>,
     ranges: BTreeMap<String, Vec<Cidr>>,
     /// Services that something has changed about.
     changed: BTreeSet<Name>,
@@ -101,30 +103,32 @@ impl Known {
             Event::InitDone => {
                 let all = std::mem::take(&mut self.slices.listed);
                 self.slices.complete = true;
-                for ((namespace, _), slice) in self.all_slices.iter().chain(&all) {
+                let mut known = context.slices();
+                for ((namespace, _), slice) in known.iter().chain(&all) {
                     self.changed.insert((namespace.clone(), slice.service.to_string()));
                 }
-                self.all_slices = all;
+                *known = all;
             }
             Event::Apply(slice) => {
                 let own = name(&slice.metadata);
                 let kept = trim(&slice).map(|(_, slice)| slice);
-                self.replace(own, kept);
+                self.replace(context, own, kept);
             }
-            Event::Delete(slice) => self.replace(name(&slice.metadata), None),
+            Event::Delete(slice) => self.replace(context, name(&slice.metadata), None),
         }
     }
 
     /// A slice may be another Service's from now on.
-    fn replace(&mut self, own: Name, slice: Option<Slice>) {
-        let before = self.all_slices.remove(&own);
+    fn replace(&mut self, context: &Context, own: Name, slice: Option<Slice>) {
+        let mut known = context.slices();
+        let before = known.remove(&own);
         if before.as_deref() != slice.as_ref() {
             let services = before.as_deref().into_iter().chain(slice.as_ref());
             let services = services.map(|slice| (own.0.clone(), slice.service.to_string()));
             self.changed.extend(services);
         }
         if let Some(slice) = slice {
-            self.all_slices.insert(own, Arc::new(slice));
+            known.insert(own, Arc::new(slice));
         }
     }
 
@@ -161,7 +165,7 @@ impl Known {
             };
             inputs.insert(name, input);
         }
-        self.add_slices(&mut inputs);
+        add_slices(&context.slices(), &mut inputs);
         if let Some(input) = inputs.get_mut(&(SERVER.0.to_owned(), SERVER.1.to_owned()))
             && input.slices.is_empty()
         {
@@ -169,29 +173,36 @@ impl Known {
         }
         Some(inputs)
     }
+}
 
-    fn add_slices(&self, inputs: &mut BTreeMap<Name, Input>) {
-        if inputs.len() > FEW {
-            for ((namespace, _), slice) in &self.all_slices {
-                if let Some(input) = inputs.get_mut(&(namespace.clone(), slice.service.to_string())) {
-                    input.slices.push(Arc::clone(slice));
-                }
+fn add_slices(known: &Slices, inputs: &mut BTreeMap<Name, Input>) {
+    if inputs.len() > FEW {
+        for ((namespace, _), slice) in known {
+            if let Some(input) = inputs.get_mut(&(namespace.clone(), slice.service.to_string())) {
+                input.slices.push(Arc::clone(slice));
             }
-            return;
         }
-        for ((namespace, service), input) in inputs {
-            let neighbours = self.all_slices.range((namespace.clone(), String::new())..);
-            let neighbours = neighbours.take_while(|((place, _), _)| place == namespace);
-            let own = neighbours.filter(|(_, slice)| *slice.service == **service);
-            input.slices.extend(own.map(|(_, slice)| Arc::clone(slice)));
-        }
+        return;
     }
+    for (service, input) in inputs {
+        input.slices.extend(slices_of(known, service).cloned());
+    }
+}
+
+/// The slices of a Service.
+pub(crate) fn slices_of<'a>(known: &'a Slices, service: &'a Name) -> impl Iterator<Item = &'a Arc<Slice>> {
+    let neighbours = known.range((service.0.clone(), String::new())..);
+    let neighbours = neighbours.take_while(move |((namespace, _), _)| *namespace == service.0);
+    neighbours
+        .map(|(_, slice)| slice)
+        .filter(move |slice| *slice.service == *service.1)
 }
 
 /// Where the server says of itself that only its own machine reaches it, pods of that machine do so by the node's address.
 fn own_slice(server: SocketAddrV4) -> Slice {
     let endpoint = Endpoint {
         address: IpAddr::V4(*server.ip()),
+        hostname: None,
         ready: true,
         serving: true,
         terminating: false,

@@ -47,7 +47,7 @@ pub(super) fn write(
         spec.dns_config.as_ref(),
         pods::namespace(pod),
         pods::host_network(spec),
-        &context.config.dns,
+        &context.names.cluster(&context.config.dns),
         &crate::resolver::text(&context.config)?,
     );
     put(&etc.join("resolv.conf"), &text)?;

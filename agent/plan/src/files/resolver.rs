@@ -38,6 +38,15 @@ pub fn asks_others(text: &str) -> bool {
     Resolver::parse(text).servers.iter().any(|server| !is_loopback(server))
 }
 
+/// Addresses of the servers that a text names.
+pub fn servers(text: &str) -> Vec<IpAddr> {
+    let servers = Resolver::parse(text).servers;
+    let addresses = servers
+        .iter()
+        .map(|server| server.split('%').next().unwrap_or_default());
+    addresses.filter_map(|address| address.parse().ok()).collect()
+}
+
 fn is_loopback(server: &str) -> bool {
     let address = server.split('%').next().unwrap_or_default();
     address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

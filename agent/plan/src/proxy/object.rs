@@ -60,6 +60,10 @@ impl Protocol {
 pub struct Service {
     /// `spec.clusterIPs`; none of a headless Service, nor of one with an external name.
     pub cluster_ips: Box<[IpAddr]>,
+    /// Whether its name stands for its endpoints' own addresses.
+    pub headless: bool,
+    /// `spec.externalName` of the type `ExternalName`.
+    pub external_name: Option<Box<str>>,
     /// `spec.ports`
     pub ports: Box<[Port]>,
     /// How it is reached from outside, if it is.
@@ -123,6 +127,11 @@ impl Service {
         let kept = Self {
             proxied: !cluster_ips.is_empty() && labels.is_none_or(|labels| !labels.contains_key(PROXY_NAME)),
             cluster_ips,
+            headless: !external_name && first.is_some_and(|first| first == "None"),
+            external_name: spec
+                .and_then(|spec| spec.external_name.as_deref())
+                .filter(|name| external_name && !name.is_empty())
+                .map(Into::into),
             ports: ports.filter_map(Port::new).collect(),
             external: External::new(service).map(Box::new),
             affinity: spec.and_then(affinity),
@@ -293,6 +302,8 @@ pub struct SlicePort {
 pub struct Endpoint {
     /// Its first address; the others have no meaning.
     pub address: IpAddr,
+    /// `hostname`
+    pub hostname: Option<Box<str>>,
     /// `conditions.ready`
     pub ready: bool,
     /// `conditions.serving`
@@ -376,6 +387,11 @@ impl Endpoint {
         // pkg/proxy/endpointslicecache.go: what is not said is as for a pod that answers.
         Some(Self {
             address,
+            hostname: endpoint
+                .hostname
+                .as_deref()
+                .filter(|name| !name.is_empty())
+                .map(Into::into),
             ready: conditions.and_then(|known| known.ready).unwrap_or(true),
             serving: conditions.and_then(|known| known.serving).unwrap_or(true),
             terminating: conditions.and_then(|known| known.terminating).unwrap_or(false),

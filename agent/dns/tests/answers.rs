@@ -1,0 +1,245 @@
+//! Questions of a stock resolver over real sockets on the loopback. The machine's name server is a second instance, for
+//! another domain.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_dns::{Config, Forwarder, Rules};
+use agent_plan::dns::Directory;
+use agent_plan::proxy::{Name, Service, Slice};
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{NameServerConfig, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::rr::RecordType;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// One namespace with a Service of one address, a headless one of many, and one elsewhere.
+struct Shop;
+
+impl Directory for Shop {
+    fn service(&self, name: &Name) -> Option<Arc<Service>> {
+        let ports = json!([{"port": 80, "name": "http"}]);
+        let spec = match (name.0.as_str(), name.1.as_str()) {
+            ("shop", "web") => json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "ports": ports}),
+            ("shop", "many") => json!({"clusterIP": "None", "ports": ports}),
+            ("shop", "out") => json!({"type": "ExternalName", "externalName": "web.shop.svc.example.org"}),
+            ("shop", "loop") => json!({"type": "ExternalName", "externalName": "loop.shop.svc.cluster.local"}),
+            _ => return None,
+        };
+        let service = json!({"metadata": {"namespace": name.0, "name": name.1}, "spec": spec});
+        let (_, service) = Service::new(&serde_json::from_value(service).unwrap());
+        Some(Arc::new(service))
+    }
+
+    fn slices(&self, service: &Name) -> Vec<Arc<Slice>> {
+        let count = if service.1 == "many" { 200 } else { 0 };
+        let endpoints: Vec<_> = (1..=count)
+            .map(|number| json!({"addresses": [format!("10.244.0.{number}")]}))
+            .collect();
+        let metadata = json!({"name": "s", "labels": {"kubernetes.io/service-name": service.1}});
+        let slice = json!({"addressType": "IPv4", "endpoints": endpoints, "metadata": metadata,
+            "ports": [{"port": 80, "name": "http"}]});
+        let (_, slice) = Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap();
+        vec![Arc::new(slice)]
+    }
+
+    fn has_namespace(&self, namespace: &str) -> bool {
+        namespace == "shop"
+    }
+
+    fn at(&self, _address: IpAddr) -> Vec<Name> {
+        Vec::new()
+    }
+}
+
+/// A port that is free for datagrams and connections.
+fn free() -> SocketAddr {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap()
+}
+
+/// A server that ends with this.
+struct Served {
+    address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+async fn serve(domain: &str, rules: Rules) -> Served {
+    serve_to(domain, rules, "127.0.0.0/8").await
+}
+
+async fn serve_to(domain: &str, rules: Rules, clients: &str) -> Served {
+    let listen = free();
+    let config = Config {
+        listen: vec![listen],
+        domain: domain.to_owned(),
+        clients: vec![clients.parse().unwrap()],
+    };
+    let forwarder = Forwarder::default();
+    forwarder.set(rules);
+    let bound = agent_dns::bind(config, Arc::new(Shop), forwarder).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { bound.serve().await.unwrap() });
+    Served {
+        address: listen,
+        _tasks: tasks,
+    }
+}
+
+fn client(server: SocketAddr) -> TokioResolver {
+    let mut own = NameServerConfig::udp_and_tcp(server.ip());
+    for connection in &mut own.connections {
+        connection.port = server.port();
+    }
+    let config = ResolverConfig::from_parts(None, Vec::new(), vec![own]);
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    builder.options_mut().cache_size = 0;
+    builder.options_mut().attempts = 1;
+    builder.options_mut().timeout = Duration::from_secs(10);
+    builder.build().unwrap()
+}
+
+async fn asked(server: &Served, name: &str, kind: RecordType) -> Result<Vec<String>, ResponseCode> {
+    asked_at(server.address, name, kind).await
+}
+
+async fn asked_at(server: SocketAddr, name: &str, kind: RecordType) -> Result<Vec<String>, ResponseCode> {
+    match client(server).lookup(name, kind).await {
+        Ok(found) => Ok(found.answers().iter().map(|record| record.data.to_string()).collect()),
+        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => Err(none.response_code),
+        Err(NetError::Dns(DnsError::ResponseCode(code))) => Err(code),
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+#[tokio::test]
+async fn names_of_the_cluster_are_answered_and_others_are_asked_for() {
+    let upstream = serve("example.org", Rules::default()).await;
+    let server = serve(
+        "cluster.local",
+        Rules {
+            upstreams: vec![upstream.address],
+            stubs: Vec::new(),
+        },
+    )
+    .await;
+    let found = asked(&server, "web.shop.svc.cluster.local.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["10.96.0.7".to_owned()]));
+    let found = asked(&server, "WEB.shop.svc.cluster.LOCAL.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["10.96.0.7".to_owned()]), "letters' case does not matter");
+    assert_eq!(
+        asked(&server, "web.shop.svc.cluster.local.", RecordType::AAAA).await,
+        Err(ResponseCode::NoError)
+    );
+    assert_eq!(
+        asked(&server, "no.shop.svc.cluster.local.", RecordType::A).await,
+        Err(ResponseCode::NXDomain)
+    );
+    let found = asked(&server, "web.shop.svc.example.org.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["10.96.0.7".to_owned()]), "a forwarded name");
+    let found = asked(&server, "out.shop.svc.cluster.local.", RecordType::A).await;
+    assert_eq!(
+        found,
+        Ok(vec!["web.shop.svc.example.org.".to_owned(), "10.96.0.7".to_owned()])
+    );
+    assert_eq!(
+        asked(&server, "no.shop.svc.example.org.", RecordType::A).await,
+        Err(ResponseCode::NXDomain)
+    );
+    assert_eq!(
+        asked(&server, "web.shop.svc.elsewhere.test.", RecordType::A).await,
+        Err(ResponseCode::ServFail)
+    );
+    let looped = asked(&server, "loop.shop.svc.cluster.local.", RecordType::A).await;
+    assert_eq!(looped, Err(ResponseCode::NoError), "aliases in a circle end");
+}
+
+#[tokio::test]
+async fn an_answer_too_large_for_a_datagram_comes_over_tcp() {
+    let server = serve("cluster.local", Rules::default()).await;
+    let found = asked(&server, "many.shop.svc.cluster.local.", RecordType::A).await;
+    assert_eq!(found.unwrap().len(), 200);
+}
+
+#[tokio::test]
+async fn a_domain_may_have_servers_of_its_own() {
+    let stub = serve("corp.test", Rules::default()).await;
+    let rules = Rules {
+        upstreams: Vec::new(),
+        stubs: vec![("corp.test".to_owned(), vec![stub.address])],
+    };
+    let server = serve("cluster.local", rules).await;
+    let found = asked(&server, "web.shop.svc.corp.test.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["10.96.0.7".to_owned()]));
+    assert_eq!(
+        asked(&server, "web.shop.svc.notcorp.test.", RecordType::A).await,
+        Err(ResponseCode::ServFail)
+    );
+}
+
+#[tokio::test]
+async fn a_dead_upstream_delays_no_name_of_the_cluster() {
+    // It takes questions and never answers.
+    let dead = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let rules = Rules {
+        upstreams: vec![dead.local_addr().unwrap()],
+        stubs: Vec::new(),
+    };
+    let server = serve("cluster.local", rules).await;
+    let address = server.address;
+    let mut waiting = JoinSet::new();
+    for number in 0..600 {
+        let name = format!("x{number}.example.test.");
+        waiting.spawn(async move { asked_at(address, &name, RecordType::A).await });
+    }
+    let started = Instant::now();
+    let found = asked(&server, "web.shop.svc.cluster.local.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["10.96.0.7".to_owned()]));
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    while let Some(one) = waiting.join_next().await {
+        assert_eq!(one.unwrap(), Err(ResponseCode::ServFail));
+    }
+}
+
+#[tokio::test]
+async fn attack_a_question_of_a_stranger_or_for_everything_gets_no_answer_to_grow_by() {
+    let closed = serve_to("cluster.local", Rules::default(), "192.0.2.0/24").await;
+    assert_eq!(
+        asked(&closed, "web.shop.svc.cluster.local.", RecordType::A).await,
+        Err(ResponseCode::Refused)
+    );
+    let server = serve("cluster.local", Rules::default()).await;
+    for kind in [RecordType::ANY, RecordType::AXFR] {
+        assert_eq!(
+            asked(&server, "many.shop.svc.cluster.local.", kind).await,
+            Err(ResponseCode::Refused)
+        );
+    }
+}
+
+#[tokio::test]
+async fn attack_messages_that_are_no_questions_do_not_end_the_server() {
+    let server = serve("cluster.local", Rules::default()).await;
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let header = [0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    let long: Vec<u8> = header.iter().copied().chain([63; 255]).collect();
+    let looped: Vec<u8> = header.iter().copied().chain([0xc0, 12, 0, 1, 0, 1]).collect();
+    let answer: Vec<u8> = [0x12, 0x34, 0x81, 0, 0, 1, 0, 0, 0, 0, 0, 0].into();
+    for message in [&[][..], &[0; 3], &header, &long, &looped, &answer, &[0xff; 512]] {
+        socket.send_to(message, server.address).await.unwrap();
+    }
+    let found = asked(&server, "web.shop.svc.cluster.local.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["10.96.0.7".to_owned()]));
+}
