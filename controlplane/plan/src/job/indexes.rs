@@ -110,3 +110,32 @@ impl fmt::Display for Indexes {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Indexes;
+
+    #[test]
+    fn sets_of_indexes() {
+        let parse = |text: &str| Indexes::parse(text, 10);
+        for (text, canonical, total) in [
+            ("", "", 0),
+            ("0", "0", 1),
+            ("0,1", "0,1", 2),
+            ("1,2,3,5", "1-3,5", 4),
+            ("2-4,5-7", "2-7", 6),
+            ("8-20,30", "8,9", 2),
+            ("x,3,4-y", "3", 1),
+        ] {
+            let set = parse(text);
+            assert_eq!((set.to_string().as_str(), set.total()), (canonical, total), "{text}");
+            assert_eq!(parse(&set.to_string()), set, "{text}");
+        }
+        assert_eq!(parse("1-2,5").missing(4, 10), [0, 3, 4, 6]);
+        assert_eq!(parse("0-9").missing(4, 10), [0_u32; 0]);
+        assert_eq!(parse("0-3,6-9").common(&parse("2-7")), 4);
+        let set = parse("1-2,5");
+        let held: Vec<u32> = (0..10).filter(|index| set.has(*index)).collect();
+        assert_eq!(held, [1, 2, 5]);
+    }
+}
