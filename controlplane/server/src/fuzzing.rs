@@ -29,9 +29,14 @@ pub fn request(bytes: &[u8]) {
     let (Ok(segments), Ok(query)) = (path::segments(path), Query::parse(query)) else {
         return;
     };
-    // None of them may stand for another place than its own.
+    // None of them may stand for another place than its own, but behind a proxy, where they are another server's.
+    let own = segments.iter().enumerate().filter(|(index, _)| {
+        let before = segments.get(..*index).unwrap_or_default();
+        !path::is_behind_proxy(before)
+    });
+    let mut own = own.map(|(_, segment)| segment);
     assert!(
-        segments.iter().all(|segment| segment != ".." && !segment.contains('/')),
+        own.all(|segment| segment != ".." && !segment.contains('/')),
         "{segments:?}"
     );
     let Ok(info) = RequestInfo::new(&method, &segments, &query) else {

@@ -26,7 +26,7 @@ pub fn segments(path: &str) -> Result<Vec<String>, Failure> {
 }
 
 /// True behind `nodes/NAME/proxy` and `namespaces/NAME/RESOURCE/NAME/proxy`: the rest is another server's path.
-fn is_behind_proxy(segments: &[String]) -> bool {
+pub(crate) fn is_behind_proxy(segments: &[String]) -> bool {
     let words = || segments.iter().map(String::as_str);
     let at = |index| words().nth(index).unwrap_or_default();
     at(0) == "api" && (at(2) == "nodes" && at(4) == "proxy" || at(2) == "namespaces" && at(6) == "proxy")
