@@ -221,23 +221,23 @@ pub async fn run(
         Err(Error::Cancelled)
     });
     let started = async {
-        let node = match context.config.pod_cidr {
-            Some(ranges) => {
-                // The Node is in the API while the bridge is made, and Ready as soon as both are done.
-                let (started, node) = tokio::join!(context.parts.network.start(ranges), node::register(&context));
-                started?;
-                node::announce_state(&context, node, node::health(&context).await).await
-            }
-            None => start_with_allocated_range(&context).await?,
+        let Some(ranges) = context.config.pod_cidr else {
+            let node = start_with_allocated_range(&context).await?;
+            return Ok((node, names::start(&context).await));
         };
-        Ok::<Node, Error>(node)
+        let network = async {
+            context.parts.network.start(ranges).await?;
+            Ok::<_, Error>(names::start(&context).await)
+        };
+        // The Node is in the API while the bridge is made, and Ready as soon as both are done. Names are asked for also while
+        // there is no API.
+        let (named, node) = tokio::join!(network, node::register(&context));
+        let named = named?;
+        let node = node::announce_state(&context, node, node::health(&context).await).await;
+        Ok::<_, Error>((node, named))
     };
-    let node = tokio::select! {
-        node = started => node?,
-        () = cancel.cancelled() => return Err(Error::Cancelled),
-    };
-    let named = tokio::select! {
-        named = names::start(&context) => named,
+    let (node, named) = tokio::select! {
+        started = started => started?,
         () = cancel.cancelled() => return Err(Error::Cancelled),
     };
     info!(node = context.config.node_name, "ready");

@@ -4,6 +4,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -28,19 +29,23 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// Time before a server whose sockets failed is started again.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
-/// Addresses of the node's name server.
+/// The node's name server, as others see it.
 #[derive(Default)]
-pub(crate) struct Names(OnceLock<Vec<IpAddr>>);
+pub(crate) struct Names {
+    servers: OnceLock<Vec<IpAddr>>,
+    /// Whether all Services and EndpointSlices have been listed.
+    pub(crate) complete: AtomicBool,
+}
 
 impl Names {
     /// Whether this node has a name server of the cluster's.
     pub(crate) fn is_served(&self) -> bool {
-        self.0.get().is_some_and(|servers| !servers.is_empty())
+        self.servers.get().is_some_and(|servers| !servers.is_empty())
     }
 
     /// Servers and domain that pods are told of.
     pub(crate) fn cluster(&self, configured: &ClusterDns) -> ClusterDns {
-        let own = self.0.get().into_iter().flatten().map(ToString::to_string);
+        let own = self.servers.get().into_iter().flatten().map(ToString::to_string);
         let servers = if configured.servers.is_empty() {
             own.collect()
         } else {
@@ -57,6 +62,10 @@ impl Names {
 pub(crate) struct Known(Arc<Context>);
 
 impl Directory for Known {
+    fn is_complete(&self) -> bool {
+        self.0.names.complete.load(Ordering::Relaxed)
+    }
+
     fn service(&self, name: &Name) -> Option<Arc<Service>> {
         let services = self.0.services.borrow();
         services.as_ref().and_then(|all| all.get(name).cloned())
@@ -134,7 +143,7 @@ async fn listen(context: &Arc<Context>, forwarder: &Forwarder) -> Option<Bound<K
         Ok(bound) => {
             info!(?gateways, "names of the cluster are answered");
             // Only ever the same.
-            context.names.0.get_or_init(|| gateways);
+            context.names.servers.get_or_init(|| gateways);
             Some(bound)
         }
         Err(error) => {
@@ -166,7 +175,7 @@ pub(crate) async fn run(context: Arc<Context>, started: Option<Started>) -> Resu
 }
 
 async fn reload(context: &Context, forwarder: &Forwarder) {
-    let own = context.names.0.get().cloned().unwrap_or_default();
+    let own = context.names.servers.get().cloned().unwrap_or_default();
     let mut ticks = interval(RELOAD_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

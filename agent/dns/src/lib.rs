@@ -194,6 +194,10 @@ impl<D: Directory> Handler<D> {
                     reply.authorities.extend(forwarded.authorities);
                     return reply;
                 }
+                Answer::Unknown => {
+                    reply.code = Some(ResponseCode::ServFail);
+                    return reply;
+                }
                 Answer::NoSuchName => {
                     reply.authoritative = true;
                     reply.code = Some(ResponseCode::NXDomain);

@@ -29,6 +29,10 @@ use tokio::time::Instant;
 struct Shop;
 
 impl Directory for Shop {
+    fn is_complete(&self) -> bool {
+        true
+    }
+
     fn service(&self, name: &Name) -> Option<Arc<Service>> {
         let ports = json!([{"port": 80, "name": "http"}]);
         let spec = match (name.0.as_str(), name.1.as_str()) {

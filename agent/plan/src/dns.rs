@@ -23,6 +23,8 @@ const VERSION: &str = "1.1.0";
 
 /// Services and EndpointSlices that names are looked up in.
 pub trait Directory {
+    /// Whether all Services and EndpointSlices have been listed: before that, none counts as absent.
+    fn is_complete(&self) -> bool;
     /// The Service of that name.
     fn service(&self, name: &Name) -> Option<Arc<Service>>;
     /// The EndpointSlices of a Service.
@@ -79,6 +81,8 @@ pub enum Data {
 pub enum Answer {
     /// The cluster is not responsible for the name.
     Foreign,
+    /// It is not known yet: SERVFAIL, so that clients ask again.
+    Unknown,
     /// No such name: NXDOMAIN.
     NoSuchName,
     /// The name exists; there may be no record of the type asked for.
@@ -107,6 +111,7 @@ impl Answer {
 pub fn answer(directory: &impl Directory, domain: &str, name: &str, kind: Kind) -> Answer {
     if let Some(reverse) = reverse(name) {
         return match reverse {
+            Reverse::Address(_) if !directory.is_complete() => Answer::Unknown,
             Reverse::Address(address) => pointers(directory, domain, address, kind),
             Reverse::Part => Answer::Foreign,
         };
@@ -115,6 +120,7 @@ pub fn answer(directory: &impl Directory, domain: &str, name: &str, kind: Kind) 
         return Answer::Foreign;
     };
     match place {
+        Place::Namespace(_) | Place::Service { .. } if !directory.is_complete() => Answer::Unknown,
         Place::Version if kind == Kind::Txt => Answer::own(vec![Data::Text(VERSION)]),
         Place::Apex | Place::Version => Answer::empty(),
         Place::Namespace(namespace) if directory.has_namespace(namespace) => Answer::empty(),

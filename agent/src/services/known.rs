@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use agent_plan::proxy::{Endpoint, Input, Name, Place, Protocol, Service, Slice, SlicePort, name};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -46,6 +47,7 @@ pub(super) struct Known {
     services: Listing<Arc<Service>>,
     slices: Listing<Arc<Slice>>,
     ranges: BTreeMap<String, Vec<Cidr>>,
+    listed_ranges: BTreeMap<String, Vec<Cidr>>,
     /// Services that something has changed about.
     changed: BTreeSet<Name>,
 }
@@ -56,6 +58,9 @@ impl Known {
             Heard::Service(change) => self.hear_of_service(context, *change),
             Heard::Slice(change) => self.hear_of_slice(context, change),
             Heard::Range(change) => self.hear_of_range(change),
+        }
+        if self.services.complete && self.slices.complete {
+            context.names.complete.store(true, Ordering::Relaxed);
         }
     }
 
@@ -135,12 +140,10 @@ impl Known {
     fn hear_of_range(&mut self, change: Event<ServiceCIDR>) {
         let own = |range: &ServiceCIDR| range.metadata.name.clone().unwrap_or_default();
         match change {
-            Event::Init | Event::InitDone => {}
-            Event::InitApply(range) | Event::Apply(range) => {
-                let named = range.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
-                let all = named.filter_map(|text| text.parse().ok()).collect();
-                self.ranges.insert(own(&range), all);
-            }
+            Event::Init => self.listed_ranges.clear(),
+            Event::InitApply(range) => drop(self.listed_ranges.insert(own(&range), cidrs(&range))),
+            Event::InitDone => self.ranges = std::mem::take(&mut self.listed_ranges),
+            Event::Apply(range) => drop(self.ranges.insert(own(&range), cidrs(&range))),
             Event::Delete(range) => drop(self.ranges.remove(&own(&range))),
         }
     }
@@ -173,6 +176,11 @@ impl Known {
         }
         Some(inputs)
     }
+}
+
+fn cidrs(range: &ServiceCIDR) -> Vec<Cidr> {
+    let named = range.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
+    named.filter_map(|text| text.parse().ok()).collect()
 }
 
 fn add_slices(known: &Slices, inputs: &mut BTreeMap<Name, Input>) {

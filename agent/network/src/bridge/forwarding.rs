@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use super::Inner;
-use super::masquerade::families;
+use super::masquerade::{self, Family, families};
 use crate::{Cidr, Error, Ranges};
 
 /// Seconds that another program may hold the tables.
@@ -47,6 +47,16 @@ impl Inner {
             return Ok(None);
         };
         let bridge = &self.config.bridge;
+        let listed = list(&["tables"])?;
+        let is_there = |family: Family| {
+            let own = format!("table {} {}", family.word, masquerade::table(bridge));
+            listed.lines().any(|line| line == own)
+        };
+        if !families(ranges).all(|(family, _)| is_there(family)) {
+            tracing::warn!("somebody else removed the tables of the pods' bridge; they are made again");
+            masquerade::replace(bridge, ranges, &self.config.direct)?;
+            self.lead_ports(&[])?;
+        }
         each_rule(bridge, ranges, &chains()?, |program, rule| {
             if tables(program, "-C", rule).is_err() {
                 tracing::info!(

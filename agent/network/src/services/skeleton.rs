@@ -146,7 +146,10 @@ impl Skeleton<'_> {
 
     /// `address . protocol . port`, the first two in this order; or without the address.
     fn key(&self, address: bool) -> Rule {
-        let rule = self.rule();
+        Self::key_after(self.rule(), address)
+    }
+
+    fn key_after(rule: Rule, address: bool) -> Rule {
         let from = R0 + if address { rule.words() } else { 0 };
         let rule = if address {
             rule.address(End::Destination, R0)
@@ -164,7 +167,13 @@ impl Skeleton<'_> {
             .address(End::Destination, R0)
             .lookup("cluster_ips", R0, None);
         self.add("lookup", &own.go("refuse"));
-        self.add("lookup", &led(self.key(true), "outer"));
+        // No Service takes the pods' own addresses away, that of their name server among them.
+        let (pods, _) = self.ranges();
+        let others = match pods {
+            Some(pods) => self.rule().within(End::Destination, pods, false),
+            None => self.rule(),
+        };
+        self.add("lookup", &led(Self::key_after(others, true), "outer"));
         let v6 = self.family.is_ipv6();
         let loopback = Cidr {
             address: if v6 {

@@ -6,6 +6,7 @@ use super::*;
 
 #[derive(Default)]
 struct Listed {
+    incomplete: bool,
     services: BTreeMap<Name, Arc<Service>>,
     slices: BTreeMap<Name, Arc<Slice>>,
 }
@@ -49,6 +50,10 @@ impl Listed {
 }
 
 impl Directory for Listed {
+    fn is_complete(&self) -> bool {
+        !self.incomplete
+    }
+
     fn service(&self, name: &Name) -> Option<Arc<Service>> {
         self.services.get(name).cloned()
     }
@@ -75,6 +80,7 @@ impl Directory for Listed {
 fn shown(name: &str, kind: Kind) -> String {
     match answer(&Listed::shop(), "cluster.local", name, kind) {
         Answer::Foreign => "forwarded".to_owned(),
+        Answer::Unknown => "unknown".to_owned(),
         Answer::NoSuchName => "no such name".to_owned(),
         Answer::Records { own, additional } => {
             let own = own.into_iter().map(|data| match data {
@@ -153,4 +159,17 @@ fn names_are_answered_as_the_specification_says() {
     for (name, kind, expected) in cases {
         assert_eq!(shown(name, kind), expected, "{name} {kind:?}");
     }
+}
+
+#[test]
+fn no_name_is_absent_before_all_are_known() {
+    let listed = Listed {
+        incomplete: true,
+        ..Listed::default()
+    };
+    let asked = |name, kind| answer(&listed, "cluster.local", name, kind);
+    assert_eq!(asked("web.shop.svc.cluster.local", Kind::A), Answer::Unknown);
+    assert_eq!(asked("shop.svc.cluster.local", Kind::A), Answer::Unknown);
+    assert_eq!(asked("7.0.96.10.in-addr.arpa", Kind::Ptr), Answer::Unknown);
+    assert_eq!(asked("example.org", Kind::A), Answer::Foreign);
 }
