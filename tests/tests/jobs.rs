@@ -156,8 +156,8 @@ fn assert_suspended(machine: &Machine) -> anyhow::Result<()> {
 fn assert_scheduled(machine: &Machine) -> anyhow::Result<()> {
     machine.kubectl(["create", "job", "--from=cronjob/tick", "by-hand"])?;
     wait(machine, "by-hand", "complete")?;
-    let succeeded = "--for=jsonpath={.status.lastSuccessfulTime}";
-    machine.kubectl(["wait", succeeded, "--timeout=90s", "cronjob/tick"])?;
+    let scheduled = "--for=jsonpath={.status.lastScheduleTime}";
+    machine.kubectl(["wait", scheduled, "--timeout=90s", "cronjob/tick"])?;
     let status = get(machine, &["cronjob", "tick"])?["status"].clone();
     let scheduled = status["lastScheduleTime"].as_str().unwrap_or_default().to_owned();
     assert!(scheduled.ends_with(":00Z"), "{status}");
@@ -171,6 +171,9 @@ fn assert_scheduled(machine: &Machine) -> anyhow::Result<()> {
     let name = own["metadata"]["name"].as_str().unwrap_or_default();
     let minutes = scheduled.parse::<k8s_openapi::jiff::Timestamp>()?.as_second() / 60;
     assert_eq!(name, format!("tick-{minutes}"));
+    wait(machine, name, "complete")?;
+    let succeeded = "--for=jsonpath={.status.lastSuccessfulTime}";
+    machine.kubectl(["wait", succeeded, "--timeout=60s", "cronjob/tick"])?;
     assert_eq!(machine.kubectl(["logs", &format!("job/{name}")])?, "tick\n");
     events(machine, "tick", &format!("Normal SuccessfulCreate: Created job {name}"))?;
     events(

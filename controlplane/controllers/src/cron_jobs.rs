@@ -51,7 +51,10 @@ impl Controller for CronJobs {
         let snapshot = Snapshot {
             cron_job: &cron_job,
             jobs: &jobs,
-            is_taken: &|name| self.caches.jobs.get(&Key::new(&key.namespace, name)).is_some(),
+            uid_of: &|name| {
+                let job = self.caches.jobs.get(&Key::new(&key.namespace, name));
+                job.map(|job| uid(&*job).to_owned())
+            },
             missing: &self.missing.lock().unwrap_or_else(PoisonError::into_inner),
         };
         cron_job::plan(&snapshot, now)

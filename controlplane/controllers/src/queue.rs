@@ -10,8 +10,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::metrics::Buckets;
 
-/// No key is due later than this, whatever seconds an object names: a plan that comes too early asks to come again.
-const LATEST: Duration = Duration::from_hours(24);
+/// No key is due later than this, whatever seconds an object names: a plan that comes too early asks to come again. The clock of
+/// the wall, which schedules follow, may jump, and that of timers stands still while the machine sleeps.
+const LATEST: Duration = Duration::from_mins(10);
 
 struct State<T> {
     /// With the moment from which on each waits.

@@ -40,8 +40,8 @@ pub struct Snapshot<'a> {
     pub cron_job: &'a CronJob,
     /// The Jobs that it controls.
     pub jobs: &'a [&'a Job],
-    /// Tells if a Job of a name exists, under any controller.
-    pub is_taken: &'a dyn Fn(&str) -> bool,
+    /// Looks a Job up by its name, under any controller.
+    pub uid_of: &'a dyn Fn(&str) -> Option<String>,
     /// Uids of Jobs that were looked for and do not exist.
     pub missing: &'a BTreeSet<String>,
 }
@@ -174,7 +174,8 @@ impl Sync<'_> {
         let mut looks = Vec::new();
         for active in self.active().to_vec() {
             let (job, uid) = (active.name.unwrap_or_default(), active.uid.unwrap_or_default());
-            if there.contains(uid.as_str()) {
+            // One that exists without being owned any more stays listed, as upstream.
+            if there.contains(uid.as_str()) || (snapshot.uid_of)(&job).is_some_and(|own| own == uid) {
                 continue;
             }
             if snapshot.missing.contains(&uid) {
@@ -259,7 +260,7 @@ impl Sync<'_> {
         }
         let job = job_name(self.cron_job, time);
         let is_listed = self.active().iter().any(|active| active.name.as_deref() == Some(&job));
-        if is_listed || last == Some(time) || (snapshot.is_taken)(&job) {
+        if is_listed || last == Some(time) || (snapshot.uid_of)(&job).is_some() {
             return;
         }
         let policy = self.cron_job.spec.concurrency_policy.as_deref();

@@ -68,7 +68,7 @@ fn table(rows: &[(&Value, &Value, &[&str], &str)], expected: &Expect) {
         let snapshot = Snapshot {
             cron_job: &cron_job,
             jobs: &made,
-            is_taken: &|name| name.ends_with("850"),
+            uid_of: &|name| name.ends_with("850").then(|| "of-another".to_owned()),
             missing: &missing,
         };
         let plan = plan(&snapshot, format!("2026-01-01T{now}Z").parse().unwrap());

@@ -139,7 +139,7 @@ impl<'a> Sync<'a> {
             return Vec::new();
         }
         // While creation fails, one attempt tells as much as many.
-        let missing = missing.min(if snapshot.failure.is_some() { 1 } else { BURST });
+        let most = if snapshot.failure.is_some() { 1 } else { BURST };
         if self.spec.backoff_limit_per_index.is_none() {
             let wait = snapshot.backoff.remaining(self.now);
             if !wait.is_zero() {
@@ -149,9 +149,9 @@ impl<'a> Sync<'a> {
         }
         if !is_indexed(self.spec) {
             let create = |_| pod_template::create(&self.owner, &self.pod(None));
-            return (0..missing).map(create).collect();
+            return (0..missing.min(most)).map(create).collect();
         }
-        let mut indexes = self.pending(missing);
+        let mut indexes = self.pending(missing.min(BURST));
         if self.spec.backoff_limit_per_index.is_some() {
             let wait = |index: &u32| match self.replaced.get(index) {
                 Some(failed) => backoff::of_index(failed, self.now),
@@ -162,6 +162,7 @@ impl<'a> Sync<'a> {
             }
             indexes.retain(|index| wait(index).is_zero());
         }
+        indexes.truncate(most);
         let create = |index| pod_template::create(&self.owner, &self.pod(Some(index)));
         indexes.into_iter().map(create).collect()
     }

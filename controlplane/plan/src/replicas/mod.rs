@@ -24,8 +24,11 @@ use crate::{
 pub const BURST: usize = 500;
 /// The first and the longest pause before pods that failed are replaced. Upstream's `ReplicaSet`s
 /// know none and make pods as fast as a kubelet rejects them; its `DaemonSet`s, which met that
-/// first, wait so long (`cmd/kube-controller-manager/app/apps.go`).
-const BACKOFF: (i64, i64) = (1, 15 * 60);
+/// first, wait up to 15 minutes (`cmd/kube-controller-manager/app/apps.go`). Here it is one, since
+/// replicas that a scale adds wait, too.
+const BACKOFF: (i64, i64) = (1, 60);
+/// Seconds between two failures that count as one after the other.
+const ROW: i64 = 30 * 60;
 
 /// What the ReplicaSet controller sees.
 #[derive(Debug)]
@@ -122,7 +125,7 @@ impl Backoff {
         let mut rounds = 0;
         let mut later = now.as_second();
         for made in failed.iter().rev() {
-            if later.saturating_sub(*made) > 2 * BACKOFF.1 {
+            if later.saturating_sub(*made) > ROW {
                 break;
             }
             (rounds, later) = (rounds + 1, *made);
