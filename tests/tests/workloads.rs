@@ -255,3 +255,36 @@ fn a_daemon_set_follows_its_node_and_its_template() -> anyhow::Result<()> {
     node.kubectl("delete ds log")?;
     node.0.finish()
 }
+
+#[test]
+fn an_autoscaler_follows_the_load() -> anyhow::Result<()> {
+    tests::logging();
+    let home = tempfile::tempdir()?;
+    let machine = Machine::start("scaler")?;
+    let image = images::busybox(&machine)?;
+    let node = Node(machine);
+    let switch = home.path().join("switch");
+    std::fs::create_dir(&switch)?;
+    std::fs::write(switch.join("on"), "")?;
+    let manifest = include_str!("scaler.yaml").replace("IMAGE", &image);
+    node.apply(home.path(), &manifest.replace("SWITCH", &switch.display().to_string()))?;
+    let size = "get deployment load -o jsonpath={.spec.replicas}";
+    node.says(size, "4")?;
+    node.says(
+        "describe hpa load",
+        "cpu resource utilization (percentage of request) above target",
+    )?;
+    std::fs::remove_file(switch.join("on"))?;
+    node.says(size, "1")?;
+    node.says("describe hpa load", "New size: 1; reason: All metrics below target")?;
+    node.kubectl("delete hpa,deployment load")?;
+    eventually("the pods are gone", || {
+        let pods = node.get("pods")?;
+        if pods["items"].as_array().is_some_and(Vec::is_empty) {
+            Ok(())
+        } else {
+            Err(pods.to_string())
+        }
+    })?;
+    node.0.finish()
+}

@@ -12,6 +12,7 @@
 
 mod accounts;
 mod aggregation;
+mod autoscaling;
 mod cache;
 mod certificates;
 mod clock;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Clients, Options,
     accounts::{self, RootCertificates, TokenSecrets},
-    aggregation,
+    aggregation, autoscaling,
     cache::Key,
     certificates, cron_jobs, daemon_sets, deployments, disruption,
     driver::{self, Context, Controller},
@@ -177,6 +177,11 @@ impl Setup<'_> {
 
     /// The table of those with a loop of their own.
     fn workers(&mut self, caches: &Arc<Caches>) {
+        self.work(
+            "horizontal-pod-autoscaler",
+            autoscaling::listen(caches),
+            autoscaling::run,
+        );
         self.work("resourcequota-controller", quotas::listen(caches), quotas::run);
         for (guard, account) in [
             (Guard::Claims, "pvc-protection-controller"),

@@ -4,6 +4,7 @@
 //! A plan never sees a snapshot that is older than what its previous plan did: the driver waits for that.
 
 pub mod aggregation;
+pub mod autoscaling;
 pub mod certificates;
 pub mod claim;
 pub mod cron_job;

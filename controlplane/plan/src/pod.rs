@@ -67,6 +67,10 @@ pub struct Status {
     pub ready: bool,
     /// Since when it is ready, if it is and somebody knows.
     pub ready_since: Option<Timestamp>,
+    /// Since when it is not ready, if somebody said that it is not.
+    pub unready_since: Option<Timestamp>,
+    /// When its node took it.
+    pub started: Option<Timestamp>,
     /// Why it has no node, where somebody said so.
     pub unscheduled: Option<Box<Unscheduled>>,
     /// The node that it was promised room on.
@@ -168,6 +172,7 @@ impl From<PodStatus> for Status {
         let find = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
         let since = |condition: &PodCondition| condition.last_transition_time.as_ref().map(|time| time.0);
         let ready = find("Ready").filter(|ready| ready.status == "True");
+        let unready = find("Ready").filter(|ready| ready.status == "False");
         let unscheduled = find("PodScheduled").filter(|scheduled| scheduled.status != "True");
         let all = whole.pod_ips.unwrap_or_default().into_iter().map(|address| address.ip);
         let mut addresses: Vec<String> = all.collect();
@@ -179,6 +184,8 @@ impl From<PodStatus> for Status {
         Self {
             ready: ready.is_some(),
             ready_since: ready.and_then(since),
+            unready_since: unready.and_then(since),
+            started: whole.start_time.map(|time| time.0),
             unscheduled: unscheduled.map(|condition| {
                 Box::new(Unscheduled {
                     denied: condition.status == "False",

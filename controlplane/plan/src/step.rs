@@ -4,8 +4,8 @@ use std::{fmt, time::Duration};
 
 use api::kind::{Kind, Scope, Scoped};
 use k8s_openapi::api::{
-    apps, authorization, batch, certificates, coordination, core, core::v1::ObjectReference, discovery, networking,
-    policy, rbac, storage,
+    apps, authorization, autoscaling, batch, certificates, coordination, core, core::v1::ObjectReference, discovery,
+    networking, policy, rbac, storage,
 };
 use serde_json::Value;
 
@@ -56,6 +56,7 @@ macro_rules! resources {
 resources! {
     ACCESS_REVIEWS = authorization::v1::SubjectAccessReview;
     ADDRESSES = networking::v1::IPAddress;
+    AUTOSCALERS = autoscaling::v2::HorizontalPodAutoscaler;
     CLAIMS = core::v1::PersistentVolumeClaim;
     CLUSTER_ROLES = rbac::v1::ClusterRole;
     CONFIG_MAPS = core::v1::ConfigMap;

@@ -16,6 +16,7 @@ use controlplane_plan::{
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::{CronJob, Job},
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
@@ -77,6 +78,7 @@ macro_rules! cached {
 
 cached! {
     plain {
+        autoscalers: HorizontalPodAutoscaler = AUTOSCALERS,
         budgets: PodDisruptionBudget = DISRUPTION_BUDGETS,
         cluster_roles: ClusterRole = CLUSTER_ROLES,
         controller_revisions: ControllerRevision = CONTROLLER_REVISIONS,
