@@ -19,8 +19,8 @@ const AHEAD: [(&str, usize); 3] = [
     ("agent/runtime/spare/", 100),
     ("agent/containerd/spare/", 100),
 ];
-/// More connections and KiB than before may be kept for a while, by who may need them again.
-const DESCRIPTORS: usize = 8;
+/// More connections and KiB than before may be kept for a while, by who may need them again: each watch that lists anew leaves one.
+const DESCRIPTORS: usize = 12;
 const KIBIBYTES: u64 = 24 << 10;
 
 /// How it was.
