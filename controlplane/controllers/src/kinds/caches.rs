@@ -1,6 +1,6 @@
 //! The table of caches: one cache of each kind that is stored.
 //!
-//! A kind of which plans read more than metadata is a line in [`cached!`]. Every other stored kind
+//! A kind of which plans read more than metadata is a line in `cached!`. Every other stored kind
 //! is kept as [`Partial`], for the garbage collector. The line alone makes the field, the watch,
 //! and all that goes over every cache.
 
