@@ -31,7 +31,7 @@ const UDP_PAYLOAD: u16 = 1232;
 /// Aliases that are followed within the cluster for one question.
 const ALIASES: usize = 8;
 
-/// Why the server ended.
+/// Failure of the name server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The port of an address could not be had: another name server has it.
