@@ -30,7 +30,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("agent-plan", &["controlplane-api"]),
     ("agent-containerd", &[]),
-    ("agent-dns", &["agent-plan"]),
+    ("agent-dns", &["agent-plan", "common"]),
     ("agent-failpoint", &[]),
     ("agent-trees", &[]),
     (

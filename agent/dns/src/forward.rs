@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use common::shares::Shares;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ServerOrderingStrategy};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_server::proto::op::ResponseCode;
 use hickory_server::proto::rr::{Name, RData, Record, RecordType};
-use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 /// Longest time for one server's answer.
@@ -22,8 +22,9 @@ const DEADLINE: Duration = Duration::from_millis(4500);
 const CACHED: u64 = 4096;
 /// Longest time that answers and refusals are kept, as in kubeadm's Corefile (`cache 30`).
 const MAX_TTL: Duration = Duration::from_secs(30);
-/// Questions that may be under way; further ones fail at once.
+/// Questions that may be under way, and those of one client; further ones fail at once.
 const IN_FLIGHT: usize = 512;
+const IN_FLIGHT_EACH: usize = 64;
 
 /// Name servers by domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,14 +55,14 @@ struct Resolvers {
 #[derive(Clone)]
 pub struct Forwarder {
     resolvers: Arc<RwLock<Resolvers>>,
-    permits: Arc<Semaphore>,
+    places: Arc<Shares>,
 }
 
 impl Default for Forwarder {
     fn default() -> Self {
         Self {
             resolvers: Arc::default(),
-            permits: Arc::new(Semaphore::new(IN_FLIGHT)),
+            places: Shares::new(IN_FLIGHT, IN_FLIGHT_EACH),
         }
     }
 }
@@ -97,12 +98,12 @@ impl Forwarder {
         stub.map_or_else(|| resolvers.upstream.clone(), |(_, resolver)| resolver.clone())
     }
 
-    pub(crate) async fn lookup(&self, name: &Name, kind: RecordType) -> Forwarded {
+    pub(crate) async fn lookup(&self, name: &Name, kind: RecordType, client: IpAddr) -> Forwarded {
         let failed = |code| Forwarded {
             code: Some(code),
             ..Forwarded::default()
         };
-        let (Some(resolver), Ok(_permit)) = (self.responsible(name), self.permits.try_acquire()) else {
+        let (Some(resolver), Some(_place)) = (self.responsible(name), self.places.take(client)) else {
             return failed(ResponseCode::ServFail);
         };
         let mut name = name.clone();

@@ -2,11 +2,11 @@
 //! (`agent_plan::dns` decides), and forwards the rest to the machine's own name servers ([`Forwarder`]).
 
 mod forward;
+mod tcp;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use agent_plan::dns::{self, Answer, Data, Directory, Kind};
 use hickory_server::Server;
@@ -18,14 +18,11 @@ use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseI
 use hickory_server::zone_handler::MessageResponseBuilder;
 use ipnet::IpNet;
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinSet;
 use tracing::debug;
 
 pub use forward::{Forwarder, Rules};
 
-/// Longest time that a TCP connection may be silent.
-const TCP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Answers that may wait on a TCP connection.
-const TCP_ANSWERS: usize = 32;
 /// Largest answer over UDP, as DNS Flag Day 2020 recommends: it is never cut into fragments, which could be forged.
 const UDP_PAYLOAD: u16 = 1232;
 /// Aliases that are followed within the cluster for one question.
@@ -65,7 +62,11 @@ pub fn networks(ranges: impl Iterator<Item = (IpAddr, u8)>) -> Vec<IpNet> {
 }
 
 /// A server whose sockets are bound.
-pub struct Bound<D: Directory + Send + Sync + 'static>(Server<Handler<D>>);
+pub struct Bound<D: Directory + Send + Sync + 'static> {
+    datagrams: Server<Handler<D>>,
+    /// Never end.
+    connections: JoinSet<()>,
+}
 
 /// Binds the sockets, so that questions wait in them from then on.
 pub async fn bind<D>(config: Config, directory: Arc<D>, forwarder: Forwarder) -> Result<Bound<D>, Error>
@@ -77,23 +78,26 @@ where
         domain: config.domain,
         forwarder,
     };
-    let mut server = Server::with_access(handler, [], config.clients);
+    let mut datagrams = Server::with_access(handler.clone(), [], config.clients.clone());
+    let mut connections = JoinSet::new();
     for listen in config.listen {
         let failed = |source| Error::Listen {
             address: listen.ip(),
             source,
         };
-        server.register_socket(UdpSocket::bind(listen).await.map_err(failed)?);
+        datagrams.register_socket(UdpSocket::bind(listen).await.map_err(failed)?);
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
-        server.register_listener(listener, TCP_TIMEOUT, TCP_ANSWERS);
+        connections.spawn(tcp::serve(listener, handler.clone(), config.clients.clone()));
     }
-    Ok(Bound(server))
+    Ok(Bound { datagrams, connections })
 }
 
 impl<D: Directory + Send + Sync + 'static> Bound<D> {
     /// Answers until a socket fails. The server ends when this is dropped.
     pub async fn serve(mut self) -> Result<(), Error> {
-        self.0.block_until_done().await.map_err(Error::Socket)
+        let ended = self.datagrams.block_until_done().await.map_err(Error::Socket);
+        self.connections.abort_all();
+        ended
     }
 }
 
@@ -120,6 +124,16 @@ struct Handler<D> {
     directory: Arc<D>,
     domain: String,
     forwarder: Forwarder,
+}
+
+impl<D> Clone for Handler<D> {
+    fn clone(&self) -> Self {
+        Self {
+            directory: Arc::clone(&self.directory),
+            domain: self.domain.clone(),
+            forwarder: self.forwarder.clone(),
+        }
+    }
 }
 
 #[async_trait::async_trait]
@@ -176,11 +190,11 @@ impl<D: Directory> Handler<D> {
         if matches!(kind, RecordType::AXFR | RecordType::IXFR | RecordType::ANY) {
             return Reply::failed(ResponseCode::Refused);
         }
-        self.resolve(question.name(), kind).await
+        self.resolve(question.name(), kind, request.src().ip()).await
     }
 
     /// Answers within the cluster, follows aliases, and forwards what is not the cluster's.
-    async fn resolve(&self, name: &Name, kind: RecordType) -> Reply {
+    async fn resolve(&self, name: &Name, kind: RecordType, client: IpAddr) -> Reply {
         let mut reply = Reply::default();
         let mut owner = name.clone();
         for _ in 0..ALIASES {
@@ -188,7 +202,7 @@ impl<D: Directory> Handler<D> {
             let found = dns::answer(&*self.directory, &self.domain, text.trim_end_matches('.'), asked(kind));
             let (own, additional) = match found {
                 Answer::Foreign => {
-                    let forwarded = self.forwarder.lookup(&owner, kind).await;
+                    let forwarded = self.forwarder.lookup(&owner, kind, client).await;
                     reply.code = forwarded.code;
                     reply.answers.extend(forwarded.answers);
                     reply.authorities.extend(forwarded.authorities);

@@ -22,6 +22,7 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::RecordType;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -246,4 +247,32 @@ async fn attack_messages_that_are_no_questions_do_not_end_the_server() {
     }
     let found = asked(&server, "web.shop.svc.cluster.local.", RecordType::A).await;
     assert_eq!(found, Ok(vec!["10.96.0.7".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_client_that_holds_many_connections_takes_none_of_others() {
+    let server = serve("cluster.local", Rules::default()).await;
+    let mut held = Vec::new();
+    // More than one client may have: the server closes the last ones at once.
+    for _ in 0..40 {
+        held.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
+    }
+    let mut byte = [0];
+    let closed = tokio::time::timeout(Duration::from_secs(4), held[39].read(&mut byte)).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+    let other = tokio::net::TcpSocket::new_v4().unwrap();
+    other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut other = other.connect(server.address).await.unwrap();
+    let name = b"\x03web\x04shop\x03svc\x07cluster\x05local\x00";
+    let mut question = [
+        b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00".as_slice(),
+        name,
+        b"\x00\x01\x00\x01",
+    ]
+    .concat();
+    question.splice(0..0, u16::try_from(question.len()).unwrap().to_be_bytes());
+    other.write_all(&question).await.unwrap();
+    let mut answer = vec![0; usize::from(other.read_u16().await.unwrap())];
+    other.read_exact(&mut answer).await.unwrap();
+    assert!(answer.ends_with(&[10, 96, 0, 7]), "{answer:?}");
 }

@@ -30,6 +30,9 @@ pub struct Node {
     pub zone: Option<String>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
+    /// Where the API server and the agent listen: no Service gets these from outside, whatever its `externalIPs` say
+    /// (CVE-2020-8554).
+    pub reserved: BTreeSet<(IpAddr, u16)>,
 }
 
 /// A Service and what answers for it, as the API shows them now.
@@ -170,20 +173,21 @@ impl Proxy {
         let mut all = Elements::new();
         for name in names {
             if let Some(known) = self.known.get(name) {
-                let owns = |address: &Address| {
-                    let first = self.claims.get(address).and_then(BTreeSet::first);
-                    first.is_some_and(|(_, first)| first == name)
-                };
-                elements::contribute(&self.node, known, &owns, &mut all);
+                elements::contribute(&self.node, known, &|address| self.owns(name, address), &mut all);
             }
         }
         all
     }
 
+    fn owns(&self, name: &Name, address: &Address) -> bool {
+        let first = self.claims.get(address).and_then(BTreeSet::first);
+        first.is_some_and(|(_, first)| first == name) && !self.node.reserved.contains(&(address.0, address.2))
+    }
+
     fn take_datagrams<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Datagrams {
         let mut all = Datagrams::default();
-        for known in names.filter_map(|name| self.known.get(name)) {
-            all.learn(known);
+        for (name, known) in names.filter_map(|name| self.known.get_key_value(name)) {
+            all.learn(known, &|address| self.owns(name, address));
         }
         all
     }
@@ -265,14 +269,20 @@ impl Datagrams {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }
 
-    fn learn(&mut self, known: &Known) {
+    fn learn(&mut self, known: &Known, owns: &dyn Fn(&Address) -> bool) {
         let service = &known.service;
         for port in service.ports.iter().filter(|port| port.protocol == Protocol::Udp) {
             for v6 in service.families() {
                 let endpoints = elements::endpoints(known, port, v6);
                 let serving = endpoints.iter().filter(|(endpoint, _)| endpoint.serving);
                 let serving: BTreeSet<_> = serving.map(|(endpoint, port)| (endpoint.address, *port)).collect();
-                for address in service.addresses().filter(|address| address.is_ipv6() == v6) {
+                let outer = elements::outer(service).filter(|(_, protocol, number)| {
+                    // Of this port alone.
+                    (*protocol, *number) == (Protocol::Udp, port.port)
+                });
+                let outer = outer.filter(|address| owns(address)).map(|(address, ..)| address);
+                let addresses = service.cluster_ips.iter().copied().chain(outer);
+                for address in addresses.filter(|address| address.is_ipv6() == v6) {
                     self.addresses.insert((address, port.port), serving.clone());
                 }
                 if port.node_port != 0 {
@@ -283,7 +293,7 @@ impl Datagrams {
     }
 
     /// What held before, as it is now: nobody answers where nothing is said any more.
-    fn succeed(&mut self, now: Self) {
+    pub fn succeed(&mut self, now: Self) {
         self.addresses.values_mut().for_each(BTreeSet::clear);
         self.node_ports.values_mut().for_each(BTreeSet::clear);
         self.addresses.extend(now.addresses);

@@ -2,23 +2,38 @@
 //! `pkg/proxy/healthcheck/service_health.go`.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use agent_plan::proxy::HealthCheck;
-use axum::Router;
 use axum::response::{IntoResponse, Response};
+use common::shares::Shares;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
 use tracing::warn;
+
+/// Connections to all ports, and those of one client; further ones are closed at once.
+const CONNECTIONS: usize = 256;
+const CONNECTIONS_EACH: usize = 16;
+/// Longest time for a connection: load balancers ask once.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Time before the next try when no connection could be taken.
+const PAUSE: Duration = Duration::from_millis(100);
 
 type Told = Arc<Mutex<HealthCheck>>;
 
 /// The ports that are listened at.
 pub(super) struct HealthChecks {
     servers: JoinSet<()>,
+    places: Arc<Shares>,
     ports: BTreeMap<u16, (AbortHandle, Told)>,
 }
 
@@ -26,6 +41,7 @@ impl HealthChecks {
     pub(super) fn new() -> Self {
         Self {
             servers: JoinSet::new(),
+            places: Shares::new(CONNECTIONS, CONNECTIONS_EACH),
             ports: BTreeMap::new(),
         }
     }
@@ -48,24 +64,41 @@ impl HealthChecks {
                 continue;
             }
             let told = Arc::new(Mutex::new(check));
-            let server = self.servers.spawn(listen(port, Arc::clone(&told)));
+            let server = self
+                .servers
+                .spawn(listen(port, Arc::clone(&told), Arc::clone(&self.places)));
             self.ports.insert(port, (server, told));
         }
     }
 }
 
-async fn listen(port: u16, told: Told) {
-    let served = async {
-        let any = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
-        let listener = match any {
-            Ok(listener) => listener,
-            Err(_) => TcpListener::bind(("0.0.0.0", port)).await?,
-        };
-        let router = Router::new().fallback(move || std::future::ready(answer(&told)));
-        axum::serve(listener, router).await
+async fn listen(port: u16, told: Told, places: Arc<Shares>) {
+    let any = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
+    let listener = match any {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
     };
-    if let Err(error) = served.await {
-        warn!(port, %error, "load balancers are not told of a Service's health");
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) => return warn!(port, %error, "load balancers are not told of a Service's health"),
+    };
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, client)) = listener.accept().await else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        while connections.try_join_next().is_some() {}
+        let Some(place) = places.take(client.ip()) else {
+            continue;
+        };
+        let told = Arc::clone(&told);
+        let answered = service_fn(move |_| std::future::ready(Ok::<_, Infallible>(answer(&told))));
+        let served = http1::Builder::new().serve_connection(TokioIo::new(stream), answered);
+        connections.spawn(async move {
+            let _place = place;
+            timeout(DEADLINE, served).await.ok();
+        });
     }
 }
 

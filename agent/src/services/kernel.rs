@@ -1,5 +1,7 @@
 //! Keeps the kernel's tables of Services as the plan has them.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,13 +11,14 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::health::HealthChecks;
-use super::known::Known;
+use super::known::{Known, SERVER, slices_of};
 use crate::context::Context;
 
 /// So many elements at once are filled in anew with all others, unheard by ourselves.
 const MANY: usize = 1000;
-/// Between two tries to fill all in.
+/// Between two tries to fill all in, doubled with each that fails.
 const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(64);
 /// Somebody else's changes within this time are mended together.
 const SETTLE: Duration = Duration::from_millis(20);
 
@@ -44,6 +47,7 @@ pub(super) struct Kernel {
     filled: bool,
     /// When all is to be filled in again.
     due: Option<Instant>,
+    retry: Duration,
     health: HealthChecks,
 }
 
@@ -70,6 +74,7 @@ impl Kernel {
             watch: None,
             filled: false,
             due: None,
+            retry: RETRY,
             health: HealthChecks::new(),
         })
     }
@@ -113,11 +118,11 @@ impl Kernel {
         if all || (!retrying && !update.changes.is_empty()) {
             self.carry_out(context, update.changes, all).await;
         }
-        let datagrams = if all {
-            self.parts.as_ref().map(|parts| parts.proxy.datagrams())
-        } else {
-            update.datagrams
-        };
+        let mut datagrams = update.datagrams;
+        if all && let Some(parts) = &self.parts {
+            // Those of Services that are gone as well.
+            datagrams.get_or_insert_default().succeed(parts.proxy.datagrams());
+        }
         if let Some(datagrams) = datagrams {
             forget(datagrams).await;
         }
@@ -163,8 +168,10 @@ impl Kernel {
         if let Err(error) = done {
             warn!(error = image::chain(&error), "Services are not led as they should be");
             programmed.failures.fetch_add(1, Ordering::Relaxed);
-            self.due = Some(Instant::now() + RETRY);
+            self.due = Some(Instant::now() + self.retry);
+            self.retry = LONGEST_RETRY.min(self.retry * 2);
         } else if all {
+            self.retry = RETRY;
             self.filled = true;
             info!(services = parts.proxy.len(), took = ?begun.elapsed(), "all Services are led");
         }
@@ -189,11 +196,28 @@ async fn forget(datagrams: Datagrams) {
     }
 }
 
+/// Where the agent and, by their own EndpointSlices, the API servers listen.
+fn reserved(context: &Context) -> BTreeSet<(IpAddr, u16)> {
+    let own = context
+        .config
+        .addresses
+        .iter()
+        .map(|address| (*address, context.config.port));
+    let slices = context.slices();
+    let server = (SERVER.0.to_owned(), SERVER.1.to_owned());
+    let servers = slices_of(&slices, &server).flat_map(|slice| {
+        let ports = slice.ports.iter();
+        ports.flat_map(|port| slice.endpoints.iter().map(|endpoint| (endpoint.address, port.port)))
+    });
+    own.chain(servers).collect()
+}
+
 fn node(context: &Context) -> Node {
     let labels = context.node().and_then(|node| node.metadata.labels.clone());
     Node {
         name: context.config.node_name.clone(),
         zone: labels.and_then(|mut labels| labels.remove("topology.kubernetes.io/zone")),
         addresses: context.config.addresses.clone(),
+        reserved: reserved(context),
     }
 }

@@ -24,7 +24,7 @@ pub(crate) type Slices = BTreeMap<Name, Arc<Slice>>;
 const FEW: usize = 16;
 
 /// The API server's own Service.
-const SERVER: (&str, &str) = ("default", "kubernetes");
+pub(super) const SERVER: (&str, &str) = ("default", "kubernetes");
 
 /// Objects while they are listed, and whether they ever were.
 struct Listing<T> {

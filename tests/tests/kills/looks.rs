@@ -45,6 +45,49 @@ pub(crate) fn descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
+/// What the descriptors of a process are, for messages: files by their paths, sockets by their family and peer.
+pub(crate) fn opened(pid: i32) -> BTreeMap<String, usize> {
+    let mut sockets: BTreeMap<String, String> = BTreeMap::new();
+    for (family, inode) in [
+        ("tcp", 9),
+        ("tcp6", 9),
+        ("udp", 9),
+        ("udp6", 9),
+        ("unix", 6),
+        ("netlink", 9),
+    ] {
+        let table = std::fs::read_to_string(format!("/proc/{pid}/net/{family}")).unwrap_or_default();
+        for fields in table
+            .lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        {
+            let what = match (family, fields.get(2), fields.get(7)) {
+                ("unix", _, path) => format!("unix {}", path.unwrap_or(&"")),
+                ("netlink", ..) => format!("netlink {}", fields.get(1).unwrap_or(&"")),
+                (_, peer, _) => format!("{family} to {}", peer.unwrap_or(&"")),
+            };
+            let inode = fields.get(inode).copied().unwrap_or_default();
+            sockets.insert(format!("socket:[{inode}]"), what);
+        }
+    }
+    let mut all = BTreeMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let link = std::fs::read_link(entry.path())
+            .unwrap_or_default()
+            .display()
+            .to_string();
+        let what = sockets.get(&link).cloned().unwrap_or(link);
+        let what = what.split(":[").next().unwrap_or_default().to_owned();
+        *all.entry(what).or_default() += 1;
+    }
+    all
+}
+
 fn parent(pid: i32) -> anyhow::Result<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("a name in brackets")?;

@@ -67,7 +67,7 @@ pub(crate) async fn story(parts: Parts, kills: usize, seed: u64, daemons: Daemon
     let before = world.settle().await?;
     let held = holders(&before)?;
     renew(&mut world, daemons).await?;
-    let quiet = files::Quiet::look(&world)?;
+    let quiet = files::Quiet::at_rest(&world).await?;
     for _ in 0..3 {
         world.begin(Deed::Create).await?;
     }

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use agent_plan::proxy::{Change, Datagrams, Element, Key, Value};
+use nix::errno::Errno;
 
 use crate::bridge::{flows, settings};
 use crate::{Cidr, Error, Served};
@@ -205,11 +206,14 @@ pub fn remove(table: &str) -> Result<(), Error> {
         batch.add(Kind::NewTable, family, &named);
         batch.add(Kind::DeleteTable, family, &named);
     }
-    let socket = Socket::open().map_err(refused)?;
-    socket.commit(batch).map_err(refused)
+    match Socket::open().and_then(|socket| socket.commit(batch)) {
+        // A kernel without nftables has no tables.
+        Err(Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT) => Ok(()),
+        done => done.map_err(refused),
+    }
 }
 
-fn refused(errno: nix::errno::Errno) -> Error {
+fn refused(errno: Errno) -> Error {
     Error::Kernel {
         doing: "change the tables of Services",
         cause: errno.to_string(),

@@ -127,9 +127,10 @@ impl Skeleton<'_> {
         if let Some(pods) = pods {
             let of_pods = self.rule().within(End::Source, pods, true);
             self.add("own", &of_pods.clone().verdict(Verdict::Jump("lookup")));
+            // Of the last chain, so that another proxy of the machine may lead what is none of ours.
             for range in services {
                 let unknown = of_pods.clone().within(End::Destination, range, true);
-                self.add("own", &unknown.verdict(Verdict::Drop));
+                self.add("postrouting", &unknown.verdict(Verdict::Drop));
             }
             self.add("any", &of_pods.verdict(Verdict::Return));
         }

@@ -92,6 +92,7 @@ impl Lab {
             name: "n1".to_owned(),
             zone: None,
             addresses: vec![NODE.parse().unwrap()],
+            reserved: std::collections::BTreeSet::new(),
         };
         let mut lab = Self {
             folder,

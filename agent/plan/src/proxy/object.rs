@@ -148,13 +148,6 @@ impl Service {
             .filter(|v6| self.cluster_ips.iter().any(|address| address.is_ipv6() == *v6))
     }
 
-    /// Every address of it.
-    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        let external = self.external.iter();
-        let outer = external.flat_map(|external| external.addresses.iter().chain(&external.balancers));
-        self.cluster_ips.iter().chain(outer).copied()
-    }
-
     /// Whether something leads to it besides its own address.
     pub(super) fn is_external(&self) -> bool {
         let outer = |external: &External| !external.addresses.is_empty() || !external.balancers.is_empty();

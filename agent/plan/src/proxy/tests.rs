@@ -23,6 +23,7 @@ fn node() -> Node {
         name: "n1".to_owned(),
         zone: Some("z1".to_owned()),
         addresses: vec![address("172.30.0.1")],
+        reserved: [(address("172.30.0.1"), 6443)].into(),
     }
 }
 

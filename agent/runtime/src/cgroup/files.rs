@@ -232,8 +232,15 @@ pub(super) fn remove_tree(dir: &Path, failures: &mut Vec<String>) {
         match fs::remove_dir(dir) {
             Ok(()) => return,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            // The last process is gone but the kernel has not let go of the group yet.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && monotonic() < deadline => pause(),
+            // The kernel has not let go of the last process yet, or a creation that was cut off has put one more into
+            // the group since it was killed (runc writes `cgroup.procs` of one hierarchy after the other).
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && monotonic() < deadline => {
+                if let Err(error) = kill_tree(dir) {
+                    failures.push(format!("kill {}: {error}", dir.display()));
+                    return;
+                }
+                pause();
+            }
             Err(error) => {
                 failures.push(format!("rmdir {}: {error}", dir.display()));
                 return;

@@ -192,3 +192,36 @@ fn large_groups_share_slots_and_no_endpoint_lacks_one() {
     }
     assert_eq!((times.len(), times.values().sum::<u32>()), (300, 480));
 }
+
+#[test]
+fn attack_no_service_takes_the_api_servers_address_from_outside() {
+    let mut proxy = Proxy::new(node());
+    let ports = json!([{"name": "api", "port": 6443}, {"name": "web", "port": 80}]);
+    let spec = json!({"clusterIP": "10.96.0.2", "ports": ports, "externalIPs": ["172.30.0.1"]});
+    update(&mut proxy, name(), Some(service(&spec, &json!({}))), Vec::new());
+    let has = |port| {
+        let key = Key::Outer(address("172.30.0.1"), Protocol::Tcp, port);
+        proxy.all().any(|(element, _)| element.key == key)
+    };
+    assert!(has(80) && !has(6443));
+}
+
+#[test]
+fn datagrams_to_an_address_that_another_service_has_are_left_alone() {
+    let mut proxy = Proxy::new(node());
+    let wants = |name: &str, cluster_ip: &str, created: i64| {
+        let ports = json!([{"port": 53, "protocol": "UDP"}]);
+        let spec = json!({"clusterIP": cluster_ip, "externalIPs": ["198.51.100.1"], "ports": ports});
+        let service = Service::clone(&named(name, &spec, &json!({})));
+        Some(Arc::new(Service { created, ..service }))
+    };
+    let named = |name: &str| ("team".to_owned(), name.to_owned());
+    let first = vec![slice(53, &["1.0.0.1 n2"])];
+    update(&mut proxy, named("first"), wants("first", "10.96.0.1", 1), first);
+    let second = vec![slice(53, &["1.0.0.2 n2"])];
+    update(&mut proxy, named("second"), wants("second", "10.96.0.2", 2), second);
+    let now = proxy.datagrams();
+    let outer = (address("198.51.100.1"), 53);
+    assert!(!now.is_stale(outer, (address("1.0.0.1"), 53)), "the owner's endpoint");
+    assert!(now.is_stale(outer, (address("1.0.0.2"), 53)), "the other's");
+}
