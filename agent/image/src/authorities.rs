@@ -13,9 +13,8 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_platform_verifier::Verifier;
-use x509_parser::parse_x509_certificate;
 
 /// For connections on behalf of the registry at `host`, for which these files were given.
 pub(crate) fn configuration(host: &str, files: &[Vec<u8>]) -> Result<ClientConfig, Error> {
@@ -62,28 +61,6 @@ impl Given {
             host,
         })
     }
-
-    /// Of a certificate that was given, all but who signed it.
-    fn vouch(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
-        verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
-        let (_, parsed) =
-            parse_x509_certificate(certificate).map_err(|_unread| Error::from(CertificateError::BadEncoding))?;
-        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        if now < parsed.validity().not_before.timestamp() {
-            return Err(CertificateError::NotValidYet.into());
-        }
-        if now > parsed.validity().not_after.timestamp() {
-            return Err(CertificateError::Expired.into());
-        }
-        let purposes = parsed.extended_key_usage();
-        let purposes = purposes.map_err(|_unread| Error::from(CertificateError::BadEncoding))?;
-        match purposes {
-            Some(purposes) if !purposes.value.server_auth && !purposes.value.any => {
-                Err(CertificateError::InvalidPurpose.into())
-            }
-            Some(_) | None => Ok(()),
-        }
-    }
 }
 
 /// A host without its port, brackets and the dot at its end.
@@ -119,7 +96,7 @@ impl ServerCertVerifier for Given {
         if judged.is_ok() || !known || !own {
             return judged;
         }
-        Self::vouch(end_entity, server_name, now)?;
+        common_tls::vouch(end_entity, server_name, now)?;
         Ok(ServerCertVerified::assertion())
     }
 

@@ -2,8 +2,12 @@
 //!
 //! - [`provider`]: for clients that check certificates
 //! - [`trusting`]: for those that ask whether a server answers, not who it is
+//! - [`Bundle`]: for those that were given whom to trust, be it the server's own certificate
 
+mod bundle;
 mod p521;
+
+pub use bundle::{Bundle, BundleError, vouch};
 
 use std::sync::{Arc, LazyLock};
 

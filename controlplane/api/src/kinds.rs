@@ -53,10 +53,11 @@ pub mod subresources;
 pub mod token_review;
 pub mod volume_attachment;
 pub mod volume_attributes_class;
+pub mod webhook_configuration;
 
 use k8s_openapi::api::{
-    apps, authentication, authorization, autoscaling, batch, certificates, coordination, core, discovery, events,
-    flowcontrol, networking, node as nodes, policy, rbac, resource, scheduling, storage,
+    admissionregistration, apps, authentication, authorization, autoscaling, batch, certificates, coordination, core,
+    discovery, events, flowcontrol, networking, node as nodes, policy, rbac, resource, scheduling, storage,
 };
 
 use crate::registration::Registration;
@@ -80,6 +81,8 @@ pub static KINDS: &[Registration] = &[
     Registration::of::<core::v1::Secret>(),
     Registration::of::<core::v1::Service>(),
     Registration::of::<core::v1::ServiceAccount>(),
+    Registration::of::<admissionregistration::v1::MutatingWebhookConfiguration>(),
+    Registration::of::<admissionregistration::v1::ValidatingWebhookConfiguration>(),
     Registration::of::<apps::v1::ControllerRevision>(),
     Registration::of::<apps::v1::DaemonSet>(),
     Registration::of::<apps::v1::Deployment>(),

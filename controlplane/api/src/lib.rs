@@ -29,6 +29,7 @@ pub mod selector;
 pub mod strategy;
 pub mod strict;
 pub mod table;
+pub mod url;
 pub mod validation;
 mod warnings;
 pub mod yaml;

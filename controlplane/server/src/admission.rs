@@ -2,7 +2,7 @@
 //!
 //! [`MUTATING`] steps run first, then what the server derives is filled in, last of it what it
 //! [hands out](ALLOCATING); then come the kind's own rules, then [`VALIDATING`] steps, each list in
-//! upstream's order. Steps see the store, never change it; every step may run again on its own
+//! upstream's order. Each list ends with the [webhooks] of its kind. Steps see the store, never change it; every step may run again on its own
 //! result, because a commit whose ground has moved meanwhile starts over.
 
 mod certificates;
@@ -19,6 +19,7 @@ mod service;
 mod service_account;
 mod tolerations;
 pub(crate) mod topology;
+pub(crate) mod webhooks;
 
 use api::Object;
 use store::{Seen, Write};
@@ -28,6 +29,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::metrics::{Half, Watch};
 use crate::verbs::amend::Part;
+use webhooks::{Asked, Rounds};
 
 pub(crate) use namespace::may_delete;
 pub(crate) use node::{may_become, may_configure, may_request_token, may_touch};
@@ -76,6 +78,8 @@ pub(crate) struct Review<'a> {
     pub(crate) old: Option<&'a dyn Object>,
     /// What the request may change.
     pub(crate) part: Part,
+    /// Text of the object's managed fields.
+    managed: &'a str,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Vec<String>,
     /// For the audit log.
@@ -94,11 +98,12 @@ pub(crate) struct Terms {
 
 impl<'a> Review<'a> {
     /// The review of a new object.
-    pub(crate) fn of_new(context: &'a Context) -> Self {
+    pub(crate) fn of_new(context: &'a Context, managed: &'a str) -> Self {
         Self {
             context,
             old: None,
             part: Part::Object,
+            managed,
             warnings: Vec::new(),
             annotations: Vec::new(),
             terms: Terms::default(),
@@ -106,19 +111,63 @@ impl<'a> Review<'a> {
     }
 
     /// The review of a change.
-    pub(crate) fn of_change(context: &'a Context, old: &'a dyn Object, part: Part) -> Self {
+    pub(crate) fn of_change(context: &'a Context, old: &'a dyn Object, part: Part, managed: &'a str) -> Self {
         Self {
             old: Some(old),
             part,
-            ..Self::of_new(context)
+            ..Self::of_new(context, managed)
         }
     }
 
-    /// Fills in what the cluster decides.
+    /// Fills in what the cluster decides, and what mutating webhooks say. What these change the built-in steps see once
+    /// more, as in upstream's `pkg/admission/reinvocation.go`.
     ///
     /// # Errors
-    /// 403, 404
-    pub(crate) fn mutate(&mut self, object: &mut dyn Object) -> Result<(), Failure> {
+    /// 403, 404, and whatever a webhook answers
+    pub(crate) async fn mutate(&mut self, object: &mut Box<dyn Object>) -> Result<(), Failure> {
+        self.fill_in(&mut **object)?;
+        if !webhooks::mutates(self.context) {
+            return Ok(());
+        }
+        let mut rounds = Rounds::default();
+        self.ask_mutating(object, &mut rounds).await?;
+        if rounds.changed() {
+            self.fill_in(&mut **object)?;
+            rounds.begin_second(|made| self.context.registration.same(made, &**object));
+            self.ask_mutating(object, &mut rounds).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks mutating webhooks about what no built-in step looks at.
+    ///
+    /// # Errors
+    /// Whatever a webhook answers
+    pub(crate) async fn mutate_by_webhooks(&mut self, object: &mut Box<dyn Object>) -> Result<(), Failure> {
+        if !webhooks::mutates(self.context) {
+            return Ok(());
+        }
+        let mut rounds = Rounds::default();
+        self.ask_mutating(object, &mut rounds).await?;
+        if rounds.changed() {
+            rounds.begin_second(|_made| true);
+            self.ask_mutating(object, &mut rounds).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask_mutating(&mut self, object: &mut Box<dyn Object>, rounds: &mut Rounds) -> Result<(), Failure> {
+        let asked = Asked::to_write(
+            self.context,
+            self.context.registration,
+            &**object,
+            self.old,
+            self.managed,
+        );
+        Box::pin(webhooks::mutate(&asked, Some(object), rounds)).await
+    }
+
+    fn fill_in(&mut self, object: &mut dyn Object) -> Result<(), Failure> {
         let context = self.context;
         let mut watch = Watch::start(&context.server.metrics.admission, Half::Admit, self.is_new());
         let outcome = MUTATING.iter().try_for_each(|(plugin, step)| {
@@ -138,11 +187,20 @@ impl<'a> Review<'a> {
         ALLOCATING.iter().try_for_each(|step| step(self, object))
     }
 
-    /// Says no to what the cluster does not allow.
+    /// Says no to what the cluster does not allow, or a validating webhook.
     ///
     /// # Errors
-    /// 403, 422
-    pub(crate) fn validate(&mut self, object: &dyn Object) -> Result<(), Failure> {
+    /// 403, 422, and whatever a webhook answers
+    pub(crate) async fn validate(&mut self, object: &dyn Object) -> Result<(), Failure> {
+        self.check(object)?;
+        if !webhooks::validates(self.context) {
+            return Ok(());
+        }
+        let asked = Asked::to_write(self.context, self.context.registration, object, self.old, self.managed);
+        Box::pin(webhooks::validate(&asked, Some(object))).await
+    }
+
+    fn check(&mut self, object: &dyn Object) -> Result<(), Failure> {
         let context = self.context;
         let mut watch = Watch::start(&context.server.metrics.admission, Half::Validate, self.is_new());
         let outcome = VALIDATING.iter().try_for_each(|(plugin, step)| {
@@ -165,7 +223,10 @@ impl<'a> Review<'a> {
         watch.lap("ResourceQuota", charged.is_err());
         self.terms.also.extend(charged?);
         self.context.warnings.extend(self.warnings);
-        self.context.annotations.extend(self.annotations);
+        let annotations = self.annotations.into_iter();
+        self.context
+            .annotations
+            .extend(annotations.map(|(name, text)| (name.into(), text)));
         Ok(self.terms)
     }
 

@@ -3,6 +3,7 @@
 pub mod file;
 pub mod policy;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use bytes::Bytes;
@@ -106,7 +107,7 @@ pub struct Record {
     /// JSON that was answered. The sink must redact it.
     pub response_object: Option<Bytes>,
     /// Further facts.
-    pub annotations: Vec<(&'static str, String)>,
+    pub annotations: Vec<(Cow<'static, str>, String)>,
 }
 
 #[cfg(test)]
@@ -140,7 +141,7 @@ mod tests {
             failure: None,
             request_object: None,
             response_object: Some(Bytes::from_static(br#"{"metadata":{"name":"web"}}"#)),
-            annotations: vec![("authorization.k8s.io/decision", "allow".into())],
+            annotations: vec![("authorization.k8s.io/decision".into(), "allow".into())],
         }
     }
 }

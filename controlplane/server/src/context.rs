@@ -1,5 +1,6 @@
 //! One request on its way through the server.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use hyper::upgrade::OnUpgrade;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use store::{Entry, Key, Store};
+use tokio::time::Instant;
 
 use crate::failure::{Failure, GroupResource, Target};
 use crate::identity::{Source, User};
@@ -34,8 +36,10 @@ pub(crate) struct Context {
     /// Texts for `Warning` headers.
     pub(crate) warnings: Gathered<String>,
     /// Facts for the audit log.
-    pub(crate) annotations: Gathered<(&'static str, String)>,
+    pub(crate) annotations: Gathered<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
+    /// When a write that waits for others is given up.
+    pub(crate) deadline: Instant,
 }
 
 /// The request as it came, for those who hand it on.

@@ -29,10 +29,35 @@ pub(crate) fn unsecured(error: &io::Error) -> String {
 }
 
 fn flaw(why: &rustls::CertificateError) -> String {
-    if matches!(why, rustls::CertificateError::UnknownIssuer) {
+    use rustls::CertificateError;
+    if let CertificateError::NotValidForNameContext { expected, presented } = why {
+        return misnamed(&expected.to_str(), presented);
+    }
+    if matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature) {
         "certificate signed by unknown authority".to_owned()
+    } else if matches!(
+        why,
+        CertificateError::ExpiredContext { .. } | CertificateError::NotValidYetContext { .. }
+    ) {
+        "certificate has expired or is not yet valid".to_owned()
     } else {
         why.to_string()
+    }
+}
+
+/// `HostnameError` of Go's `crypto/x509/verify.go`. The names are as the library writes them: `DnsName("web")`.
+fn misnamed(wanted: &str, presented: &[String]) -> String {
+    let of = |kind: &str| {
+        let names = presented.iter().filter_map(|name| name.strip_prefix(kind));
+        let names = names.map(|name| name.trim_matches(['(', ')', '"']));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let is_address = wanted.parse::<std::net::IpAddr>().is_ok();
+    let names = of(if is_address { "IpAddress" } else { "DnsName" });
+    match (is_address, names.is_empty()) {
+        (true, true) => format!("cannot validate certificate for {wanted} because it doesn't contain any IP SANs"),
+        (false, true) => format!("certificate is not valid for any names, but wanted to match {wanted}"),
+        (_, false) => format!("certificate is valid for {names}, not {wanted}"),
     }
 }
 

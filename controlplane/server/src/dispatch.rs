@@ -1,6 +1,7 @@
 //! From a request to the handler of its verb: identity, request information, authorization, and the audit record.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::kind::{Scope, Subresource, Verbs};
 use axum::body::Body;
@@ -8,6 +9,7 @@ use http::Request;
 use http::header::ACCEPT;
 use http::request::Parts;
 use http_body::Body as _;
+use tokio::time::Instant;
 
 use crate::authentication::{self, Caller};
 use crate::authorization::{self, Attributes, Decision};
@@ -26,10 +28,13 @@ use crate::tokens::Used;
 use crate::verbs::connect::{Wanted, connect};
 use crate::{health, openapi, pages, subresource, uses, verbs, weight};
 
+/// `requestTimeoutUpperBound` of upstream's `pkg/endpoints/handlers/rest.go`.
+const LONGEST_WRITE: Duration = Duration::from_secs(34);
+
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
     let received = (shared.options.clock)();
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let (mut parts, body) = request.into_parts();
     let manner = Manner::of(&parts);
     let accept = parts.headers.get(ACCEPT).cloned();
@@ -42,7 +47,8 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let used = parts.extensions.remove::<Used>();
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
     if let Some(used) = used {
-        recording.outcome.annotations.push(used.annotation());
+        let (name, text) = used.annotation();
+        recording.outcome.annotations.push((name.into(), text));
         recording.outcome.warnings.extend(used.warning());
         uses::note(&shared, &used).await;
     }
@@ -83,9 +89,8 @@ async fn route(
     let query = Query::parse(parts.uri.query())?;
     let info = RequestInfo::new(&parts.method, &segments, &query)?;
     outcome.info = info.clone();
-    if !info.lasts() {
-        query.check_timeout()?;
-    }
+    let asked = if info.lasts() { None } else { query.timeout()? };
+    let deadline = Instant::now() + asked.map_or(LONGEST_WRITE, |asked| asked.min(LONGEST_WRITE));
     let asked = (&info, segments.as_slice());
     let impersonated = authentication::impersonated(shared, &caller.user, asked, &mut parts.headers)?;
     outcome.impersonated.clone_from(&impersonated);
@@ -132,6 +137,7 @@ async fn route(
         warnings: Gathered::default(),
         annotations: Gathered::default(),
         notes: Notes::default(),
+        deadline,
     };
     // Of a request that lasts, nothing is read here.
     let read = if lasts { 0 } else { body.size_hint().lower() };
@@ -263,7 +269,9 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
     check_scope(context)?;
     if let Some(warning) = context.registration.deprecated {
         context.warnings.extend([warning.to_owned()]);
-        context.annotations.extend([("k8s.io/deprecated", "true".to_owned())]);
+        context
+            .annotations
+            .extend([("k8s.io/deprecated".into(), "true".to_owned())]);
         context.server.metrics.uses.deprecated(context.registration);
     }
     if !context.info.subresource.is_empty() {

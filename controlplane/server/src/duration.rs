@@ -1,5 +1,7 @@
 //! Durations as Go writes them: `1h30m`, `1.5s`.
 
+use std::time::Duration;
+
 const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -11,16 +13,16 @@ const UNITS: [(&str, u128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Whether a text is one.
+/// Reads one; a negative one is none at all.
 ///
 /// # Errors
 /// Go's words.
-pub(crate) fn check(text: &str) -> Result<(), String> {
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let invalid = || format!("time: invalid duration {text:?}");
     let negative = text.starts_with('-');
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
-        return Ok(());
+        return Ok(Duration::ZERO);
     }
     if rest.is_empty() {
         return Err(invalid());
@@ -45,7 +47,15 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     }
     // Go counts nanoseconds in 64 bits with a sign.
     let most = u128::from(i64::MAX.unsigned_abs()) + u128::from(negative);
-    if total > most { Err(invalid()) } else { Ok(()) }
+    if total > most {
+        return Err(invalid());
+    }
+    let nanoseconds = if negative {
+        0
+    } else {
+        u64::try_from(total).unwrap_or(u64::MAX)
+    };
+    Ok(Duration::from_nanos(nanoseconds))
 }
 
 fn digits(text: &str) -> (&str, &str) {
@@ -70,15 +80,17 @@ fn amount(whole: &str, fraction: &str, scale: u128) -> Option<u128> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::*;
 
     #[test]
     fn durations_are_read_as_go_reads_them() {
         for text in [
             "0", "0s", "3m", "1h30m", "1.5s", ".5s", "+2ms", "-1s", "2562047h", "1.s",
         ] {
-            assert_eq!(check(text), Ok(()), "{text}");
+            assert!(parse(text).is_ok(), "{text}");
         }
+        assert_eq!(parse("1m1.5s"), Ok(Duration::from_millis(61_500)));
+        assert_eq!(parse("-1m"), Ok(Duration::ZERO));
         for (text, error) in [
             ("invalid", "time: invalid duration \"invalid\""),
             ("10", "time: missing unit in duration \"10\""),
@@ -91,7 +103,7 @@ mod tests {
                 "time: invalid duration \"99999999999999999999999999999999999999999999h\"",
             ),
         ] {
-            assert_eq!(check(text), Err(error.to_owned()), "{text}");
+            assert_eq!(parse(text), Err(error.to_owned()), "{text}");
         }
     }
 }

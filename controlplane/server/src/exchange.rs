@@ -21,10 +21,10 @@ use crate::agents::{Answer, Stream};
 use crate::dialing;
 
 /// Headers of an answer, and their bytes. Go takes ten times as many bytes, which any pod could have the server hold.
-const HEADERS: usize = 4096;
-const HEADER_BYTES: usize = 1 << 20;
+pub(crate) const HEADERS: usize = 4096;
+pub(crate) const HEADER_BYTES: usize = 1 << 20;
 
-type Connection = BoxFuture<'static, hyper::Result<()>>;
+pub(crate) type Connection = BoxFuture<'static, hyper::Result<()>>;
 
 /// Sends a request; the answer's body streams. The head of the answer must come within `limit`; without one, it may take as
 /// long as whoever asked for it stays.
@@ -70,7 +70,7 @@ fn late(_: Elapsed) -> io::Error {
 }
 
 /// The connection's own work. How it ends shows in what is waited for over it.
-fn drive(connection: &mut Option<Connection>, context: &mut Context<'_>) {
+pub(crate) fn drive(connection: &mut Option<Connection>, context: &mut Context<'_>) {
     if let Some(running) = connection
         && running.as_mut().poll(context).is_ready()
     {

@@ -157,6 +157,15 @@ pub enum Failure {
         /// The whole message.
         message: Cow<'static, str>,
     },
+    /// Any code and reason: what an admission webhook answers to the request, or what came of calling it.
+    #[error("{}", status.message.as_deref().unwrap_or_default())]
+    Told {
+        /// The whole answer.
+        status: Box<Status>,
+    },
+    /// 504 for an answer that was not ready in time.
+    #[error("Timeout: request did not complete within requested timeout")]
+    Late,
     /// 504 for a resource version that the server has not reached.
     #[error("Timeout: Too large resource version: {requested}, current: {current}")]
     TooLargeResourceVersion {
@@ -231,12 +240,13 @@ impl Failure {
             Self::TooManyRequests { .. } | Self::Overloaded => 429,
             Self::Internal { .. } | Self::Unexpected { .. } => 500,
             Self::Unavailable { .. } => 503,
-            Self::TooLargeResourceVersion { .. } => 504,
+            Self::TooLargeResourceVersion { .. } | Self::Late => 504,
+            Self::Told { status } => status.code.and_then(|code| u16::try_from(code).ok()).unwrap_or(500),
         }
     }
 
     /// `StatusReason`
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> &str {
         match self {
             Self::BadRequest { .. } => "BadRequest",
             Self::Unauthorized => "Unauthorized",
@@ -254,7 +264,8 @@ impl Failure {
             Self::Internal { .. } => "InternalError",
             Self::Unexpected { .. } => "",
             Self::Unavailable { .. } => "ServiceUnavailable",
-            Self::TooLargeResourceVersion { .. } => "Timeout",
+            Self::TooLargeResourceVersion { .. } | Self::Late => "Timeout",
+            Self::Told { status } => status.reason.as_deref().unwrap_or_default(),
         }
     }
 
@@ -263,7 +274,14 @@ impl Failure {
         match self {
             Self::TooManyRequests { retry_after, .. } => Some(*retry_after).filter(|seconds| *seconds > 0),
             Self::TooLargeResourceVersion { .. } | Self::Overloaded => Some(1),
-            Self::BadRequest { .. }
+            Self::Told { status } => {
+                let details = status.details.as_ref();
+                details
+                    .and_then(|details| details.retry_after_seconds)
+                    .filter(|seconds| *seconds > 0)
+            }
+            Self::Late
+            | Self::BadRequest { .. }
             | Self::Unauthorized
             | Self::Forbidden { .. }
             | Self::NotFound { .. }
@@ -334,18 +352,14 @@ impl Failure {
                 retry_after_seconds: Some(1),
                 ..StatusDetails::default()
             }),
-            Self::ApplyConflict { conflicts } => {
-                let causes = conflicts.iter().map(|conflict| StatusCause {
-                    reason: Some("FieldManagerConflict".to_owned()),
-                    message: Some(format!("conflict with {}", conflict.manager)),
-                    field: Some(conflict.field.clone()),
-                });
-                Some(StatusDetails {
-                    causes: Some(causes.collect()),
-                    ..StatusDetails::default()
-                })
+            Self::ApplyConflict { conflicts } => Some(StatusDetails {
+                causes: Some(conflicts.iter().map(conflicting).collect()),
+                ..StatusDetails::default()
+            }),
+            Self::Told { status } => status.details.clone(),
+            Self::NoSuchResource | Self::MethodNotAllowed | Self::Unprocessable | Self::Late => {
+                Some(StatusDetails::default())
             }
-            Self::NoSuchResource | Self::MethodNotAllowed | Self::Unprocessable => Some(StatusDetails::default()),
             Self::BadRequest { .. }
             | Self::Unauthorized
             | Self::NoSuchPath
@@ -362,6 +376,9 @@ impl Failure {
 
     /// The answer's body.
     pub fn status(&self) -> Status {
+        if let Self::Told { status } = self {
+            return Status::clone(status);
+        }
         let remainder = if let Self::Expired { remainder, .. } = self {
             remainder.clone()
         } else {
@@ -378,6 +395,14 @@ impl Failure {
             reason: some(self.reason()),
             status: Some("Failure".to_owned()),
         }
+    }
+}
+
+fn conflicting(conflict: &Conflict) -> StatusCause {
+    StatusCause {
+        reason: Some("FieldManagerConflict".to_owned()),
+        message: Some(format!("conflict with {}", conflict.manager)),
+        field: Some(conflict.field.clone()),
     }
 }
 

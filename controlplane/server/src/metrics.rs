@@ -9,6 +9,7 @@ mod labels;
 mod process;
 mod slis;
 mod uses;
+mod webhooks;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use self::labels::{Answer, InFlight, Plugin, Request, Resource, Stored, Subject,
 use self::process::Process;
 use self::slis::Slis;
 use self::uses::Uses;
+use self::webhooks::Webhooks;
 use crate::request::RequestInfo;
 use crate::server::Shared;
 use crate::storage;
@@ -37,6 +39,7 @@ use crate::version::Version;
 
 pub(crate) use self::admission::{Half, Watch};
 pub(crate) use self::labels::Manner;
+pub(crate) use self::webhooks::Called;
 
 /// Of the page: the text format of Prometheus, as upstream serves it.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -65,6 +68,7 @@ pub(crate) struct Metrics {
     pub(crate) admission: Arc<Admission>,
     pub(crate) access: Access,
     pub(crate) uses: Uses,
+    pub(crate) webhooks: Webhooks,
     audited: Counter,
     unaudited: Family<Plugin, Counter>,
     process: Process,
@@ -127,6 +131,7 @@ impl Metrics {
             admission: Arc::new(Admission::new()),
             access: Access::default(),
             uses: Uses::default(),
+            webhooks: Webhooks::default(),
             audited: Counter::default(),
             unaudited: Family::default(),
             process: Process::new(&mut registry),
@@ -162,6 +167,7 @@ impl Metrics {
         add(registry, "authenticated_user_requests", self.access.users.clone());
         add(registry, "authorization_attempts", self.access.authorizations.clone());
         self.uses.register(registry);
+        self.webhooks.register(registry);
         registry.register_collector(Box::new(Arc::clone(&self.admission)));
     }
 
@@ -291,7 +297,12 @@ fn plain(page: &str) -> String {
         lines.push(format!("# TYPE {name}_total counter").into());
     }
     let mut page = lines.join("\n") + "\n";
-    for name in ["authenticated_user_requests", "authentication_attempts"] {
+    for name in [
+        "apiserver_admission_webhook_fail_open_count",
+        "apiserver_admission_webhook_rejection_count",
+        "authenticated_user_requests",
+        "authentication_attempts",
+    ] {
         // Counters whose names have no such end upstream.
         page = page.replace(&format!("{name}_total"), name);
     }

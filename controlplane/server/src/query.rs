@@ -1,5 +1,7 @@
 //! Query parameters: decoded pairs, and upstream's way of reading booleans and numbers out of them.
 
+use std::time::Duration;
+
 use crate::duration;
 use crate::failure::Failure;
 use crate::path::percent_decode;
@@ -58,13 +60,14 @@ impl Query {
         self.get(name).map(|_| self.flag(name))
     }
 
-    /// Whether the time that the client would wait for an answer is one. No answer takes that long.
+    /// The time that the client would wait for an answer, where it says one.
     ///
     /// # Errors
     /// 400 with Go's text when it is none.
-    pub fn check_timeout(&self) -> Result<(), Failure> {
+    pub fn timeout(&self) -> Result<Option<Duration>, Failure> {
         let wrong = |error| Failure::bad_request(format!("invalid timeout specified in the request URL - {error}"));
-        self.text("timeout").map_or(Ok(()), duration::check).map_err(wrong)
+        let timeout = self.text("timeout").map(duration::parse).transpose().map_err(wrong)?;
+        Ok(timeout.filter(|timeout| !timeout.is_zero()))
     }
 
     /// A whole number.

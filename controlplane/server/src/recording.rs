@@ -1,6 +1,7 @@
 //! From a request to its audit records: when it arrives (where somebody wants to know), when its answer begins or is
 //! complete, and when one ends that lasts: a watch, a log, a session.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -189,7 +190,7 @@ pub(crate) struct Outcome {
     pub(crate) impersonated: Option<Impersonated>,
     pub(crate) decision: Option<Decision>,
     pub(crate) warnings: Vec<String>,
-    pub(crate) annotations: Vec<(&'static str, String)>,
+    pub(crate) annotations: Vec<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
 }
 
@@ -248,13 +249,14 @@ impl Trail {
 
     fn record(self, outcome: Outcome, stage: Stage, code: u16, now: Timestamp) -> Record {
         let Outcome { info, notes, .. } = outcome;
-        let Caller { user, mut annotations } = self.caller;
-        annotations.extend(notes.annotations);
-        annotations.extend(outcome.annotations);
+        let Caller { user, annotations } = self.caller;
+        let own = annotations.into_iter().chain(notes.annotations);
+        let own = own.map(|(name, text)| (Cow::Borrowed(name), text));
+        let mut annotations: Vec<(Cow<'static, str>, String)> = own.chain(outcome.annotations).collect();
         if let Some(decision) = outcome.decision {
             let answer = if decision.is_allowed() { "allow" } else { "forbid" };
-            annotations.push(("authorization.k8s.io/decision", answer.to_owned()));
-            annotations.push(("authorization.k8s.io/reason", decision.to_string()));
+            annotations.push(("authorization.k8s.io/decision".into(), answer.to_owned()));
+            annotations.push(("authorization.k8s.io/reason".into(), decision.to_string()));
         }
         let object = info.is_resource.then(|| ObjectRef {
             resource: info.resource,

@@ -11,6 +11,7 @@ use http::Request;
 use k8s_openapi::jiff::Timestamp;
 use store::Store;
 
+use crate::admission::webhooks::Webhooks;
 use crate::agents::Agents;
 use crate::audit::Sink;
 use crate::authorization::Authorizer;
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) discovery: Discovery,
     pub(crate) documents: Documents,
     pub(crate) authorizer: Authorizer,
+    pub(crate) webhooks: Webhooks,
     pub(crate) tokens: Tokens,
     /// Of namespaces with quotas.
     pub(crate) lines: Lines,
@@ -105,6 +107,7 @@ impl Server {
         let tokens = Tokens::new(options.signing_key.clone());
         let shared = Shared {
             authorizer: Authorizer::new(store.clone()),
+            webhooks: Webhooks::new(store.clone(), options.agents.clone()),
             store,
             metrics: Metrics::new(&options.version),
             started: (options.clock)(),

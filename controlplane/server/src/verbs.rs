@@ -1,7 +1,7 @@
 //! One module for each verb and each subresource with rules of its own.
 
 pub(crate) mod access;
-mod agent;
+pub(crate) mod agent;
 pub(crate) mod amend;
 pub(crate) mod apply;
 pub(crate) mod binding;

@@ -34,6 +34,7 @@ mod storage;
 mod systems;
 mod taken;
 mod warned;
+mod webhooks;
 mod worded;
 mod workloads;
 

@@ -30,7 +30,7 @@ macro_rules! messages {
 #[test]
 fn it_reads_and_writes_the_same_objects() {
     let messages = messages! {
-        admissionregistration::v1: MutatingWebhookConfiguration;
+        admissionregistration::v1: MutatingWebhookConfiguration ValidatingWebhookConfiguration;
         apps::v1: ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet;
         authentication::v1: SelfSubjectReview TokenReview;
         authorization::v1: LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview;

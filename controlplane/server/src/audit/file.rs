@@ -156,7 +156,7 @@ impl FileSink {
             (record.request_object, record.response_object) = (None, None);
             record
                 .annotations
-                .push(("audit.skiff.io/left-out", "objects".to_owned()));
+                .push(("audit.skiff.io/left-out".into(), "objects".to_owned()));
         }
     }
 
@@ -170,6 +170,9 @@ impl FileSink {
         }
     }
 }
+
+/// Annotations with what webhooks changed (`pkg/admission/plugin/webhook/mutating/dispatcher.go`).
+const PATCHES: &str = "patch.webhook.admission.k8s.io/";
 
 impl Drop for FileSink {
     fn drop(&mut self) {
@@ -194,6 +197,8 @@ impl Sink for FileSink {
         }
         if decision.level < Level::Request {
             record.request_object = None;
+            // They quote the object.
+            record.annotations.retain(|(name, _)| !name.starts_with(PATCHES));
         }
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         self.bound(&mut record);

@@ -4,7 +4,7 @@ use axum::body::Body;
 use http::Request;
 use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::{Container, Node, NodeAddress, PodSpec};
-use store::Key;
+use store::{Key, Store};
 
 use crate::agents::{Agent, AgentError, Answer};
 use crate::context::Context;
@@ -22,7 +22,7 @@ pub(super) fn object<K: serde::de::DeserializeOwned>(context: &Context) -> Resul
 }
 
 /// What an agent says of a failure.
-pub(super) async fn words(answer: Response) -> String {
+pub(crate) async fn words(answer: Response) -> String {
     match Limited::new(answer.into_body(), WORDS).collect().await {
         Ok(collected) => String::from_utf8_lossy(&collected.to_bytes()).trim().to_owned(),
         Err(_too_long) => String::new(),
@@ -103,6 +103,11 @@ fn unknown(addresses: &[NodeAddress]) -> Failure {
 
 /// Where the node's agent listens.
 pub(super) fn find(context: &Context, node: &str) -> Result<Agent, Failure> {
+    of_node(context.store(), node)
+}
+
+/// As [`find`], outside a request.
+pub(crate) fn of_node(store: &Store, node: &str) -> Result<Agent, Failure> {
     let missing = || Failure::NotFound {
         target: crate::failure::Target {
             resource: crate::failure::GroupResource::new("", "nodes"),
@@ -110,7 +115,7 @@ pub(super) fn find(context: &Context, node: &str) -> Result<Agent, Failure> {
         },
     };
     let key = Key::new("", "nodes", "", node).map_err(|_error| missing())?;
-    let entry = context.store().get(&key).ok_or_else(missing)?;
+    let entry = store.get(&key).ok_or_else(missing)?;
     let status = serde_json::from_slice::<Node>(&entry.bytes)
         .map_err(Failure::internal)?
         .status

@@ -85,7 +85,6 @@ pub(crate) async fn amend(
     let name = amendment.name;
     let key = context.key(name)?;
     admission::on_update(context)?;
-    let _turn = quota::turn(context).await;
     let mut place = None;
     for attempt in 0..ATTEMPTS {
         if attempt == RACES {
@@ -95,7 +94,7 @@ pub(crate) async fn amend(
             target: context.target(name),
         })?;
         admission::may_touch(context, &entry)?;
-        let (mut new, managed, gone, also) = {
+        let (mut new, managed, gone, also, _turn) = {
             let old = object::stored(context.registration, &entry)?;
             let Changed {
                 object: mut new,
@@ -105,7 +104,7 @@ pub(crate) async fn amend(
             if context.info.subresource.is_empty() {
                 managers::check(context, name, sent.as_deref())?;
             }
-            let review = prepare(context, amendment, &entry, &mut *new, &*old)?;
+            let review = prepare(context, amendment, &entry, &mut new, &*old).await?;
             admission::may_become(context, &*new, &*old)?;
             let live = object::managed(&entry);
             let managed = match applied {
@@ -114,12 +113,14 @@ pub(crate) async fn amend(
                 None => managers::after_update(context, live, sent.as_deref(), &*old, &*new),
             };
             let gone = is_finished(&*new);
+            // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
+            let turn = quota::turn(context).await;
             let terms = review.end((!gone).then_some(&*new))?;
             let mut also = terms.also;
             if gone {
                 also.extend(admission::farewell(context.store(), &*new));
             }
-            (new, managed, gone, also)
+            (new, managed, gone, also, turn)
         };
         if amendment.dry_run {
             return Ok(object::unstored(&mut *new, Some(entry.revision), &managed));
@@ -152,44 +153,45 @@ pub(crate) async fn amend(
 }
 
 /// Brings a changed object into the state in which it can be stored, or says what is wrong with it.
-fn prepare<'a>(
+async fn prepare<'a>(
     context: &'a Context,
     amendment: Amendment<'_>,
-    entry: &Entry,
-    new: &mut dyn Object,
+    entry: &'a Entry,
+    boxed: &mut Box<dyn Object>,
     old: &'a dyn Object,
 ) -> Result<Review<'a>, Failure> {
     let registration = context.registration;
+    let new = &mut **boxed;
     check_name(new, amendment.name)?;
     set_namespace(context, new)?;
     check_preconditions(context, amendment, entry, new, old)?;
     admission::may_configure(context, new, Some(old))?;
     keep_metadata(new, old);
-    let mut review = Review::of_change(context, old, amendment.part);
-    let found = match amendment.part {
+    let mut review = Review::of_change(context, old, amendment.part, object::managed(entry));
+    if matches!(amendment.part, Part::Object | Part::Status | Part::Resize) {
+        registration.set_defaults(new);
+    }
+    match amendment.part {
         Part::Decided => return Ok(review),
+        Part::Object | Part::Status | Part::Resize | Part::Own => review.mutate(boxed).await?,
+        Part::EphemeralContainers => review.mutate_by_webhooks(boxed).await?,
+    }
+    let new = &mut **boxed;
+    let found = match amendment.part {
+        Part::Decided => Vec::new(),
         Part::Object => {
-            registration.set_defaults(new);
-            review.mutate(new)?;
             registration.prepare_update(new, old);
             review.allocate(new)?;
             registration.validate_update(new, old)
         }
         Part::Status => {
-            registration.set_defaults(new);
-            review.mutate(new)?;
             registration.prepare_status(new, old);
             review.allocate(new)?;
             registration.validate_status(new, old)
         }
         Part::EphemeralContainers => of_pods(new, old, api::pod::ephemeral::update)?,
-        Part::Resize => {
-            registration.set_defaults(new);
-            review.mutate(new)?;
-            of_pods(new, old, api::pod::resize::update)?
-        }
+        Part::Resize => of_pods(new, old, api::pod::resize::update)?,
         Part::Own => {
-            review.mutate(new)?;
             registration.prepare_own(new, old);
             review.allocate(new)?;
             registration.validate_own(new, old)
@@ -199,7 +201,7 @@ fn prepare<'a>(
         if amendment.part == Part::Object {
             review.warnings.extend(registration.warnings(new, Some(old)));
         }
-        review.validate(new)?;
+        review.validate(new).await?;
         return Ok(review);
     }
     Err(Failure::invalid(

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Binding, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::admission::topology;
+use crate::admission::{topology, webhooks};
 use crate::body;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
@@ -54,6 +54,7 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
         None => own,
     };
     check_namespace(context, binding.metadata.namespace.as_deref())?;
+    binding = webhooks::admit_part(context, kind, binding).await?;
     check(&binding, &name)?;
     if binding.target.kind.as_deref() == Some("Node") {
         let node = binding.target.name.as_deref().unwrap_or_default();

@@ -8,7 +8,10 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
+use serde_json::Map;
+
 use super::agent;
+use crate::admission::webhooks::{self, Asked};
 use crate::agents::Answer;
 use crate::authorization::Attributes;
 use crate::context::Context;
@@ -31,6 +34,7 @@ pub(crate) async fn connect(context: &mut Context, what: Wanted) -> Result<Respo
         return Err(Failure::bad_request("dryRun is not supported"));
     }
     may_create(context)?;
+    admit(context, what).await?;
     let pod: Pod = agent::object(context)?;
     let spec = pod.spec.unwrap_or_default();
     let path = path(context, what, &spec)?;
@@ -51,6 +55,46 @@ pub(crate) async fn connect(context: &mut Context, what: Wanted) -> Result<Respo
         Answer::Switched(head, back) => tunnel::open(context.wire.upgrade.take(), tunnel::headers(&head.headers), back),
         Answer::Whole(answer) => Ok(refusal(answer).await),
     }
+}
+
+/// Asks webhooks about the connection, whose options stand where an object would.
+async fn admit(context: &Context, what: Wanted) -> Result<(), Failure> {
+    if webhooks::are_idle(context) {
+        return Ok(());
+    }
+    let kind = match what {
+        Wanted::Exec => "PodExecOptions",
+        Wanted::Attach => "PodAttachOptions",
+        Wanted::PortForward => "PodPortForwardOptions",
+    };
+    let mut options = Map::new();
+    options.insert("kind".to_owned(), kind.into());
+    options.insert("apiVersion".to_owned(), "v1".into());
+    if what == Wanted::PortForward {
+        let ports: Vec<i64> = context
+            .query
+            .all("ports")
+            .filter_map(|port| port.parse().ok())
+            .collect();
+        if !ports.is_empty() {
+            options.insert("ports".to_owned(), ports.into());
+        }
+    } else {
+        for flag in ["stdin", "stdout", "stderr", "tty"] {
+            if context.query.flag(flag) {
+                options.insert(flag.to_owned(), true.into());
+            }
+        }
+        if let Some(container) = context.query.text("container") {
+            options.insert("container".to_owned(), container.into());
+        }
+        let command: Vec<&str> = context.query.all("command").collect();
+        if what == Wanted::Exec {
+            options.insert("command".to_owned(), command.into());
+        }
+    }
+    let asked = Asked::to_connect(context, kind, options.into());
+    Box::pin(webhooks::admit(&asked)).await
 }
 
 /// A WebSocket is opened by GET, which must not allow more than the POST of a SPDY client.

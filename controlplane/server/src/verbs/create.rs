@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use store::{CommitError, Entry, Write};
 use uuid::Uuid;
 
-use crate::admission::{self, Review, Terms, quota};
+use crate::admission::{self, Review, quota};
 use crate::body;
 use crate::context::{Context, Identity};
 use crate::failure::Failure;
@@ -18,6 +18,7 @@ use crate::options::WriteOptions;
 use crate::owners;
 use crate::respond::Response;
 use crate::shape;
+use crate::verbs::amend::check_name;
 
 /// How often another name is drawn when a generated one is taken.
 const NAME_ATTEMPTS: usize = 8;
@@ -69,11 +70,13 @@ pub(crate) async fn store_new(
 
 async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_run: bool) -> Result<Stored, Failure> {
     let mut names = if draws_name(&*sent) { NAME_ATTEMPTS } else { 1 };
-    let _turn = quota::turn(context).await;
     for _ in 0..ATTEMPTS {
         // What the chain hands out in vain is not asked for by the client.
         let mut object = sent.clone_box();
-        let terms = admit(context, &mut *object)?;
+        let review = admit(context, &mut object, &managed).await?;
+        // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
+        let _turn = quota::turn(context).await;
+        let terms = review.end(Some(&*object))?;
         let name = object.metadata().name.clone().unwrap_or_default();
         let key = context.key(&name)?;
         let outcome = if dry_run {
@@ -106,10 +109,12 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
 /// (`staging/src/k8s.io/apiserver/pkg/endpoints/handlers/create.go`,
 /// `registry/generic/registry/store.go`), the mutating steps see what the client sent with its
 /// defaults; all that the server derives is derived from their result.
-fn admit(context: &Context, object: &mut dyn Object) -> Result<Terms, Failure> {
+async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a str) -> Result<Review<'a>, Failure> {
     let registration = context.registration;
-    let mut review = Review::of_new(context);
-    review.mutate(object)?;
+    let mut review = Review::of_new(context, managed);
+    review.mutate(new).await?;
+    let object = &mut **new;
+    check_mutated(context, object)?;
     identify(context, object);
     registration.prepare_create(object);
     review.allocate(object)?;
@@ -119,8 +124,21 @@ fn admit(context: &Context, object: &mut dyn Object) -> Result<Terms, Failure> {
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));
     }
     review.warnings.extend(registration.warnings(object, None));
-    review.validate(object)?;
-    review.end(Some(object))
+    review.validate(object).await?;
+    Ok(review)
+}
+
+/// A webhook may not move the object; what it says of an end counts as little as what the client says.
+fn check_mutated(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
+    set_namespace(context, object)?;
+    let metadata = object.metadata_mut();
+    metadata.deletion_timestamp = None;
+    metadata.deletion_grace_period_seconds = None;
+    if context.info.named {
+        check_name(object, &context.info.name)
+    } else {
+        Ok(())
+    }
 }
 
 /// 409 for what exists, with upstream's words where it is about to go.

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, StatusDetails, 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use store::{CommitError, Entry, Write};
 
+use crate::admission::webhooks::{self, Asked};
 use crate::admission::{self, quota};
 use crate::body;
 use crate::context::Context;
@@ -112,7 +113,6 @@ pub(crate) async fn remove_with(
     let registration = context.registration;
     let key = context.key(name)?;
     admission::may_delete(context, name)?;
-    let _turn = quota::turn(context).await;
     let kind = GroupResource::new(registration.group, registration.kind);
     for _ in 0..ATTEMPTS {
         let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
@@ -122,6 +122,13 @@ pub(crate) async fn remove_with(
         let mut object = object::stored(registration, &entry)?;
         let uid = object.metadata().uid.clone();
         deletion.check(&kind, name, uid.as_deref().unwrap_or_default(), entry.revision)?;
+        // An eviction has asked about itself.
+        if context.info.verb != "create" && !webhooks::are_idle(context) {
+            let asked = Asked::to_delete(context, &*object, object::managed(&entry), deletion);
+            Box::pin(webhooks::admit(&asked)).await?;
+        }
+        // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
+        let _turn = quota::turn(context).await;
         let mut also = farewell(&entry, &mut *object)?;
         let step = decide(context, &mut *object, deletion);
         if step == Step::Remove {

@@ -12,6 +12,7 @@ use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value};
 
+use crate::admission::webhooks;
 use crate::body;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -44,6 +45,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         ));
     }
     check_namespace(context, eviction.metadata.namespace.as_deref())?;
+    let eviction = webhooks::admit_part(context, &EVICTION, eviction).await?;
     let mut deletion = match &eviction.delete_options {
         Some(options) => {
             let json = serde_json::to_vec(options).map_err(Failure::internal)?;

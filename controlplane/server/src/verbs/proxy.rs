@@ -3,6 +3,7 @@
 //! Pods are reached through the agent of their node, which knows their addresses, and so are the node's own ports; nobody's
 //! word about an address opens a connection to anything else.
 
+pub(crate) mod endpoints;
 mod forward;
 mod links;
 mod target;
@@ -12,7 +13,10 @@ use http::header::LOCATION;
 use http::{HeaderValue, Request, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 
+use serde_json::json;
+
 use super::agent;
+use crate::admission::webhooks::{self, Asked};
 use crate::agents::{AgentError, Answer, Stream};
 use crate::context::Context;
 use crate::dialing;
@@ -25,6 +29,7 @@ use target::{Behind, Target};
 
 /// Hands a request on and the answer back.
 pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    admit(context).await?;
     let target = Target::read(context)?;
     let (prefix, path) = forward::split(context);
     if path.is_empty() && matches!(context.wire.method.as_str(), "GET" | "HEAD") && !tunnel::is_wanted(&context.headers)
@@ -56,6 +61,21 @@ pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response,
         }
         Answer::Whole(answer) => Ok(forward::answer(answer, &place).await),
     }
+}
+
+/// Asks webhooks about the connection, whose options stand where an object would.
+async fn admit(context: &Context) -> Result<(), Failure> {
+    if webhooks::are_idle(context) {
+        return Ok(());
+    }
+    let kind = format!("{}ProxyOptions", context.registration.kind);
+    let mut options = json!({"kind": kind, "apiVersion": "v1"});
+    let path = context.info.rest.join("/");
+    if let (Some(members), false) = (options.as_object_mut(), path.is_empty()) {
+        members.insert("path".to_owned(), path.into());
+    }
+    let asked = Asked::to_connect(context, &kind, options);
+    Box::pin(webhooks::admit(&asked)).await
 }
 
 /// A page's own links are relative to a directory.

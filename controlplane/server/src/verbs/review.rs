@@ -7,6 +7,7 @@ use k8s_openapi::api::authentication::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::admission::webhooks;
 use crate::authentication;
 use crate::body;
 use crate::context::Context;
@@ -33,6 +34,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     context.warnings.extend(read.warnings);
     context.notes.request = Some(read.json);
     read.object.metadata_mut().managed_fields = None;
+    read.object = webhooks::admit_unstored(context, context.registration, read.object).await?;
     let mut used = None;
     let asked = read.object.as_any_mut();
     if let Some(review) = asked.downcast_mut::<TokenReview>() {
@@ -46,7 +48,8 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         return Err(Failure::MethodNotAllowed);
     }
     if let Some(used) = used {
-        context.annotations.extend([used.annotation()]);
+        let (name, text) = used.annotation();
+        context.annotations.extend([(name.into(), text)]);
         context.warnings.extend(used.warning());
         uses::note(&context.server, &used).await;
     }

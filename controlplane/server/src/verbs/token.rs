@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use store::Key;
 use uuid::Uuid;
 
-use crate::admission;
+use crate::admission::{self, webhooks};
 use crate::authentication;
 use crate::body;
 use crate::context::Context;
@@ -52,6 +52,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let request: TokenRequest = object::read_part(context, &TOKEN_REQUEST, decoded, options.field_validation)?;
     check_namespace(context, request.metadata.namespace.as_deref())?;
     check_name(context, &request.metadata)?;
+    let request = webhooks::admit_part(context, &TOKEN_REQUEST, request).await?;
     let mut request = Parsed {
         metadata: request.metadata,
         spec: request.spec.unwrap_or_default(),

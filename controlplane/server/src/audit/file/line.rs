@@ -182,7 +182,7 @@ pub(super) fn write(record: &Record, decision: Decision, line: &mut Vec<u8>) {
         annotations: record
             .annotations
             .iter()
-            .map(|(name, value)| (*name, value.as_str()))
+            .map(|(name, value)| (name.as_ref(), value.as_str()))
             .collect(),
     };
     let begin = line.len();

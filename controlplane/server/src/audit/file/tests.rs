@@ -184,7 +184,7 @@ fn what_waits_is_bounded_in_bytes() {
     assert!(small.request_object.is_none() && small.response_object.is_none());
     assert_eq!(
         small.annotations.last(),
-        Some(&("audit.skiff.io/left-out", "objects".to_owned()))
+        Some(&("audit.skiff.io/left-out".into(), "objects".to_owned()))
     );
     assert_eq!(sink.state.waiting.load(Ordering::Relaxed), QUEUE_BYTES - 50);
     sink.state.waiting.store(0, Ordering::Relaxed);
@@ -239,4 +239,19 @@ async fn a_disk_that_stands_still_keeps_a_write_for_a_while_and_no_thread() {
     sink.close();
     assert_eq!(reader.join().unwrap(), taken, "what had a place was written");
     assert_eq!(sink.state.lost.load(Ordering::Relaxed), 0, "what had none was told of");
+}
+
+#[test]
+fn what_a_webhook_changed_is_written_where_the_object_is() {
+    let patch = ("patch.webhook.admission.k8s.io/round_0_index_0".into(), "[]".to_owned());
+    for (resource, written) in [("pods", true), ("secrets", false)] {
+        let directory = tempfile::tempdir().unwrap();
+        let sink = FileSink::open(directory.path(), Limits::default(), None).unwrap();
+        let mut record = record("create", resource, "{}");
+        record.annotations.push(patch.clone());
+        sink.record(record);
+        sink.close();
+        let text = std::fs::read_to_string(directory.path().join("audit.log")).unwrap();
+        assert_eq!(text.contains("patch.webhook"), written, "{text}");
+    }
 }

@@ -1,13 +1,12 @@
 //! Whom a proxied request is for.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use rand::seq::IndexedRandom;
 use serde::de::DeserializeOwned;
 
+use super::endpoints::ready;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target as Named};
 use crate::storage;
@@ -171,7 +170,8 @@ fn endpoint(context: &Context, id: &str, name: &str, port: &str) -> Result<Behin
         })?;
         port_name = known.unwrap_or_default();
     }
-    let found = candidates(context, namespace, name, &port_name)?;
+    let found = ready(context.store(), namespace, name, &port_name)?.into_iter();
+    let found: Vec<(String, u16)> = found.filter_map(|own| Some((own.pod?, own.port))).collect();
     let chosen = found.choose(&mut rand::rng()).cloned();
     let (pod, port) = chosen.ok_or_else(|| Failure::Unavailable {
         message: format!("no endpoints available for service {id:?}").into(),
@@ -181,45 +181,6 @@ fn endpoint(context: &Context, id: &str, name: &str, port: &str) -> Result<Behin
         name: pod,
         port,
     })
-}
-
-/// Pods and ports that are ready to serve.
-fn candidates(context: &Context, namespace: &str, service: &str, port: &str) -> Result<Vec<(String, u16)>, Failure> {
-    const SERVICE: &str = "kubernetes.io/service-name";
-    let Some(row) = api::find("discovery.k8s.io", "v1", "endpointslices") else {
-        return Ok(Vec::new());
-    };
-    let mut found = Vec::new();
-    for entry in context.store().present(&storage::prefix(row, namespace)) {
-        let slice: EndpointSlice = serde_json::from_slice(&entry.bytes).map_err(Failure::internal)?;
-        let labels: &BTreeMap<String, String> = slice.metadata.labels.as_ref().unwrap_or(const { &BTreeMap::new() });
-        if labels.get(SERVICE).is_none_or(|name| name != service) {
-            continue;
-        }
-        let named = |own: &&EndpointPort| own.name.as_deref().unwrap_or_default() == port;
-        let Some(number) = slice.ports.iter().flatten().find(named).and_then(|own| own.port) else {
-            continue;
-        };
-        let Ok(number) = u16::try_from(number) else { continue };
-        found.extend(
-            slice
-                .endpoints
-                .iter()
-                .flatten()
-                .filter_map(ready_pod)
-                .map(|pod| (pod, number)),
-        );
-    }
-    Ok(found)
-}
-
-fn ready_pod(endpoint: &Endpoint) -> Option<String> {
-    let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready);
-    let pod = endpoint
-        .target_ref
-        .as_ref()
-        .filter(|target| target.kind.as_deref() == Some("Pod"))?;
-    pod.name.clone().filter(|_| ready != Some(false))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 pub mod rights;
 pub mod served;
+pub mod webhook;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

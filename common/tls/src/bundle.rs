@@ -1,0 +1,122 @@
+//! Trust in what is in a bundle of certificates, and in nothing else, as of Go's clients with `RootCAs`.
+//!
+//! A bundle may hold the server's own certificate, signed by itself. Go takes such a one for what it is (`Certificate.Verify`
+//! in `crypto/x509/verify.go`); rustls takes a certificate authority for nothing else, and openssl makes each of those one.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use thiserror::Error;
+use x509_parser::parse_x509_certificate;
+
+/// A bundle with which no server can be checked.
+#[derive(Debug, Error)]
+pub enum BundleError {
+    /// It holds no certificate: Go's words.
+    #[error("unable to load root certificates: unable to parse bytes as PEM block")]
+    Empty,
+    /// What it holds is refused by the library.
+    #[error("unable to load root certificates")]
+    Unusable(#[source] Error),
+}
+
+/// Verifier that knows the certificates of a bundle.
+#[derive(Debug)]
+pub struct Bundle {
+    authorities: Arc<WebPkiServerVerifier>,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Bundle {
+    /// Client configuration that trusts the certificates in these PEM blocks.
+    pub fn client(pem: &[u8]) -> Result<ClientConfig, BundleError> {
+        let provider = Arc::new(super::provider());
+        let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).flatten().collect();
+        let mut roots = RootCertStore::empty();
+        let (taken, _) = roots.add_parsable_certificates(certificates.iter().cloned());
+        if taken == 0 {
+            return Err(BundleError::Empty);
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
+        let authorities = verifier.map_err(|error| BundleError::Unusable(Error::General(error.to_string())))?;
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.map_err(BundleError::Unusable)?.dangerous();
+        let builder = builder.with_custom_certificate_verifier(Arc::new(Self {
+            authorities,
+            certificates,
+        }));
+        Ok(builder.with_no_client_auth())
+    }
+}
+
+/// Checks all of a certificate that was given, but not who signed it.
+///
+/// # Errors
+/// For another name, another time, or another purpose.
+pub fn vouch(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
+    verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+    let (_, parsed) =
+        parse_x509_certificate(certificate).map_err(|_unread| Error::from(CertificateError::BadEncoding))?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now < parsed.validity().not_before.timestamp() {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if now > parsed.validity().not_after.timestamp() {
+        return Err(CertificateError::Expired.into());
+    }
+    let purposes = parsed.extended_key_usage();
+    let purposes = purposes.map_err(|_unread| Error::from(CertificateError::BadEncoding))?;
+    match purposes {
+        Some(purposes) if !purposes.value.server_auth && !purposes.value.any => {
+            Err(CertificateError::InvalidPurpose.into())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+impl ServerCertVerifier for Bundle {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let judged = self
+            .authorities
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        if judged.is_ok() || !self.certificates.iter().any(|given| given == end_entity) {
+            return judged;
+        }
+        vouch(end_entity, server_name, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.authorities.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.authorities.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.supported_verify_schemes()
+    }
+}

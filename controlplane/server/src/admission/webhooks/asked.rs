@@ -1,0 +1,280 @@
+//! A request as webhooks see it (`pkg/admission/attributes.go`).
+
+use api::kinds::subresources::SCALE;
+use api::managed::splice;
+use api::{Object, Registration};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::object;
+use crate::options::{Deletion, FieldValidation, Propagation};
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Operation {
+    Create,
+    Update,
+    Delete,
+    Connect,
+}
+
+impl Operation {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct GroupVersionKind {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) kind: String,
+}
+
+impl GroupVersionKind {
+    pub(super) fn of(row: &Registration) -> Self {
+        Self {
+            group: row.group.to_owned(),
+            version: row.version.to_owned(),
+            kind: row.kind.to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct GroupVersionResource {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) resource: String,
+}
+
+/// One request.
+pub(crate) struct Asked<'a> {
+    pub(super) context: &'a Context,
+    pub(super) operation: Operation,
+    pub(super) kind: GroupVersionKind,
+    pub(super) resource: GroupVersionResource,
+    pub(super) name: String,
+    /// A Namespace lies in itself.
+    pub(super) namespace: String,
+    pub(super) dry_run: bool,
+    /// The options of the operation.
+    pub(super) options: Value,
+    pub(super) old: Option<&'a dyn Object>,
+    /// The options of what is connected to: they stand where an object would.
+    pub(super) connection: Option<Value>,
+    /// Kind of the object; nothing for a connection.
+    row: Option<&'a Registration>,
+    /// Text of the object's managed fields.
+    managed: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    fn new(context: &'a Context, operation: Operation, row: &'a Registration, name: &str) -> Self {
+        let info = &context.info;
+        let name = if info.name.is_empty() { name } else { info.name.as_str() };
+        let is_namespace = info.group.is_empty() && info.resource == "namespaces";
+        let namespace = if is_namespace { name } else { info.namespace.as_str() };
+        Self {
+            context,
+            operation,
+            kind: GroupVersionKind::of(row),
+            resource: GroupVersionResource {
+                group: info.group.clone(),
+                version: info.version.clone(),
+                resource: info.resource.clone(),
+            },
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            dry_run: false,
+            options: Value::Null,
+            old: None,
+            connection: None,
+            row: Some(row),
+            managed: "",
+        }
+    }
+
+    /// The request to create an object of a row, or to change one.
+    pub(crate) fn to_write(
+        context: &'a Context,
+        row: &'a Registration,
+        object: &dyn Object,
+        old: Option<&'a dyn Object>,
+        managed: &'a str,
+    ) -> Self {
+        let operation = if old.is_some() {
+            Operation::Update
+        } else {
+            Operation::Create
+        };
+        let row = if context.info.subresource == "scale" {
+            &SCALE
+        } else {
+            row
+        };
+        let name = object.metadata().name.as_deref().unwrap_or_default();
+        Self {
+            dry_run: context.query.text("dryRun").is_some(),
+            options: write_options(context, operation),
+            old,
+            managed,
+            ..Self::new(context, operation, row, name)
+        }
+    }
+
+    /// The request to delete an object.
+    pub(crate) fn to_delete(context: &'a Context, old: &'a dyn Object, managed: &'a str, deletion: &Deletion) -> Self {
+        Self {
+            dry_run: deletion.dry_run,
+            options: delete_options(deletion),
+            old: Some(old),
+            managed,
+            ..Self::new(context, Operation::Delete, context.registration, "")
+        }
+    }
+
+    /// The request to connect to something.
+    pub(crate) fn to_connect(context: &'a Context, kind: &str, options: Value) -> Self {
+        Self {
+            kind: GroupVersionKind {
+                group: String::new(),
+                version: "v1".to_owned(),
+                kind: kind.to_owned(),
+            },
+            connection: Some(options),
+            row: None,
+            ..Self::new(context, Operation::Connect, context.registration, "")
+        }
+    }
+
+    fn is_of_scale(&self) -> bool {
+        self.row.is_some_and(|row| std::ptr::eq(row, &raw const SCALE))
+    }
+
+    /// Whether the object has labels of its own in the form in which it is sent.
+    pub(super) fn has_labels(&self) -> bool {
+        !self.is_of_scale()
+    }
+
+    /// JSON of the object, or of the old one, as a webhook gets it: in the request's own form, or in another of the same kind.
+    pub(super) fn shown(&self, object: &dyn Object, form: Option<&Registration>) -> Result<Vec<u8>, Failure> {
+        if self.is_of_scale() {
+            let scale = self.context.registration.scale(object).ok_or(Failure::NoSuchResource)?;
+            return Ok(scale.to_json());
+        }
+        let mut object = match (form, self.row) {
+            (Some(form), Some(row)) => form
+                .decode_stored(&row.encode_stored(object))
+                .map_err(Failure::internal)?,
+            (_, _) => object.clone_box(),
+        };
+        let metadata = object.metadata_mut();
+        if let Some(old) = self.old {
+            metadata.resource_version.clone_from(&old.metadata().resource_version);
+        }
+        metadata.managed_fields = None;
+        Ok(splice::join(object.to_json(), self.managed))
+    }
+
+    /// Takes over what a patch made of the object; whether it changed anything.
+    pub(super) fn take(
+        &self,
+        patched: &Value,
+        form: Option<&Registration>,
+        object: &mut Box<dyn Object>,
+    ) -> Result<bool, Failure> {
+        let row = self.row.ok_or(Failure::NoSuchResource)?;
+        let text = patched.to_string();
+        let read = object::decode_bare(form.unwrap_or(row), text.as_bytes(), FieldValidation::Ignore);
+        let (mut new, _unknown) = read.map_err(Failure::internal)?;
+        if self.is_of_scale() {
+            let row = self.context.registration;
+            let before = row.scale(&**object).and_then(|scale| scale.spec?.replicas).unwrap_or(0);
+            let scale: k8s_openapi::api::autoscaling::v1::Scale = object::part(&*new)?;
+            let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);
+            row.set_scale(&mut **object, replicas);
+            return Ok(replicas != before);
+        }
+        if let Some(form) = form {
+            new = row
+                .decode_stored(&form.encode_stored(&*new))
+                .map_err(Failure::internal)?;
+        }
+        let metadata = new.metadata_mut();
+        metadata.managed_fields = None;
+        metadata
+            .resource_version
+            .clone_from(&object.metadata().resource_version);
+        row.set_defaults(&mut *new);
+        let changed = !row.same(&*new, &**object);
+        *object = new;
+        Ok(changed)
+    }
+}
+
+/// Options of a write as they were sent. A patch has those of what it comes to.
+fn write_options(context: &Context, operation: Operation) -> Value {
+    let kind = if operation == Operation::Create {
+        "CreateOptions"
+    } else {
+        "UpdateOptions"
+    };
+    let mut options = typed(kind);
+    if context.query.text("dryRun").is_some() {
+        options.insert("dryRun".to_owned(), json!(["All"]));
+    }
+    for name in ["fieldManager", "fieldValidation"] {
+        if let Some(value) = context.query.text(name) {
+            options.insert(name.to_owned(), value.into());
+        }
+    }
+    options.into()
+}
+
+fn delete_options(deletion: &Deletion) -> Value {
+    let mut options = typed("DeleteOptions");
+    if deletion.dry_run {
+        options.insert("dryRun".to_owned(), json!(["All"]));
+    }
+    let policy = deletion.propagation.map(|policy| match policy {
+        Propagation::Orphan => "Orphan",
+        Propagation::Background => "Background",
+        Propagation::Foreground => "Foreground",
+    });
+    let preconditions = [("uid", &deletion.uid), ("resourceVersion", &deletion.resource_version)];
+    let preconditions = preconditions.into_iter();
+    let preconditions: Map<String, Value> = preconditions
+        .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?.into())))
+        .collect();
+    let members = [
+        ("gracePeriodSeconds", deletion.grace.map(Value::from)),
+        ("orphanDependents", deletion.orphan_dependents.map(Value::from)),
+        ("propagationPolicy", policy.map(Value::from)),
+        (
+            "preconditions",
+            Some(preconditions).filter(|own| !own.is_empty()).map(Value::from),
+        ),
+    ];
+    options.extend(
+        members
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?))),
+    );
+    options.into()
+}
+
+fn typed(kind: &str) -> Map<String, Value> {
+    let members = [("kind", kind), ("apiVersion", "meta.k8s.io/v1")];
+    members
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect()
+}

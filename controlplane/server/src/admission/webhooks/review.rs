@@ -1,0 +1,304 @@
+//! `AdmissionReview`: the question as a webhook gets it, and its answer (`pkg/admission/plugin/webhook/request`).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authentication::v1::UserInfo;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+use super::asked::{Asked, GroupVersionKind, GroupVersionResource};
+use super::client::Answer;
+use super::matching::Invocation;
+use crate::body::syntax;
+use crate::failure::Failure;
+use crate::respond::encode;
+use crate::verbs::review::user_info;
+
+/// Bytes of an answer that is no object which are told (`maxUnstructuredResponseTextBytes` of client-go).
+const TOLD: usize = 2048;
+
+/// A version of reviews.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Version {
+    V1,
+    V1Beta1,
+}
+
+impl Version {
+    /// The first version that a webhook takes and that is known.
+    pub(super) fn of(versions: &[String]) -> Option<Self> {
+        versions.iter().find_map(|version| match version.as_str() {
+            "v1" => Some(Self::V1),
+            "v1beta1" => Some(Self::V1Beta1),
+            _ => None,
+        })
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "admission.k8s.io/v1",
+            Self::V1Beta1 => "admission.k8s.io/v1beta1",
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Question<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    request: About<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct About<'a> {
+    uid: &'a str,
+    kind: &'a GroupVersionKind,
+    resource: &'a GroupVersionResource,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    sub_resource: &'a str,
+    request_kind: &'a GroupVersionKind,
+    request_resource: &'a GroupVersionResource,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    request_sub_resource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'a str,
+    operation: &'static str,
+    user_info: UserInfo,
+    object: Option<&'a RawValue>,
+    old_object: Option<&'a RawValue>,
+    dry_run: bool,
+    options: &'a Value,
+}
+
+/// The question of a request.
+///
+/// # Errors
+/// 500 for an object that is no JSON.
+pub(super) fn question(
+    asked: &Asked<'_>,
+    invocation: &Invocation<'_>,
+    version: Version,
+    uid: &str,
+    (object, old): (Option<&[u8]>, Option<&[u8]>),
+) -> Result<Bytes, Failure> {
+    let raw = |json: Option<&'_ [u8]>| -> Result<Option<Box<RawValue>>, Failure> {
+        json.map(serde_json::from_slice).transpose().map_err(Failure::internal)
+    };
+    let (object, old) = (raw(object)?, raw(old)?);
+    let subresource = asked.context.info.subresource.as_str();
+    Ok(encode(&Question {
+        kind: "AdmissionReview",
+        api_version: version.name(),
+        request: About {
+            uid,
+            kind: &invocation.kind,
+            resource: &invocation.resource,
+            sub_resource: subresource,
+            request_kind: &asked.kind,
+            request_resource: &asked.resource,
+            request_sub_resource: subresource,
+            name: &asked.name,
+            namespace: &asked.namespace,
+            operation: asked.operation.name(),
+            user_info: user_info(&asked.context.user),
+            object: object.as_deref(),
+            old_object: old.as_deref(),
+            dry_run: asked.dry_run,
+            options: &asked.options,
+        },
+    }))
+}
+
+/// What a webhook says of a request.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) allowed: bool,
+    pub(super) patch: Vec<u8>,
+    /// Empty where there is no patch.
+    pub(super) patch_type: String,
+    pub(super) status: Option<Status>,
+    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) warnings: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Reviewed {
+    api_version: Option<String>,
+    kind: Option<String>,
+    response: Option<Response>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Response {
+    uid: Option<String>,
+    allowed: Option<bool>,
+    status: Option<Value>,
+    patch: Option<ByteString>,
+    patch_type: Option<String>,
+    audit_annotations: Option<BTreeMap<String, String>>,
+    warnings: Option<Vec<String>>,
+}
+
+/// Why an answer counts for nothing.
+#[derive(Debug, Error)]
+pub(super) enum AnswerError {
+    /// It is no review; with the code by which metrics tell it apart.
+    #[error("failed to call webhook: {because}")]
+    NoReview { because: String, code: u16 },
+    /// It is one, but not of this question.
+    #[error("received invalid webhook response: {because}")]
+    Invalid { because: String },
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// In upstream's words.
+pub(super) fn verdict(version: Version, uid: &str, mutates: bool, answer: &Answer) -> Result<Verdict, AnswerError> {
+    let no_review = |because: String| AnswerError::NoReview { because, code: 503 };
+    let code = answer.status.as_u16();
+    if !(200..=206).contains(&code) {
+        let because = failed(answer);
+        return Err(AnswerError::NoReview { because, code });
+    }
+    if answer.body.is_empty() {
+        let kind = text(answer, "content-type");
+        let because = format!("0-length response with status code: {code} and content type: {kind}");
+        return Err(no_review(because));
+    }
+    let reviewed: Reviewed = serde_json::from_slice(&answer.body).map_err(|error| {
+        let words = syntax::words(&answer.body, &error);
+        no_review(format!("couldn't get version/kind; json parse error: {words}"))
+    })?;
+    let invalid = |because: String| AnswerError::Invalid { because };
+    let (given_version, given_kind) = (
+        reviewed.api_version.unwrap_or_default(),
+        reviewed.kind.unwrap_or_default(),
+    );
+    let response = reviewed.response;
+    let response = response.ok_or_else(|| invalid("webhook response was absent".to_owned()))?;
+    let (patch, mut patch_type) = (response.patch.unwrap_or_default().0, response.patch_type);
+    if version == Version::V1 {
+        let given = response.uid.as_deref().unwrap_or_default();
+        if given != uid {
+            return Err(invalid(format!("expected response.uid={uid:?}, got {given:?}")));
+        }
+        if given_version != version.name() || given_kind != "AdmissionReview" {
+            let shown = if given_version.contains('/') {
+                given_version
+            } else {
+                format!("/{given_version}")
+            };
+            let wanted = version.name();
+            return Err(invalid(format!(
+                "expected webhook response of {wanted}, Kind=AdmissionReview, got {shown}, Kind={given_kind}"
+            )));
+        }
+        check_patch(mutates, &patch, patch_type.as_deref()).map_err(|because| invalid(because.to_owned()))?;
+    } else {
+        // The older version did not say what kind of patch it is.
+        patch_type = (!patch.is_empty()).then(|| "JSONPatch".to_owned());
+    }
+    Ok(Verdict {
+        allowed: response.allowed.unwrap_or(false),
+        patch: if mutates { patch } else { Vec::new() },
+        patch_type: patch_type.unwrap_or_default(),
+        status: response.status.and_then(status),
+        annotations: response.audit_annotations.unwrap_or_default(),
+        warnings: response.warnings.unwrap_or_default(),
+    })
+}
+
+fn check_patch(mutates: bool, patch: &[u8], patch_type: Option<&str>) -> Result<(), &'static str> {
+    match (mutates, patch.is_empty(), patch_type) {
+        (true, false, None) => Err("webhook returned response.patch but not response.patchType"),
+        (true, true, Some(_)) => Err("webhook returned response.patchType but not response.patch"),
+        (true, false, Some("")) => Err("webhook returned invalid response.patchType of \"\""),
+        (false, false, _) => Err("validating webhook may not return response.patch"),
+        (false, true, Some(_)) => Err("validating webhook may not return response.patchType"),
+        (_, _, _) => Ok(()),
+    }
+}
+
+/// A status, whatever it says of its own kind.
+fn status(mut json: Value) -> Option<Status> {
+    let members = json.as_object_mut()?;
+    members.remove("apiVersion");
+    members.remove("kind");
+    serde_json::from_value(json).ok()
+}
+
+fn text<'a>(answer: &'a Answer, header: &str) -> &'a str {
+    let header = answer.headers.get(header).and_then(|value| value.to_str().ok());
+    header.unwrap_or_default()
+}
+
+/// What client-go says of an answer that is no success: the message of a `Status`, or one by the code
+/// (`NewGenericServerResponse` in apimachinery's `pkg/api/errors/errors.go`).
+fn failed(answer: &Answer) -> String {
+    let own = serde_json::from_slice(&answer.body).ok().and_then(status);
+    if let Some(message) = own
+        .filter(|own| own.status.as_deref() == Some("Failure"))
+        .and_then(|own| own.message)
+    {
+        return message;
+    }
+    let kind = text(answer, "content-type");
+    let said = if kind.is_empty() || kind.starts_with("text/") {
+        let told = answer.body.get(..TOLD).unwrap_or(&answer.body);
+        String::from_utf8_lossy(told).trim().to_owned()
+    } else {
+        "unknown".to_owned()
+    };
+    let words = match answer.status.as_u16() {
+        400 => "the server rejected our request for an unknown reason",
+        401 => "the server has asked for the client to provide credentials",
+        403 | 406 | 415 => return said,
+        404 => "the server could not find the requested resource",
+        405 => "the server does not allow this method on the requested resource",
+        409 => "the server reported a conflict",
+        422 => "the server rejected our request due to an error in our request",
+        429 => "the server has received too many requests and has asked us to try again later",
+        503 => "the server is currently unable to handle the request",
+        504 => {
+            "the server was unable to return a response in the time allotted, but may still be processing the request"
+        }
+        500.. => return format!("an error on the server ({said:?}) has prevented the request from succeeding"),
+        code => {
+            return format!("the server responded with the status code {code} but did not return more information");
+        }
+    };
+    words.to_owned()
+}
+
+/// The refusal of a webhook as the client gets it (`pkg/admission/plugin/webhook/errors/statuserror.go`).
+pub(super) fn refusal(webhook: &str, status: Option<Status>) -> Status {
+    let mut status = status.unwrap_or_default();
+    if status.code.unwrap_or(0) < 400 {
+        status.code = Some(400);
+    }
+    if matches!(status.status.as_deref(), None | Some("" | "Success")) {
+        status.status = Some("Failure".to_owned());
+    }
+    let denied = format!("admission webhook {webhook:?} denied the request");
+    let said = [&status.message, &status.reason]
+        .into_iter()
+        .flatten()
+        .find(|text| !text.is_empty());
+    status.message = Some(match said {
+        Some(said) => format!("{denied}: {said}"),
+        None => format!("{denied} without explanation"),
+    });
+    status
+}

@@ -1,0 +1,183 @@
+//! The webhooks of all configurations, ready to be asked.
+//!
+//! The cache follows the store: a request that comes after a configuration was acknowledged meets it. What did not change
+//! keeps its connections.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use api::selector::LabelSelector;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
+use serde::Deserialize;
+use store::{Entry, Prefix, Store};
+use tokio::sync::watch;
+
+use super::client::Client;
+use crate::agents::Agents;
+
+/// API group of the kinds whose objects no webhook sees.
+pub(super) const GROUP: &str = "admissionregistration.k8s.io";
+
+/// One webhook of a configuration. A validating one has no field that a mutating one has not.
+pub(super) struct Hook {
+    /// Tells webhooks of one name apart.
+    pub(super) id: String,
+    pub(super) configuration: Arc<str>,
+    pub(super) webhook: MutatingWebhook,
+    /// The error is of the selector's own text.
+    pub(super) namespaces: Result<LabelSelector, String>,
+    pub(super) objects: Result<LabelSelector, String>,
+    pub(super) client: Client,
+}
+
+impl Hook {
+    fn new(configuration: &Arc<str>, id: String, webhook: MutatingWebhook) -> Self {
+        let selector = |structure: &Option<Structure>| {
+            let selector = LabelSelector::of(Some(structure.as_ref().unwrap_or(&EVERYTHING)));
+            selector.map_err(|error| error.to_string())
+        };
+        Self {
+            id,
+            configuration: Arc::clone(configuration),
+            namespaces: selector(&webhook.namespace_selector),
+            objects: selector(&webhook.object_selector),
+            client: Client::new(&webhook.client_config),
+            webhook,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.webhook.name
+    }
+
+    /// Whether a request goes on when the webhook cannot be asked.
+    pub(super) fn fails_open(&self) -> bool {
+        self.webhook.failure_policy.as_deref() == Some("Ignore")
+    }
+}
+
+static EVERYTHING: Structure = Structure {
+    match_expressions: None,
+    match_labels: None,
+};
+
+type Hooks = Arc<[Arc<Hook>]>;
+
+#[derive(Default, Deserialize)]
+struct Configuration {
+    #[serde(default)]
+    webhooks: Option<Vec<MutatingWebhook>>,
+}
+
+/// The webhooks of one configuration; what cannot be read asks nobody.
+fn read(entry: &Entry) -> Vec<Arc<Hook>> {
+    let configuration: Configuration = serde_json::from_slice(&entry.bytes).unwrap_or_else(|error| {
+        tracing::error!(key = %entry.key, %error, "unreadable, so its webhooks are not called");
+        Configuration::default()
+    });
+    let name: Arc<str> = entry.key.name().into();
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    let webhooks = configuration.webhooks.into_iter().flatten();
+    let hooks = webhooks.map(|webhook| {
+        let count = names.entry(webhook.name.clone()).or_default();
+        let id = format!("{name}/{}/{count}", webhook.name);
+        *count += 1;
+        Arc::new(Hook::new(&name, id, webhook))
+    });
+    hooks.collect()
+}
+
+/// What is known of the configurations of one kind, in the order of their names.
+struct State {
+    changed: watch::Receiver<u64>,
+    /// With the revision at which each was read.
+    configurations: BTreeMap<Box<str>, (u64, Vec<Arc<Hook>>)>,
+    hooks: Hooks,
+}
+
+impl State {
+    fn is_stale(&self) -> bool {
+        // The store takes the sender along when it is closed: then nothing changes any more.
+        self.changed.has_changed().unwrap_or(false)
+    }
+
+    fn refresh(&mut self, entries: impl FnOnce() -> Vec<Entry>) {
+        // Marked as seen before it is read: what comes in between is read again.
+        self.changed.mark_unchanged();
+        let mut old = std::mem::take(&mut self.configurations);
+        for entry in entries() {
+            let name: Box<str> = entry.key.name().into();
+            let known = old.remove(&name).filter(|(revision, _)| *revision == entry.revision);
+            let row = known.unwrap_or_else(|| (entry.revision, read(&entry)));
+            self.configurations.insert(name, row);
+        }
+        let hooks = self
+            .configurations
+            .values()
+            .flat_map(|(_, hooks)| hooks.iter().cloned());
+        self.hooks = hooks.collect();
+    }
+}
+
+/// The webhooks of one kind of configuration.
+struct Source {
+    prefix: Prefix,
+    state: RwLock<State>,
+}
+
+impl Source {
+    fn new(store: &Store, plural: &str) -> Self {
+        let prefix = Prefix::resource(GROUP, plural);
+        let mut state = State {
+            changed: store.last_change(&prefix),
+            configurations: BTreeMap::new(),
+            hooks: Hooks::default(),
+        };
+        state.refresh(|| store.present(&prefix));
+        Self {
+            prefix,
+            state: RwLock::new(state),
+        }
+    }
+
+    /// All of them. A lock that nobody holds for long and a load, as long as no configuration changes.
+    fn hooks(&self, store: &Store) -> Hooks {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        if !state.is_stale() {
+            return Arc::clone(&state.hooks);
+        }
+        drop(state);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.refresh(|| store.present(&self.prefix));
+        Arc::clone(&state.hooks)
+    }
+}
+
+/// All webhooks of the server.
+pub(crate) struct Webhooks {
+    pub(super) store: Store,
+    /// The way to pods behind Services.
+    pub(super) agents: Option<Arc<dyn Agents>>,
+    mutating: Source,
+    validating: Source,
+}
+
+impl Webhooks {
+    pub(crate) fn new(store: Store, agents: Option<Arc<dyn Agents>>) -> Self {
+        Self {
+            mutating: Source::new(&store, "mutatingwebhookconfigurations"),
+            validating: Source::new(&store, "validatingwebhookconfigurations"),
+            store,
+            agents,
+        }
+    }
+
+    pub(super) fn mutating(&self) -> Hooks {
+        self.mutating.hooks(&self.store)
+    }
+
+    pub(super) fn validating(&self) -> Hooks {
+        self.validating.hooks(&self.store)
+    }
+}
