@@ -11,6 +11,7 @@ use std::time::Duration;
 use agent::serve::Files;
 use agent::{Config, Parts, clock};
 use agent_plan::files::ClusterDns;
+use agent_plan::node_routes::Mode;
 use anyhow::Context;
 use clap::Parser;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
@@ -39,6 +40,27 @@ enum RuntimeKind {
     Embedded,
     /// A containerd of this machine
     Containerd,
+}
+
+/// Which ways lead to the pods of other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum NodeRoutes {
+    /// Straight ones to nodes on the same link, and a VXLAN tunnel to others
+    Auto,
+    /// Straight ones alone
+    Direct,
+    /// Those of the operator
+    None,
+}
+
+impl NodeRoutes {
+    const fn mode(self) -> Option<Mode> {
+        match self {
+            Self::Auto => Some(Mode::Auto),
+            Self::Direct => Some(Mode::Direct),
+            Self::None => None,
+        }
+    }
 }
 
 /// What connects pods.
@@ -114,6 +136,9 @@ pub(crate) struct Arguments {
     /// Name of the pods' bridge
     #[arg(long, default_value = "skiff0")]
     bridge: String,
+    /// Which routes the built-in network makes to the pods of other nodes
+    #[arg(long, value_enum, default_value = "auto")]
+    node_routes: NodeRoutes,
     /// Range that is reached without masquerade, besides the pods' own; may be repeated
     #[arg(long)]
     direct_cidr: Vec<Cidr>,

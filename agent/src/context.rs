@@ -35,6 +35,7 @@ use crate::images;
 use crate::measure::Memory;
 use crate::milestones::{Milestones, Step};
 use crate::names::Names;
+use crate::node_routes::Routed;
 use crate::objects::Objects;
 use crate::preempted::Preempted;
 use crate::pressure::Order;
@@ -216,6 +217,8 @@ pub struct Context {
     pub(crate) probes: Probes,
     /// What keeps pods' packets back.
     pub(crate) blocked: watch::Sender<Option<String>>,
+    /// Whether pods of other nodes are reached.
+    pub(crate) routed: watch::Sender<Routed>,
     /// What is short on the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
     /// The Node as it was last read.

@@ -29,6 +29,7 @@ mod milestones;
 mod names;
 mod newcomers;
 mod node;
+mod node_routes;
 pub mod notify;
 mod objects;
 mod pods;
@@ -172,6 +173,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         counting: Arc::default(),
         probes: serve::Probes::default(),
         blocked: watch::Sender::new(None),
+        routed: watch::Sender::new(node_routes::Routed::default()),
         pressures: watch::Sender::new(BTreeSet::new()),
         node: Mutex::default(),
         turned: Mutex::new(tokio::time::Instant::now()),
@@ -222,21 +224,22 @@ pub async fn run(
     });
     let started = async {
         let Some(ranges) = context.config.pod_cidr else {
-            let node = start_with_allocated_range(&context).await?;
-            return Ok((node, names::start(&context).await));
+            let (node, routes) = start_with_allocated_range(&context).await?;
+            return Ok((node, names::start(&context).await, routes));
         };
         let network = async {
             context.parts.network.start(ranges).await?;
-            Ok::<_, Error>(names::start(&context).await)
+            let (named, routes) = tokio::join!(names::start(&context), node_routes::begin(&context));
+            Ok::<_, Error>((named, routes))
         };
         // The Node is in the API while the bridge is made, and Ready as soon as both are done. Names are asked for also while
         // there is no API.
         let (named, node) = tokio::join!(network, node::register(&context));
-        let named = named?;
+        let (named, routes) = named?;
         let node = node::announce_state(&context, node, node::health(&context).await).await;
-        Ok::<_, Error>((node, named))
+        Ok::<_, Error>((node, named, routes))
     };
-    let (node, named) = tokio::select! {
+    let (node, named, routes) = tokio::select! {
         started = started => started?,
         () = cancel.cancelled() => return Err(Error::Cancelled),
     };
@@ -246,6 +249,7 @@ pub async fn run(
     tasks.spawn(node::keep(Arc::clone(&context), node));
     tasks.spawn(services::run(Arc::clone(&context)));
     tasks.spawn(names::run(Arc::clone(&context), named));
+    tasks.spawn(node_routes::run(Arc::clone(&context), routes));
     tasks.spawn(classes::run(Arc::clone(&context)));
     tasks.spawn(mending::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
@@ -267,7 +271,7 @@ pub async fn run(
 }
 
 /// Registers first, then waits for the range that the control plane gives the node.
-async fn start_with_allocated_range(context: &Context) -> Result<Node, Error> {
+async fn start_with_allocated_range(context: &Context) -> Result<(Node, Option<node_routes::Follower>), Error> {
     let mut node = node::register(context).await;
     if node::ranges(&node).is_none() {
         let waiting = "container runtime network not ready: the node has no pod range yet".to_owned();
@@ -280,5 +284,7 @@ async fn start_with_allocated_range(context: &Context) -> Result<Node, Error> {
         node = node::wait_for_range(context).await;
     };
     context.parts.network.start(ranges).await?;
-    Ok(node::announce_state(context, node, node::health(context).await).await)
+    let routes = node_routes::begin(context).await;
+    let node = node::announce_state(context, node, node::health(context).await).await;
+    Ok((node, routes))
 }

@@ -36,6 +36,10 @@ pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>>
         for line in inside(namespace, &["ip", family, "route", "show", "type", "blackhole"])?.lines() {
             found.insert(format!("route {line}"));
         }
+        // Those to the pods of other nodes.
+        for line in inside(namespace, &["ip", family, "route", "show", "proto", "83"])?.lines() {
+            found.insert(format!("route {line}"));
+        }
     }
     Ok(found)
 }

@@ -13,6 +13,7 @@ mod ranges;
 pub mod services;
 mod sim;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -21,7 +22,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-pub use bridge::{Bridge, Config};
+pub use bridge::{Bridge, Config, Nodes, RouteNews};
 pub use cidr::{Cidr, ParseCidrError};
 pub use cni::{Cni, Config as CniConfig};
 pub use plugin::{NAME as PLUGIN, helper as plugin};
@@ -234,6 +235,17 @@ pub trait Network: Send + Sync + 'static {
     /// tells what holds them up all the same.
     fn pass(&self) -> BoxFuture<'_, Result<Option<String>, Error>> {
         futures::future::ready(Ok(None)).boxed()
+    }
+
+    /// Hears from now on when routes to other nodes' pods should be looked at; nothing where this network makes none.
+    fn hear_routes(&self) -> Result<Option<RouteNews>, Error> {
+        Ok(None)
+    }
+
+    /// Leads to the pods of other nodes, as far as it goes on past failures. The answer tells the nodes whose pods are not
+    /// reached, and why not.
+    fn route(&self, _nodes: Nodes) -> BoxFuture<'_, Result<BTreeMap<String, String>, Error>> {
+        futures::future::ready(Ok(BTreeMap::new())).boxed()
     }
 
     /// Removes everything that this network made on the machine. Success when there is nothing.

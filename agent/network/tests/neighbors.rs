@@ -19,6 +19,7 @@ fn open(folder: &Path, cluster: &str, bridge: &str) -> Bridge {
         state_dir: folder.join(cluster),
         bridge: bridge.to_owned(),
         direct: Vec::new(),
+        routes: None,
         slots: SLOTS,
     })
     .unwrap()

@@ -21,6 +21,7 @@ fn open(folder: &Path) -> Bridge {
         state_dir: folder.join("network"),
         bridge: "skiff-test".to_owned(),
         direct: Vec::new(),
+        routes: None,
         slots: SLOTS,
     })
     .unwrap()
@@ -286,6 +287,7 @@ fn what_an_attachment_costs() {
             state_dir: folder.path().join("network"),
             bridge: "skiff-test".to_owned(),
             direct: Vec::new(),
+            routes: None,
             slots,
         };
         let (network, runtime) = (Bridge::open(config).unwrap(), executor());

@@ -15,6 +15,7 @@ pub mod files;
 pub mod hugepages;
 pub mod lifecycle;
 pub mod log;
+pub mod node_routes;
 pub mod observed;
 pub mod oci;
 pub mod patch;

@@ -172,6 +172,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
     let mut pressures = context.pressures.subscribe();
     let mut shutting_down = context.shutting_down.subscribe();
     let mut blocked = context.blocked.subscribe();
+    let mut routed = context.routed.subscribe();
     let mut silent: Option<Instant> = None;
     let mut cordoned = false;
     loop {
@@ -181,6 +182,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             Ok(()) = pressures.changed() => {}
             Ok(()) = shutting_down.changed() => {}
             Ok(()) = blocked.changed() => {}
+            Ok(()) = routed.changed() => {}
         }
         let ready = health(&context).await;
         let ready = match context.parts.runtime.answers().await {

@@ -13,9 +13,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::context::Context;
+use crate::node_routes::Routed;
 
 /// The condition that a firewall of the node drops what pods send and get; only there where it has been so.
 pub(super) const BLOCKED: &str = "PodTrafficBlocked";
+/// The condition that routes to other nodes' pods are missing.
+const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 /// Keeps pods away until the node is ready.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Drivers of volumes look for it: who attaches volumes to the node.
@@ -183,6 +186,30 @@ fn firewall(blocked: Option<String>, old: &NodeStatus) -> Option<Verdict> {
     })
 }
 
+/// What the route controller of a cloud says of a node (`cloud-provider/controllers/route/route_controller.go`), whose routes
+/// the node makes itself here. A restarted agent goes on with what was said before it knows better.
+fn routes(routed: Routed, old: &NodeStatus) -> Option<Verdict> {
+    let mut known = old.conditions.iter().flatten();
+    let before = known.find(|known| known.type_ == NETWORK_UNAVAILABLE);
+    let holds = match routed {
+        Routed::Elsewhere => return None,
+        Routed::Pending => before.is_none_or(|known| known.status != "False"),
+        Routed::Done => false,
+        Routed::Failed => true,
+    };
+    let (reason, message) = if holds {
+        ("NoRouteCreated", "RouteController failed to create a route")
+    } else {
+        ("RouteCreated", "RouteController created a route")
+    };
+    Some(Verdict {
+        name: NETWORK_UNAVAILABLE,
+        holds,
+        reason,
+        message: message.to_owned(),
+    })
+}
+
 fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, now: Timestamp) -> Vec<NodeCondition> {
     let verdict = |name, holds: bool, reasons: [&'static str; 2], messages: [&str; 2]| Verdict {
         name,
@@ -232,6 +259,7 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
     ];
     firewall(context.blocked.borrow().clone(), old)
         .into_iter()
+        .chain(routes(*context.routed.borrow(), old))
         .chain(verdicts)
         .map(|verdict| {
             let status = if verdict.holds { "True" } else { "False" };

@@ -54,7 +54,7 @@ impl Inner {
         };
         if !families(ranges).all(|(family, _)| is_there(family)) {
             tracing::warn!("somebody else removed the tables of the pods' bridge; they are made again");
-            masquerade::replace(bridge, ranges, &self.config.direct)?;
+            masquerade::replace(bridge, ranges, &self.near())?;
             self.lead_ports(&[])?;
         }
         each_rule(bridge, ranges, &chains()?, |program, rule| {

@@ -1,6 +1,8 @@
 //! Links, addresses and routes, by rtnetlink.
 
+mod nodes;
 mod ownership;
+mod tunnel;
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -16,6 +18,8 @@ use rtnetlink::packet_route::link::{
 };
 use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, LinkVeth};
 use tokio::task::JoinSet;
+
+pub(super) use nodes::Mark;
 
 use super::routes::{self, hardware_address, last_resort, mtu};
 use super::{namespace, settings};
@@ -124,24 +128,19 @@ impl Socket {
 
 impl Kernel {
     /// Makes the bridge with its owner's mark and the gateways' addresses, and the routes of last resort.
-    pub(super) fn prepare(&self, bridge: &str, owner: &str, ranges: Ranges) -> Result<(), Error> {
+    pub(super) fn prepare(&self, bridge: &str, mark: &Mark, ranges: Ranges) -> Result<(), Error> {
+        let mtu = self.mtu(ranges, mark, None)?;
         self.runtime.block_on(async {
             let (host, links) = (&self.host, self.host.handle.link());
-            // What a pod sends by either family must fit.
-            let mut mtu = None;
-            for range in ranges.iter() {
-                let own = host.uplink_mtu(range.is_ipv6()).await?;
-                mtu = mtu.into_iter().chain(own).min();
-            }
             if host.link(bridge).await?.is_none() {
                 let made = links.add(routes::bridge(bridge)).execute().await;
                 accept(made, Errno::EEXIST, "create the bridge")?;
             }
             settings::of_bridge(bridge, ranges.of_family(true).is_some())?;
             let index = host.index(bridge).await?;
-            let mark = LinkAttribute::IfAlias(owner.to_owned());
+            let mark = LinkAttribute::IfAlias(mark.owner.clone());
             let change = LinkUnspec::new_with_index(index).append_extra_attribute(mark);
-            let mut change = change.mtu(mtu.unwrap_or(1500)).up();
+            let mut change = change.mtu(mtu).up();
             let first = ranges.of_family(false).or(ranges.of_family(true));
             let hardware = first.map(|first| hardware_address(first.gateway())).unwrap_or_default();
             if !hardware.is_empty() {

@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(), Error> {
     let failed = |source| Error::io("listen to the kernel in", Path::new("/proc/thread-self/ns/net"), source);
     // Before the first look: what is lost after that is told.
-    let news = listen().map_err(failed)?;
+    let news = listen(LINKS).map_err(failed)?;
     let mut known = BTreeMap::new();
     loop {
         let lost = bridge.run(|inner| inner.mend()).await?;
@@ -50,10 +50,11 @@ pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(),
     }
 }
 
-fn listen() -> std::io::Result<AsyncFd<OwnedFd>> {
+/// Listens to news of these groups.
+pub(super) fn listen(groups: u32) -> std::io::Result<AsyncFd<OwnedFd>> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
-    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, LINKS))?;
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
     #[expect(
         unsafe_code,
         reason = "the descriptor must stay what it is for as long as it is waited for"
@@ -77,12 +78,17 @@ async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()
         };
         let said = flows::messages(buffer.get(..length).unwrap_or_default());
         let gone = said.filter(|(kind, _)| *kind == DELETED);
-        let names = gone.filter_map(|(_, said)| flows::value(said.get(PREAMBLE..)?, NAME));
-        let mut names = names.map(|name| String::from_utf8_lossy(name.strip_suffix(b"\0").unwrap_or(name)));
+        let mut names = gone.filter_map(|(_, said)| name(said));
         if names.any(|name| inner.is_needed(&name)) {
             return Ok(());
         }
     }
+}
+
+/// The name of the link that a message is about.
+pub(super) fn name(said: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
+    let name = flows::value(said.get(PREAMBLE..)?, NAME)?;
+    Some(String::from_utf8_lossy(name.strip_suffix(b"\0").unwrap_or(name)))
 }
 
 impl Inner {
@@ -102,7 +108,7 @@ impl Inner {
             let ports = kernel.ports(bridge)?;
             if ports.is_none() {
                 tracing::warn!(bridge, "the pods' bridge was removed; it is made again");
-                kernel.prepare(bridge, &self.owner(), ranges)?;
+                kernel.prepare(bridge, &self.mark(), ranges)?;
                 self.lead_ports(&[])?;
             }
             let ports = ports.unwrap_or_default();

@@ -12,6 +12,7 @@ mod masquerade;
 mod mending;
 pub(crate) mod names;
 pub(crate) mod namespace;
+mod nodes;
 mod once;
 mod ports;
 mod records;
@@ -21,14 +22,18 @@ mod slots;
 mod users;
 mod work;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use agent_plan::node_routes::Mode;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::{AttachSpec, Attachment, Cidr, Error, Lost, Network, Ranges, Served};
+pub use nodes::{Nodes, RouteNews};
 use records::{Records, Reservation};
 
 /// Threads that may work on the kernel's tables at once; the kernel itself lets in one at a time.
@@ -45,6 +50,8 @@ pub struct Config {
     pub direct: Vec<Cidr>,
     /// How many pods' networks are made ahead of time.
     pub slots: usize,
+    /// Which ways lead to the pods of other nodes; none where it is absent.
+    pub routes: Option<Mode>,
 }
 
 /// A namespace that somebody else made.
@@ -82,6 +89,10 @@ struct Inner {
     /// The same for those who detach: what they wait for holds up nobody else.
     leavers: Arc<Semaphore>,
     filling: Arc<slots::Filling>,
+    /// Ranges of other nodes' pods that there are routes to.
+    routed: Mutex<Vec<Cidr>>,
+    /// Whether all pods have the bridge's MTU.
+    fitted: AtomicBool,
 }
 
 impl Bridge {
@@ -102,6 +113,8 @@ impl Bridge {
                 workers: Arc::new(Semaphore::new(WORKERS)),
                 leavers: Arc::new(Semaphore::new(WORKERS)),
                 filling,
+                routed: Mutex::default(),
+                fitted: AtomicBool::new(false),
             }),
         })
     }
@@ -129,8 +142,15 @@ impl Inner {
         }
         self.records().serve(ranges)?;
         settings::forward(ranges)?;
-        kernel::with(|kernel| kernel.prepare(&self.config.bridge, &self.owner(), ranges))?;
-        masquerade::replace(&self.config.bridge, ranges, &self.config.direct)?;
+        kernel::with(|kernel| kernel.prepare(&self.config.bridge, &self.mark(), ranges))?;
+        // Those of an earlier process go on.
+        let mark = self.mark();
+        if self.config.routes.is_some() {
+            self.note_routed(&kernel::with(|kernel| kernel.routed(mark.metric))?);
+        } else {
+            kernel::with(|kernel| kernel.unlead(&mark))?;
+        }
+        masquerade::replace(&self.config.bridge, ranges, &self.near())?;
         self.lead_ports(&[])?;
         if let Err(error) = self.pass() {
             tracing::warn!(
@@ -154,6 +174,8 @@ impl Inner {
     /// Takes away what is there for all pods of the ranges; what failed. What goes by the bridge's name is its owner's.
     fn dismantle(&self, ranges: Option<Ranges>) -> Vec<String> {
         let (bridge, mut failures) = (&self.config.bridge, Vec::new());
+        note(&mut failures, kernel::with(|kernel| kernel.unlead(&self.mark())));
+        self.note_routed(&[]);
         match kernel::with(|kernel| kernel.dismantle(bridge, &self.owner(), ranges)) {
             Err(Error::BridgeTaken { .. }) => return failures,
             done => note(&mut failures, done),
@@ -315,6 +337,23 @@ impl Network for Bridge {
 
     fn pass(&self) -> BoxFuture<'_, Result<Option<String>, Error>> {
         self.run(|inner| inner.pass())
+    }
+
+    fn hear_routes(&self) -> Result<Option<RouteNews>, Error> {
+        if self.inner.config.routes.is_none() {
+            return Ok(None);
+        }
+        let path = Path::new("/proc/thread-self/ns/net");
+        let news = RouteNews::open().map_err(|source| Error::io("listen to the kernel in", path, source))?;
+        Ok(Some(news))
+    }
+
+    fn route(&self, nodes: Nodes) -> BoxFuture<'_, Result<BTreeMap<String, String>, Error>> {
+        self.run(move |inner| {
+            let led = inner.route(&nodes);
+            slots::fill(inner);
+            led
+        })
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {

@@ -9,6 +9,8 @@ use crate::Error;
 const LONGEST_LINK: usize = 15;
 /// The longest alias of an interface, in bytes (`IFALIASZ`).
 const LONGEST_ALIAS: usize = 255;
+/// Ends the name of the VXLAN interface that goes with a bridge.
+const TUNNEL: &str = "-vx";
 /// Begins the names of the machine's ends of veth pairs.
 const VETH: &str = "veth";
 
@@ -57,6 +59,21 @@ pub(super) fn is_host_link(name: &str) -> bool {
     digits.len() == LONGEST_LINK - VETH.len() && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
+/// The VXLAN interface of the cluster that has this bridge.
+pub(super) fn tunnel(bridge: &str) -> String {
+    if bridge.len() + TUNNEL.len() <= LONGEST_LINK {
+        return format!("{bridge}{TUNNEL}");
+    }
+    format!("vx{:011x}", hash(bridge.as_bytes()) >> 20)
+}
+
+/// The metric of routes to other nodes' pods, which tells them from those of another cluster on the machine. An operator's own
+/// routes, which have none, are better.
+pub(super) fn metric(owner: &str) -> u32 {
+    let own = hash(owner.as_bytes()) >> 40;
+    u32::try_from(own).unwrap_or_default() | 1 << 24
+}
+
 /// FNV-1a: spreads well enough over the 44 bits that fit into a name, and is the same in every build.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -68,13 +85,16 @@ fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use std::path::Path;
 
-    use super::{bridge, host_link, is_host_link, owner, sandbox};
+    use super::{bridge, host_link, is_host_link, metric, owner, sandbox, tunnel};
 
     #[test]
     fn names_fit_and_differ() {
         let (one, two) = (Path::new("/one"), Path::new("/two"));
         assert_eq!(host_link(one, "a").len(), 15);
         assert!(is_host_link(&host_link(one, "a")) && !is_host_link("vethernet") && !is_host_link("up0"));
+        assert_eq!(tunnel("skiff-ab12cd"), "skiff-ab12cd-vx");
+        assert!(tunnel("thirteen-byte").len() <= 15 && tunnel("thirteen-byte") != tunnel("thirteen-bytf"));
+        assert_ne!(metric("/one"), metric("/two"));
         assert_ne!(host_link(one, "pod-1"), host_link(one, "pod-2"));
         assert_ne!(host_link(one, ".slot-0"), host_link(two, ".slot-0"), "of two clusters");
         assert_eq!(

@@ -73,6 +73,7 @@ fn answer(environment: &Environment, input: &str) -> Result<Option<Value>, Refus
         state_dir: asked.state.clone(),
         bridge: asked.bridge.clone(),
         direct: asked.direct.clone(),
+        routes: None,
         slots: 0,
     })?;
     match environment.command.as_str() {

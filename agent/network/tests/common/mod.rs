@@ -41,6 +41,7 @@ pub(crate) fn open(folder: &Path) -> Bridge {
         state_dir: folder.join("network"),
         bridge: "skiff-test".to_owned(),
         direct: Vec::new(),
+        routes: None,
         slots: 0,
     })
     .unwrap()

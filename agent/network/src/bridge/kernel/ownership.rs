@@ -108,7 +108,7 @@ impl Socket {
     }
 }
 
-fn refuse_owner(link: &LinkMessage, bridge: &str, owner: &str, known: bool) -> Result<(), Error> {
+pub(super) fn refuse_owner(link: &LinkMessage, bridge: &str, owner: &str, known: bool) -> Result<(), Error> {
     let mark = link.attributes.iter().find_map(|attribute| {
         if let LinkAttribute::IfAlias(mark) = attribute {
             Some(mark.as_str())
@@ -127,7 +127,7 @@ fn refuse_owner(link: &LinkMessage, bridge: &str, owner: &str, known: bool) -> R
     })
 }
 
-fn name(link: &LinkMessage) -> Option<&str> {
+pub(super) fn name(link: &LinkMessage) -> Option<&str> {
     link.attributes.iter().find_map(|attribute| {
         if let LinkAttribute::IfName(name) = attribute {
             Some(name.as_str())

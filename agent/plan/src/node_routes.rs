@@ -1,0 +1,314 @@
+//! Routes to the pods of other nodes: straight to a node on the same link, through a VXLAN tunnel to one behind a router.
+//!
+//! ```text
+//! Nodes ──► believable ones ──► same family, on link? ──► route by the node's address
+//!                                      └── else ──► route by the node's end of the tunnel + neighbor + forwarding entry
+//! ```
+//!
+//! Every node can tell from the Nodes alone what the others' ends of the tunnel are: the first address of the pods' range, and
+//! a hardware address that follows from it. Nothing is learned or asked for on the wire.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::Timestamp;
+
+/// The port of the tunnel, VXLAN's own (RFC 7348).
+pub const PORT: u16 = 4789;
+
+/// Bytes that VXLAN puts in front of a packet, by the family of the nodes' addresses: Ethernet, IP, UDP and its own header.
+const OVERHEAD: [u32; 2] = [50, 70];
+/// The smallest packet that every interface with IPv6 must take (RFC 8200).
+const SMALLEST_MTU: u32 = 1280;
+
+/// A range of addresses, by its first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Range {
+    /// The first address.
+    pub address: IpAddr,
+    /// Length of the prefix.
+    pub length: u8,
+}
+
+impl Range {
+    /// Range of any of its addresses; nothing where the prefix is longer than an address.
+    pub fn new(address: IpAddr, length: u8) -> Option<Self> {
+        let rest = width(address).checked_sub(length)?;
+        let kept = u128::MAX.checked_shl(rest.into()).unwrap_or_default();
+        let bits = bits(address) & kept;
+        let [.., a, b, c, d] = bits.to_be_bytes();
+        let address = match address {
+            IpAddr::V4(_) => IpAddr::from([a, b, c, d]),
+            IpAddr::V6(_) => IpAddr::from(bits.to_be_bytes()),
+        };
+        Some(Self { address, length })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (address, length) = text.split_once('/')?;
+        Self::new(address.parse().ok()?, length.parse().ok()?)
+    }
+
+    /// Whether an address is one of the range.
+    pub fn contains(self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.address.is_ipv4() && Self::new(address, self.length) == Some(self)
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        if self.length <= other.length {
+            self.contains(other.address)
+        } else {
+            other.contains(self.address)
+        }
+    }
+}
+
+const fn width(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// A node as far as routes depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Timestamp>,
+    /// Its addresses of type `InternalIP`.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`.
+    pub ranges: Vec<Range>,
+}
+
+impl Peer {
+    /// A node that the API shows.
+    pub fn of(node: &Node) -> Self {
+        let spec = node.spec.as_ref();
+        let several = spec
+            .and_then(|spec| spec.pod_cidrs.as_ref())
+            .filter(|all| !all.is_empty());
+        let single = spec.and_then(|spec| spec.pod_cidr.as_ref());
+        let ranges = match several {
+            Some(several) => several.iter().filter_map(|text| Range::parse(text)).collect(),
+            None => single.and_then(|text| Range::parse(text)).into_iter().collect(),
+        };
+        let status = node.status.iter();
+        let addresses = status.flat_map(|status| status.addresses.iter().flatten());
+        let internal = addresses.filter(|address| address.type_ == "InternalIP");
+        Self {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            addresses: internal.filter_map(|address| address.address.parse().ok()).collect(),
+            ranges,
+        }
+    }
+
+    fn address(&self, v6: bool) -> Option<IpAddr> {
+        self.addresses.iter().find(|address| address.is_ipv6() == v6).copied()
+    }
+}
+
+/// Ways that may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Straight ones, and the tunnel.
+    Auto,
+    /// Straight ones alone.
+    Direct,
+}
+
+/// The machine's way to an address of another machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Index of the interface that leads there.
+    pub interface: u32,
+    /// Whether the address is on the interface's own link, with no router between.
+    pub on_link: bool,
+    /// The interface's MTU.
+    pub mtu: u32,
+}
+
+/// The next hop of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hop {
+    /// The other node itself.
+    Direct {
+        /// Its address.
+        gateway: IpAddr,
+        /// Index of the interface that leads there.
+        interface: u32,
+    },
+    /// Its end of the tunnel.
+    Tunnel {
+        /// The end's address.
+        gateway: IpAddr,
+    },
+}
+
+/// This node's end of the tunnel, and those of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// The node's address that packets are sent from.
+    pub local: IpAddr,
+    /// Hardware address of this end.
+    pub hardware: [u8; 6],
+    /// Addresses of this end: that of each range of the node's pods.
+    pub addresses: Vec<IpAddr>,
+    /// The largest packet that fits.
+    pub mtu: u32,
+    /// Hardware addresses of the other ends, and the nodes' addresses behind them.
+    pub forwarding: BTreeMap<[u8; 6], IpAddr>,
+    /// Addresses of the other ends, with their hardware addresses.
+    pub neighbors: BTreeMap<IpAddr, [u8; 6]>,
+}
+
+/// Everything that leads to pods of other nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routes {
+    /// By destination.
+    pub routes: BTreeMap<Range, Hop>,
+    /// Where any route needs it.
+    pub tunnel: Option<Tunnel>,
+    /// The largest packet that fits every way; nothing where there is none.
+    pub mtu: Option<u32>,
+    /// Nodes whose pods are not reached, and why not.
+    pub unreached: BTreeMap<String, String>,
+}
+
+/// Addresses that the ways are to be asked for.
+pub fn asked(own: &Peer, peers: &[Peer]) -> BTreeSet<IpAddr> {
+    let others = peers.iter().filter(|peer| peer.name != own.name);
+    others.flat_map(|peer| peer.addresses.iter().copied()).collect()
+}
+
+/// Decides the routes of node `own`. `ways` tells how the machine reaches the other nodes' addresses, without those that it does
+/// not, or that are its own.
+pub fn plan(own: &Peer, peers: &[Peer], ways: &BTreeMap<IpAddr, Way>, mode: Mode) -> Routes {
+    let mut routes = Routes::default();
+    let mut taken = own.ranges.clone();
+    let mut others: Vec<&Peer> = peers.iter().filter(|peer| peer.name != own.name).collect();
+    // Of two nodes with one range the elder keeps it.
+    others.sort_by(|one, other| (one.created, &one.name).cmp(&(other.created, &other.name)));
+    for peer in &others {
+        for range in &peer.ranges {
+            let led = refusal(*range, &taken, own, &others).map_or_else(|| hop(own, peer, *range, ways, mode), Err);
+            match led {
+                Ok(found) => {
+                    taken.push(*range);
+                    routes.add(own, peer, *range, found);
+                }
+                Err(why) => {
+                    routes
+                        .unreached
+                        .insert(peer.name.clone(), format!("{}/{}: {why}", range.address, range.length));
+                }
+            }
+        }
+    }
+    routes
+}
+
+/// Why a range cannot be that of a node's pods: a Node may say anything of itself.
+fn refusal(range: Range, taken: &[Range], own: &Peer, others: &[&Peer]) -> Option<&'static str> {
+    if taken.iter().any(|other| other.overlaps(range)) {
+        return Some("another node has addresses of it");
+    }
+    let mut nodes = others.iter().copied().chain([own]).flat_map(|node| &node.addresses);
+    if nodes.any(|address| range.contains(*address)) {
+        return Some("it has addresses of nodes themselves");
+    }
+    let first = range.address;
+    (first.is_loopback() || first.is_multicast() || first.is_unspecified()).then_some("it is no range of pods")
+}
+
+/// The next hop, and the interface's MTU there.
+fn hop(
+    own: &Peer,
+    peer: &Peer,
+    range: Range,
+    ways: &BTreeMap<IpAddr, Way>,
+    mode: Mode,
+) -> Result<(Hop, IpAddr, u32), &'static str> {
+    let way = |address: &IpAddr| Some((*address, *ways.get(address)?));
+    let of_family = |v6: bool| peer.addresses.iter().filter(move |address| address.is_ipv6() == v6);
+    let straight = of_family(range.address.is_ipv6())
+        .filter_map(way)
+        .find(|(_, way)| way.on_link);
+    if let Some((gateway, way)) = straight {
+        let interface = way.interface;
+        return Ok((Hop::Direct { gateway, interface }, gateway, way.mtu));
+    }
+    if peer.addresses.is_empty() {
+        return Err("the node has no address yet");
+    }
+    if mode == Mode::Direct {
+        return Err("the node is not on a link of this one");
+    }
+    let v6 = is_tunnel_v6(own).ok_or("this node has no address")?;
+    let behind = of_family(v6).find_map(way);
+    let (address, way) = behind.ok_or("this node has no way to its address")?;
+    Ok((Hop::Tunnel { gateway: range.address }, address, way.mtu))
+}
+
+/// Family of the nodes' addresses that the tunnel's packets carry.
+fn is_tunnel_v6(own: &Peer) -> Option<bool> {
+    if own.address(false).is_some() {
+        return Some(false);
+    }
+    own.address(true).map(|_| true)
+}
+
+impl Routes {
+    fn add(&mut self, own: &Peer, peer: &Peer, range: Range, (hop, address, mtu): (Hop, IpAddr, u32)) {
+        let mut mtu = mtu;
+        if let Hop::Tunnel { gateway } = hop
+            && let Some(local) = own.address(address.is_ipv6())
+            && let (Some(hardware), Some(other)) = (hardware(own), hardware(peer))
+        {
+            let [v4, v6] = OVERHEAD;
+            let overhead = if address.is_ipv6() { v6 } else { v4 };
+            mtu = mtu.saturating_sub(overhead).max(SMALLEST_MTU);
+            let tunnel = self.tunnel.get_or_insert_with(|| Tunnel {
+                local,
+                hardware,
+                addresses: own.ranges.iter().map(|range| range.address).collect(),
+                mtu,
+                forwarding: BTreeMap::new(),
+                neighbors: BTreeMap::new(),
+            });
+            tunnel.mtu = tunnel.mtu.min(mtu);
+            tunnel.forwarding.insert(other, address);
+            tunnel.neighbors.insert(gateway, other);
+        }
+        self.mtu = Some(self.mtu.map_or(mtu, |known| known.min(mtu)));
+        self.routes.insert(range, hop);
+    }
+}
+
+/// The hardware address of a node's end of the tunnel, which follows from its range: of version 4 where it has one, as that
+/// fits whole.
+fn hardware(node: &Peer) -> Option<[u8; 6]> {
+    let first = node.ranges.iter().find(|range| range.address.is_ipv4());
+    let [a, b, c, d] = match first.or(node.ranges.first())?.address {
+        IpAddr::V4(address) => address.octets(),
+        // FNV-1a.
+        IpAddr::V6(address) => {
+            let mix = |hash: u32, octet: &u8| (hash ^ u32::from(*octet)).wrapping_mul(0x0100_0193);
+            address.octets().iter().fold(0x811c_9dc5, mix).to_be_bytes()
+        }
+    };
+    // Of those that are locally administered.
+    Some([0x0a, 0x58, a, b, c, d])
+}

@@ -1,0 +1,232 @@
+//! Routes to the pods of other nodes, for networks that make them: the Nodes are followed, and the kernel is brought up to date
+//! when they, or the machine's own links and routes, change.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::node_routes::Peer;
+use futures::stream::BoxStream;
+use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher as watch};
+use kube::{Api, ResourceExt as _};
+use network::{Nodes, RouteNews};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{debug, info, warn};
+
+use crate::Error;
+use crate::context::Context;
+
+/// The Namespace whose UID stands for the cluster.
+const CLUSTER: &str = "kube-system";
+/// The start waits so long for the first routes.
+const FIRST: Duration = Duration::from_secs(5);
+/// Changes within this time are taken together.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Between two tries after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+/// Between two looks at entries whose end the kernel is not asked to tell.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Routes of this node, as its Node shows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Routed {
+    /// Somebody else makes them.
+    #[default]
+    Elsewhere,
+    /// Not known yet.
+    Pending,
+    /// They are there.
+    Done,
+    /// The kernel refused some.
+    Failed,
+}
+
+/// Follows the Nodes.
+pub(crate) struct Follower {
+    news: RouteNews,
+    changes: BoxStream<'static, Result<Event<Node>, watcher::Error>>,
+    /// While they are listed.
+    listed: BTreeMap<String, Peer>,
+    /// Nothing until they were.
+    peers: Option<BTreeMap<String, Peer>>,
+    cluster: Option<u32>,
+    /// Whose pods are not reached, so that each is told of once.
+    unreached: BTreeMap<String, String>,
+    /// When the kernel is brought up to date next.
+    due: Instant,
+}
+
+/// Starts to follow, and waits a while for the first routes; nothing where the network makes none.
+pub(crate) async fn begin(context: &Context) -> Option<Follower> {
+    let news = match context.parts.network.hear_routes() {
+        Ok(news) => news?,
+        Err(error) => {
+            warn!(error = image::chain(&error), "pods of other nodes are not reached");
+            context.routed.send_replace(Routed::Failed);
+            return None;
+        }
+    };
+    context.routed.send_replace(Routed::Pending);
+    let api: Api<Node> = Api::all(context.parts.client.clone());
+    let mut follower = Follower {
+        news,
+        changes: watch(api, watcher::Config::default()).default_backoff().boxed(),
+        listed: BTreeMap::new(),
+        peers: None,
+        cluster: None,
+        unreached: BTreeMap::new(),
+        due: Instant::now() + LOOK,
+    };
+    let first = async {
+        while *context.routed.borrow() == Routed::Pending {
+            follower.step(context).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    if timeout(FIRST, first).await.is_err() {
+        debug!("the first routes to other nodes take long");
+    }
+    Some(follower)
+}
+
+/// Keeps the routes for ever.
+pub(crate) async fn run(context: Arc<Context>, follower: Option<Follower>) -> Result<Infallible, Error> {
+    let Some(mut follower) = follower else {
+        return std::future::pending().await;
+    };
+    loop {
+        follower.step(&context).await?;
+    }
+}
+
+impl Follower {
+    async fn step(&mut self, context: &Context) -> Result<(), Error> {
+        if self.cluster.is_none() {
+            self.cluster = cluster(context).await;
+            if self.cluster.is_none() {
+                sleep(RETRY).await;
+                return Ok(());
+            }
+        }
+        tokio::select! {
+            change = self.changes.next() => {
+                let mut next = Some(change);
+                while let Some(change) = next {
+                    self.hear(change.ok_or(Error::WatchEnded)?);
+                    next = self.changes.next().now_or_never();
+                }
+            }
+            heard = self.news.changed() => {
+                if let Err(error) = heard {
+                    warn!(%error, "changes of the machine's routes are not heard");
+                    sleep(RETRY).await;
+                }
+                // What was refused is tried again anyway, and may have been heard here.
+                if *context.routed.borrow() != Routed::Failed {
+                    self.due = self.due.min(Instant::now() + SETTLE);
+                }
+            }
+            () = sleep_until(self.due) => self.lead(context).await,
+        }
+        Ok(())
+    }
+
+    /// Takes a change in; what routes do not depend on is none.
+    fn hear(&mut self, change: Result<Event<Node>, watcher::Error>) {
+        let changed = match change {
+            Ok(Event::Init) => {
+                self.listed.clear();
+                false
+            }
+            Ok(Event::InitApply(node)) => {
+                self.listed.insert(node.name_any(), Peer::of(&node));
+                false
+            }
+            Ok(Event::InitDone) => {
+                let all = Some(std::mem::take(&mut self.listed));
+                std::mem::replace(&mut self.peers, all.clone()) != all
+            }
+            Ok(Event::Apply(node)) => {
+                let peer = Peer::of(&node);
+                let peers = self.peers.get_or_insert_default();
+                peers.insert(node.name_any(), peer.clone()).as_ref() != Some(&peer)
+            }
+            Ok(Event::Delete(node)) => {
+                let peers = self.peers.get_or_insert_default();
+                peers.remove(&node.name_any()).is_some()
+            }
+            Err(error) => {
+                debug!(error = image::chain(&error), "the watch of Nodes is interrupted");
+                false
+            }
+        };
+        if changed {
+            self.due = Instant::now();
+        }
+    }
+
+    async fn lead(&mut self, context: &Context) {
+        self.due = Instant::now() + LOOK;
+        let (Some(peers), Some(id)) = (&self.peers, self.cluster) else {
+            return;
+        };
+        let own = Peer {
+            name: context.config.node_name.clone(),
+            created: None,
+            addresses: context.config.addresses.clone(),
+            ranges: Vec::new(),
+        };
+        let nodes = Nodes {
+            own,
+            peers: peers.values().cloned().collect(),
+            id,
+        };
+        let state = match context.parts.network.route(nodes).await {
+            Ok(unreached) => {
+                for (node, why) in &unreached {
+                    if self.unreached.get(node) != Some(why) {
+                        warn!(node, why, "pods of a node are not reached from this one");
+                    }
+                }
+                self.unreached = unreached;
+                Routed::Done
+            }
+            Err(error) => {
+                warn!(
+                    error = image::chain(&error),
+                    "routes to other nodes are not what they should be; it will be tried again"
+                );
+                self.due = Instant::now() + RETRY;
+                Routed::Failed
+            }
+        };
+        if context.routed.send_replace(state) != state && state == Routed::Done {
+            info!(nodes = peers.len(), "pods of other nodes are reached");
+        }
+    }
+}
+
+/// What tells the cluster from others: its tunnel's number, of 24 bits and not 0.
+async fn cluster(context: &Context) -> Option<u32> {
+    let api: Api<Namespace> = Api::all(context.parts.client.clone());
+    match api.get(CLUSTER).await {
+        Ok(namespace) => namespace.uid().map(|uid| number(&uid)),
+        Err(error) => {
+            warn!(
+                error = image::chain(&error),
+                "which cluster this is cannot be read; it will be tried again"
+            );
+            None
+        }
+    }
+}
+
+/// FNV-1a.
+fn number(uid: &str) -> u32 {
+    let mix = |hash: u32, octet: u8| (hash ^ u32::from(octet)).wrapping_mul(0x0100_0193);
+    1 + uid.bytes().fold(0x811c_9dc5, mix) % 0x00ff_ffff
+}
