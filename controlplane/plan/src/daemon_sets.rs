@@ -130,17 +130,13 @@ pub fn plan(snapshot: &Snapshot<'_>, backoff: &mut Backoff, now: Timestamp) -> P
         hash: revisions.hash.clone(),
         now,
     };
-    let status = view.status();
-    let (first, after) = if snapshot.failure.is_some() {
-        (status, None)
-    } else {
-        (None, status)
-    };
-    plan.stage(first.into_iter().collect());
     plan.stage(revisions.steps.clone());
+    let tolerant = plan.stages.len();
     view.work(snapshot.failure.is_some(), backoff, &mut plan);
-    plan.stage(after.into_iter().collect());
-    plan.stage(revisions.superfluous(spec, &pods.owned));
+    // The status is told also when a pod cannot be made or deleted (`syncDaemonSet`).
+    let mut last: Vec<Step> = view.status().into_iter().collect();
+    last.extend(revisions.superfluous(spec, &pods.owned));
+    plan.close(tolerant, last);
     let delays = pods.owned.iter().filter_map(|pod| view.available_in(pod));
     if let Some(next) = delays.filter(|delay| !delay.is_zero()).min() {
         plan.again(next);

@@ -165,18 +165,17 @@ impl View<'_> {
             // Whatever stops it: what was found to do until then is done.
             let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.work(&mut work);
         }
-        let status = self.status(work.outdated);
-        let failing = self.snapshot.failure.is_some();
-        let (first, after) = if failing { (status, None) } else { (None, status) };
-        plan.stage(first.into_iter().collect());
         if !deleted {
             plan.stage(self.revisions.steps.clone());
         }
+        let tolerant = plan.stages.len();
         plan.stage(work.claims);
         plan.stage(work.pods);
-        plan.stage(after.into_iter().collect());
-        work.corrections.extend(self.superfluous_revisions());
-        plan.stage(work.corrections);
+        // The status is told also when a pod cannot be made or deleted (`performUpdate`).
+        let mut last: Vec<Step> = self.status(work.outdated).into_iter().collect();
+        last.extend(work.corrections);
+        last.extend(self.superfluous_revisions());
+        plan.close(tolerant, last);
         let pods = self.replicas.values().chain(self.condemned.values());
         let delays = pods.filter_map(|pod| self.available_in(pod));
         if let Some(next) = delays.filter(|delay| !delay.is_zero()).min() {

@@ -306,6 +306,8 @@ impl fmt::Display for Plan {
 pub struct Plan {
     /// What to do.
     pub stages: Vec<Vec<Step>>,
+    /// The last stage begins also when a stage from this one on did not work.
+    pub tolerant: Option<usize>,
     /// Plan again after this long even if nothing changes.
     pub again: Option<Duration>,
     /// Nobody waits for what it would write, and that will soon be something else: it may wait this long.
@@ -317,6 +319,14 @@ impl Plan {
     pub fn stage(&mut self, steps: Vec<Step>) {
         if !steps.is_empty() {
             self.stages.push(steps);
+        }
+    }
+
+    /// Appends the last stage, which begins also when a stage from `tolerant` on did not work.
+    pub fn close(&mut self, tolerant: usize, steps: Vec<Step>) {
+        if !steps.is_empty() {
+            self.stages.push(steps);
+            self.tolerant = Some(tolerant);
         }
     }
 

@@ -16,10 +16,15 @@ use crate::{
 /// Steps of a stage that are sent at once.
 const TOGETHER: usize = 128;
 
-/// Performs stage after stage; a stage in which a step did not work is the last.
+/// Performs stage after stage; after one in which a step did not work at most the last one follows.
 pub(crate) async fn perform(context: &Context, component: &'static str, plan: Plan) -> Done {
     let mut done = idle();
-    for stage in plan.stages {
+    let (last, tolerant) = (plan.stages.len().saturating_sub(1), plan.tolerant);
+    let mut failed = None;
+    for (number, stage) in plan.stages.into_iter().enumerate() {
+        if failed.is_some_and(|failed| number < last || tolerant.is_none_or(|tolerant| failed < tolerant)) {
+            continue;
+        }
         let requests = stage.into_iter().map(|step| perform_step(context, component, step));
         let results: Vec<Done> = stream::iter(requests).buffer_unordered(TOGETHER).collect().await;
         for result in results {
@@ -29,8 +34,8 @@ pub(crate) async fn perform(context: &Context, component: &'static str, plan: Pl
             done.retry |= result.retry;
             done.next = done.next.max(result.next);
         }
-        if done.retry {
-            break;
+        if done.retry && failed.is_none() {
+            failed = Some(number);
         }
     }
     done

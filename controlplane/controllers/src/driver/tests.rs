@@ -235,3 +235,48 @@ async fn a_patient_plan_waits_for_more_but_not_for_ever() {
     assert_eq!(after, before + 1, "one in a hurry does not wait: {asked:?}");
     assert!(controller.plans.load(Ordering::Relaxed) >= 18);
 }
+
+/// The methods that a server is asked for which refuses all but patches.
+async fn asked(tolerant: Option<usize>) -> Vec<String> {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let server = tower::service_fn(move |request: Request<Body>| {
+        seen.lock().unwrap().push(request.method().to_string());
+        let code = if request.method() == "PATCH" { 200 } else { 409 };
+        let taken = json!({
+            "kind": "Status", "status": "Failure", "code": code, "reason": "AlreadyExists", "message": "no",
+            "metadata": { "name": "it", "resourceVersion": "5" },
+        });
+        let answer = Response::builder().status(code);
+        let answer = answer.body(Body::from(taken.to_string().into_bytes())).unwrap();
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    let target = Target {
+        resource: CONFIG_MAPS,
+        namespace: "ns".to_owned(),
+        name: "it".to_owned(),
+        uid: String::new(),
+    };
+    let patch = Step::Patch {
+        target,
+        subresource: None,
+        kind: controlplane_plan::step::PatchKind::Merge,
+        body: Box::default(),
+        outcome: Outcome::default(),
+    };
+    let plan = Plan {
+        stages: vec![vec![create()], vec![create()], vec![patch]],
+        tolerant,
+        ..Plan::default()
+    };
+    let context = context(kube::Client::new(server, "default"), Caches::new());
+    assert!(perform(&context, "stubborn-controller", plan).await.retry);
+    asked.lock().unwrap().clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_stage_follows_a_failure_where_the_plan_tolerates_it() {
+    assert_eq!(asked(None).await, ["POST"]);
+    assert_eq!(asked(Some(0)).await, ["POST", "PATCH"]);
+    assert_eq!(asked(Some(1)).await, ["POST"]);
+}

@@ -367,6 +367,7 @@ fn the_status_counts_nodes() {
         } => Some(body["status"].clone()),
         Step::Create { .. } | Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => None,
     });
+    assert_eq!(plan.tolerant, Some(0), "it is told whatever becomes of the pods");
     assert_eq!(
         status.unwrap(),
         json!({

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{View, Work};
 use crate::{
     history::REVISION,
-    objects::{Meta as _, name, target},
+    objects::{Meta as _, name, phase, target},
     pod::Pod,
     pod_template::{self, note},
     step::{Note, Outcome, PODS, PatchKind, Severity, Step, Target},
@@ -131,7 +131,13 @@ impl View<'_> {
     /// tried as upstream tries it, for its event to tell.
     pub(super) fn correct(&self, ordinal: i32, pod: &Pod, work: &mut Work) {
         let about = target(PODS, pod);
-        let mut steps = self.owners_of_claims(ordinal, &about);
+        // With the claims of a pod that has not begun (`make_claims`) that is done already.
+        let begun = phase(pod) != "Pending";
+        let mut steps = if begun {
+            self.owners_of_claims(ordinal, &about)
+        } else {
+            Vec::new()
+        };
         let labels = identity(name(pod), ordinal);
         let known = |key: &str| pod.metadata.labels().and_then(|own| own.get(key));
         let mut body = json!({});

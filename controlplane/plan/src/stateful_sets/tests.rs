@@ -305,13 +305,17 @@ fn a_pod_below_the_partition_is_made_from_the_old_revision() {
 }
 
 #[test]
-fn a_refusal_is_tried_once_and_the_status_tells_first() {
+fn a_refusal_is_tried_once_and_the_status_is_told_whatever_becomes_of_it() {
     let failure = Failure {
         reason: "Forbidden".to_owned(),
         message: "exceeded quota".to_owned(),
     };
     let plan = planned(&with_pods(&parallel(), &[]), Some(&failure));
-    expect!["patch StatefulSet web/status -> create Pod web-0 (SuccessfulCreate: Create Pod web-0 in StatefulSet web successful)"].assert_eq(&plan.to_string());
+    expect!["create Pod web-0 (SuccessfulCreate: Create Pod web-0 in StatefulSet web successful) -> patch StatefulSet web/status"].assert_eq(&plan.to_string());
+    assert_eq!(plan.tolerant, Some(0));
+    // It names a revision, which must be there.
+    let plan = planned(&set(&parallel()), None);
+    assert_eq!((plan.stages.len(), plan.tolerant), (3, Some(1)), "{plan}");
 }
 
 #[test]

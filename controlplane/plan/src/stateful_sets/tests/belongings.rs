@@ -45,6 +45,24 @@ fn a_pod_has_its_name_its_host_name_and_its_claims() {
     assert_eq!(pod["metadata"]["ownerReferences"], owner());
 }
 
+#[test]
+fn the_owners_of_a_claim_are_patched_once() {
+    let more = json!({
+        "podManagementPolicy": "Parallel", "replicas": 1, "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Delete" },
+        "volumeClaimTemplates": [{ "metadata": { "name": "data" } }],
+    });
+    for pod in ["0 pending", "0 ready"] {
+        let mut world = with_pods(&more, &[pod]);
+        world.put("PersistentVolumeClaim", json!({ "metadata": { "name": "data-web-0" } }));
+        let plan = planned(&world, None).to_string();
+        assert_eq!(
+            plan.matches("patch PersistentVolumeClaim data-web-0").count(),
+            1,
+            "{pod}: {plan}"
+        );
+    }
+}
+
 /// The set's claims after its plans, as `name: owners`.
 fn owners(policy: &Value, world: &mut World) -> String {
     let claim = |name: &str, owners: Value| json!({ "metadata": { "name": name, "ownerReferences": owners } });
