@@ -37,13 +37,15 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_
 pub(crate) trait Controller: Send + Sync + 'static {
     /// The event source's component, `replicaset-controller`.
     fn component(&self) -> &'static str;
-    /// What is to be done for `key`; `failure` is the server's last refusal of one of its creations.
+    /// Plans `key`; `failure` is the server's last refusal of one of its creations.
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan;
     /// Takes what a look found: whether the object of this uid exists.
     fn learn(&self, _target: &Target, _exists: bool, _now: Timestamp) {}
+    /// Takes note of a sync: the result of its steps, and how long it took with its plan.
+    fn synced(&self, _key: &Key, _done: &Done, _took: Duration) {}
 }
 
-/// What must be seen before a key is planned again.
+/// Sign that must be seen before a key is planned again.
 #[derive(Debug, Clone)]
 pub(crate) enum Awaited {
     /// The resource's cache has reached a revision.
@@ -55,7 +57,7 @@ pub(crate) enum Awaited {
 }
 
 impl Awaited {
-    /// Whether the caches show it. What is not cached cannot be awaited.
+    /// True if the caches show it. What is not cached cannot be awaited.
     pub(crate) fn is_met(&self, caches: &Caches) -> bool {
         match self {
             Self::Revision(resource, revision) => caches.of(resource).is_none_or(|cache| cache.revision() >= *revision),
@@ -83,7 +85,7 @@ pub(crate) enum Next {
     Now,
 }
 
-/// What came of a plan's steps.
+/// Result of a plan's steps.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) awaited: Vec<Awaited>,
@@ -93,9 +95,27 @@ pub(crate) struct Done {
     /// Something did not work and must be tried again.
     pub(crate) retry: bool,
     pub(crate) next: Next,
+    pub(crate) tally: Tally,
 }
 
-/// What a worker needs.
+/// Number of objects that the steps of a plan changed.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Tally {
+    pub(crate) created: u64,
+    /// Creations that the server refused.
+    pub(crate) refused: u64,
+    pub(crate) deleted: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, more: Self) {
+        self.created += more.created;
+        self.refused += more.refused;
+        self.deleted += more.deleted;
+    }
+}
+
+/// Handles that a worker needs.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: kube::Client,
@@ -109,7 +129,7 @@ struct Parked {
     since: Instant,
 }
 
-/// What the worker remembers; each map holds only keys that are in that state.
+/// State of the worker; each map holds only keys that are in that state.
 #[derive(Default)]
 struct Memory {
     busy: BTreeSet<Key>,
@@ -135,8 +155,9 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
     loop {
         tokio::select! {
             biased;
-            Some((key, done)) = under_way.next(), if !under_way.is_empty() => {
-                let done: Done = done;
+            Some((key, done, begun)) = under_way.next(), if !under_way.is_empty() => {
+                let (done, begun): (Done, Instant) = (done, begun);
+                controller.synced(&key, &done, begun.elapsed());
                 for (target, exists) in &done.looked {
                     controller.learn(target, *exists, (context.clock)());
                 }
@@ -147,6 +168,7 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
                 if !memory.may_plan(context, queue, &key) {
                     continue;
                 }
+                let begun = Instant::now();
                 let Some(plan) = memory.plan(&**controller, context, &key) else {
                     queue.done(&key);
                     queue.push_after(key, BACKOFF.1);
@@ -157,6 +179,7 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
                 }
                 if plan.is_empty() {
                     queue.done(&key);
+                    controller.synced(&key, &Done::default(), begun.elapsed());
                     memory.failures.remove(&key);
                     memory.attempts.remove(&key);
                     memory.streaks.remove(&key);
@@ -173,7 +196,7 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
                 let (context, component) = (context.clone(), controller.component());
                 under_way.push(Box::pin(async move {
                     let done = perform(&context, component, plan).await;
-                    (key, done)
+                    (key, done, begun)
                 }));
             }
         }
@@ -207,7 +230,7 @@ impl Memory {
         wait
     }
 
-    /// Whether nothing of the key's last plan is still under way or unseen.
+    /// True if nothing of the key's last plan is still under way or unseen.
     fn may_plan(&mut self, context: &Context, queue: &Queue<Key>, key: &Key) -> bool {
         if self.busy.contains(key) {
             self.dirty.insert(key.clone());

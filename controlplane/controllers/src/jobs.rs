@@ -1,8 +1,11 @@
 //! The Job controller, and those that let go of pods and Jobs that have ended.
 
+mod metrics;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use controlplane_plan::{
@@ -14,9 +17,10 @@ use controlplane_plan::{
 };
 use k8s_openapi::{api::batch::v1::Job, jiff::Timestamp};
 
+pub(crate) use self::metrics::JobMetrics;
 use crate::{
     cache::Key,
-    driver::Controller,
+    driver::{Controller, Done},
     kinds::{Caches, owned_by, unmanaged},
     queue::Queue,
 };
@@ -26,12 +30,16 @@ pub(crate) struct Jobs {
     caches: Arc<Caches>,
     /// Of the Jobs that have not ended, with their uids.
     backoffs: Mutex<BTreeMap<Key, (String, Backoff)>>,
+    metrics: Arc<JobMetrics>,
 }
 
 impl Jobs {
-    pub(crate) fn new(caches: Arc<Caches>) -> Self {
-        let backoffs = Mutex::default();
-        Self { caches, backoffs }
+    pub(crate) fn new(caches: Arc<Caches>, metrics: Arc<JobMetrics>) -> Self {
+        Self {
+            caches,
+            backoffs: Mutex::default(),
+            metrics,
+        }
     }
 
     /// The failures of a Job's pods, these included.
@@ -73,6 +81,12 @@ impl Controller for Jobs {
             backoff: &backoff,
         };
         job::plan(&snapshot, now)
+    }
+
+    fn synced(&self, key: &Key, done: &Done, took: Duration) {
+        if let Some(job) = self.caches.jobs.get(key) {
+            self.metrics.synced(&job, done, took);
+        }
     }
 }
 

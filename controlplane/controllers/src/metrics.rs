@@ -1,13 +1,13 @@
-//! What the controllers and the scheduler count, under the names that upstream uses.
+//! Metrics of the controllers and the scheduler, under the names that upstream uses.
 
 mod page;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use self::page::{Buckets, Page};
-use crate::{queue::Measured, scheduler::Scheduler};
+use crate::{jobs::JobMetrics, queue::Measured, scheduler::Scheduler};
 
-/// What is counted. All clones are the same; whoever runs the controllers keeps one and asks for its text.
+/// Sources of the metrics. All clones are the same; whoever runs the controllers keeps one and asks for its text.
 #[derive(Clone, Default)]
 pub struct Metrics(Arc<Mutex<Sources>>);
 
@@ -15,6 +15,7 @@ pub struct Metrics(Arc<Mutex<Sources>>);
 struct Sources {
     queues: Vec<Arc<dyn Measured>>,
     scheduler: Option<Arc<Scheduler>>,
+    jobs: Arc<JobMetrics>,
 }
 
 impl Metrics {
@@ -30,14 +31,19 @@ impl Metrics {
         self.lock().scheduler = Some(scheduler);
     }
 
+    pub(crate) fn jobs(&self) -> Arc<JobMetrics> {
+        self.lock().jobs.clone()
+    }
+
     /// The text that Prometheus reads.
     pub fn text(&self) -> String {
-        let (queues, scheduler) = {
+        let (queues, scheduler, jobs) = {
             let sources = self.lock();
-            (sources.queues.clone(), sources.scheduler.clone())
+            (sources.queues.clone(), sources.scheduler.clone(), sources.jobs.clone())
         };
         let mut page = Page::default();
         of_queues(&queues, &mut page);
+        jobs.write(&mut page);
         if let Some(scheduler) = scheduler {
             scheduler.measure(&mut page);
         }

@@ -30,7 +30,7 @@ use crate::{
 
 /// The namespace of the controllers' service accounts.
 const HOME: &str = "system:serviceaccount:kube-system:";
-/// Who the shared watches are.
+/// User of the shared watches.
 const MANAGER: &str = "system:kube-controller-manager";
 
 /// The accounts that are not named like the source of their events.
@@ -42,7 +42,7 @@ const PROVISIONER: &str = "local-path-provisioner";
 const EPHEMERAL: &str = "ephemeral-volume-controller";
 const DAEMONS: &str = "daemon-set-controller";
 
-/// What start-up hands around.
+/// Handles that start-up passes around.
 struct Setup<'a> {
     clients: &'a Clients,
     options: &'a Options,
@@ -51,11 +51,11 @@ struct Setup<'a> {
     tasks: JoinSet<()>,
 }
 
-/// What runs.
+/// Tasks that run.
 pub(crate) struct Started {
     /// All but the writer.
     pub(crate) tasks: JoinSet<()>,
-    /// What writes their events, for as long as they run and a little longer.
+    /// The writer of their events, which runs for as long as they do and a little longer.
     pub(crate) writer: JoinSet<()>,
     /// Tells the writer to come to its end.
     pub(crate) ending: CancellationToken,
@@ -117,7 +117,11 @@ impl Setup<'_> {
         self.add(DAEMONS, daemon_sets::listen(caches), daemon_sets::DaemonSets::new);
         let queue = replica_sets::listen_to_elders(caches);
         self.add("replication-controller", queue, replica_sets::ReplicationControllers);
-        self.add("job-controller", jobs::listen(caches), jobs::Jobs::new);
+        let metrics = self.options.metrics.jobs();
+        metrics.follow(caches, (self.options.clock)());
+        self.add("job-controller", jobs::listen(caches), |caches| {
+            jobs::Jobs::new(caches, metrics)
+        });
         self.add("job-controller", jobs::listen_orphans(caches), jobs::Orphans);
         let queue = jobs::listen_ended(caches);
         self.add("ttl-after-finished-controller", queue, jobs::Ended);

@@ -96,10 +96,14 @@ fn job_name(cron_job: &CronJob, time: Timestamp) -> String {
     format!("{}-{}", name(cron_job), time.as_second().div_euclid(60))
 }
 
-/// The time that a Job of this controller is for.
+/// The time that a Job of this controller is for, as its annotation says.
+pub fn scheduled(job: &Job) -> Option<Timestamp> {
+    annotation(&job.metadata, SCHEDULED)?.parse().ok()
+}
+
+/// The time that a Job of this `CronJob` is for.
 fn time_of(cron_job: &CronJob, job: &Job) -> Option<Timestamp> {
-    let time: Timestamp = annotation(&job.metadata, SCHEDULED)?.parse().ok()?;
-    (name(job) == job_name(cron_job, time)).then_some(time)
+    scheduled(job).filter(|time| name(job) == job_name(cron_job, *time))
 }
 
 impl Sync<'_> {

@@ -25,7 +25,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-pub use self::{backoff::Backoff, indexes::Indexes, orphans::plan as plan_orphan};
+pub use self::{backoff::Backoff, indexes::Indexes, orphans::plan as plan_orphan, policy::action_on_failure};
 pub use crate::rollout::Failure;
 use crate::{
     claim::claim_with,
@@ -127,7 +127,8 @@ pub fn end_of(job: &Job) -> Option<&JobCondition> {
     conditions.find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")
 }
 
-fn is_indexed(spec: &JobSpec) -> bool {
+/// True if each completion has an index of its own.
+pub fn is_indexed(spec: &JobSpec) -> bool {
     spec.completion_mode.as_deref() == Some("Indexed")
 }
 

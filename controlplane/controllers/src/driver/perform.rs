@@ -7,7 +7,7 @@ use controlplane_plan::{
 use futures::{StreamExt, stream};
 use tracing::{debug, info, warn};
 
-use super::{Awaited, Context, Done, Next};
+use super::{Awaited, Context, Done, Next, Tally};
 use crate::{
     cache::Key,
     request::{self, Error, Reply},
@@ -33,6 +33,7 @@ pub(crate) async fn perform(context: &Context, component: &'static str, plan: Pl
             done.failure = done.failure.or(result.failure);
             done.retry |= result.retry;
             done.next = done.next.max(result.next);
+            done.tally += result.tally;
         }
         if done.retry && failed.is_none() {
             failed = Some(number);
@@ -62,7 +63,7 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
                         "created"
                     );
                     note(outcome.done, &reply.metadata.name);
-                    seen(resource, &reply)
+                    created(resource, &reply)
                 }
                 Err(error) => create_failed(context, component, resource, outcome.failed, &error),
             }
@@ -122,7 +123,7 @@ fn later() -> Done {
     }
 }
 
-/// Whether a namespace is known to be on its way out: nothing can be made in it, and its contents go with it.
+/// True if a namespace is known to be on its way out: nothing can be made in it, and its contents go with it.
 fn is_going(context: &Context, namespace: &str) -> bool {
     let found = context.caches.namespaces.get(&Key::new("", namespace));
     found.is_some_and(|found| found.metadata.deletion_timestamp.is_some())
@@ -131,6 +132,16 @@ fn is_going(context: &Context, namespace: &str) -> bool {
 fn filled(mut note: Note, text: &str) -> Note {
     note.message = note.message.replace("{}", text);
     note
+}
+
+fn created(resource: Resource, reply: &Reply) -> Done {
+    Done {
+        tally: Tally {
+            created: 1,
+            ..Tally::default()
+        },
+        ..seen(resource, reply)
+    }
 }
 
 /// The cache must reach the revision that the answer tells.
@@ -153,6 +164,10 @@ fn deleted(component: &'static str, target: &Target) -> Done {
     );
     Done {
         awaited: vec![gone(target)],
+        tally: Tally {
+            deleted: 1,
+            ..Tally::default()
+        },
         ..Done::default()
     }
 }
@@ -231,6 +246,10 @@ fn create_failed(
             Done {
                 failure: Some(failure),
                 retry: true,
+                tally: Tally {
+                    refused: 1,
+                    ..Tally::default()
+                },
                 ..Done::default()
             }
         }

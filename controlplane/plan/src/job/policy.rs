@@ -22,6 +22,14 @@ pub(super) enum Action {
     FailJob(String),
 }
 
+/// The name of the action of the first rule that a failed pod meets, if it meets one.
+pub fn action_on_failure<'a>(spec: &'a JobSpec, pod: &Pod) -> Option<&'a str> {
+    let attempt = pod.attempt.as_deref()?;
+    let mut rules = spec.pod_failure_policy.iter().flat_map(|policy| &policy.rules);
+    let met = rules.find(|rule| meets(rule, attempt, pod).is_some())?;
+    Some(&met.action)
+}
+
 /// The action of the first rule that a failed pod meets.
 pub(super) fn on_failure(spec: &JobSpec, pod: &Pod) -> Action {
     let attempt = pod.attempt.as_deref();
