@@ -116,6 +116,7 @@ pub fn begin<'a>(
         return Next::Measure(round);
     }
     round.sizes(None);
+    round.keeps_size();
     Next::Decided(round)
 }
 
@@ -181,6 +182,7 @@ impl Round<'_> {
         self.condition("ScalingLimited", limited, reason, message);
         self.rescale = (allowed.replicas != self.current).then_some((allowed.replicas, why));
         self.sizes(Some(statuses));
+        self.keeps_size();
         self
     }
 
@@ -244,7 +246,11 @@ impl Round<'_> {
     fn sizes(&mut self, metrics: Option<Vec<MetricStatus>>) {
         self.status.current_replicas = Some(self.current);
         self.status.current_metrics = metrics;
-        if self.rescale.is_none() && self.status.desired_replicas == 0 {
+    }
+
+    /// Tells that the present size is the right one, if it is (`reconcileAutoscaler`).
+    fn keeps_size(&mut self) {
+        if self.rescale.is_none() {
             self.status.desired_replicas = self.current;
         }
     }
@@ -317,11 +323,12 @@ impl Round<'_> {
             "unable to fetch metrics from custom metrics API: no known available metric versions found";
         if let Some(object) = &metric.object {
             let (name, described) = (&object.metric.name, &object.described_object);
-            let of = format!("{} {}/{}", described.kind, self.about.namespace, described.name);
+            // The order is upstream's (`GetObjectMetricReplicas` of `replica_calculator.go`).
+            let of = format!("{} on {} {}", described.kind, self.about.namespace, described.name);
             return Failed {
                 reason: "FailedGetObjectMetric",
                 what: "failed to get object metric value".to_owned(),
-                error: format!("unable to get metric {name}: {CUSTOM} on {of}"),
+                error: format!("unable to get metric {name}: {of}/{CUSTOM}"),
             };
         }
         if let Some(external) = &metric.external {

@@ -251,8 +251,8 @@ fn what_cannot_be_measured_is_told() {
         FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get queue external metric value: unable to get external metric default/queue/&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{},}: unable to fetch metrics from external metrics API: the server could not find the requested resource (get queue.external.metrics.k8s.io)
         FailedGetPodsMetric: unable to get metric hits: unable to fetch metrics from custom metrics API: no known available metric versions found
         FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get pods metric value: unable to get metric hits: unable to fetch metrics from custom metrics API: no known available metric versions found
-        FailedGetObjectMetric: unable to get metric hits: unable to fetch metrics from custom metrics API: no known available metric versions found on Ingress default/i
-        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: unable to get metric hits: unable to fetch metrics from custom metrics API: no known available metric versions found on Ingress default/i
+        FailedGetObjectMetric: unable to get metric hits: Ingress on default i/unable to fetch metrics from custom metrics API: no known available metric versions found
+        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: unable to get metric hits: Ingress on default i/unable to fetch metrics from custom metrics API: no known available metric versions found
         FailedGetResourceMetric: failed to get memory utilization: missing request for memory in container main of Pod web-0
         FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get memory resource metric value: failed to get memory utilization: missing request for memory in container main of Pod web-0"]].assert_eq(&all.join("\n"));
 }
