@@ -52,16 +52,16 @@ pub(crate) async fn list(api: &Api, namespace: &str, selector: &str) -> anyhow::
 /// An object, and what it owns.
 pub(crate) struct Owned {
     pub(crate) target: Value,
-    /// The set of the newest revision; none for a kind without sets.
-    pub(crate) replica_sets: Vec<Value>,
-    /// The pods of the set and of the object itself.
+    /// The ReplicaSet of a Deployment's newest revision, or the newest Job of a `CronJob`.
+    pub(crate) makers: Vec<Value>,
+    /// The pods of these and of the object itself.
     pub(crate) pods: Vec<Value>,
 }
 
 /// Asks for what an object owns.
 pub(crate) async fn owned(api: &Api, resources: &Resources, namespace: &str, target: Value) -> anyhow::Result<Owned> {
-    let replica_sets = newest_owned(api, resources, namespace, &target).await?;
-    let owners: Vec<&str> = replica_sets
+    let makers = makers(api, resources, namespace, &target).await?;
+    let owners: Vec<&str> = makers
         .iter()
         .chain([&target])
         .map(|owner| text_at(owner, "/metadata/uid"))
@@ -71,28 +71,36 @@ pub(crate) async fn owned(api: &Api, resources: &Resources, namespace: &str, tar
         .filter(|pod| owners.iter().any(|uid| owned_by(pod, uid)))
         .cloned()
         .collect();
-    Ok(Owned {
-        target,
-        replica_sets,
-        pods,
-    })
+    Ok(Owned { target, makers, pods })
 }
 
-/// The set of the newest revision that the target owns; none for a kind without sets.
-async fn newest_owned(api: &Api, resources: &Resources, namespace: &str, target: &Value) -> anyhow::Result<Vec<Value>> {
-    let sets = api
-        .get(&resources.find("replicasets.apps")?.collection(Some(namespace)))
-        .await?;
+/// What the target owns that makes its pods, the newest; none for a kind that makes them itself.
+async fn makers(api: &Api, resources: &Resources, namespace: &str, target: &Value) -> anyhow::Result<Vec<Value>> {
+    let kind = if target.pointer("/spec/jobTemplate").is_some() {
+        "jobs.batch"
+    } else {
+        "replicasets.apps"
+    };
+    let all = api.get(&resources.find(kind)?.collection(Some(namespace))).await?;
     let uid = text_at(target, "/metadata/uid");
-    let mut owned: Vec<Value> = items(&sets).filter(|set| owned_by(set, uid)).cloned().collect();
-    owned.sort_by_key(|set| {
-        let annotations = set.pointer("/metadata/annotations");
+    let mut owned: Vec<Value> = items(&all).filter(|maker| owned_by(maker, uid)).cloned().collect();
+    owned.sort_by_key(|maker| {
+        let annotations = maker.pointer("/metadata/annotations");
         let revision = annotations
             .and_then(|all| all.get("deployment.kubernetes.io/revision"))
             .and_then(Value::as_str);
-        revision.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
+        let revision = revision.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        (revision, text_at(maker, "/metadata/creationTimestamp").to_owned())
     });
-    Ok(owned.pop().into_iter().collect())
+    // Lists leave out what their items are.
+    let maker = owned.pop().map(|mut maker| {
+        if let Some(maker) = maker.as_object_mut() {
+            let kind = if kind == "jobs.batch" { "Job" } else { "ReplicaSet" };
+            maker.insert("kind".to_owned(), kind.into());
+        }
+        maker
+    });
+    Ok(maker.into_iter().collect())
 }
 
 /// The objects of a list.

@@ -27,12 +27,13 @@ const TOGETHER: usize = 16;
 /// Everything that is known of one object and what came from it.
 pub(crate) struct Material {
     pub(crate) target: Value,
-    pub(crate) replica_sets: Vec<Value>,
+    /// What stands between the object and its pods: a ReplicaSet, or a `CronJob`'s Job.
+    pub(crate) makers: Vec<Value>,
     pub(crate) pods: Vec<Value>,
     pub(crate) events: Vec<Value>,
     /// What the pods' nodes know of the steps that they took, by the pods' uids.
     pub(crate) milestones: BTreeMap<String, Value>,
-    /// Audit entries that concern the object, its sets and its pods, oldest first; empty where the log is not here.
+    /// Audit entries that concern the object, its makers and its pods, oldest first; empty where the log is not here.
     pub(crate) audit: Vec<Value>,
 }
 
@@ -42,11 +43,7 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     let (resource, name) = resources.one(&options.target)?;
     let namespace = &options.scope.namespace;
     let target = api.get(&resource.object(namespace, &name)?).await?;
-    let Owned {
-        target,
-        replica_sets,
-        pods,
-    } = pods::owned(&api, &resources, namespace, target).await?;
+    let Owned { target, makers, pods } = pods::owned(&api, &resources, namespace, target).await?;
     if pods.is_empty() {
         bail!("{}/{name} has no pods", resource.display());
     }
@@ -74,7 +71,7 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     let material = Material {
         milestones: milestones(&api, &pods).await,
         target,
-        replica_sets,
+        makers,
         pods,
         events,
         audit,

@@ -1,5 +1,7 @@
 //! The steps of the way, each with the time that a source gives for it.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -10,7 +12,7 @@ use crate::api::text_at;
 /// One step. `times` has one entry for each object that took it: one for a Deployment, three for three pods.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    pub(super) name: &'static str,
+    pub(super) name: Cow<'static, str>,
     pub(super) times: Vec<Moment>,
     pub(super) source: &'static str,
 }
@@ -33,22 +35,34 @@ pub(super) fn parse(text: &str) -> Option<Moment> {
 /// The way in its order.
 pub(super) fn of(material: &Material) -> Vec<Step> {
     let target = first_write(material, &[&material.target], "");
-    let sets: Vec<&Value> = material.replica_sets.iter().collect();
     let pods: Vec<&Value> = material.pods.iter().collect();
-    let set = first_write(material, &sets, "");
     let pod = first_write(material, &pods, "");
     let binding = first_write(material, &pods, "binding");
-    let status = ready_write(material);
-    let received = |events: &[&Value]| times(events, "/requestReceivedTimestamp");
-    let stored = |events: &[&Value]| times(events, "/stageTimestamp");
-    vec![
+    let mut steps = vec![
         step("request received", "audit log", received(&target)),
         step("stored", "audit log", stored(&target)),
-        step("controller asks for the ReplicaSet", "audit log", received(&set)),
-        step("ReplicaSet stored", "audit log", stored(&set)),
+    ];
+    if let Some(maker) = material.makers.first() {
+        let (kind, made) = (text_at(maker, "/kind"), first_write(material, &[maker], ""));
+        let asks = format!("controller asks for the {kind}");
+        steps.push(step(asks, "audit log", received(&made)));
+        steps.push(step(format!("{kind} stored"), "audit log", stored(&made)));
+    }
+    steps.extend([
         step("controller asks for the pods", "audit log", received(&pod)),
         step("pods stored", "audit log", stored(&pod)),
         step("scheduled", "audit log", stored(&binding)),
+    ]);
+    steps.extend(on_nodes(material));
+    let ready = first_status(material, &pods, |status| condition(status, "Ready").is_some());
+    steps.push(step("ready stored", "audit log", stored(&ready)));
+    steps.extend(ends(material, &pods));
+    steps
+}
+
+/// The steps that the pods' nodes take.
+fn on_nodes(material: &Material) -> [Step; 8] {
+    [
         milestone(material, "agent saw the pod", "/seen", || {
             condition_times(material, &["/status/startTime"])
         }),
@@ -61,13 +75,62 @@ pub(super) fn of(material: &Material) -> Vec<Step> {
         step("container created", "events", event_times(material, &["Created"])),
         step("container started", "events", event_times(material, &["Started"])),
         milestone(material, "ready", "/ready", || conditions(material, "Ready")),
-        step("ready stored", "audit log", stored(&status)),
     ]
 }
 
-fn step(name: &'static str, source: &'static str, mut times: Vec<Moment>) -> Step {
+/// The end of a Job's pods, and of the Job.
+fn ends(material: &Material, pods: &[&Value]) -> Vec<Step> {
+    let job = [&material.target].into_iter().chain(&material.makers);
+    let job: Vec<&Value> = job
+        .filter(|object| object.pointer("/spec/completions").is_some() || text_at(object, "/kind") == "Job")
+        .collect();
+    if job.is_empty() {
+        return Vec::new();
+    }
+    let over = |status: Option<&Value>| {
+        let phase = status.map_or("", |pod| text_at(pod, "/status/phase"));
+        matches!(phase, "Succeeded" | "Failed")
+    };
+    let finished =
+        |status: Option<&Value>| condition(status, "Complete").is_some() || condition(status, "Failed").is_some();
+    let mut ended: Vec<Moment> = pods.iter().flat_map(|pod| ended_containers(pod)).collect();
+    ended.sort();
+    vec![
+        step("containers ended", "pod status", ended),
+        step(
+            "end of pods stored",
+            "audit log",
+            stored(&first_status(material, pods, over)),
+        ),
+        step(
+            "end of Job stored",
+            "audit log",
+            stored(&first_status(material, &job, finished)),
+        ),
+    ]
+}
+
+fn ended_containers(pod: &Value) -> impl Iterator<Item = Moment> {
+    let statuses = pod.pointer("/status/containerStatuses").and_then(Value::as_array);
+    let statuses = statuses.into_iter().flatten();
+    statuses.filter_map(|status| parse(text_at(status, "/state/terminated/finishedAt")))
+}
+
+fn received(events: &[&Value]) -> Vec<Moment> {
+    times(events, "/requestReceivedTimestamp")
+}
+
+fn stored(events: &[&Value]) -> Vec<Moment> {
+    times(events, "/stageTimestamp")
+}
+
+fn step(name: impl Into<Cow<'static, str>>, source: &'static str, mut times: Vec<Moment>) -> Step {
     times.sort();
-    Step { name, times, source }
+    Step {
+        name: name.into(),
+        times,
+        source,
+    }
 }
 
 /// What the nodes tell, or what the pods' status does where they do not know all.
@@ -101,17 +164,21 @@ fn first_write<'a>(material: &'a Material, objects: &[&Value], subresource: &str
     objects.iter().filter_map(first).collect()
 }
 
-/// For each pod the first write of a status that says Ready.
-fn ready_write(material: &Material) -> Vec<&Value> {
-    let first = |pod: &Value| {
-        let uid = text_at(pod, "/metadata/uid").to_owned();
-        material.audit.iter().find(move |event| {
+/// For each object the first write of a status after which it is so.
+fn first_status<'a>(
+    material: &'a Material,
+    objects: &[&Value],
+    is_so: impl Fn(Option<&Value>) -> bool,
+) -> Vec<&'a Value> {
+    let first = |object: &&Value| {
+        let uid = text_at(object, "/metadata/uid");
+        material.audit.iter().find(|event| {
             text_at(event, "/objectRef/subresource") == "status"
                 && text_at(event, "/responseObject/metadata/uid") == uid
-                && condition(event.get("responseObject"), "Ready").is_some()
+                && is_so(event.get("responseObject"))
         })
     };
-    material.pods.iter().filter_map(first).collect()
+    objects.iter().filter_map(first).collect()
 }
 
 fn times(events: &[&Value], pointer: &str) -> Vec<Moment> {
@@ -177,7 +244,7 @@ mod tests {
             json!({"reason": "Started", "involvedObject": {"uid": "p"}, "eventTime": "2026-01-01T00:00:01.500000Z"});
         let material = Material {
             target: json!({"metadata": {"name": "web", "uid": "d"}}),
-            replica_sets: Vec::new(),
+            makers: Vec::new(),
             pods: vec![pod],
             events: vec![event],
             milestones: BTreeMap::from([("p".to_owned(), json!({"seen": "2026-01-01T00:00:01.000250Z"}))]),

@@ -38,7 +38,7 @@ pub(super) fn draw(title: &str, steps: &[Step]) -> String {
 
 fn row(step: &Step, start: &Moment, span: i128) -> Vec<String> {
     let (Some(first), Some(last)) = (step.times.first(), step.times.last()) else {
-        return vec![step.name.to_owned(), "unknown".to_owned()];
+        return vec![step.name.to_string(), "unknown".to_owned()];
     };
     let shown = |moment: &Moment| {
         if moment.whole_second {
@@ -54,7 +54,7 @@ fn row(step: &Step, start: &Moment, span: i128) -> Vec<String> {
     } else {
         bar(first, last, start, span)
     };
-    let name = step.name.to_owned();
+    let name = step.name.to_string();
     vec![
         name,
         shown(first),
@@ -88,22 +88,22 @@ mod tests {
         let moment = |text: &str| parse(text).unwrap();
         let steps = [
             Step {
-                name: "stored",
+                name: "stored".into(),
                 times: vec![moment("2026-01-01T00:00:00.100Z")],
                 source: "audit log",
             },
             Step {
-                name: "started",
+                name: "started".into(),
                 times: vec![moment("2026-01-01T00:00:00.140Z"), moment("2026-01-01T00:00:00.1505Z")],
                 source: "events",
             },
             Step {
-                name: "ready",
+                name: "ready".into(),
                 times: vec![moment("2026-01-01T00:00:01Z")],
                 source: "pod status",
             },
             Step {
-                name: "network",
+                name: "network".into(),
                 times: Vec::new(),
                 source: "events",
             },

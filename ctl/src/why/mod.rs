@@ -10,6 +10,7 @@ mod placement;
 mod pod;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -45,7 +46,8 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
         ("", "nodes") => node::run(&api, &target?).await?,
         _ => {
             let owned = pods::owned(&api, &resources, namespace, target?).await?;
-            if owned.pods.is_empty() && owned.target.pointer("/spec/replicas").is_none() {
+            let tells = workload::makes_pods(&owned.target) || owned.target.pointer("/status/conditions").is_some();
+            if owned.pods.is_empty() && !tells {
                 bail!("{}/{name} has no pods", resource.display());
             }
             owner::run(&api, &resource, namespace, &owned).await?
