@@ -1,6 +1,7 @@
 # make demo    from nothing to three nginx containers that answer (IMAGE=nginx:1.14.2 pulls instead of building)
 # make down    undoes the demo
 # make test    everything, end-to-end tests with real containers included; as root
+# make simulation   2,000 random histories of each controller (SEEDS=100 runs fewer), without network or containers
 # make check   format, lints, documentation, licences, unused dependencies
 # make bench   measures a release build on this machine; as root
 
@@ -8,11 +9,12 @@ SHELL := /bin/bash
 SKIFF_CACHE ?= /var/cache/skiff
 STATE ?= /var/lib/skiff
 IMAGE ?=
+SEEDS ?= 2000
 target := $(or $(CARGO_TARGET_DIR),target)
 export SKIFF_CACHE
 export PATH := $(PATH):$(SKIFF_CACHE)/tools/bin
 
-.PHONY: demo down test check bench release
+.PHONY: demo down test simulation check bench release
 
 demo: release
 	tests/demo --programs "$(target)/release" --state-dir "$(STATE)" $(if $(IMAGE),--image "$(IMAGE)")
@@ -32,6 +34,9 @@ test:
 	tests/images/build nginx
 	@# What a failed test has seen last is not to drown in frames.
 	RUST_BACKTRACE=0 cargo nextest run --locked --workspace
+
+simulation:
+	SEEDS=$(SEEDS) cargo test --locked --package tests --test simulation over_a_lossy_network
 
 check:
 	.ci/prerequisites --tools

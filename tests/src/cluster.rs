@@ -34,10 +34,10 @@ pub use self::{
     oracle::{Bounds, Violation, check_history},
 };
 
-/// Where the clusters' clocks start.
+/// Start of the clusters' clocks.
 const EPOCH: i64 = 1_800_000_000;
 
-/// How a cluster is made.
+/// Parameters of a cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
     nodes: usize,
@@ -45,7 +45,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How many nodes it has.
+    /// Sets the number of nodes.
     #[must_use]
     pub fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
@@ -139,7 +139,7 @@ pub struct Cluster {
     clock: server::Clock,
     beside: Arc<AtomicI64>,
     directory: tempfile::TempDir,
-    /// What they are started with, and what ends them.
+    /// Arguments of the controllers, and what ends them.
     controllers: (controllers::Clients, controllers::Options, CancellationToken),
 }
 
@@ -196,6 +196,11 @@ impl Cluster {
     /// Sets every wall clock of the cluster forwards or back, as an operator or a broken time server would.
     pub fn jump(&self, seconds: i64) {
         self.beside.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// Has the running pods of each workload share so many thousandths of a processor of work, as their metrics tell.
+    pub fn load(&self, milli: u64) {
+        self.chaos.set_load(milli, self.clock.clone());
     }
 
     /// POST, as the administrator.

@@ -65,7 +65,7 @@ fn machine() -> runtime::Sim {
     machine
 }
 
-/// How often an image that stumbles does so.
+/// Number of times that an image stumbles.
 const STUMBLES: usize = 3;
 
 /// Images for which the code that asks for them panics a few times: `stumbles-alone` in a task of the pod's worker,

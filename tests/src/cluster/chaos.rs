@@ -16,11 +16,14 @@ use futures::{
     future::{BoxFuture, Either},
 };
 use http::{Request, Response};
+use serde_json::{Value, json};
 use tower::Service;
 
-/// What goes wrong, in 1000 requests.
+/// Faults in 1000 requests.
 const LOST_BEFORE: u64 = 40;
 const LOST_AFTER: u64 = 40;
+/// The path of the resource metrics API for pods.
+const MEASURES: &str = "/apis/metrics.k8s.io/v1beta1/namespaces/";
 /// A watch ends after so many frames at most.
 const WATCH_FRAMES: u64 = 40;
 
@@ -31,6 +34,21 @@ pub struct Chaos {
     drawn: Arc<AtomicU64>,
     calm: Arc<AtomicBool>,
     asked: Arc<Mutex<BTreeMap<(String, String), usize>>>,
+    load: Arc<Mutex<Option<Load>>>,
+}
+
+/// Work that the running pods share.
+#[derive(Clone)]
+struct Load {
+    /// Thousandths of a processor that all of it needs.
+    milli: u64,
+    clock: server::Clock,
+}
+
+impl std::fmt::Debug for Load {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}m", self.milli)
+    }
 }
 
 /// The wire broke.
@@ -47,7 +65,19 @@ impl Chaos {
             drawn: Arc::default(),
             calm: Arc::default(),
             asked: Arc::default(),
+            load: Arc::default(),
         }
+    }
+
+    /// Has the resource metrics API tell of pods that share so much work: simulated agents cannot be asked.
+    pub(super) fn set_load(&self, milli: u64, clock: server::Clock) {
+        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Some(Load { milli, clock });
+    }
+
+    /// The load that a request asks for.
+    fn load_of(&self, request: &Request<kube::client::Body>) -> Option<Load> {
+        let asks = request.uri().path().starts_with(MEASURES);
+        asks.then(|| self.load.lock().unwrap_or_else(PoisonError::into_inner).clone())?
     }
 
     /// No more faults from now on.
@@ -55,7 +85,7 @@ impl Chaos {
         self.calm.store(true, Ordering::Relaxed);
     }
 
-    /// How often something was asked for by this path, by agents and controllers.
+    /// Number of requests of agents and controllers by this path.
     pub fn asked(&self, method: &str, path: &str) -> usize {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.get(&(method.to_owned(), path.to_owned())).copied().unwrap_or(0)
@@ -114,7 +144,11 @@ where
         if fate.is_some_and(|fate| fate < LOST_BEFORE) {
             return async { Err(Lost.into()) }.boxed();
         }
-        let answer = self.inner.call(request);
+        let load = self.chaos.load_of(&request);
+        let answer = match load {
+            Some(load) => measured(self.inner.call(of_pods(request)), load).boxed(),
+            None => self.inner.call(request).boxed(),
+        };
         let chaos = self.chaos.clone();
         async move {
             let response = match answer.await {
@@ -128,6 +162,39 @@ where
         }
         .boxed()
     }
+}
+
+/// Asks for the pods instead of their measures.
+fn of_pods(mut request: Request<kube::client::Body>) -> Request<kube::client::Body> {
+    let uri = request.uri().to_string().replace(MEASURES, "/api/v1/namespaces/");
+    *request.uri_mut() = uri.parse().expect("a path");
+    request
+}
+
+/// Measures of the pods of a list that are ready: the nodes of the others may not answer.
+async fn measured(
+    list: impl Future<Output = Result<Response<Body>, Infallible>>,
+    load: Load,
+) -> Result<Response<Body>, Infallible> {
+    let (parts, body) = list.await?.into_parts();
+    let bytes = axum::body::to_bytes(body, usize::MAX).await.expect("a body");
+    let mut list: Value = serde_json::from_slice(&bytes).expect("a list");
+    let pods = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let is_ready = |pod: &Value| {
+        let conditions = pod["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    };
+    let running: Vec<Value> = pods.into_iter().filter(is_ready).collect();
+    let each = load.milli / u64::try_from(running.len()).unwrap_or(u64::MAX).max(1);
+    let measure = |pod: &Value| {
+        json!({
+            "metadata": pod["metadata"], "timestamp": (load.clock)().to_string(), "window": "15s",
+            "containers": [{ "name": "main", "usage": { "cpu": format!("{each}m"), "memory": "1Mi" } }],
+        })
+    };
+    list["items"] = running.iter().map(measure).collect();
+    Ok(Response::from_parts(parts, Body::from(list.to_string())))
 }
 
 /// Ends a watch after some frames.

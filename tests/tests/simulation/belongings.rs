@@ -1,4 +1,4 @@
-//! What belongs to a namespace or a Service, and goes with it.
+//! Objects that belong to a namespace or a Service, and go with it.
 
 use serde_json::json;
 use tests::cluster::Cluster;
@@ -129,7 +129,7 @@ async fn endpoints_follow_the_pods_of_a_service() {
         .await;
 }
 
-/// How many requests of one kind the server has answered, by its own count.
+/// Number of requests of one kind that the server has answered, by its own count.
 async fn requests(cluster: &Cluster, labels: &[&str]) -> f64 {
     let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
     let page = cluster.admin().request_text(request).await.expect("metrics");

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use store::{EventKind, Prefix, Store};
 use tests::cluster::Cluster;
 
-const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
-const CRON_JOBS: &str = "/apis/batch/v1/namespaces/default/cronjobs";
+pub(crate) const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+pub(crate) const CRON_JOBS: &str = "/apis/batch/v1/namespaces/default/cronjobs";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-fn job(mode: &str, container: &str) -> Value {
+pub(crate) fn job(mode: &str, container: &str) -> Value {
     json!({
         "metadata": { "name": "work" },
         "spec": { "completions": 6, "parallelism": 3, "completionMode": mode, "backoffLimit": 2, "template": { "spec": {
@@ -19,7 +19,7 @@ fn job(mode: &str, container: &str) -> Value {
     })
 }
 
-async fn ended(cluster: &Cluster, kind: &str) -> Value {
+pub(crate) async fn ended(cluster: &Cluster, kind: &str) -> Value {
     cluster
         .eventually("the job comes to its end", || async {
             let job = cluster.get(&format!("{JOBS}/work")).await;
@@ -36,7 +36,7 @@ async fn ended(cluster: &Cluster, kind: &str) -> Value {
 }
 
 /// Goes through every change of pods: never are more active than `most`, no index runs twice at once. Gives the uids of all.
-async fn history(store: &Store, most: usize) -> BTreeSet<String> {
+pub(crate) async fn history(store: &Store, most: usize) -> BTreeSet<String> {
     let mut watch = store.watch(&Prefix::resource("", "pods"), 0).expect("a watch");
     let newest = store.revision();
     let mut active: BTreeMap<String, Value> = BTreeMap::new();
@@ -100,8 +100,7 @@ async fn one_seed(seed: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_makes_each_pod_once_over_a_lossy_network() {
-    let seeds = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok());
-    for seed in 0..seeds.unwrap_or(100) {
+    for seed in 0..crate::seeds() {
         one_seed(seed).await;
     }
 }

@@ -1,9 +1,14 @@
 //! A whole cluster in this process, under a paused clock, with a network that loses things.
+//!
+//! Tests whose names end in `over_a_lossy_network` run as many random histories as `SEEDS` says, 100 without it;
+//! `make simulation` runs 2,000 of each.
 
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod autoscaling;
 mod belongings;
 mod jobs;
+mod losses;
 mod rejections;
 mod workloads;
 
@@ -177,13 +182,15 @@ async fn one_seed(seed: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn attack_41_a_rollout_keeps_its_bounds_over_a_lossy_network() {
-    let seeds = std::env::var("SEEDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(100);
-    for seed in 0..seeds {
+    for seed in 0..seeds() {
         one_seed(seed).await;
     }
+}
+
+/// Number of random histories.
+fn seeds() -> u64 {
+    let seeds = std::env::var("SEEDS").ok();
+    seeds.and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
 #[tokio::test(start_paused = true)]

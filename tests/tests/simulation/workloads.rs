@@ -4,13 +4,13 @@
 use serde_json::{Value, json};
 use tests::cluster::{Bounds, Cluster, check_history};
 
-use super::{MERGE, PODS, under_way};
+use super::{MERGE, PODS, seeds, under_way};
 
-const STATEFUL_SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
-const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
+pub(crate) const STATEFUL_SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
+pub(crate) const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
 const REVISIONS: &str = "/apis/apps/v1/namespaces/default/controllerrevisions";
 
-fn workload(name: &str, image: &str, more: &Value) -> Value {
+pub(crate) fn workload(name: &str, image: &str, more: &Value) -> Value {
     let mut object = json!({
         "metadata": { "name": name, "namespace": "default" },
         "spec": {
@@ -111,11 +111,6 @@ async fn one_seed(seed: u64, path: &str, object: &Value, counts: &[&str]) {
         .map(|pod| pod["spec"]["nodeName"].to_string())
         .collect();
     assert_eq!(nodes.len(), 3, "seed {seed}: one pod a node");
-}
-
-fn seeds() -> u64 {
-    let seeds = std::env::var("SEEDS").ok();
-    seeds.and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
 #[tokio::test(start_paused = true)]
