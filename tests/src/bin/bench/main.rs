@@ -1,7 +1,8 @@
 //! Measures a cluster of this build's programs on this machine and prints one table, with a probe of the disk beside it.
 //!
 //! `bench [--image ARCHIVE] [--pods N] [--crowd N] [--only PART]…`, as root; every figure is taken in one run, in a network
-//! namespace of its own. Parts are start, pods, node, watchers, requests and containerd.
+//! namespace of its own. Parts are start, pods, node, workloads, watchers,
+//! requests and containerd.
 
 #[allow(clippy::unwrap_used, reason = "tests have it too, which fail by panicking")]
 #[path = "../../../../agent/runtime/tests/common/daemon.rs"]
@@ -17,6 +18,7 @@ mod start;
 #[path = "../../../tests/containers/start.rs"]
 mod started;
 mod watchers;
+mod workloads;
 
 use std::path::PathBuf;
 
@@ -105,6 +107,9 @@ async fn parts(options: &Options, machine: &Machine, table: &mut Table) -> anyho
         }
         if options.wants("node") {
             node::measure(machine, &target, image, table, options.crowd).await?;
+        }
+        if options.wants("workloads") {
+            workloads::measure(machine, &target, image, table).await?;
         }
     }
     if options.wants("watchers") {

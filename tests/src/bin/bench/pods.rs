@@ -157,7 +157,7 @@ async fn gone(target: &Target, connection: &mut Connection, app: &str) -> anyhow
 }
 
 /// Reads a watch until an event satisfies `done`.
-async fn watch(target: &Target, path: &str, done: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
+pub(crate) async fn watch(target: &Target, path: &str, done: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
     let mut connection = target.connect().await?;
     let mut events = connection.events(path).await?;
     let mut last = Value::Null;
