@@ -56,7 +56,7 @@ impl Node {
         })
     }
 
-    /// What the pods of a StatefulSet have written, each to its own volume.
+    /// Output of the pods of a StatefulSet, each on its own volume.
     fn log(&self, pod: &str) -> Result<String, String> {
         self.kubectl(&format!("exec {pod} -- cat /data/log"))
             .map_err(|error| format!("{error:#}"))

@@ -1,4 +1,4 @@
-//! What every namespace has for its service accounts: the account `default`, and the authority that the server's
+//! Objects that every namespace has for its service accounts: the account `default`, and the authority that the server's
 //! certificate is of. And the tokens that live in Secrets: filled, and removed with their account or at their end.
 
 use std::{

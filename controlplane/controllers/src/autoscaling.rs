@@ -25,7 +25,7 @@ use crate::{
     request::{self, Error},
 };
 
-/// How often an autoscaler is looked at (`--horizontal-pod-autoscaler-sync-period`).
+/// Interval between two looks at an autoscaler (`--horizontal-pod-autoscaler-sync-period`).
 const SYNC_PERIOD: Duration = Duration::from_secs(15);
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
@@ -64,7 +64,7 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     }
 }
 
-/// What an autoscaler scales.
+/// Target of an autoscaler.
 struct Scaled {
     target: Target,
     version: Value,
@@ -177,7 +177,7 @@ async fn measure<'a>(
     round.measured(measured, &pods, memory)
 }
 
-/// What pods use of a metric's resource (`pkg/controller/podautoscaler/metrics/client.go`).
+/// Samples of the pods' use of a metric's resource (`pkg/controller/podautoscaler/metrics/client.go`).
 fn samples(metric: &MetricSpec, usage: &Result<Value, String>) -> Measured {
     let Some(source) = Source::of(metric) else {
         return Ok(Samples::new());

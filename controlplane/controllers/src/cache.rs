@@ -1,4 +1,4 @@
-//! What a watch has shown so far: one cache a kind, shared by all controllers.
+//! State that a watch has shown so far: one cache a kind, shared by all controllers.
 
 mod place;
 
@@ -65,7 +65,7 @@ type Listener<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
 struct State<K: Cached> {
     objects: BTreeSet<Kept<K>>,
     index: BTreeMap<String, BTreeSet<Kept<K>>>,
-    /// What objects have in common, once.
+    /// Parts that objects have in common, once.
     pool: K::Pool,
     revision: u64,
 }
@@ -258,7 +258,7 @@ impl<K: Cached> State<K> {
     }
 }
 
-/// What the driver asks a cache, whatever its kind.
+/// Questions of the driver to a cache, whatever its kind.
 pub(crate) trait Progress: Send + Sync {
     /// Everything up to this revision has been seen.
     fn revision(&self) -> u64;
@@ -268,7 +268,7 @@ pub(crate) trait Progress: Send + Sync {
     fn relist(&self) -> u64;
     /// The number of the newest request for a list.
     fn asked(&self) -> u64;
-    /// Whether the object is gone, being deleted, or another one by that name.
+    /// True if the object is gone, being deleted, or another one by that name.
     fn is_deleted(&self, key: &Key, uid: &str) -> bool;
 }
 

@@ -51,7 +51,7 @@ impl Controller for Disruption {
 }
 
 impl Disruption {
-    /// What manages a pod, and how many pods that wants. Of managers whose scale is not cached, the pods that there are.
+    /// The manager of a pod, and the number of pods that it wants; without a cached scale, that of the pods there are.
     fn manager(&self, pod: &Pod, siblings: &BTreeMap<&str, i32>) -> Option<(String, i32)> {
         let owner = controller_of(&pod.metadata)?;
         let namespace = pod.metadata.namespace();

@@ -52,7 +52,7 @@ pub(crate) struct Recorder {
     clock: Clock,
 }
 
-/// Who writes, for readers of many control planes: the machine that it runs on.
+/// Writer of the events, for readers of many control planes: the machine that it runs on.
 pub(crate) type Machine = Arc<str>;
 
 impl Recorder {

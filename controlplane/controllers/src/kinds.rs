@@ -1,4 +1,4 @@
-//! What the caches keep of each kind: what plans read, and no more.
+//! Contents of the caches, kind by kind: what plans read, and no more.
 
 mod caches;
 
@@ -26,7 +26,7 @@ use crate::signer;
 
 /// A kind that is cached.
 pub(crate) trait Cached: Object + DeserializeOwned + Clone + Send + Sync + 'static {
-    /// What objects of the kind have in common.
+    /// Parts that objects of the kind have in common.
     type Pool: Default + Send + Sync;
     /// Drops what nobody reads.
     fn trim(&mut self) {}

@@ -70,7 +70,7 @@ pub type Sign = Arc<dyn Fn(&str, &str, &str, &str) -> Option<String> + Send + Sy
 /// Signs a request for a certificate: `(request, usages, seconds)`; the answer is PEM. Nothing when it cannot be signed.
 pub type Certify = Arc<dyn Fn(&Request, &[String], Option<i32>) -> Option<String> + Send + Sync>;
 
-/// What namespaces, service accounts and nodes are given.
+/// Credentials that namespaces, service accounts and nodes are given.
 #[derive(Clone)]
 pub struct Credentials {
     /// The authority that the server's certificate is of, as PEM.
@@ -83,12 +83,12 @@ pub struct Credentials {
     pub names: Arc<[String]>,
 }
 
-/// What an operator may choose.
+/// Choices of an operator.
 #[derive(Clone)]
 pub struct Options {
     /// The version that user agents name, for example `v1.36.0`.
     pub version: &'static str,
-    /// Where the time comes from that is written into objects.
+    /// Source of the times that are written into objects.
     pub clock: Clock,
     /// The name of the machine, for the events of the scheduler.
     pub machine: Arc<str>,
@@ -97,7 +97,7 @@ pub struct Options {
     pub pod_ranges: Vec<PodRange>,
     /// `None` leaves `kube-root-ca.crt` and Secrets that hold tokens to somebody else.
     pub credentials: Option<Credentials>,
-    /// Where what is done is counted.
+    /// Counters of what is done.
     pub metrics: Metrics,
 }
 
@@ -118,7 +118,7 @@ impl Default for Options {
     }
 }
 
-/// Why the controllers stopped.
+/// Reason that the controllers stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// They were told to.
@@ -129,7 +129,7 @@ pub enum Error {
     Failed(#[source] tokio::task::JoinError),
 }
 
-/// How long events may take that wait to be written at the end.
+/// Longest time for writing the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(3);
 
 /// Runs every controller and the scheduler until `cancel`; the first that ends stops the others. What they told of before

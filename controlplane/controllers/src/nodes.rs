@@ -26,7 +26,7 @@ use crate::{
 };
 
 const LEASES: &str = "kube-node-lease";
-/// How long a pod's node may be missing.
+/// Longest time that a pod's node may be missing.
 const QUARANTINE: Duration = Duration::from_secs(40);
 /// The key under which the leftovers controller counts finished pods: no node can have this name.
 const FINISHED: &str = "*";
@@ -39,7 +39,7 @@ pub(crate) struct Nodes {
     ranges: Mutex<Ranges>,
 }
 
-/// What is remembered of a node between two looks.
+/// Memory of a node between two looks.
 struct Seen {
     pulse: Pulse,
     /// Since when it has its taints.
@@ -57,7 +57,7 @@ impl Nodes {
         }
     }
 
-    /// What was seen of the node, brought up to now; nothing where it is seen for the first time.
+    /// Memory of the node, brought up to now; `None` where it is seen for the first time.
     fn seen(&self, key: &Key) -> Option<Seen> {
         self.seen
             .lock()

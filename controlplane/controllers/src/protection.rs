@@ -21,7 +21,7 @@ use crate::{
     request::{self, Error, JSON},
 };
 
-/// How long one that is in use, or could not be looked at, is left alone. What frees it wakes it earlier.
+/// Delay before an object that is in use, or could not be looked at, is looked at again. What frees it wakes it earlier.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Which objects a controller lets go.
@@ -152,7 +152,7 @@ struct Pods {
     items: Vec<Pod>,
 }
 
-/// Whether a pod that has a node and has not ended uses a claim. The server is asked: a cache may be a moment behind.
+/// Tells if a pod that has a node and has not ended uses a claim. The server is asked: a cache may be a moment behind.
 async fn is_mounted(context: &Context, claim: &Key) -> Result<bool, Error> {
     let path = request::path(&PODS, &claim.namespace, "", "");
     let pods: Pods = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;

@@ -40,7 +40,7 @@ pub(crate) const COMPONENT: &str = provision::NAME;
 const TOGETHER: usize = 16;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
-/// What there is to do.
+/// Work to do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Work {
     /// A volume for a claim.
@@ -51,7 +51,7 @@ pub(crate) enum Work {
     Remove(Key),
 }
 
-/// How it went.
+/// Result of the work.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
@@ -68,7 +68,7 @@ struct Directory {
     volume: String,
 }
 
-/// What was tried before.
+/// Attempts so far.
 #[derive(Debug, Default)]
 struct Attempts {
     number: u32,
@@ -206,7 +206,7 @@ async fn make(context: &Context, key: &Key, first: bool, left: Option<Directory>
     }
 }
 
-/// Where an agent has put a directory.
+/// The path at which an agent has put a directory.
 #[derive(Deserialize)]
 struct Made {
     path: String,

@@ -19,7 +19,7 @@ struct State<T> {
     ready: VecDeque<(T, Instant)>,
     listed: BTreeSet<T>,
     later: BTreeMap<T, Instant>,
-    /// What was taken and is not done, with the moment at which it was.
+    /// Items that were taken and are not done, with the moments at which they were.
     taken: BTreeMap<T, Instant>,
     counts: Counts,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Queue<T> {
     filled: Notify,
 }
 
-/// What a queue has seen.
+/// Measures of a queue.
 pub(crate) struct Measures {
     pub(crate) name: &'static str,
     pub(crate) depth: usize,

@@ -19,13 +19,13 @@ use crate::{
     request::{self, Error, JSON},
 };
 
-/// How often all is counted again, as upstream does.
+/// Interval between two counts of everything, as upstream has it.
 const RESYNC: Duration = Duration::from_mins(5);
 /// After the first count: what was deleted while it went on could not be taken off yet.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// After a count that did not work, and at most after many.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(1));
-/// How often a count is written that others' changes of the quota forestall.
+/// Most attempts to write a count that others' changes of the quota forestall.
 const TRIES: u32 = 16;
 /// Objects in one page.
 const PAGE: usize = 500;
@@ -44,7 +44,7 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Whether the status speaks of the amounts that the spec asks for.
+/// True if the status speaks of the amounts that the spec asks for.
 fn is_counted(quota: &ResourceQuota) -> bool {
     let wanted = quota
         .spec
@@ -175,7 +175,7 @@ async fn settle(context: &Context, key: &Key, then: &ResourceQuota, counted: &Re
     Ok(true)
 }
 
-/// What the quota itself says is used, of what the server keeps up with each commit.
+/// Amounts in use as the quota itself says, of what the server keeps up with each commit.
 fn kept(quota: &ResourceQuota, name: &str) -> Option<Quantity> {
     let status = quota.status.as_ref()?;
     status.hard.as_ref()?.get(name)?;
@@ -196,7 +196,7 @@ struct PageMetadata {
     next: String,
 }
 
-/// What the objects of a kind took of a quota at a revision.
+/// Amounts of a quota that the objects of a kind took at a revision.
 async fn usage(
     context: &Context,
     row: &Registration,

@@ -42,7 +42,7 @@ struct PageMetadata {
     token: String,
 }
 
-/// Why a watch ended.
+/// Reason that a watch ended.
 enum End {
     /// Go on from the newest revision.
     Resume,

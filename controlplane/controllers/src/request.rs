@@ -8,10 +8,10 @@ use kube::core::Status;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// How long an answer may take.
+/// Longest time for an answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Why a request did not work.
+/// Reason that a request did not work.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The server said no: nothing changed.
@@ -44,7 +44,7 @@ impl From<kube::Error> for Error {
     }
 }
 
-/// What of an answer matters.
+/// The parts of an answer that matter.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Reply {
     #[serde(default)]

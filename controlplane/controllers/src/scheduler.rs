@@ -43,7 +43,7 @@ const IN_FLIGHT: usize = 1024;
 /// A pod that fits nowhere is looked at again after this long even if nothing happens.
 const FORGOTTEN: Duration = Duration::from_mins(5);
 
-/// What the watches and the scheduler share.
+/// State that the watches and the scheduler share.
 struct State {
     board: Board,
     line: Line,
@@ -88,7 +88,7 @@ impl Scheduler {
         this
     }
 
-    /// What was done, and what waits.
+    /// Metrics, and the queue of pods.
     pub(crate) fn measure(&self, page: &mut Page) {
         let state = self.lock();
         let (pending, incoming, tally) = (state.line.pending(), state.line.incoming.clone(), state.tally.clone());
@@ -200,7 +200,7 @@ impl Scheduler {
     }
 }
 
-/// Whether a change leaves alone what scheduling reads.
+/// True if a change leaves alone what scheduling reads.
 fn same_claims(change: &Change<'_, Pod>) -> bool {
     change.old.zip(change.new).is_some_and(|(old, new)| {
         old.spec == new.spec

@@ -23,16 +23,16 @@ use crate::{
     request::{self, Error, JSON},
 };
 
-/// Where the `ConfigMap` is.
+/// Namespace of the `ConfigMap`.
 pub(crate) const NAMESPACE: &str = "kube-public";
-/// What it is called.
+/// Name of the `ConfigMap`.
 pub(crate) const NAME: &str = "cluster-info";
 const SIGNED: &str = "kubeconfig";
 /// Before the token's id in the keys of signatures.
 const SIGNATURE: &str = "jws-kubeconfig-";
-/// Where tokens are.
+/// Namespace of the tokens.
 const HOME: &str = "kube-system";
-/// How long after a failure it is tried again.
+/// Delay after a failure.
 const AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Wakes the one `ConfigMap` when it or a token changes.

@@ -33,15 +33,15 @@ use crate::{
 
 /// The source of events.
 pub(crate) const COMPONENT: &str = "persistentvolume-controller";
-/// What is still so is told again after this long: events do not last for ever.
+/// Interval at which a lasting state is told again: events do not last for ever.
 const AGAIN: Duration = Duration::from_mins(5);
-/// How long a cache may be behind.
+/// Longest time that a cache may be behind.
 const BEHIND: Duration = Duration::from_secs(1);
 
 /// Plans claims.
 pub(crate) struct Claims {
     caches: Arc<Caches>,
-    /// What was told last of claims that still wait.
+    /// Last events about claims that still wait.
     told: Mutex<BTreeMap<Key, (Note, Timestamp)>>,
 }
 
@@ -53,7 +53,7 @@ impl Claims {
         }
     }
 
-    /// Whether this is worth telling: it was not told lately.
+    /// True if this is worth telling: it was not told lately.
     fn is_news(&self, key: &Key, note: &Note, now: Timestamp) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let known = told.get(key).is_some_and(|(last, at)| {

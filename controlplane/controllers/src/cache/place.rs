@@ -10,7 +10,7 @@ use crate::kinds::Cached;
 /// An object in its place: it is its own key, so that no key is kept beside it.
 pub(super) struct Kept<K>(pub(super) Arc<K>);
 
-/// What finds a [`Kept`].
+/// Handle of a [`Kept`].
 pub(super) trait Place {
     fn place(&self) -> (&str, &str);
 }

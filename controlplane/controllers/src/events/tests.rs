@@ -95,7 +95,7 @@ async fn what_was_told_before_the_end_is_written_at_the_end() {
     assert!(told.contains("FailedScheduling"), "{told}");
 }
 
-/// What an event says of who tells it: the scheduler as upstream's newer recorder, the others as its older one.
+/// The source that an event names: the scheduler as upstream's newer recorder does, the others as its older one.
 #[test]
 fn events_say_who_tells_them_and_what_it_does() {
     let told = |component: &str, reason: &'static str| {

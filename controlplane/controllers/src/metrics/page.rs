@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
-/// How often something took how long.
+/// Histogram of values.
 #[derive(Debug, Clone)]
 pub(crate) struct Buckets {
     bounds: &'static [f64],

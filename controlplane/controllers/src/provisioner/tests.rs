@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::events::Recorder;
 
-/// What a server has, and what it was asked for that changes something.
+/// Contents of a server, and the changes that it was asked for.
 #[derive(Default)]
 struct Server {
     has_claim: bool,

@@ -16,7 +16,7 @@ use crate::events::Recorder;
 struct Busy {
     revision: u64,
     used: u64,
-    /// What `status.hard` says.
+    /// The amounts of `status.hard`.
     hard: Option<u64>,
     lists: u64,
 }

@@ -24,7 +24,7 @@ use crate::{
 
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a pod's claims may take, as upstream's scheduler has it.
+/// Longest time that binding a pod's claims may take, as upstream's scheduler has it.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// A pod and what became of its binding.
@@ -32,11 +32,11 @@ pub(super) struct Bound {
     pub(super) pod: Arc<Pod>,
     pub(super) node: String,
     pub(super) result: Result<(), NotBound>,
-    /// How often the pod was tried, where it is known.
+    /// Attempts at the pod so far, where they are known.
     pub(super) attempts: Option<Attempts>,
 }
 
-/// Why a pod is not bound to that node.
+/// Reason that a pod is not bound to that node.
 pub(super) enum NotBound {
     /// Its claims are not.
     Claims(String),
@@ -138,7 +138,7 @@ async fn change(context: &Context, target: &Target, body: &Value) -> Result<(), 
     Err(last)
 }
 
-/// Whether all claims are bound by now, or why they never will be.
+/// Tells if all claims are bound by now, or why they never will be.
 fn are_bound(context: &Context, pod: &Pod, node: &str, bonds: &[Bond]) -> Result<bool, String> {
     let still = context.caches.pods.get(&Key::of(&pod.metadata));
     if still.is_none_or(|still| uid(&*still) != uid(pod) || still.metadata.is_deleting()) {

@@ -1,4 +1,4 @@
-//! What the scheduler looks at of a pod's claims.
+//! The scheduler's view of a pod's claims.
 
 use std::{collections::BTreeMap, sync::Arc};
 

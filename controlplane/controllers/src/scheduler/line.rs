@@ -26,7 +26,7 @@ struct Waiting {
     earliest: Instant,
 }
 
-/// How often a pod was tried.
+/// Attempts at a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempts {
     pub(super) number: u32,
@@ -36,7 +36,7 @@ pub(super) struct Attempts {
     pub(super) begun: Instant,
 }
 
-/// How many pods wait, and why.
+/// Numbers of pods that wait, by reason.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pending {
     pub(super) active: usize,
@@ -90,7 +90,7 @@ impl Line {
         *self.incoming.entry((queue, event)).or_default() += 1;
     }
 
-    /// How many wait.
+    /// Numbers of pods that wait.
     pub(super) fn pending(&self) -> Pending {
         let mut pending = Pending {
             active: self.ready.len(),
@@ -139,7 +139,7 @@ impl Line {
         self.attempts.remove(key);
     }
 
-    /// How often a pod that was taken was tried by now.
+    /// Attempts so far at a pod that was taken.
     pub(super) fn attempts(&self, key: &Key) -> Option<Attempts> {
         self.attempts.get(key).copied()
     }

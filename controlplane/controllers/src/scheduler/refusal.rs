@@ -16,10 +16,10 @@ use tracing::{debug, info};
 use super::Bound;
 use crate::{cache::Key, driver::Context, events::SCHEDULER, request};
 
-/// What a pod's status is to say of the node that it is promised.
+/// The node that a pod's status is to promise it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nominated<'a> {
-    /// What it says.
+    /// The name that it says.
     AsBefore,
     /// Nothing any more.
     None,
@@ -94,7 +94,7 @@ pub(super) fn refuse(
     report(context, pod, "Unschedulable", &message, nominated)
 }
 
-/// Whether the condition `PodScheduled` tells this already, of the pod as it is now.
+/// True if the condition `PodScheduled` tells this already, of the pod as it is now.
 pub(super) fn says(pod: &Pod, reason: &str, message: &str) -> bool {
     pod.status.unscheduled.as_deref().is_some_and(|old| {
         old.reason.as_deref() == Some(reason)

@@ -1,4 +1,4 @@
-//! What the scheduler has done, in numbers.
+//! Metrics of the scheduler.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const TRIES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];
 /// Pods that needed this many attempts or more are not told apart.
 const MANY: u32 = 15;
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     Scheduled,
@@ -42,13 +42,13 @@ impl Outcome {
     }
 }
 
-/// What was counted so far.
+/// Counters so far.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     attempts: BTreeMap<Outcome, (u64, Buckets)>,
     whole: BTreeMap<u32, Buckets>,
     tries: Buckets,
-    /// How often it was looked whether others have to make room.
+    /// Number of looks for pods that have to make room.
     preemptions: u64,
     victims: Buckets,
 }
