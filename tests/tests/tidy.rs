@@ -12,6 +12,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("common", &[]),
     ("controlplane-api", &[]),
     ("controlplane-plan", &["controlplane-api"]),
+    ("controlplane-schema", &["controlplane-api"]),
     ("controlplane-store", &["controlplane-api"]),
     (
         "controlplane-server",

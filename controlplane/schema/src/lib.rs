@@ -1,0 +1,20 @@
+//! Schemas of kinds that `CustomResourceDefinitions` bring: structural schemas, as upstream's
+//! `k8s.io/apiextensions-apiserver/pkg/apiserver/schema` has them. Pure: no I/O, no clock, no randomness.
+//!
+//! ```text
+//! definition written: props (a view of the JSON) ─► definition (all checks) ─► Structural
+//! request:            decode: prune, null, metadata ─► default ─► validate
+//! ```
+//!
+//! A [`Structural`] is built once for each version of a definition. What only readers of the published schema need
+//! (descriptions, titles, examples) is not in it: [`openapi`](crate::Structural) is made from the JSON itself.
+
+#![expect(dead_code, reason = "checks of definitions and values, which use the rest, follow")]
+
+mod null;
+pub mod pattern;
+mod props;
+mod prune;
+mod structural;
+
+pub use structural::{Additional, Kind, ListType, MAX_DEPTH, MapType, Node, NotStructural, Rule, Structural, Values};

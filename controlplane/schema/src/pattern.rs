@@ -1,0 +1,89 @@
+//! Regular expressions in the syntax of RE2, as Go reads it (`regexp/syntax/parse.go`), for an engine that is linear too
+//! but has another syntax.
+
+mod class;
+mod parse;
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use regex::{Regex, RegexBuilder};
+
+/// The most bytes that a compiled expression may take.
+const SIZE_LIMIT: usize = 4 << 20;
+
+/// The most bytes that matching may cache.
+const CACHE_LIMIT: usize = 256 << 10;
+
+/// Why an expression is refused; `Display` is Go's text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("error parsing regexp: {code}: `{expression}`")]
+pub struct PatternError {
+    code: &'static str,
+    expression: String,
+}
+
+impl PatternError {
+    fn new(code: &'static str, expression: impl Into<String>) -> Self {
+        Self {
+            code,
+            expression: expression.into(),
+        }
+    }
+}
+
+/// Compiles an expression in RE2's syntax. Its groups do not capture.
+///
+/// # Errors
+/// The expression is not one, or takes too much memory.
+pub fn compile(pattern: &str) -> Result<Regex, PatternError> {
+    let translated = parse::translate(pattern)?;
+    let mut builder = RegexBuilder::new(&translated);
+    builder.size_limit(SIZE_LIMIT).dfa_size_limit(CACHE_LIMIT);
+    builder.build().map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => PatternError::new("expression too large", pattern),
+        // What else is left: nesting.
+        _ => PatternError::new("expression nests too deeply", pattern),
+    })
+}
+
+/// An expression that is compiled when it is first needed: most definitions are never used in full.
+pub(crate) struct LazyPattern {
+    text: Box<str>,
+    compiled: OnceLock<Option<Box<Regex>>>,
+}
+
+impl LazyPattern {
+    pub(crate) fn new(text: &str) -> Self {
+        Self {
+            text: text.into(),
+            compiled: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The expression; none if it is not one, which a definition's checks have refused.
+    pub(crate) fn get(&self) -> Option<&Regex> {
+        self.compiled
+            .get_or_init(|| compile(&self.text).ok().map(Box::new))
+            .as_deref()
+    }
+}
+
+impl fmt::Debug for LazyPattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(formatter)
+    }
+}
+
+/// Writes a character that stands for itself.
+fn literal(out: &mut String, character: char) {
+    if character.is_ascii_alphanumeric() || !character.is_ascii() {
+        out.push(character);
+    } else {
+        out.push_str(&format!("\\x{:02x}", u32::from(character)));
+    }
+}
