@@ -99,7 +99,12 @@ const EFFECTS: &[&str] = &[
     "libcontainer",
 ];
 
-const PURE: &[&str] = &["controlplane-api", "controlplane-plan", "agent-plan"];
+const PURE: &[&str] = &[
+    "controlplane-api",
+    "controlplane-plan",
+    "controlplane-schema",
+    "agent-plan",
+];
 
 /// A Rust file may have this many lines; more needs a reason in [`LONG_FILES`].
 const MOST_LINES: usize = 500;

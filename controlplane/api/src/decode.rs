@@ -9,6 +9,7 @@ pub mod repair;
 pub mod syntax;
 
 use k8s_openapi::Resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
@@ -51,6 +52,21 @@ pub(crate) fn decode_reporting<T: Resource + DeserializeOwned>(json: &[u8]) -> R
         value
     };
     Ok((value, unknown))
+}
+
+/// The metadata of an object that is part of another one, and the paths of fields that metadata does not have.
+///
+/// # Errors
+/// A value does not fit.
+pub fn metadata(value: &Value) -> Result<(ObjectMeta, Vec<String>), DecodeError> {
+    let json = encode(value);
+    let schema = Schema::named("meta.v1.ObjectMeta");
+    if let Some(misfit) = misfit::find(schema, &json).misfit {
+        return Err(misfit.into());
+    }
+    let mut unknown = Vec::new();
+    let metadata = attempt(&mended(schema, &json)?, Some(&mut unknown)).map_err(|error| plain(&error))?;
+    Ok((metadata, unknown))
 }
 
 fn schema<T: Resource>() -> Option<Schema> {

@@ -7,14 +7,21 @@
 //! ```
 //!
 //! A [`Structural`] is built once for each version of a definition. What only readers of the published schema need
-//! (descriptions, titles, examples) is not in it: [`openapi`](crate::Structural) is made from the JSON itself.
+//! (descriptions, titles, examples) is not in it.
 
-#![expect(dead_code, reason = "checks of definitions and values, which use the rest, follow")]
-
+mod definition;
+mod format;
+mod list_type;
+mod metadata;
 mod null;
+mod path;
 pub mod pattern;
 mod props;
 mod prune;
+mod render;
 mod structural;
+mod validate;
 
+pub use api::{Invalid, InvalidKind};
+pub use definition::{DefaultValue, FieldPathError, Options};
 pub use structural::{Additional, Kind, ListType, MAX_DEPTH, MapType, Node, NotStructural, Rule, Structural, Values};

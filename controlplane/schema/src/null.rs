@@ -17,7 +17,9 @@ pub(crate) fn drop_nulls(node: &Node, value: &mut Value) {
         }),
         Value::Array(items) => {
             if let Some(below) = node.items() {
-                items.iter_mut().for_each(|item| drop_nulls(below, item));
+                for item in items {
+                    drop_nulls(below, item);
+                }
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

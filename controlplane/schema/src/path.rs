@@ -17,6 +17,8 @@ enum Element<'a> {
     Given(&'a str),
     /// `.name`
     Child(&'a str),
+    /// `.name`, also at the beginning.
+    Dotted(&'a str),
     /// `[key]`
     Key(&'a str),
     /// `[1]`
@@ -50,6 +52,11 @@ impl<'a> Path<'a> {
     /// `path.name`
     pub(crate) fn child(&'a self, name: &'a str) -> Path<'a> {
         self.with(Element::Child(name))
+    }
+
+    /// `path.name`, with the dot also below the root, as kube-openapi writes what is not declared.
+    pub(crate) fn dotted(&'a self, name: &'a str) -> Path<'a> {
+        self.with(Element::Dotted(name))
     }
 
     /// `path[key]`
@@ -91,6 +98,7 @@ impl fmt::Display for Path<'_> {
                 }
                 formatter.write_str(name)
             }
+            Element::Dotted(name) => write!(formatter, ".{name}"),
             Element::Key(key) => write!(formatter, "[{key}]"),
             Element::Index(index) => write!(formatter, "[{index}]"),
         }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use regex::{Regex, RegexBuilder};
 
 /// The most bytes that a compiled expression may take.
-const SIZE_LIMIT: usize = 4 << 20;
+const SIZE_LIMIT: usize = 16 << 20;
 
 /// The most bytes that matching may cache.
 const CACHE_LIMIT: usize = 256 << 10;
@@ -40,10 +40,15 @@ pub fn compile(pattern: &str) -> Result<Regex, PatternError> {
     let translated = parse::translate(pattern)?;
     let mut builder = RegexBuilder::new(&translated);
     builder.size_limit(SIZE_LIMIT).dfa_size_limit(CACHE_LIMIT);
-    builder.build().map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => PatternError::new("expression too large", pattern),
-        // What else is left: nesting.
-        _ => PatternError::new("expression nests too deeply", pattern),
+    builder.build().map_err(|error| {
+        let is_large = matches!(error, regex::Error::CompiledTooBig(_));
+        // What else is left is nesting.
+        let code = if is_large {
+            "expression too large"
+        } else {
+            "expression nests too deeply"
+        };
+        PatternError::new(code, pattern)
     })
 }
 
@@ -84,6 +89,7 @@ fn literal(out: &mut String, character: char) {
     if character.is_ascii_alphanumeric() || !character.is_ascii() {
         out.push(character);
     } else {
-        out.push_str(&format!("\\x{:02x}", u32::from(character)));
+        let code = format!("\\x{:02x}", u32::from(character));
+        out.push_str(&code);
     }
 }

@@ -29,6 +29,17 @@ impl<'a> Props<'a> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
+    /// Whether a member has another value than Go's zero.
+    pub(crate) fn is_set(self, name: &str) -> bool {
+        match self.get(name) {
+            None | Some(Value::Null | Value::Bool(false)) => false,
+            Some(Value::Bool(true) | Value::Number(_)) => true,
+            Some(Value::String(text)) => !text.is_empty(),
+            Some(Value::Array(items)) => !items.is_empty(),
+            Some(Value::Object(members)) => !members.is_empty() || matches!(name, "not" | "items"),
+        }
+    }
+
     /// Names of the members that are set.
     pub(crate) fn names(self) -> impl Iterator<Item = &'a str> {
         self.0
@@ -92,10 +103,11 @@ impl<'a> Props<'a> {
     }
 
     pub(crate) fn items(self) -> Option<Items<'a>> {
-        match self.get("items")? {
-            Value::Array(items) => Some(Items::Many(items.iter().filter_map(Self::of).collect())),
-            other => Some(Items::One(Self::of(other)?)),
-        }
+        let items = self.get("items")?;
+        Some(match items.as_array() {
+            Some(items) => Items::Many(items.iter().filter_map(Self::of).collect()),
+            None => Items::One(Self::of(items)?),
+        })
     }
 
     /// `items` that are one schema.
@@ -107,9 +119,10 @@ impl<'a> Props<'a> {
     }
 
     pub(crate) fn props_or_bool(self, name: &str) -> Option<PropsOrBool<'a>> {
-        match self.get(name)? {
-            Value::Bool(allowed) => Some(PropsOrBool::Bool(*allowed)),
-            other => Some(PropsOrBool::Props(Self::of(other)?)),
-        }
+        let value = self.get(name)?;
+        Some(match value.as_bool() {
+            Some(allowed) => PropsOrBool::Bool(allowed),
+            None => PropsOrBool::Props(Self::of(value)?),
+        })
     }
 }

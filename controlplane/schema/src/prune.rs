@@ -1,7 +1,5 @@
 //! Drops what the schema does not specify (`pkg/apiserver/schema/pruning/algorithm.go`).
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
 use crate::structural::{Additional, META, Node};
@@ -51,8 +49,7 @@ impl Prune {
             Value::Array(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     let length = self.path.len();
-                    // Writing to a string does not fail.
-                    let _ = write!(self.path, "[{index}]");
+                    self.push_index(index);
                     match node {
                         Some(node) if node.preserves_unknown_fields() => self.kept_item(node, item),
                         node => self.below(node.and_then(Node::items), item),
@@ -88,8 +85,7 @@ impl Prune {
             Value::Array(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     let length = self.path.len();
-                    // Writing to a string does not fail.
-                    let _ = write!(self.path, "[{index}]");
+                    self.push_index(index);
                     self.kept_item(node, item);
                     self.path.truncate(length);
                 }
@@ -114,6 +110,12 @@ impl Prune {
             self.path.push('.');
         }
         self.path.push_str(name);
+    }
+
+    fn push_index(&mut self, index: usize) {
+        self.path.push('[');
+        self.path.push_str(&index.to_string());
+        self.path.push(']');
     }
 
     fn drop(&mut self, name: &str) {

@@ -5,7 +5,9 @@ mod build;
 
 use serde_json::Value;
 
+use crate::path::Path;
 use crate::pattern::LazyPattern;
+use crate::{Invalid, list_type, metadata, validate};
 
 pub use build::NotStructural;
 
@@ -112,6 +114,7 @@ pub struct Rule {
 
 /// One place of a schema, or of one of its `allOf`, `anyOf`, `oneOf` and `not`.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "the schema has as many")]
 pub struct Node {
     kind: Option<Kind>,
     list_type: Option<ListType>,
@@ -169,6 +172,46 @@ impl Structural {
     /// Removes members that are null, may not be, and have no default.
     pub fn drop_nulls(&self, object: &mut Value) {
         crate::null::drop_nulls(&self.root, object);
+    }
+
+    /// Makes an object that a request has brought, or the store, one of this schema: prunes it, removes nulls, and drops
+    /// what metadata inside it does not have. Metadata of the object itself is left to the caller. Returns the paths of
+    /// what was dropped.
+    ///
+    /// # Errors
+    /// Metadata inside the object has a member of a wrong type.
+    pub fn decode(&self, object: &mut Value) -> Result<Vec<String>, Invalid> {
+        let mut unknown = self.prune(object);
+        self.drop_nulls(object);
+        metadata::coerce(&self.root, object, &Path::ROOT, false, &mut unknown)?;
+        Ok(unknown)
+    }
+
+    /// What is wrong with an object, apart from its metadata and from rules in CEL. What was wrong before and has not
+    /// changed since is not said (`pkg/registry/customresource/strategy.go`).
+    pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
+        let mut found = validate::check(&self.root, new, old, &Path::ROOT);
+        metadata::check(&self.root, new, &Path::ROOT, false, &mut found);
+        found.extend(self.validate_lists(new, old));
+        found
+    }
+
+    /// As [`Self::validate`], for a change of the status alone (`status_strategy.go` beside it).
+    pub fn validate_status(&self, new: &Value, old: &Value) -> Vec<Invalid> {
+        let mut found = Vec::new();
+        if let (Some(node), Some(status)) = (self.root.property("status"), new.get("status")) {
+            found = validate::check(node, status, old.get("status"), &Path::given("status"));
+        }
+        found.extend(self.validate_lists(new, Some(old)));
+        found
+    }
+
+    fn validate_lists(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
+        let found = list_type::check(&self.root, new);
+        if found.is_empty() || old.is_none_or(|old| list_type::check(&self.root, old).is_empty()) {
+            return found;
+        }
+        Vec::new()
     }
 
     /// Sets what is missing to its default.

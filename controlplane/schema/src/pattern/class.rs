@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use super::parse::{consumed, escaped, first};
+use super::parse::{BAD_ESCAPE, consumed, escaped, first};
 use super::{PatternError, literal};
 
 const BAD_RANGE: &str = "invalid character class range";
@@ -99,14 +99,13 @@ fn posix<'a>(text: &'a str, out: &mut String) -> Result<Option<&'a str>, Pattern
 /// `\pL`, `\p{Greek}`, `\P{^Lu}`. Returns what follows.
 pub(super) fn unicode<'a>(text: &'a str, out: &mut String) -> Result<&'a str, PatternError> {
     let rest = text.get(2..).unwrap_or_default();
-    let (name, rest) = match rest.strip_prefix('{') {
-        Some(braced) => braced
+    let (name, rest) = if let Some(braced) = rest.strip_prefix('{') {
+        braced
             .split_once('}')
-            .ok_or_else(|| PatternError::new(BAD_RANGE, text))?,
-        None => {
-            let (_, after) = first(rest).ok_or_else(|| PatternError::new(super::parse::BAD_ESCAPE, text))?;
-            (consumed(rest, after), after)
-        }
+            .ok_or_else(|| PatternError::new(BAD_RANGE, text))?
+    } else {
+        let (_, after) = first(rest).ok_or_else(|| PatternError::new(BAD_ESCAPE, text))?;
+        (consumed(rest, after), after)
     };
     let (is_toggled, name) = match name.strip_prefix('^') {
         Some(name) => (true, name),

@@ -17,13 +17,14 @@ pub(super) fn translate(pattern: &str) -> Result<String, PatternError> {
         whole: pattern,
         rest: pattern,
         out: String::with_capacity(pattern.len() * 2),
-        groups: vec![Group::default()],
+        groups: Vec::new(),
+        group: Group::default(),
         last_repeat: None,
     };
     while !parser.rest.is_empty() {
         parser.step()?;
     }
-    if parser.groups.len() > 1 {
+    if !parser.groups.is_empty() {
         return Err(PatternError::new("missing closing )", pattern));
     }
     Ok(parser.out)
@@ -42,7 +43,9 @@ struct Parser<'a> {
     whole: &'a str,
     rest: &'a str,
     out: String,
+    /// The groups around the innermost one.
     groups: Vec<Group>,
+    group: Group,
     /// What was left at the repetition that has just been read.
     last_repeat: Option<&'a str>,
 }
@@ -71,7 +74,7 @@ impl<'a> Parser<'a> {
             '(' => self.open("(?:"),
             '|' => {
                 self.out.push('|');
-                self.group().last = None;
+                self.group.last = None;
             }
             ')' => self.close()?,
             '^' | '$' | '.' => {
@@ -104,19 +107,10 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn group(&mut self) -> &mut Group {
-        if self.groups.is_empty() {
-            self.groups.push(Group::default());
-        }
-        let last = self.groups.len() - 1;
-        &mut self.groups[last]
-    }
-
     /// A term that repeats what is in it so often.
     fn term(&mut self, weight: u64) {
-        let group = self.group();
-        group.last = Some(weight);
-        group.most = group.most.max(weight);
+        self.group.last = Some(weight);
+        self.group.most = self.group.most.max(weight);
     }
 
     fn literal(&mut self, character: char) {
@@ -126,14 +120,14 @@ impl<'a> Parser<'a> {
 
     fn open(&mut self, text: &str) {
         self.out.push_str(text);
-        self.groups.push(Group::default());
+        self.groups.push(std::mem::take(&mut self.group));
     }
 
     fn close(&mut self) -> Result<(), PatternError> {
-        if self.groups.len() < 2 {
+        let Some(around) = self.groups.pop() else {
             return Err(PatternError::new("unexpected )", self.whole));
-        }
-        let weight = self.groups.pop().map_or(1, |group| group.most.max(1));
+        };
+        let weight = std::mem::replace(&mut self.group, around).most.max(1);
         self.out.push(')');
         self.term(weight);
         Ok(())
@@ -154,7 +148,7 @@ impl<'a> Parser<'a> {
             let both = consumed(last, self.rest);
             return Err(PatternError::new("invalid nested repetition operator", both));
         }
-        let Some(weight) = self.group().last else {
+        let Some(weight) = self.group.last else {
             return Err(PatternError::new(MISSING_ARGUMENT, consumed(before, self.rest)));
         };
         let weight = weight.saturating_mul(count.unwrap_or(1).max(1));

@@ -29,28 +29,33 @@ impl Structural {
     /// # Errors
     /// The schema is not structural: the definition was not checked.
     pub fn new(schema: &Value) -> Result<Self, NotStructural> {
-        let root = match Props::of(schema) {
-            Some(props) => node(props, 0)?,
-            None => Node::default(),
-        };
-        Ok(Self { root })
+        match Props::of(schema) {
+            Some(props) => Self::of_props(props),
+            None => Ok(Self { root: Node::default() }),
+        }
+    }
+
+    pub(crate) fn of_props(props: Props<'_>) -> Result<Self, NotStructural> {
+        Ok(Self { root: node(props, 0)? })
     }
 }
 
 fn unsupported(props: Props<'_>) -> Option<&'static str> {
-    let is_filled = |name| match props.get(name) {
-        None => false,
-        Some(Value::Object(members)) => !members.is_empty(),
-        Some(Value::String(text)) => !text.is_empty(),
-        Some(_) => true,
+    const NAMES: [&str; 7] = [
+        "id",
+        "$schema",
+        "$ref",
+        "patternProperties",
+        "dependencies",
+        "additionalItems",
+        "definitions",
+    ];
+    let is_used = |name: &&str| match *name {
+        "additionalItems" => props.get(name).is_some(),
+        name => props.is_set(name),
     };
-    let name = ["id", "$schema", "$ref", "patternProperties"]
-        .into_iter()
-        .find(|name| is_filled(name));
-    let name = name.or_else(|| is_filled("dependencies").then_some("dependencies"));
-    let name = name.or_else(|| props.get("additionalItems").map(|_| "additionalItems"));
-    name.or_else(|| is_filled("definitions").then_some("definitions"))
-        .map(|name| if name == "$schema" { "schema" } else { name })
+    let name = NAMES.into_iter().find(is_used);
+    name.map(|name| if name == "$schema" { "schema" } else { name })
 }
 
 fn node(props: Props<'_>, depth: usize) -> Result<Node, NotStructural> {
@@ -106,7 +111,7 @@ fn node(props: Props<'_>, depth: usize) -> Result<Node, NotStructural> {
 }
 
 /// The rules of a node, as they are written.
-pub(crate) fn rules(props: Props<'_>) -> impl Iterator<Item = Rule> {
+fn rules(props: Props<'_>) -> impl Iterator<Item = Rule> {
     let rules = props.many("x-kubernetes-validations");
     rules.map(|rule| Rule {
         rule: rule.text("rule").to_owned(),
