@@ -16,7 +16,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ("controlplane-store", &["controlplane-api"]),
     (
         "controlplane-server",
-        &["common-tls", "controlplane-api", "controlplane-store"],
+        &[
+            "common-tls",
+            "controlplane-api",
+            "controlplane-schema",
+            "controlplane-store",
+        ],
     ),
     ("controlplane-controllers", &["controlplane-api", "controlplane-plan"]),
     (

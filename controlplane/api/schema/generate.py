@@ -17,7 +17,8 @@ separated by blanks:
 SHAPE is `*` for a list, `%` for a map of strings, `<` for a struct whose fields belong to its parent in JSON.
 TYPE is s (string), b (bool), i (int32), l (int64), d (double), y (bytes), or one of the forms that JSON writes in their
 own way: Q quantity, I int-or-string, T time, M time with microseconds, D duration, R raw JSON, F field set,
-V list of strings; or the name of a message.
+V list of strings; A, B and P a schema of a custom kind or a list of schemas, a boolean or a list of strings; or the name of a
+message.
 MARKS: `0` a zero is left out of JSON; `,p=KEY` patch merge key; `,p` lists of scalars that are merged;
 `,r` the patch strategy retainKeys; `,w` replace; `,t=atomic|set|map:KEY:KEY` the list type (`,t=atomic` and `,t=granular` of structs
 and maps: the map type); `,d=VALUE` the default of a field that is a key of a list; `,v` a struct that Go writes even
@@ -30,7 +31,7 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).parent
-GROUPS = """admissionregistration.v1 apps.v1 authentication.v1 authorization.v1 autoscaling.v1 autoscaling.v2 batch.v1
+GROUPS = """admissionregistration.v1 apiextensions.v1 apps.v1 authentication.v1 authorization.v1 autoscaling.v1 autoscaling.v2 batch.v1
 certificates.v1 coordination.v1 core.v1 discovery.v1 events.v1 flowcontrol.v1 networking.v1 node.v1 policy.v1 rbac.v1
 resource.v1 scheduling.v1 storage.v1""".split()
 META = "apimachinery.pkg.apis.meta.v1."
@@ -43,7 +44,13 @@ SPECIAL = {
     META + "FieldsV1": "F",
     META + "Verbs": "V",
     "apimachinery.pkg.runtime.RawExtension": "R",
+    "api.apiextensions.v1.JSON": "R",
+    "api.apiextensions.v1.JSONSchemaPropsOrArray": "A",
+    "api.apiextensions.v1.JSONSchemaPropsOrBool": "B",
+    "api.apiextensions.v1.JSONSchemaPropsOrStringArray": "P",
 }
+# Of these groups only what is stored is needed.
+UNWANTED = {"api.apiextensions.v1.Conversion" + name for name in ("Request", "Response", "Review")}
 # What neither crate has.
 OWN = """apidiscovery.v2.APIGroupDiscovery\tmetadata=1meta.v1.ObjectMeta,v versions=2*apidiscovery.v2.APIVersionDiscovery,t=map:version
 apidiscovery.v2.APIGroupDiscoveryList\tmetadata=1meta.v1.ListMeta,v items=2*apidiscovery.v2.APIGroupDiscovery,v
@@ -134,6 +141,8 @@ VALUE_STRUCTS = {
     "jobTemplate": "batch.v1.CronJobSpec",
     "scaleTargetRef": "autoscaling.v1.HorizontalPodAutoscalerSpec autoscaling.v2.HorizontalPodAutoscalerSpec",
     "loadBalancer": "core.v1.ServiceStatus networking.v1.IngressStatus",
+    "names": "apiextensions.v1.CustomResourceDefinitionSpec",
+    "acceptedNames": "apiextensions.v1.CustomResourceDefinitionStatus",
     "daemonEndpoints": "core.v1.NodeStatus",
     "nodeInfo": "core.v1.NodeStatus",
     "kubeletEndpoint": "core.v1.NodeDaemonEndpoints",
@@ -164,7 +173,7 @@ def newest(folder, crate):
 
 
 def flat(name):
-    return name.replace("_", "").replace("r#", "").lower()
+    return re.sub(r"_|r#|[$-]", "", name).lower()
 
 
 def with_upstream_names(messages, names):
@@ -179,6 +188,11 @@ def with_upstream_names(messages, names):
         return name
 
     return {name_of(message): [(*field[:3], name_of(field[3]), field[4]) for field in fields] for message, fields in messages.items()}
+
+
+def own(name):
+    """The group of custom kinds stands outside the others."""
+    return re.sub(r"^apiextensions.apiserver\.pkg\.apis\.", "api.", name)
 
 
 def joined(field):
@@ -198,7 +212,7 @@ def read_messages(source):
             elif found := re.match(r"#\[prost\((.*)\)\]", line):
                 attribute = found[1]
             elif found := re.match(r"pub struct (\w+)", line):
-                name = ".".join(module + [found[1]])
+                name = own(".".join(module + [found[1]]))
                 messages[name] = []
                 if "+structType=atomic" in comments:
                     ATOMIC.add(name)
@@ -221,7 +235,7 @@ def read_field(module, name, attribute, rust_type, comments):
         while parts[0] == "super":
             parts.pop(0)
             base.pop()
-        kind = ".".join(base + parts)
+        kind = own(".".join(base + parts))
     marks = {}
     for comment in comments:
         if found := re.match(r"\+(patchMergeKey|patchStrategy|listType|structType|mapType)=(\S+)", comment):
@@ -242,7 +256,7 @@ def read_json_names(source):
         found = re.match(r"// Generated from definition io\.k8s\.(\S+)", text)
         if not found:
             continue
-        definition = found[1]
+        definition = own(found[1])
         fields = re.findall(r'^\s*"([^"]+)" => Field::Key_', text, re.M)
         required = set(re.findall(r'^ {16}"([^"]+)",$', text[text.find('"required": ['):], re.M)) if '"required": [' in text else set()
         names[definition] = {flat(field): (field, field in required) for field in fields}
@@ -252,9 +266,10 @@ def read_json_names(source):
 def read_go_values(folder):
     """Optional scalars that are Go values, and all scalars seen: sets of "group.version.Message.jsonName"."""
     values, seen = set(), set()
-    for file in sorted(folder.glob("staging/src/k8s.io/*/**/types.go")):
+    for file in sorted(folder.glob("staging/src/k8s.io/*/**/types*.go")):
         parts = file.parent.relative_to(folder / "staging/src/k8s.io").parts
-        prefix = META if "meta" in parts else "api." + ".".join(parts[1:]) + "." if parts[0] == "api" else None
+        prefix = (META if "meta" in parts else "api." + ".".join(parts[1:]) + "." if parts[0] == "api"
+                  else "api.apiextensions.v1." if parts[0] == "apiextensions-apiserver" and parts[-1] == "v1" else None)
         if not prefix:
             continue
         message = None
@@ -307,7 +322,8 @@ def marks_text(marks, shape):
 
 
 # Optional lists that Go nevertheless writes when they are empty.
-WRITTEN_LISTS = set("""autoscaling.v2.HorizontalPodAutoscalerStatus.currentMetrics core.v1.ContainerImage.names
+WRITTEN_LISTS = set("""apiextensions.v1.CustomResourceDefinitionStatus.conditions
+apiextensions.v1.CustomResourceDefinitionStatus.storedVersions autoscaling.v2.HorizontalPodAutoscalerStatus.currentMetrics core.v1.ContainerImage.names
 core.v1.ProjectedVolumeSource.sources discovery.v1.EndpointSlice.endpoints discovery.v1.EndpointSlice.ports
 rbac.v1.ClusterRole.rules rbac.v1.Role.rules storage.v1.CSINodeDriver.topologyKeys""".split())
 
@@ -323,7 +339,7 @@ WRITTEN_TIMES = {
     "lastObservedTime": "core.v1.EventSeries events.v1.EventSeries",
     "lastProbeTime": "batch.v1.JobCondition core.v1.PersistentVolumeClaimCondition core.v1.PodCondition",
     "lastTimestamp": "core.v1.Event",
-    "lastTransitionTime": """apps.v1.DaemonSetCondition apps.v1.DeploymentCondition apps.v1.ReplicaSetCondition
+    "lastTransitionTime": """apiextensions.v1.CustomResourceDefinitionCondition apps.v1.DaemonSetCondition apps.v1.DeploymentCondition apps.v1.ReplicaSetCondition
         apps.v1.StatefulSetCondition autoscaling.v2.HorizontalPodAutoscalerCondition batch.v1.JobCondition
         certificates.v1.CertificateSigningRequestCondition core.v1.NamespaceCondition core.v1.NodeCondition
         core.v1.PersistentVolumeClaimCondition core.v1.PodCondition core.v1.ReplicationControllerCondition
@@ -341,6 +357,8 @@ def always_written(message, json, shape, code, required):
     if code in "TM":
         return message in WRITTEN_TIMES.get(json, "").split()
     if "." not in code:
+        return False
+    if message == "apiextensions.v1.CustomResourceSubresources":
         return False
     return json in ("metadata", "spec", "status") or message in VALUE_STRUCTS.get(json, "").split()
 
@@ -362,7 +380,7 @@ def main():
         messages.setdefault(message, []).extend(fields)
     known = {flat(json): json for fields in names.values() for json, _ in fields.values()}
     wanted = {m for m in messages if any(m.startswith(f"api.{g}.") for g in GROUPS) or m.startswith(META)
-              or m.startswith("apimachinery.pkg.runtime.")} - set(SPECIAL)
+              or m.startswith("apimachinery.pkg.runtime.")} - set(SPECIAL) - UNWANTED
     queue = list(wanted)
     while queue:
         for _, _, _, kind, _ in messages[queue.pop()]:

@@ -13,7 +13,7 @@ static BY_FIELD: LazyLock<BTreeMap<&str, &str>> = LazyLock::new(|| {
 });
 
 /// What upstream says of a field like `core.v1.PodSpec.nodeName`; a text that is no such name is returned as it is.
-pub(crate) fn described(text: &'static str) -> &'static str {
+pub fn described(text: &'static str) -> &'static str {
     if text.contains(' ') {
         return text;
     }

@@ -10,6 +10,7 @@ pub mod cron_job;
 pub mod csi_driver;
 pub mod csi_node;
 pub mod csi_storage_capacity;
+pub mod custom_resource_definition;
 pub mod daemon_set;
 pub mod deployment;
 pub mod device_class;
@@ -55,12 +56,16 @@ pub mod volume_attachment;
 pub mod volume_attributes_class;
 pub mod webhook_configuration;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use k8s_openapi::api::{
     admissionregistration, apps, authentication, authorization, autoscaling, batch, certificates, coordination, core,
     discovery, events, flowcontrol, networking, node as nodes, policy, rbac, resource, scheduling, storage,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions;
 
-use crate::registration::Registration;
+use crate::registration::{Registration, Row};
 
 /// Every kind that is served. One place in memory: as a constant, every crate that names it would get the code of all kinds again.
 pub static KINDS: &[Registration] = &[
@@ -83,6 +88,7 @@ pub static KINDS: &[Registration] = &[
     Registration::of::<core::v1::ServiceAccount>(),
     Registration::of::<admissionregistration::v1::MutatingWebhookConfiguration>(),
     Registration::of::<admissionregistration::v1::ValidatingWebhookConfiguration>(),
+    Registration::of::<apiextensions::v1::CustomResourceDefinition>(),
     Registration::of::<apps::v1::ControllerRevision>(),
     Registration::of::<apps::v1::DaemonSet>(),
     Registration::of::<apps::v1::Deployment>(),
@@ -145,8 +151,62 @@ pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Regi
         .find(|row| row.group == group && row.version == version && row.kind == kind)
 }
 
-/// Whether there is a kind of this name, be it only the body of a subresource or a list.
+/// Whether there is a kind of the program of this name, be it only the body of a subresource or a list.
 pub fn is_kind(group: &str, version: &str, kind: &str) -> bool {
     let of = |kind: &str| find_kind(group, version, kind).is_some();
     of(kind) || kind.strip_suffix("List").is_some_and(of) || subresources::is_one(group, version, kind)
+}
+
+/// All kinds that are served: those of the program, and those that objects define.
+#[derive(Clone, Default)]
+pub struct Kinds {
+    /// Rows by group, version and plural.
+    defined: BTreeMap<(&'static str, &'static str, &'static str), Arc<Registration>>,
+}
+
+impl Kinds {
+    /// The table with these rows besides the program's own, which come first.
+    pub fn with(defined: impl IntoIterator<Item = Arc<Registration>>) -> Self {
+        let rows = defined
+            .into_iter()
+            .map(|row| ((row.group, row.version, row.plural), row));
+        Self {
+            defined: rows.collect(),
+        }
+    }
+
+    /// The kind at a path; the group of core is empty.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Row> {
+        let defined = || self.defined.get(&(group, version, plural)).cloned().map(Row::Defined);
+        find(group, version, plural).map(Row::Program).or_else(defined)
+    }
+
+    /// The kind of a name; the group of core is empty.
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<Row> {
+        let defined = || {
+            let mut versions = self.defined.range((group, version, "")..);
+            let own = versions.find_map(|((own_group, own_version, _), row)| {
+                let is_of_version = *own_group == group && *own_version == version;
+                (!is_of_version || row.kind == kind).then(|| row.clone())
+            });
+            own.filter(|row| row.group == group && row.version == version)
+                .map(Row::Defined)
+        };
+        find_kind(group, version, kind).map(Row::Program).or_else(defined)
+    }
+
+    /// Whether anything is served of a version of a group.
+    pub fn has_version(&self, group: &str, version: &str) -> bool {
+        self.rows().any(|row| row.group == group && row.version == version)
+    }
+
+    /// All rows, the program's own first.
+    pub fn rows(&self) -> impl Iterator<Item = Row> {
+        KINDS.iter().map(Row::Program).chain(self.defined())
+    }
+
+    /// The rows that objects define.
+    pub fn defined(&self) -> impl Iterator<Item = Row> {
+        self.defined.values().cloned().map(Row::Defined)
+    }
 }

@@ -6,8 +6,9 @@
 pub mod bounds;
 pub mod certificate;
 pub mod decode;
-mod descriptions;
+pub mod descriptions;
 pub mod go_json;
+pub mod intern;
 pub mod invalid;
 pub mod kind;
 pub mod kinds;
@@ -36,6 +37,6 @@ pub mod yaml;
 
 pub use invalid::{Invalid, InvalidKind};
 pub use kind::Kind;
-pub use kinds::{KINDS, find, find_kind, is_kind};
+pub use kinds::{KINDS, Kinds, find, find_kind, is_kind};
 pub use object::Object;
-pub use registration::Registration;
+pub use registration::{Registration, Row};

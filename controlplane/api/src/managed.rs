@@ -19,6 +19,7 @@ mod last_applied;
 mod merge;
 mod raw;
 mod set;
+mod shape;
 pub mod splice;
 mod types;
 mod update;
@@ -28,6 +29,8 @@ pub use apply::{Application, Applied, ApplyError, Conflict, apply, check_shape, 
 pub use compare::{Comparison, compare};
 pub use entries::{Entry, Managed, Operation};
 pub use set::Set;
+pub use shape::{Keys, Members, Shape, Types};
+pub use types::Scalar;
 pub use update::{MAX_UPDATERS, Writer, update};
 pub use versions::Change;
 

@@ -33,7 +33,7 @@ pub const V2_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.s
 pub const V3_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
 /// Counts the changes to the generator itself, so that clients do not use what they cached of an older one.
-const REVISION: u32 = 5;
+const REVISION: u32 = 6;
 
 /// The answer to `/openapi/v3`: where each document is, with a hash that changes with its content.
 pub fn v3_index(kinds: &[Registration]) -> Value {

@@ -1,35 +1,44 @@
-//! One row of the table of kinds: a [`Kind`] behind function pointers.
+//! One row of the table of kinds: a [`Kind`] of the program, or a kind that is defined by an object.
 
 mod derived;
 mod erased;
 
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::jiff::Timestamp;
-use schemars::{Schema, SchemaGenerator};
+use schemars::SchemaGenerator;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::decode::DecodeError;
 use crate::invalid::Invalid;
 use crate::kind::{Dependents, Kind, Representation, Scope, Scoped, Subresource, Updates, Verbs};
-use crate::managed::splice;
+use crate::kinds::custom_resource_definition;
+use crate::managed::{Types, splice};
 use crate::names::Rule;
 use crate::object::Object;
 use crate::validation::metadata;
 use derived::Names;
+use erased::Of;
+
+pub use erased::{drop_empty, keep_system_metadata};
 
 /// A column's heading; the cells come from [`Registration::row`], in the same order.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct ColumnDefinition {
     /// Heading.
-    pub name: &'static str,
-    /// `string`, `integer`, `boolean` or `date`.
+    pub name: Cow<'static, str>,
+    /// `string`, `integer`, `number`, `boolean` or `date`.
     #[serde(rename = "type")]
     pub cell_type: &'static str,
-    /// `name` for the first column, else empty.
+    /// `name` for the first column, else empty or as the definition says.
     pub format: &'static str,
     /// What the column means, for people.
-    pub description: &'static str,
+    pub description: Cow<'static, str>,
     /// 0 is always shown; 1 only with `-o wide`.
     pub priority: i32,
 }
@@ -51,7 +60,132 @@ pub type Decoded = Result<Box<dyn Object>, DecodeError>;
 /// An object and the paths of the fields that its kind does not know.
 pub type Reported = Result<(Box<dyn Object>, Vec<String>), DecodeError>;
 
-/// A kind, erased. Functions that take an object do nothing to one of another kind.
+/// What objects of a kind are and do. Functions that take an object do nothing to one of another kind. Those without a
+/// word of their own are told of at the methods of [`Registration`].
+pub trait Behavior: Send + Sync {
+    /// Adds the definition of a kind of the program to an OpenAPI document.
+    fn define(&self, _generator: &mut SchemaGenerator) {}
+    /// The types of the kind's values, as server-side apply understands them.
+    fn types(&self) -> Option<Types<'_>>;
+    /// Decodes JSON that the server wrote.
+    fn decode(&self, json: &[u8]) -> Decoded;
+    /// Decodes what a client sent, and reports unknown fields.
+    fn decode_reporting(&self, json: &[u8]) -> Reported;
+    /// Decodes the stored form.
+    fn decode_stored(&self, json: &[u8]) -> Decoded;
+    /// Encodes the stored form.
+    fn encode_stored(&self, object: &dyn Object) -> Vec<u8>;
+    /// Fills in what was left out.
+    fn set_defaults(&self, object: &mut dyn Object);
+    /// Drops what a creator may not set.
+    fn prepare_create(&self, object: &mut dyn Object);
+    /// Keeps what an update may not change.
+    fn prepare_update(&self, new: &mut dyn Object, old: &dyn Object);
+    /// Keeps what an update of `status` may not change.
+    fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object);
+    /// Keeps all but what the kind's own subresource changes.
+    fn prepare_own(&self, new: &mut dyn Object, old: &dyn Object);
+    /// Whether what is asked for differs.
+    fn spec_changed(&self, new: &dyn Object, old: &dyn Object) -> bool;
+    /// Whether two objects are equal.
+    fn same(&self, new: &dyn Object, old: &dyn Object) -> bool;
+    /// Rules for a new object.
+    fn validate(&self, object: &dyn Object) -> Vec<Invalid>;
+    /// Rules for an update.
+    fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid>;
+    /// Rules for an update of `status`.
+    fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid>;
+    /// Rules for an update of the kind's own subresource.
+    fn validate_own(&self, _new: &dyn Object, _old: &dyn Object) -> Vec<Invalid> {
+        Vec::new()
+    }
+    /// Warnings about an object that is accepted.
+    fn warnings(&self, _new: &dyn Object, _old: Option<&dyn Object>) -> Vec<String> {
+        Vec::new()
+    }
+    /// Fields that selectors may name.
+    fn field_labels(&self) -> Vec<&'static str>;
+    /// Names that selectors use instead of the labels; none says that these are the names.
+    fn field_names(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+    /// The values of the fields that selectors may name.
+    fn fields(&self, object: &dyn Object) -> Vec<(&'static str, String)>;
+    /// Headings of the table.
+    fn columns(&self) -> Vec<ColumnDefinition>;
+    /// The cells of one object.
+    fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value>;
+    /// The `scale` subresource.
+    fn scale(&self, object: &dyn Object) -> Option<Scale>;
+    /// Where the replicas stand that are asked for.
+    fn replicas_path(&self) -> &'static str {
+        ".spec.replicas"
+    }
+    /// Sets the replicas.
+    fn set_scale(&self, object: &mut dyn Object, replicas: i32);
+    /// Seconds between a deletion's request and the end.
+    fn grace(&self, _object: &dyn Object, _requested: Option<i64>) -> i64 {
+        0
+    }
+}
+
+/// Where a row's behavior comes from.
+enum Source {
+    Program(&'static dyn Behavior),
+    Defined(Box<dyn Behavior>),
+}
+
+/// The names of one version of a kind that is defined by an object. Texts are
+/// [interned](crate::intern).
+#[derive(Clone, Copy, Debug)]
+pub struct Defined {
+    /// API group.
+    pub group: &'static str,
+    /// API version.
+    pub version: &'static str,
+    /// Version of the stored form.
+    pub stored_version: &'static str,
+    /// Kind.
+    pub kind: &'static str,
+    /// Kind of lists.
+    pub list_kind: &'static str,
+    /// Path segment.
+    pub plural: &'static str,
+    /// Singular name.
+    pub singular: &'static str,
+    /// Cluster or namespaces.
+    pub scope: Scope,
+    /// Further names.
+    pub short_names: &'static [&'static str],
+    /// Groups of kinds.
+    pub categories: &'static [&'static str],
+    /// Subresources that are served.
+    pub subresources: &'static [Subresource],
+    /// What clients are warned of who use the version.
+    pub deprecated: Option<&'static str>,
+}
+
+/// A row of the table, for as long as somebody needs it: that of a kind of the program stays for ever.
+#[derive(Clone)]
+pub enum Row {
+    /// A kind of the program.
+    Program(&'static Registration),
+    /// A kind that is defined by an object.
+    Defined(Arc<Registration>),
+}
+
+impl Deref for Row {
+    type Target = Registration;
+
+    fn deref(&self) -> &Registration {
+        match self {
+            Self::Program(row) => row,
+            Self::Defined(row) => row,
+        }
+    }
+}
+
+/// A kind, erased.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "a row of a table: each tells one thing of a kind"
@@ -97,32 +231,7 @@ pub struct Registration {
     pub storage: Storage,
     /// Whether the stored form is another kind's, so that stored bytes need [`Registration::decode_stored`].
     pub converts: bool,
-    /// Adds the kind's definition to an OpenAPI document.
-    pub(crate) define: fn(&mut SchemaGenerator) -> Schema,
-    decode: fn(&[u8]) -> Decoded,
-    decode_reporting: fn(&[u8]) -> Reported,
-    decode_stored: fn(&[u8]) -> Decoded,
-    encode_stored: fn(&dyn Object) -> Vec<u8>,
-    set_defaults: fn(&mut dyn Object),
-    prepare_create: fn(&mut dyn Object),
-    prepare_update: fn(&mut dyn Object, &dyn Object),
-    prepare_status: fn(&mut dyn Object, &dyn Object),
-    prepare_own: fn(&mut dyn Object, &dyn Object),
-    spec_changed: fn(&dyn Object, &dyn Object) -> bool,
-    same: fn(&dyn Object, &dyn Object) -> bool,
-    validate: fn(&dyn Object) -> Vec<Invalid>,
-    validate_update: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
-    validate_status: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
-    validate_own: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
-    warnings: fn(&dyn Object, Option<&dyn Object>) -> Vec<String>,
-    field_labels: fn() -> Vec<&'static str>,
-    field_names: &'static [(&'static str, &'static str)],
-    fields: fn(&dyn Object) -> Vec<(&'static str, String)>,
-    columns: fn() -> Vec<ColumnDefinition>,
-    row: fn(&dyn Object, Timestamp) -> Vec<Value>,
-    scale: fn(&dyn Object) -> Option<Scale>,
-    set_scale: fn(&mut dyn Object, i32),
-    grace: fn(&dyn Object, Option<i64>) -> i64,
+    behavior: Source,
 }
 
 impl Registration {
@@ -159,31 +268,7 @@ impl Registration {
             updates: K::UPDATES,
             storage,
             converts: K::STORED_AS.is_some(),
-            define: SchemaGenerator::subschema_for::<K>,
-            decode: erased::decode_erased::<K>,
-            decode_reporting: erased::decode_reporting_erased::<K>,
-            decode_stored: erased::decode_stored::<K>,
-            encode_stored: erased::encode_stored::<K>,
-            set_defaults: erased::set_defaults::<K>,
-            prepare_create: erased::prepare_create::<K>,
-            prepare_update: erased::prepare_update::<K>,
-            prepare_status: erased::prepare_status::<K>,
-            prepare_own: erased::prepare_own::<K>,
-            spec_changed: |new, old| erased::pair::<K>(new, old).is_some_and(|(new, old)| new.spec_changed(old)),
-            same: |new, old| erased::pair::<K>(new, old).is_some_and(|(new, old)| new == old),
-            validate: erased::validate::<K>,
-            validate_update: erased::validate_update::<K>,
-            validate_status: erased::validate_status::<K>,
-            validate_own: erased::validate_own::<K>,
-            warnings: erased::warnings::<K>,
-            field_labels: || K::FIELDS.iter().map(|field| field.label).collect(),
-            field_names: K::FIELD_NAMES,
-            fields: erased::fields::<K>,
-            columns: erased::columns::<K>,
-            row: erased::row::<K>,
-            scale: |object| erased::cast::<K>(object).and_then(Kind::scale),
-            set_scale: |object, replicas| erased::with_mut(object, |object: &mut K| object.set_scale(replicas)),
-            grace: |object, requested| erased::cast::<K>(object).map_or(0, |object| object.grace(requested)),
+            behavior: Source::Program(&Of::<K>(PhantomData)),
         }
     }
 
@@ -196,6 +281,59 @@ impl Registration {
         }
     }
 
+    /// The row of a kind that is defined by an object.
+    pub fn defined(names: Defined, behavior: Box<dyn Behavior>) -> Self {
+        Self {
+            group: names.group,
+            version: names.version,
+            kind: names.kind,
+            list_kind: names.list_kind,
+            plural: names.plural,
+            singular: names.singular,
+            scope: names.scope,
+            short_names: names.short_names,
+            categories: names.categories,
+            subresources: names.subresources,
+            verbs: Verbs::All,
+            name_rule: Rule::Subdomain,
+            counts_generations: true,
+            answers_deleted: false,
+            dependents: Dependents::Collected,
+            status_with_metadata: false,
+            deprecated: names.deprecated,
+            updates: Updates::CONDITIONAL,
+            storage: Storage {
+                group: names.group,
+                version: names.stored_version,
+                plural: names.plural,
+            },
+            converts: true,
+            behavior: Source::Defined(behavior),
+        }
+    }
+
+    fn behavior(&self) -> &dyn Behavior {
+        match &self.behavior {
+            Source::Program(behavior) => *behavior,
+            Source::Defined(behavior) => &**behavior,
+        }
+    }
+
+    /// Whether the kind is defined by an object, so that nothing of it stands in the tables of messages.
+    pub fn is_defined(&self) -> bool {
+        matches!(self.behavior, Source::Defined(_))
+    }
+
+    /// Adds the kind's definition to an OpenAPI document.
+    pub(crate) fn define(&self, generator: &mut SchemaGenerator) {
+        self.behavior().define(generator);
+    }
+
+    /// The types of the kind's values, as server-side apply understands them.
+    pub fn types(&self) -> Option<Types<'_>> {
+        self.behavior().types()
+    }
+
     /// Whether a subresource is served.
     pub fn has(&self, subresource: Subresource) -> bool {
         self.subresources.contains(&subresource)
@@ -203,75 +341,84 @@ impl Registration {
 
     /// Decodes straight from JSON into the kind; unknown fields are dropped.
     pub fn decode(&self, json: &[u8]) -> Decoded {
-        (self.decode)(json)
+        self.behavior().decode(json)
     }
 
     /// Like [`Registration::decode`]; also returns the paths of unknown fields, such as `spec.foo`.
     pub fn decode_reporting(&self, json: &[u8]) -> Reported {
-        (self.decode_reporting)(json)
+        self.behavior().decode_reporting(json)
     }
 
     /// Decodes the stored form, and sets the defaults that the version which stored it may not have known.
     ///
     /// `metadata.managedFields` is left out: see [`splice`].
     pub fn decode_stored(&self, json: &[u8]) -> Decoded {
-        (self.decode_stored)(&splice::split(json).object)
+        self.behavior().decode_stored(&splice::split(json).object)
     }
 
     /// Encodes the form that is stored. The same as [`Object::to_json`] unless [`Registration::converts`].
     pub fn encode_stored(&self, object: &dyn Object) -> Vec<u8> {
-        (self.encode_stored)(object)
+        self.behavior().encode_stored(object)
     }
 
     /// Fills in what was left out. Idempotent.
     pub fn set_defaults(&self, object: &mut dyn Object) {
-        (self.set_defaults)(object);
+        self.behavior().set_defaults(object);
     }
 
     /// Drops what a creator may not set and starts `generation`.
     pub fn prepare_create(&self, object: &mut dyn Object) {
-        (self.prepare_create)(object);
+        self.behavior().prepare_create(object);
     }
 
     /// Keeps what an update may not change and moves `generation` when what is asked for changed.
     pub fn prepare_update(&self, new: &mut dyn Object, old: &dyn Object) {
-        (self.prepare_update)(new, old);
+        self.behavior().prepare_update(new, old);
     }
 
     /// Keeps what an update of `status` may not change.
     pub fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object) {
-        (self.prepare_status)(new, old);
+        self.behavior().prepare_status(new, old);
     }
 
     /// Keeps all but what an update of the kind's own subresource changes: `finalize` or `approval`.
     pub fn prepare_own(&self, new: &mut dyn Object, old: &dyn Object) {
-        (self.prepare_own)(new, old);
+        self.behavior().prepare_own(new, old);
     }
 
     /// Whether what is asked for differs.
     pub fn spec_changed(&self, new: &dyn Object, old: &dyn Object) -> bool {
-        (self.spec_changed)(new, old)
+        self.behavior().spec_changed(new, old)
     }
 
     /// Whether two objects are equal in every field: an update that changes nothing needs no write.
     pub fn same(&self, new: &dyn Object, old: &dyn Object) -> bool {
-        (self.same)(new, old)
+        self.behavior().same(new, old)
+    }
+
+    fn of_metadata(&self, mut found: Vec<Invalid>) -> Vec<Invalid> {
+        if self.is_defined() || self.group == custom_resource_definition::GROUP {
+            found.retain(|error| error.detail != metadata::UNQUALIFIED);
+        }
+        found
     }
 
     /// What is wrong with a new object, its metadata included. Call it with the final name and namespace.
     pub fn validate(&self, object: &dyn Object) -> Vec<Invalid> {
-        let mut errors = metadata::validate(object.metadata(), self.scope, self.name_rule);
-        errors.extend((self.validate)(object));
+        let mut errors = self.of_metadata(metadata::validate(object.metadata(), self.scope, self.name_rule));
+        errors.extend(self.behavior().validate(object));
         errors
     }
 
     /// What is wrong with an update, its metadata included.
     pub fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
-        let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
-        errors.extend((self.validate_update)(new, old));
-        if !errors.is_empty() {
+        let found = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
+        let mut errors = self.of_metadata(found);
+        errors.extend(self.behavior().validate_update(new, old));
+        // Kinds that are defined by objects say themselves what an update may leave as it is.
+        if !errors.is_empty() && !self.is_defined() {
             // What was accepted once is not held against changes of something else.
-            let before = (self.validate)(old);
+            let before = self.behavior().validate(old);
             errors.retain(|error| !before.contains(error));
         }
         errors
@@ -279,64 +426,72 @@ impl Registration {
 
     /// What is wrong with an update of `status`, the metadata included.
     pub fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
-        let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
-        errors.extend((self.validate_status)(new, old));
+        let found = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
+        let mut errors = self.of_metadata(found);
+        errors.extend(self.behavior().validate_status(new, old));
         errors
     }
 
     /// What a client is warned of whose new object, or whose change of `old`, is accepted.
     pub fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
-        (self.warnings)(new, old)
+        self.behavior().warnings(new, old)
     }
 
     /// What is wrong with an update of the kind's own subresource, the metadata included.
     pub fn validate_own(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
-        let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
-        errors.extend((self.validate_own)(new, old));
+        let found = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
+        let mut errors = self.of_metadata(found);
+        errors.extend(self.behavior().validate_own(new, old));
         errors
     }
 
     /// Fields that selectors may name, besides `metadata.name` and `metadata.namespace`.
     pub fn field_labels(&self) -> Vec<&'static str> {
-        (self.field_labels)()
+        self.behavior().field_labels()
     }
 
     /// The label behind the name of a field in a selector, if the kind has such a field.
     pub fn field_behind(&self, name: &str) -> Option<&'static str> {
-        if self.field_names.is_empty() {
+        let names = self.behavior().field_names();
+        if names.is_empty() {
             return self.field_labels().into_iter().find(|label| *label == name);
         }
-        let mut names = self.field_names.iter();
+        let mut names = names.iter();
         names.find(|(own, _)| *own == name).map(|(_, label)| *label)
     }
 
     /// The values of those fields.
     pub fn fields(&self, object: &dyn Object) -> Vec<(&'static str, String)> {
-        (self.fields)(object)
+        self.behavior().fields(object)
     }
 
     /// Headings of the table, the name first.
     pub fn columns(&self) -> Vec<ColumnDefinition> {
-        (self.columns)()
+        self.behavior().columns()
     }
 
     /// The cells of one object, in the order of the headings.
     pub fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value> {
-        (self.row)(object, now)
+        self.behavior().row(object, now)
     }
 
     /// The `scale` subresource, where there is one.
     pub fn scale(&self, object: &dyn Object) -> Option<Scale> {
-        (self.scale)(object)
+        self.behavior().scale(object)
+    }
+
+    /// Where the replicas of the `scale` subresource stand: `.spec.replicas`.
+    pub fn replicas_path(&self) -> &'static str {
+        self.behavior().replicas_path()
     }
 
     /// Sets the replicas of the `scale` subresource.
     pub fn set_scale(&self, object: &mut dyn Object, replicas: i32) {
-        (self.set_scale)(object, replicas);
+        self.behavior().set_scale(object, replicas);
     }
 
     /// Seconds between a deletion's request and the end; 0 deletes at once.
     pub fn grace(&self, object: &dyn Object, requested: Option<i64>) -> i64 {
-        (self.grace)(object, requested)
+        self.behavior().grace(object, requested)
     }
 }

@@ -153,7 +153,8 @@ impl Field {
             | Form::Duration
             | Form::RawExtension
             | Form::FieldsV1
-            | Form::Strings => None,
+            | Form::Strings
+            | Form::Alternative(_) => None,
         }
     }
 }
@@ -202,8 +203,37 @@ pub enum Form {
     FieldsV1,
     /// A message with strings; a list of strings in JSON.
     Strings,
+    /// A message with the schema of a custom kind or something else; one of them in JSON.
+    Alternative(Alternative),
     /// Another message, by its short name.
     Message(&'static str),
+}
+
+/// What may stand in place of the schema of a custom kind
+/// (`staging/src/k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1/types_jsonschema.go`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alternative {
+    /// `{1: allowed, 2: schema}`; one of them in JSON.
+    Bool,
+    /// `{1: schema, 2: schemas}`; one or a list in JSON.
+    Schemas,
+    /// `{1: schema, 2: strings}`; one or a list in JSON.
+    Strings,
+}
+
+impl Alternative {
+    /// The message of schemas.
+    pub(crate) fn schema() -> Option<Schema> {
+        Schema::named("apiextensions.v1.JSONSchemaProps")
+    }
+
+    /// The number of the schema in protobuf.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Bool => 2,
+            Self::Schemas | Self::Strings => 1,
+        }
+    }
 }
 
 /// How a strategic merge patch changes a field (the struct tags `patchStrategy` and `patchMergeKey` upstream).

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use controlplane_api::Kinds;
 use controlplane_api::managed::{
     Application, ApplyError, Change, Managed, Operation, Set, Writer, apply, compare, update,
 };
@@ -159,6 +160,7 @@ fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
                 new.insert("z".to_owned(), "0".to_owned());
                 let new = (shape.wrap)(&new);
                 let change = Change {
+                    kinds: &Kinds::default(),
                     kind: shape.kind,
                     live: &live.to_string(),
                     new: &new.to_string(),
@@ -170,7 +172,8 @@ fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
             }
             Write::Apply { manager, wanted, force } => {
                 let application = Application {
-                    schema,
+                    kinds: &Kinds::default(),
+                    types: schema.into(),
                     kind: shape.kind,
                     live: &live,
                     applied: &(shape.wrap)(wanted),

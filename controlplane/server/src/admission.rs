@@ -159,7 +159,7 @@ impl<'a> Review<'a> {
     async fn ask_mutating(&mut self, object: &mut Box<dyn Object>, rounds: &mut Rounds) -> Result<(), Failure> {
         let asked = Asked::to_write(
             self.context,
-            self.context.registration,
+            &self.context.registration,
             &**object,
             self.old,
             self.managed,
@@ -196,7 +196,7 @@ impl<'a> Review<'a> {
         if !webhooks::validates(self.context) {
             return Ok(());
         }
-        let asked = Asked::to_write(self.context, self.context.registration, object, self.old, self.managed);
+        let asked = Asked::to_write(self.context, &self.context.registration, object, self.old, self.managed);
         Box::pin(webhooks::validate(&asked, Some(object))).await
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use api::Registration;
+use api::{Registration, Row};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
@@ -14,6 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use store::{Entry, Key, Store};
 use tokio::time::Instant;
 
+use crate::definitions::Table;
 use crate::failure::{Failure, GroupResource, Target};
 use crate::identity::{Source, User};
 use crate::query::Query;
@@ -32,7 +33,9 @@ pub(crate) struct Context {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) wire: Wire,
-    pub(crate) registration: &'static Registration,
+    /// The kinds as they were when the request came.
+    pub(crate) table: Arc<Table>,
+    pub(crate) registration: Row,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Gathered<String>,
     /// Facts for the audit log.
@@ -142,7 +145,7 @@ impl Context {
 
     /// `deployments.apps`
     pub(crate) fn resource(&self) -> GroupResource {
-        resource(self.registration)
+        resource(&self.registration)
     }
 
     /// An object of the request's resource, for messages.
@@ -167,7 +170,7 @@ impl Context {
             api::kind::Scope::Namespaced => self.info.namespace.as_str(),
             api::kind::Scope::Cluster => "",
         };
-        storage::key(self.registration, namespace, name).ok_or_else(|| Failure::NotFound {
+        storage::key(&self.registration, namespace, name).ok_or_else(|| Failure::NotFound {
             target: self.target(name),
         })
     }

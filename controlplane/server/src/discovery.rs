@@ -8,7 +8,7 @@ mod legacy;
 
 use std::collections::BTreeMap;
 
-use api::Registration;
+use api::{Kinds, Registration, Row};
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
@@ -46,9 +46,9 @@ impl Document {
 }
 
 /// The groups in a fixed order: each with its versions, each with its resources.
-pub(crate) fn groups(kinds: &'static [Registration]) -> Vec<(&'static str, Vec<Version>)> {
+pub(crate) fn groups(kinds: &Kinds) -> Vec<(&'static str, Vec<Version>)> {
     let mut groups: Vec<(&'static str, Vec<Version>)> = Vec::new();
-    for registration in kinds {
+    for registration in kinds.rows() {
         let at = groups
             .iter()
             .position(|(name, _)| *name == registration.group)
@@ -63,9 +63,14 @@ pub(crate) fn groups(kinds: &'static [Registration]) -> Vec<(&'static str, Vec<V
             Some(version) => version.kinds.push(registration),
             None => versions.push(Version {
                 name: registration.version,
+                is_defined: registration.is_defined(),
                 kinds: vec![registration],
             }),
         }
+    }
+    for (_, versions) in &mut groups {
+        // The program's own come first, in their own order.
+        versions.sort_by_key(|version| version.is_defined.then(|| std::cmp::Reverse(priority(version.name))));
     }
     for version in groups.iter_mut().flat_map(|(_, versions)| versions) {
         version.kinds.sort_by_key(|registration| registration.plural);
@@ -73,10 +78,51 @@ pub(crate) fn groups(kinds: &'static [Registration]) -> Vec<(&'static str, Vec<V
     groups
 }
 
+/// The order of versions (`staging/src/k8s.io/apimachinery/pkg/version/helpers.go`): `v2`, `v1`, `v2beta1`, `v1alpha2`, then
+/// what is no such name, backwards by its letters.
+fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
+    let other = (false, 0, 0, 0, std::cmp::Reverse(name));
+    let Some(rest) = name.strip_prefix('v') else {
+        return other;
+    };
+    let digits = |text: &str| text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (major, rest) = rest.split_at(digits(rest));
+    let (stability, minor) = match (rest.strip_prefix("beta"), rest.strip_prefix("alpha")) {
+        (Some(minor), _) => (1, minor),
+        (_, Some(minor)) => (0, minor),
+        (None, None) if rest.is_empty() => (2, "0"),
+        (None, None) => return other,
+    };
+    match (major.parse(), minor.parse()) {
+        (Ok(major), Ok(minor)) => (true, stability, major, minor, std::cmp::Reverse("")),
+        (_, _) => other,
+    }
+}
+
 /// One version of a group.
 pub(crate) struct Version {
     pub(crate) name: &'static str,
-    pub(crate) kinds: Vec<&'static Registration>,
+    /// Whether it has no kind of the program.
+    is_defined: bool,
+    pub(crate) kinds: Vec<Row>,
+}
+
+/// The verbs of a kind, in upstream's order
+/// (`staging/src/k8s.io/apiextensions-apiserver/pkg/apiserver/customresource_discovery_controller.go`).
+fn verbs(registration: &Registration) -> &'static [&'static str] {
+    if registration.is_defined() {
+        return &[
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "patch",
+            "create",
+            "update",
+            "watch",
+        ];
+    }
+    registration.verbs.names()
 }
 
 /// All documents, ready to be sent.
@@ -90,7 +136,7 @@ pub struct Discovery {
 
 impl Discovery {
     /// Builds the documents. `address` is where clients reach the server, as `host:port`.
-    pub fn new(kinds: &'static [Registration], address: &str) -> Self {
+    pub fn new(kinds: &Kinds, address: &str) -> Self {
         let groups = groups(kinds);
         let legacy = legacy::documents(&groups, address)
             .into_iter()

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::authentication::{self, Caller};
 use crate::authorization::{self, Attributes, Decision};
 use crate::context::{Context, Gathered, Notes, Wire};
+use crate::definitions::Table;
 use crate::failure::Failure;
 use crate::identity::{Source, User};
 use crate::metrics::Manner;
@@ -67,7 +68,12 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);
     let info = &recording.outcome.info;
-    let row = api::find(&info.group, &info.version, &info.resource);
+    let row = shared
+        .definitions
+        .current()
+        .kinds
+        .find(&info.group, &info.version, &info.resource);
+    let row = row.as_deref();
     let took = (!info.lasts()).then(|| began.elapsed());
     let asked = (info, row, manner);
     let bytes = response.body().size_hint().exact();
@@ -99,10 +105,9 @@ async fn route(
     if !info.is_resource {
         return other(shared, &parts, &segments, &query).await;
     }
-    let Some(registration) = api::find(&info.group, &info.version, &info.resource) else {
-        let known = api::KINDS
-            .iter()
-            .any(|row| row.group == info.group && row.version == info.version);
+    let table = shared.definitions.current();
+    let Some(registration) = table.kinds.find(&info.group, &info.version, &info.resource) else {
+        let known = table.kinds.has_version(&info.group, &info.version);
         return Err(if known {
             Failure::NoSuchResource
         } else {
@@ -133,6 +138,7 @@ async fn route(
         query,
         wire: Wire::of(&mut parts),
         headers: parts.headers,
+        table,
         registration,
         warnings: Gathered::default(),
         annotations: Gathered::default(),
@@ -199,10 +205,14 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
         return answer;
     }
     let path = segments.join("/");
-    if let Some(answer) = shared.discovery.answer(&path, &parts.headers, query) {
+    let table = shared.definitions.current();
+    if let Some(answer) = table
+        .discovery(&shared.options.address)
+        .answer(&path, &parts.headers, query)
+    {
         return answer;
     }
-    if let Some(answer) = openapi::answer(shared, &path, &parts.headers, query) {
+    if let Some(answer) = openapi::answer(shared, &table, &path, &parts.headers, query) {
         return answer;
     }
     match path.as_str() {
@@ -219,10 +229,10 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
             shared.metrics.slis.text(shared),
         )),
         "" => {
-            let list = serde_json::json!({ "paths": index(shared) });
+            let list = serde_json::json!({ "paths": index(shared, &table) });
             Ok(respond::indented(&list))
         }
-        path => pages::answer(shared, path, &parts.headers, || index(shared)).ok_or(Failure::NoSuchPath),
+        path => pages::answer(shared, path, &parts.headers, || index(shared, &table)).ok_or(Failure::NoSuchPath),
     }
 }
 
@@ -248,7 +258,7 @@ fn issuer(shared: &Shared, path: &str) -> Result<Response, Failure> {
 }
 
 /// The list of paths at `/`.
-fn index(shared: &Shared) -> Vec<String> {
+fn index(shared: &Shared, table: &Table) -> Vec<String> {
     let fixed = [
         "/.well-known/openid-configuration",
         "/metrics",
@@ -258,7 +268,10 @@ fn index(shared: &Shared) -> Vec<String> {
         "/openid/v1/jwks",
         "/version",
     ];
-    let named = shared.discovery.paths().chain(health::paths(shared));
+    let named = table
+        .discovery(&shared.options.address)
+        .paths()
+        .chain(health::paths(shared));
     let fixed = fixed.into_iter().chain(pages::PATHS).map(str::to_owned);
     let mut paths: Vec<String> = named.chain(fixed).collect();
     paths.sort_unstable();
@@ -272,7 +285,7 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
         context
             .annotations
             .extend([("k8s.io/deprecated".into(), "true".to_owned())]);
-        context.server.metrics.uses.deprecated(context.registration);
+        context.server.metrics.uses.deprecated(&context.registration);
     }
     if !context.info.subresource.is_empty() {
         return serve_subresource(context, body).await;
@@ -315,7 +328,7 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
 }
 
 async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response, Failure> {
-    let Some(own) = subresource::find(context.registration, &context.info.subresource) else {
+    let Some(own) = subresource::find(&context.registration, &context.info.subresource) else {
         return Err(Failure::NoSuchResource);
     };
     // The old paths of watches lead to objects alone: not to a proxy for those who may only watch.

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use api::Row;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
@@ -43,7 +44,7 @@ pub fn request(bytes: &[u8]) {
         return;
     };
     if let Some(registration) = api::find(&info.group, &info.version, &info.resource) {
-        drop(Selection::read(registration, &query));
+        drop(Selection::read(&Row::Program(registration), &query));
     }
 }
 
@@ -95,13 +96,14 @@ pub fn patch(bytes: &[u8]) {
         _ => "application/strategic-merge-patch+json",
     };
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
-    let Ok(patch) = Patch::read(&headers, &Bytes::copy_from_slice(body)) else {
+    let Some(registration) = api::find_kind("", "v1", "Pod") else {
+        return;
+    };
+    let Ok(patch) = Patch::read(registration, &headers, &Bytes::copy_from_slice(body)) else {
         return;
     };
     let mut document: Value = serde_json::from_str(POD).unwrap_or_default();
-    if patch.apply("v1", "Pod", &mut document).is_ok()
-        && let Some(registration) = api::find_kind("", "v1", "Pod")
-    {
+    if patch.apply("v1", "Pod", &mut document).is_ok() {
         drop(registration.decode_reporting(document.to_string().as_bytes()));
     }
 }

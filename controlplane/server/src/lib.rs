@@ -37,6 +37,7 @@ mod authentication;
 mod bootstrap;
 mod compress;
 mod context;
+mod definitions;
 mod dialing;
 mod dispatch;
 mod duration;

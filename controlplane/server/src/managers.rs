@@ -1,8 +1,7 @@
 //! Who manages the fields of what is written: the entries of `metadata.managedFields` after each write.
 
 use api::Object;
-use api::managed::{self, Change, Managed, Set, Writer};
-use api::schema::Schema;
+use api::managed::{self, Change, Managed, Set, Types, Writer};
 use http::header::USER_AGENT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
@@ -44,10 +43,9 @@ fn from_user_agent(context: &Context) -> String {
     name
 }
 
-/// The schema of the request's kind.
-pub(crate) fn schema(context: &Context) -> Option<Schema> {
-    let registration = context.registration;
-    Schema::of_kind(&registration.api_version(), registration.kind)
+/// The types of the request's kind.
+pub(crate) fn types(context: &Context) -> Option<Types<'_>> {
+    context.registration.types()
 }
 
 /// The fields that a write of the object, or of its status, does not change whatever it says.
@@ -76,15 +74,16 @@ fn text(object: &dyn Object) -> String {
 
 /// The entries of a new object: its writer has all of it.
 pub(crate) fn of_new(context: &Context, object: &dyn Object) -> String {
-    let Some(schema) = schema(context) else {
+    let Some(types) = types(context) else {
         return String::new();
     };
     let change = Change {
+        kinds: &context.table.kinds,
         kind: context.registration.kind,
         live: "{}",
         new: &text(object),
     };
-    let mut comparison = managed::compare(schema, change.live, change.new);
+    let mut comparison = managed::compare(types, change.live, change.new);
     comparison.changed.subtract_trees(&ignored(context));
     let mut entries = Managed::default();
     managed::update(&mut entries, change, comparison, &writer(context));
@@ -100,7 +99,7 @@ pub(crate) fn after_update(
     old: &dyn Object,
     new: &dyn Object,
 ) -> String {
-    let Some(schema) = schema(context) else {
+    let Some(types) = types(context) else {
         return live.to_owned();
     };
     let sent = sent.filter(|_| context.info.subresource.is_empty());
@@ -109,11 +108,12 @@ pub(crate) fn after_update(
     }
     let sent = sent.and_then(parse);
     let change = Change {
+        kinds: &context.table.kinds,
         kind: context.registration.kind,
         live: &text(old),
         new: &text(new),
     };
-    let comparison = managed::compare(schema, change.live, change.new);
+    let comparison = managed::compare(types, change.live, change.new);
     if comparison.is_empty() && sent.is_none() {
         return live.to_owned();
     }
@@ -152,7 +152,7 @@ pub(crate) fn check(context: &Context, name: &str, sent: Option<&[ManagedFieldsE
     if found.is_empty() {
         return Ok(());
     }
-    let registration = context.registration;
+    let registration = &context.registration;
     Err(Failure::invalid(registration.group, registration.kind, name, &found))
 }
 

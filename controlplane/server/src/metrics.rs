@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::Registration;
+use api::{Registration, Row};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -174,7 +174,7 @@ impl Metrics {
     /// Counts one answer. `took` is left out for answers that last, `bytes` where nobody knows them.
     pub(crate) fn count(
         &self,
-        (info, row, manner): (&RequestInfo, Option<&'static Registration>, Manner),
+        (info, row, manner): (&RequestInfo, Option<&Registration>, Manner),
         code: u16,
         took: Option<Duration>,
         bytes: Option<u64>,
@@ -192,17 +192,14 @@ impl Metrics {
     }
 
     /// Counts an answer as long as it lasts.
-    pub(crate) fn lasting(
-        &self,
-        (info, row, manner): (&RequestInfo, Option<&'static Registration>, Manner),
-    ) -> Lasting {
+    pub(crate) fn lasting(&self, (info, row, manner): (&RequestInfo, Option<&Registration>, Manner)) -> Lasting {
         let gauge = self.lasting.get_or_create(&Subject::of(info, row, manner)).clone();
         gauge.inc();
         Lasting(gauge)
     }
 
     /// Counts what is sent to watches of a kind.
-    pub(crate) fn events(&self, row: &'static Registration) -> Counter {
+    pub(crate) fn events(&self, row: &Registration) -> Counter {
         let watched = Watched {
             group: row.group,
             version: row.version,
@@ -218,8 +215,14 @@ impl Metrics {
             gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         self.slis.look(shared);
-        for row in api::KINDS.iter().filter(|row| row.verbs.are_stored() && !row.converts) {
-            self.count_stored(shared, row).await;
+        let table = shared.definitions.current();
+        // Of kinds with several versions, that which is stored.
+        let is_counted = |row: &Row| match row {
+            Row::Program(row) => row.verbs.are_stored() && !row.converts,
+            Row::Defined(row) => row.storage.version == row.version,
+        };
+        for row in table.kinds.rows().filter(is_counted) {
+            self.count_stored(shared, &row).await;
         }
         if let Some(sink) = &shared.options.audit {
             self.audited.inner().store(sink.events(), Ordering::Relaxed);
@@ -240,7 +243,7 @@ impl Metrics {
         page
     }
 
-    async fn count_stored(&self, shared: &Shared, row: &'static Registration) {
+    async fn count_stored(&self, shared: &Shared, row: &Registration) {
         let prefix = storage::prefix(row, "");
         let listed = shared.store.list(&prefix, ListAt::Latest, None, Some(0)).await;
         let number = listed.map_or(0, |list| i64::try_from(list.remaining).unwrap_or(i64::MAX));

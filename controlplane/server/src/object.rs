@@ -3,8 +3,7 @@
 
 use std::borrow::Cow;
 
-use api::managed::splice;
-use api::schema::Schema;
+use api::managed::{Types, splice};
 use api::{Object, Registration};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -177,9 +176,9 @@ fn decode_reporting(
 
 /// JSON of a kind's object without what means nothing to upstream, such as `volumes: []`.
 pub(crate) fn without_empty<'a>(registration: &Registration, json: &'a [u8]) -> Cow<'a, [u8]> {
-    match Schema::of_kind(&registration.api_version(), registration.kind) {
-        Some(schema) => api::omit::empty(schema, json),
-        None => Cow::Borrowed(json),
+    match registration.types() {
+        Some(Types::Message(schema)) => api::omit::empty(schema, json),
+        Some(Types::Shape(_)) | None => Cow::Borrowed(json),
     }
 }
 
@@ -195,17 +194,20 @@ fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
     let own = registration.api_version();
     let version = meta.version().unwrap_or(&own);
     let kind = meta.kind().unwrap_or(registration.kind);
-    if version == own && kind == registration.kind {
+    if registration.is_defined() && meta.kind().is_none() {
+        return syntax::unrecognized(registration.kind, json, &error);
+    }
+    if version == own && (kind == registration.kind || registration.is_defined()) {
         return unfit(registration, &meta, error);
     }
     let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
-    if !api::is_kind(group, short, kind) {
+    if !registration.is_defined() && !api::is_kind(group, short, kind) {
         return unfit(registration, &meta, &unregistered(kind, version));
     }
     let is_event = |group: &str| matches!(group, "" | "events.k8s.io");
     let same_group =
         group == registration.group || (kind == "Event" && is_event(group) && is_event(registration.group));
-    if kind == registration.kind && same_group {
+    if registration.is_defined() || (kind == registration.kind && same_group) {
         // Versions of one kind are read as each other.
         return Failure::bad_request(format!(
             "the API version in the data ({version}) does not match the expected API version ({own})"

@@ -17,6 +17,7 @@ use k8s_openapi::jiff::fmt::rfc2822::DateTimePrinter;
 use sha2::{Digest, Sha256};
 
 use crate::compress;
+use crate::definitions::Table;
 use crate::failure::Failure;
 use crate::negotiation::{accepts_gzip, clauses};
 use crate::query::Query;
@@ -99,12 +100,13 @@ fn hash<'t>(parts: impl Iterator<Item = &'t str>) -> String {
 /// Answers a path of OpenAPI, or nothing when it is none.
 pub(crate) fn answer(
     shared: &Shared,
+    table: &Table,
     path: &str,
     headers: &HeaderMap,
     query: &Query,
 ) -> Option<Result<Response, Failure>> {
     let rest = path.strip_prefix("openapi/")?;
-    let documents = &shared.documents;
+    let documents = table.documents();
     match rest {
         "v2" => Some(v2(documents, headers)),
         "v3" => Some(Ok(index(documents, headers))),

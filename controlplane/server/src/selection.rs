@@ -1,6 +1,6 @@
 //! Label and field selectors of a list, a watch or a deletion of many.
 
-use api::Registration;
+use api::Row;
 use api::kind::Scope;
 use api::selector::{FieldSelector, LabelSelector};
 use store::{Attributes, Entry, Key};
@@ -9,12 +9,14 @@ use crate::failure::Failure;
 use crate::query::Query;
 
 /// Which objects a request is about.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
     /// The name in the path of a watch on one object.
     only: Option<String>,
+    /// Reads the fields of kinds that are defined by objects: which there are may change while objects stay.
+    read: Option<Row>,
 }
 
 impl Selection {
@@ -22,7 +24,7 @@ impl Selection {
     ///
     /// # Errors
     /// 400 for a selector that does not parse, or a field that cannot be selected by.
-    pub(crate) fn read(registration: &Registration, query: &Query) -> Result<Self, Failure> {
+    pub(crate) fn read(registration: &Row, query: &Query) -> Result<Self, Failure> {
         let bad = |error: &dyn std::fmt::Display| Failure::bad_request(error.to_string());
         let labels =
             LabelSelector::parse(query.get("labelSelector").unwrap_or_default()).map_err(|error| bad(&error))?;
@@ -42,10 +44,12 @@ impl Selection {
             }));
         }
         let fields = fields.renamed(|name| registration.field_behind(name).unwrap_or(name).to_owned());
+        let read = registration.is_defined() && !fields.is_everything();
         Ok(Self {
             labels,
             fields,
             only: None,
+            read: read.then(|| registration.clone()),
         })
     }
 
@@ -61,7 +65,22 @@ impl Selection {
     pub(crate) fn matches(&self, entry: &Entry) -> bool {
         self.only.as_deref().is_none_or(|name| name == entry.key.name())
             && self.labels.matches(&entry.attributes.labels)
-            && self.fields.matches(|label| field(&entry.key, &entry.attributes, label))
+            && self.matches_fields(entry)
+    }
+
+    fn matches_fields(&self, entry: &Entry) -> bool {
+        let Some(row) = &self.read else {
+            return self.fields.matches(|label| field(&entry.key, &entry.attributes, label));
+        };
+        let object = row.decode_stored(&entry.bytes).ok();
+        let read = object.map(|object| row.fields(&*object)).unwrap_or_default();
+        self.fields.matches(|label| {
+            let own = read.iter().find(|(own, _)| *own == label);
+            own.map_or_else(
+                || field(&entry.key, &entry.attributes, label),
+                |(_, value)| Some(value.as_str()),
+            )
+        })
     }
 
     /// Whether everything is chosen.

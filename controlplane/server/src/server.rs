@@ -16,12 +16,11 @@ use crate::agents::Agents;
 use crate::audit::Sink;
 use crate::authorization::Authorizer;
 use crate::bootstrap::{self, BootstrapError};
-use crate::discovery::Discovery;
+use crate::definitions::{self, Definitions};
 use crate::dispatch;
 use crate::gate::Gates;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
-use crate::openapi::Documents;
 use crate::tokens::{SigningKey, Tokens};
 use crate::version::Version;
 
@@ -75,8 +74,7 @@ impl Options {
 pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) options: Options,
-    pub(crate) discovery: Discovery,
-    pub(crate) documents: Documents,
+    pub(crate) definitions: Definitions,
     pub(crate) authorizer: Authorizer,
     pub(crate) webhooks: Webhooks,
     pub(crate) tokens: Tokens,
@@ -103,17 +101,15 @@ pub struct Server {
 impl Server {
     /// A server over a store that was opened with [`crate::storage::index`] and [`crate::storage::class`].
     pub fn new(store: Store, options: Options) -> Self {
-        let discovery = Discovery::new(api::KINDS, &options.address);
         let tokens = Tokens::new(options.signing_key.clone());
         let shared = Shared {
             authorizer: Authorizer::new(store.clone()),
             webhooks: Webhooks::new(store.clone(), options.agents.clone()),
+            definitions: Definitions::new(store.clone()),
             store,
             metrics: Metrics::new(&options.version),
             started: (options.clock)(),
             options,
-            discovery,
-            documents: Documents::new(),
             tokens,
             lines: Lines::default(),
             rivals: Lines::default(),
@@ -147,11 +143,16 @@ impl Server {
         Ok(())
     }
 
-    /// Makes what [`Self::bootstrap`] could not make, and anew what nobody should have deleted of the rest, for as long as it
-    /// is polled.
+    /// Makes what [`Self::bootstrap`] could not make, and anew what nobody should have deleted of the rest; and looks after
+    /// the definitions of kinds, for as long as it is polled.
     pub async fn heal(&self) -> Infallible {
         let shared = &self.shared;
-        bootstrap::heal(self.router(), &shared.store, &shared.options, &shared.whole).await
+        let upkeep = definitions::run(Arc::clone(shared), self.router());
+        let healed = bootstrap::heal(self.router(), &shared.store, &shared.options, &shared.whole);
+        tokio::select! {
+            never = upkeep => never,
+            never = healed => never,
+        }
     }
 
     /// Reports not ready from now on, so that clients go elsewhere.

@@ -42,7 +42,7 @@ fn rendered(
     representation: Representation,
     bytes: &[u8],
 ) -> Result<Response, Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     let Representation { encoding, shape } = representation;
     match shape {
         Shape::Object if encoding == Encoding::Json && code == StatusCode::OK => {
@@ -52,7 +52,12 @@ fn rendered(
             }
             Ok(with_type(code, encoding.content_type(), bytes))
         }
-        Shape::Object => document(encoding, code, (&registration.api_version(), registration.kind), bytes),
+        Shape::Object => {
+            if encoding == Encoding::Protobuf {
+                check_protobuf(registration)?;
+            }
+            document(encoding, code, (&registration.api_version(), registration.kind), bytes)
+        }
         Shape::Metadata(version) => {
             let bytes = partial_of(bytes, version).map_err(Failure::internal)?;
             document(encoding, code, (version.api_version(), PARTIAL), &bytes)
@@ -72,6 +77,21 @@ fn rendered(
             document(encoding, code, (version.api_version(), "Table"), &table)
         }
     }
+}
+
+/// Kinds that are defined by objects have no form in protobuf.
+///
+/// # Errors
+/// 406
+pub(crate) fn check_protobuf(registration: &Registration) -> Result<(), Failure> {
+    if !registration.is_defined() {
+        return Ok(());
+    }
+    Err(Failure::NotAcceptable {
+        message: "object *unstructured.Unstructured does not implement the protobuf marshalling interface and cannot be encoded \
+                  to a protobuf message"
+            .into(),
+    })
 }
 
 /// Answers a `Status`.

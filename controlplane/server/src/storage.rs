@@ -1,10 +1,12 @@
 //! How objects lie in the store: keys, selectable attributes, and how much of the past is kept.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::kind::Scope;
 use api::{Object, Registration};
+use serde::Deserialize;
 use store::{Attributes, Class, Key, Prefix};
 
 /// How long an event is kept after its last write.
@@ -46,12 +48,34 @@ pub fn index(key: &Key, stored: &[u8]) -> Attributes {
         let storage = &registration.storage;
         storage.group == group && storage.plural == key.plural() && !registration.converts
     });
-    registration
+    let Some(registration) = registration else {
+        // Of a kind that is defined by an object: selectors read its fields themselves.
+        return of_labels(stored);
+    };
+    Some(registration)
         .and_then(|registration| {
             let object = registration.decode_stored(stored).ok()?;
             Some(attributes(registration, &*object))
         })
         .unwrap_or_default()
+}
+
+fn of_labels(stored: &[u8]) -> Attributes {
+    #[derive(Default, Deserialize)]
+    struct Labelled {
+        #[serde(default)]
+        metadata: Metadata,
+    }
+    #[derive(Default, Deserialize)]
+    struct Metadata {
+        #[serde(default)]
+        labels: BTreeMap<String, String>,
+    }
+    let Labelled { metadata } = serde_json::from_slice(stored).unwrap_or_default();
+    Attributes {
+        labels: Arc::new(metadata.labels),
+        ..Attributes::default()
+    }
 }
 
 /// How much of a resource's past is kept: `store::Options::class`. Events expire; leases are renewed for ever.

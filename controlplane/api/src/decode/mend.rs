@@ -44,7 +44,7 @@ fn listed(field: &Field, value: &mut Value) {
             Form::Int32 | Form::Int64 | Form::Double | Form::IntOrString => Value::from(0),
             Form::Message(_) => Value::Object(serde_json::Map::new()),
             Form::Time | Form::MicroTime => Value::from(NO_TIME),
-            Form::Duration | Form::RawExtension | Form::FieldsV1 | Form::Strings => Value::Null,
+            Form::Duration | Form::RawExtension | Form::FieldsV1 | Form::Strings | Form::Alternative(_) => Value::Null,
         };
     }
     one(field, value);

@@ -119,7 +119,7 @@ impl<'j> Walk<'j> {
                 self.items(|walk| walk.text(context, || "string".to_owned()).map(drop))
             }
             Form::Strings => self.misplaced(context, "v1.ExtraValue"),
-            Form::RawExtension | Form::FieldsV1 | Form::Duration => Ok(self.text.skip()?),
+            Form::RawExtension | Form::FieldsV1 | Form::Duration | Form::Alternative(_) => Ok(self.text.skip()?),
             Form::String => self.text(context, go_type).map(drop),
             Form::Bytes => self.bytes(context),
             Form::Bool => match self.text.scalar()? {

@@ -1,6 +1,6 @@
 //! The names of upstream's Go types, which it tells clients.
 
-use crate::schema::{Field, Form, Schema, Shape};
+use crate::schema::{Alternative, Field, Form, Schema, Shape};
 
 /// The types of strings that have names of their own: message, field, type.
 const NAMED: &[(&str, &str, &str)] = &[
@@ -187,6 +187,9 @@ pub(super) fn type_of_one(schema: Schema, field: &Field) -> String {
         Form::RawExtension => "runtime.RawExtension".to_owned(),
         Form::FieldsV1 => "v1.FieldsV1".to_owned(),
         Form::Strings => "v1.ExtraValue".to_owned(),
+        Form::Alternative(Alternative::Bool) => "v1.JSONSchemaPropsOrBool".to_owned(),
+        Form::Alternative(Alternative::Schemas) => "v1.JSONSchemaPropsOrArray".to_owned(),
+        Form::Alternative(Alternative::Strings) => "v1.JSONSchemaPropsOrStringArray".to_owned(),
         Form::Message(message) => named(message),
     }
 }

@@ -12,16 +12,18 @@ use super::fields::{fields, with_structs};
 use super::last_applied;
 use super::merge::{merge, without};
 use super::set::Set;
+use super::shape::Types;
 use super::strip;
 use super::update::{Writer, take};
 use super::versions::{self, Change, Versions, converted};
-use crate::schema::Schema;
+use crate::kinds::Kinds;
 
 /// What is applied, to what.
-#[derive(Debug)]
 pub struct Application<'a> {
+    /// The table of kinds.
+    pub kinds: &'a Kinds,
     /// The kind.
-    pub schema: Schema,
+    pub types: Types<'a>,
     /// Name of the kind, for messages.
     pub kind: &'a str,
     /// The object as stored, without its entries; `{}` when there is none.
@@ -101,7 +103,7 @@ pub fn apply(application: &Application<'_>, mut managed: Managed) -> Result<Appl
     let (kind, own) = (application.kind, &application.writer.api_version);
     managed
         .entries
-        .retain(|entry| versions::are_one(kind, own, &entry.api_version));
+        .retain(|entry| versions::are_one(application.kinds, kind, own, &entry.api_version));
     let outcome = merged(application, managed.clone(), application.force);
     let mut applied = match outcome {
         Err(conflicts) => retry(application, managed, conflicts)?,
@@ -117,9 +119,9 @@ pub fn apply(application: &Application<'_>, mut managed: Managed) -> Result<Appl
 fn retry(application: &Application<'_>, managed: Managed, conflicts: Conflicts) -> Result<Applied, ApplyError> {
     let allowed = if application.writer.manager == last_applied::MANAGER {
         let Application {
-            schema, writer, live, ..
+            types, writer, live, ..
         } = application;
-        last_applied::allowed(*schema, &writer.api_version, live)
+        last_applied::allowed(*types, &writer.api_version, live)
     } else {
         None
     };
@@ -201,15 +203,20 @@ fn named(version: &str, kind: &str) -> String {
 
 fn check_fields(application: &Application<'_>) -> Result<(), ApplyError> {
     let api_version = &application.writer.api_version;
-    check_shape(application.schema, api_version, application.kind, application.applied)
+    check_shape(application.types, api_version, application.kind, application.applied)
 }
 
 /// Whether what is applied has the shape of its kind.
 ///
 /// # Errors
 /// Upstream's words for what does not fit.
-pub fn check_shape(schema: Schema, api_version: &str, kind: &str, applied: &Value) -> Result<(), ApplyError> {
-    let found = check::check(schema, applied);
+pub fn check_shape<'s>(
+    types: impl Into<Types<'s>>,
+    api_version: &str,
+    kind: &str,
+    applied: &Value,
+) -> Result<(), ApplyError> {
+    let found = check::check(types.into(), applied);
     if found.is_empty() {
         return Ok(());
     }
@@ -224,7 +231,7 @@ pub fn check_shape(schema: Schema, api_version: &str, kind: &str, applied: &Valu
 
 /// Somebody must have the fields of an object whose managers are not known.
 fn begin(application: &Application<'_>, managed: &mut Managed) {
-    let mut whole = compare(application.schema, "{}", &application.live.to_string());
+    let mut whole = compare(application.types, "{}", &application.live.to_string());
     whole.changed.subtract_trees(application.ignored);
     let writer = Writer {
         manager: "before-first-apply".to_owned(),
@@ -236,13 +243,13 @@ fn begin(application: &Application<'_>, managed: &mut Managed) {
 /// The merged object with its entries, or who stands against it.
 fn merged(application: &Application<'_>, mut managed: Managed, force: bool) -> Result<Applied, Conflicts> {
     let Application {
-        schema,
+        types,
         live,
         applied,
         writer,
         ..
     } = *application;
-    let mut wanted = fields(schema, &applied.to_string());
+    let mut wanted = fields(types, &applied.to_string());
     wanted.subtract_trees(application.ignored);
     let mut own = writer.entry(Operation::Apply, wanted);
     let before = managed
@@ -251,18 +258,19 @@ fn merged(application: &Application<'_>, mut managed: Managed, force: bool) -> R
         .cloned();
     own.time = before.as_ref().and_then(|entry| entry.time.clone());
     managed.put(own.clone());
-    let object = merge(schema, live, applied);
+    let object = merge(types, live, applied);
     let object = match &before {
         Some(before) => prune(application, object, &managed, before),
         None => object,
     };
     let (old, new) = (live.to_string(), object.to_string());
     let change = Change {
+        kinds: application.kinds,
         kind: application.kind,
         live: &old,
         new: &new,
     };
-    let mut versions = Versions::new(change, &writer.api_version, compare(schema, &old, &new));
+    let mut versions = Versions::new(change, &writer.api_version, compare(types, &old, &new));
     let mut conflicts = Vec::new();
     for entry in managed.entries.iter_mut().filter(|entry| !entry.is_same_manager(&own)) {
         let Some(comparison) = versions.of(&entry.api_version) else {
@@ -306,45 +314,53 @@ fn prune(application: &Application<'_>, merged: Value, managed: &Managed, last: 
     // The version of the last time comes first: what is missing in it may not be there to be converted.
     let first = (&*last.api_version, owned.remove(&*last.api_version).unwrap_or_default());
     let versions: Vec<(&str, Set)> = std::iter::once(first).chain(owned).collect();
-    let pruned = taken_out(application.kind, own, &merged, &versions, last);
+    let pruned = taken_out((application.kinds, application.kind), own, &merged, &versions, last);
     pruned.unwrap_or(merged)
 }
 
 /// The object without what only the last application had; `versions` is what each version's managers have, that of
 /// `last` first. Nothing when the object is not served in one of them.
-fn taken_out(kind: &str, own: &str, merged: &Value, versions: &[(&str, Set)], last: &Entry) -> Option<Value> {
-    let schema = Schema::of_kind(&last.api_version, kind)?;
-    let whole = converted(kind, own, &last.api_version, merged)?;
-    let applied = with_structs(schema, &last.fields);
-    let mut left = without(schema, &whole, &applied);
+fn taken_out(
+    (kinds, kind): (&Kinds, &str),
+    own: &str,
+    merged: &Value,
+    versions: &[(&str, Set)],
+    last: &Entry,
+) -> Option<Value> {
+    let row = versions::row(kinds, kind, &last.api_version)?;
+    let types = row.types()?;
+    let whole = converted(kinds, kind, own, &last.api_version, merged)?;
+    let applied = with_structs(types, &last.fields);
+    let mut left = without(types, &whole, &applied);
     let mut current = &*last.api_version;
     for (version, owned) in versions {
         // What others have comes back.
-        let schema = Schema::of_kind(version, kind)?;
-        let merged = converted(kind, own, version, merged)?;
-        let rest = converted(kind, current, version, &left)?;
-        let mut gone = missing(schema, &merged, &rest, current != *version);
-        gone.subtract(&with_structs(schema, owned));
-        left = without(schema, &merged, &gone);
+        let row = versions::row(kinds, kind, version)?;
+        let types = row.types()?;
+        let merged = converted(kinds, kind, own, version, merged)?;
+        let rest = converted(kinds, kind, current, version, &left)?;
+        let mut gone = missing(types, &merged, &rest, current != *version);
+        gone.subtract(&with_structs(types, owned));
+        left = without(types, &merged, &gone);
         current = version;
     }
     // And what only fell with its parent.
-    let rest = converted(kind, current, &last.api_version, &left)?;
-    let gone = missing(schema, &whole, &rest, current != last.api_version);
-    let pruned = without(schema, &whole, &gone.intersection(&applied));
-    Some(converted(kind, &last.api_version, own, &pruned)?.into_owned())
+    let rest = converted(kinds, kind, current, &last.api_version, &left)?;
+    let gone = missing(types, &whole, &rest, current != last.api_version);
+    let pruned = without(types, &whole, &gone.intersection(&applied));
+    Some(converted(kinds, kind, &last.api_version, own, &pruned)?.into_owned())
 }
 
 /// The fields of the whole object that the rest of it lacks, which may have gone through a conversion.
-fn missing(schema: Schema, whole: &Value, rest: &Value, is_converted: bool) -> Set {
-    let all = |object: &str| with_structs(schema, &fields(schema, object));
+fn missing(types: Types<'_>, whole: &Value, rest: &Value, is_converted: bool) -> Set {
+    let all = |object: &str| with_structs(types, &fields(types, object));
     let (before, after) = (whole.to_string(), rest.to_string());
     let whole = all(&before);
     let mut gone = whole.clone();
     gone.subtract(&all(&after));
     if is_converted {
         // A conversion sets defaults where something is gone.
-        gone.union(compare(schema, &before, &after).changed.intersection(&whole));
+        gone.union(compare(types, &before, &after).changed.intersection(&whole));
     }
     gone
 }

@@ -6,17 +6,18 @@ use serde_json::Value;
 
 use super::key;
 use super::set::shown;
+use super::shape::{Shape, Types};
 use super::types::{Scalar, Type};
 use crate::patch::strategic::go;
-use crate::schema::{Field, Schema};
+use crate::schema::Schema;
 
 /// The most complaints about one object.
 const MAX_COMPLAINTS: usize = 100;
 
 /// What is wrong with an applied object, one text a complaint.
-pub(super) fn check(schema: Schema, object: &Value) -> Vec<String> {
+pub(super) fn check(types: Types<'_>, object: &Value) -> Vec<String> {
     let mut check = Check::default();
-    check.value(Type::of_object(schema), object);
+    check.value(Type::of_object(types), object);
     check.found
 }
 
@@ -46,19 +47,21 @@ impl Check {
         });
     }
 
-    fn below(&mut self, element: &str, kind: Type, value: &Value) {
+    fn below(&mut self, element: &str, kind: Type<'_>, value: &Value) {
         let length = self.path.len();
         self.path.push_str(&shown(element));
         self.value(kind, value);
         self.path.truncate(length);
     }
 
-    fn value(&mut self, kind: Type, value: &Value) {
+    fn value(&mut self, kind: Type<'_>, value: &Value) {
         match (kind, value) {
-            (_, Value::Null) => {}
+            (_, Value::Null) | (Type::Shape(Shape::Deduced), _) => {}
             (Type::Scalar(scalar), value) => self.scalar(scalar, value),
-            (Type::List(field), Value::Array(items)) => self.items(field, items),
-            (Type::List(_), other) => self.complain(&format!("expected list, got &{{{}}}", go::text(other))),
+            (Type::List(_) | Type::Shape(Shape::List { .. }), Value::Array(items)) => self.items(kind, items),
+            (Type::List(_) | Type::Shape(Shape::List { .. }), other) => {
+                self.complain(&format!("expected list, got &{{{}}}", go::text(other)));
+            }
             (Type::Struct { schema, .. }, Value::Object(members)) => {
                 for (name, value) in members {
                     let element = format!("f:{name}");
@@ -67,12 +70,7 @@ impl Check {
                         None if is_type_meta(schema, name) => {
                             self.below(&element, Type::Scalar(Scalar::Text), value);
                         }
-                        None => {
-                            let length = self.path.len();
-                            self.path.push_str(&shown(&element));
-                            self.complain("field not declared in schema");
-                            self.path.truncate(length);
-                        }
+                        None => self.undeclared(&element),
                     }
                 }
             }
@@ -81,10 +79,27 @@ impl Check {
                     self.below(&format!("f:{name}"), kind.item(), value);
                 }
             }
-            (Type::Struct { .. } | Type::Map(_), other) => {
+            (Type::Shape(Shape::Map(own)), Value::Object(members)) => {
+                for (name, value) in members {
+                    let element = format!("f:{name}");
+                    if own.others.is_some() || own.fields.contains_key(name) {
+                        self.below(&element, kind.member(name), value);
+                    } else {
+                        self.undeclared(&element);
+                    }
+                }
+            }
+            (Type::Struct { .. } | Type::Map(_) | Type::Shape(_), other) => {
                 self.complain(&format!("expected map, got &{{{}}}", go::text(other)));
             }
         }
+    }
+
+    fn undeclared(&mut self, element: &str) {
+        let length = self.path.len();
+        self.path.push_str(&shown(element));
+        self.complain("field not declared in schema");
+        self.path.truncate(length);
     }
 
     fn scalar(&mut self, scalar: Scalar, value: &Value) {
@@ -101,15 +116,14 @@ impl Check {
         }
     }
 
-    fn items(&mut self, field: &'static Field, items: &[Value]) {
-        let kind = Type::List(field);
+    fn items(&mut self, kind: Type<'_>, items: &[Value]) {
         let mut seen = BTreeSet::new();
         for (index, item) in items.iter().enumerate() {
             if kind.is_atomic() {
                 self.below(&format!("i:{index}"), kind.item(), item);
                 continue;
             }
-            match key::of_value(field, item) {
+            match key::of_value(kind, item) {
                 Err(message) => self.complain(&format!("element {index}: {message}")),
                 Ok(element) => {
                     if seen.contains(&element) {

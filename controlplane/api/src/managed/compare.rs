@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::key;
 use super::raw;
 use super::set::{Node, Set};
+use super::shape::Types;
 use super::types::Type;
-use crate::schema::{Field, Schema};
 
 /// What a new version changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,10 +25,10 @@ impl Comparison {
     }
 }
 
-/// Compares two versions of an object of the kind that `schema` describes, both as compact JSON. The JSON of an object
+/// Compares two versions of an object of the kind that `types` describes, both as compact JSON. The JSON of an object
 /// that does not exist yet is `{}`.
-pub fn compare(schema: Schema, live: &str, new: &str) -> Comparison {
-    let found = values(Type::of_object(schema), Some(live), Some(new));
+pub fn compare<'s>(types: impl Into<Types<'s>>, live: &str, new: &str) -> Comparison {
+    let found = values(Type::of_object(types.into()), Some(live), Some(new));
     Comparison {
         changed: found.changed.children,
         removed: found.removed.children,
@@ -50,16 +50,17 @@ impl Found {
     }
 }
 
-fn values(kind: Type, live: Option<&str>, new: Option<&str>) -> Found {
+fn values(kind: Type<'_>, live: Option<&str>, new: Option<&str>) -> Found {
     // A null that was sent and nothing at all are the same to the object that comes of it.
     if live == new || matches!((live, new), (None, Some("null")) | (Some("null"), None)) {
         return Found::default();
     }
     let mut found = Found::default();
     let whole = kind.is_atomic()
-        || match kind {
-            Type::List(field) => !lists(field, live, new, &mut found),
-            Type::Struct { .. } | Type::Map(_) | Type::Scalar(_) => !maps(kind, live, new, &mut found),
+        || if kind.is_list() {
+            !lists(kind, live, new, &mut found)
+        } else {
+            !maps(kind, live, new, &mut found)
         };
     if live.is_none() || (whole && new.is_some()) {
         found.changed.member = true;
@@ -70,7 +71,7 @@ fn values(kind: Type, live: Option<&str>, new: Option<&str>) -> Found {
 }
 
 /// Compares member by member. False when neither side has any: then the values themselves differ.
-fn maps(kind: Type, live: Option<&str>, new: Option<&str>, found: &mut Found) -> bool {
+fn maps(kind: Type<'_>, live: Option<&str>, new: Option<&str>, found: &mut Found) -> bool {
     let (left, right) = (members(live), members(new));
     if left.is_empty() && right.is_empty() {
         return false;
@@ -87,7 +88,7 @@ fn maps(kind: Type, live: Option<&str>, new: Option<&str>, found: &mut Found) ->
     true
 }
 
-fn below(kind: Type, name: &str, live: Option<&str>, new: Option<&str>, found: &mut Found) {
+fn below(kind: Type<'_>, name: &str, live: Option<&str>, new: Option<&str>, found: &mut Found) {
     let is_new_null = live.is_none() && new == Some("null");
     if is_new_null && is_always_written(kind, name) {
         // What upstream's objects have from the beginning belongs to who makes them.
@@ -112,28 +113,28 @@ fn lookup<'a>(members: &[(Cow<'_, str>, &'a str)], name: &str) -> Option<&'a str
     members.get(place).map(|(_, value)| *value)
 }
 
-fn is_always_written(kind: Type, name: &str) -> bool {
+fn is_always_written(kind: Type<'_>, name: &str) -> bool {
     matches!(kind, Type::Struct { schema, .. } if schema.field(name).is_some_and(|field| field.always_written))
 }
 
 /// What upstream's objects have in place of a member that ours leave out: some are never left out.
-fn unset(kind: Type, name: &str, parent: Option<&str>) -> Option<&'static str> {
+fn unset(kind: Type<'_>, name: &str, parent: Option<&str>) -> Option<&'static str> {
     parent?;
     let Type::Struct { schema, .. } = kind else { return None };
     let field = schema.field(name).filter(|field| field.always_written)?;
     match Type::of_member(Some(field)) {
         Type::Struct { .. } => Some("{}"),
-        Type::Map(_) | Type::List(_) | Type::Scalar(_) => Some("null"),
+        Type::Map(_) | Type::List(_) | Type::Scalar(_) | Type::Shape(_) => Some("null"),
     }
 }
 
 /// Compares item by item. False when neither side has any.
-fn lists(field: &'static Field, live: Option<&str>, new: Option<&str>, found: &mut Found) -> bool {
-    let (left, right) = (items(field, live), items(field, new));
+fn lists(kind: Type<'_>, live: Option<&str>, new: Option<&str>, found: &mut Found) -> bool {
+    let (left, right) = (items(kind, live), items(kind, new));
     if left.is_empty() && right.is_empty() {
         return false;
     }
-    let item = Type::List(field).item();
+    let item = kind.item();
     for (element, ours) in &left {
         let theirs = right.get(element).map_or(&[][..], Vec::as_slice);
         compare_items(item, element, ours, theirs, found);
@@ -145,10 +146,10 @@ fn lists(field: &'static Field, live: Option<&str>, new: Option<&str>, found: &m
 }
 
 /// The items by their path elements: several by one when they are duplicates.
-fn items<'a>(field: &Field, list: Option<&'a str>) -> BTreeMap<String, Vec<&'a str>> {
+fn items<'a>(kind: Type<'_>, list: Option<&'a str>) -> BTreeMap<String, Vec<&'a str>> {
     let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for item in raw::items(list.unwrap_or_default()) {
-        if let Ok(element) = key::of_item(field, item) {
+        if let Ok(element) = key::of_item(kind, item) {
             found.entry(element).or_default().push(item);
         }
     }
@@ -156,7 +157,7 @@ fn items<'a>(field: &Field, list: Option<&'a str>) -> BTreeMap<String, Vec<&'a s
 }
 
 /// Items that occur once are compared; duplicates are owned together.
-fn compare_items(item: Type, element: &str, left: &[&str], right: &[&str], found: &mut Found) {
+fn compare_items(item: Type<'_>, element: &str, left: &[&str], right: &[&str], found: &mut Found) {
     let mut one = |live: Option<&&str>, new: Option<&&str>| {
         found.take(element, values(item, live.copied(), new.copied()));
     };

@@ -1,21 +1,39 @@
 //! What tells the items of a list apart.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use super::raw;
+use super::shape::{Keys, Shape};
+use super::types::Type;
 use crate::schema::{Field, Form, ListType};
 
 /// The path element of a list's item, or upstream's words for why it has none.
-pub(super) fn of_item(list: &Field, item: &str) -> Result<String, String> {
-    match &list.list_type {
-        Some(ListType::Map(keys)) => keyed(list, keys, item),
-        None | Some(ListType::Atomic | ListType::Granular | ListType::Set) => scalar(item),
+pub(super) fn of_item(kind: Type<'_>, item: &str) -> Result<String, String> {
+    match kind {
+        Type::List(list) => match &list.list_type {
+            Some(ListType::Map(keys)) => {
+                let keys = keys.iter().map(|name| (*name, default_of(list, name).map(Cow::Owned)));
+                keyed(&mut keys.collect::<Vec<_>>(), item)
+            }
+            None | Some(ListType::Atomic | ListType::Granular | ListType::Set) => scalar(item),
+        },
+        Type::Shape(Shape::List {
+            keys: Keys::Map(keys), ..
+        }) => {
+            let keys = keys
+                .iter()
+                .map(|(name, default)| (&**name, default.as_deref().map(Cow::Borrowed)));
+            keyed(&mut keys.collect::<Vec<_>>(), item)
+        }
+        Type::Shape(_) | Type::Scalar(_) | Type::Struct { .. } | Type::Map(_) => scalar(item),
     }
 }
 
 /// The same for an item that is not text yet.
-pub(super) fn of_value(list: &Field, item: &Value) -> Result<String, String> {
-    of_item(list, &item.to_string())
+pub(super) fn of_value(kind: Type<'_>, item: &Value) -> Result<String, String> {
+    of_item(kind, &item.to_string())
 }
 
 fn scalar(item: &str) -> Result<String, String> {
@@ -27,25 +45,20 @@ fn scalar(item: &str) -> Result<String, String> {
     }
 }
 
-fn keyed(list: &Field, keys: &[&'static str], item: &str) -> Result<String, String> {
+fn keyed(keys: &mut [(&str, Option<Cow<'_, str>>)], item: &str) -> Result<String, String> {
+    let listed: Vec<&str> = keys.iter().map(|(name, _)| *name).collect();
     if item == "null" {
         return Err("associative list with keys may not have a null element".to_owned());
     }
     if !raw::is_object(item) {
         return Err("associative list with keys may not have non-map elements".to_owned());
     }
-    let mut names: Vec<&str> = keys.to_vec();
-    names.sort_unstable();
+    keys.sort_unstable_by_key(|(name, _)| *name);
     let mut element = String::from("k:{");
-    for name in names {
-        let own = raw::members(item).find(|(key, _)| key == name).map(|(_, value)| value);
-        let default;
-        let value = if let Some(own) = own {
-            own
-        } else {
-            default = default_of(list, name);
-            let Some(default) = &default else { continue };
-            default
+    for (name, default) in &*keys {
+        let own = raw::members(item).find(|(key, _)| key == *name).map(|(_, value)| value);
+        let Some(value) = own.or(default.as_deref()) else {
+            continue;
         };
         if element.len() > 3 {
             element.push(',');
@@ -59,7 +72,7 @@ fn keyed(list: &Field, keys: &[&'static str], item: &str) -> Result<String, Stri
         return Err(format!(
             "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for \
              any key fields)",
-            keys.join(" ")
+            listed.join(" ")
         ));
     }
     element.push('}');
@@ -89,6 +102,7 @@ fn default_of(list: &Field, name: &str) -> Option<String> {
         | Form::RawExtension
         | Form::FieldsV1
         | Form::Strings
+        | Form::Alternative(_)
         | Form::Message(_) => None,
     }
 }

@@ -7,7 +7,7 @@ use super::check;
 use super::compare::compare;
 use super::fields::fields;
 use super::set::Set;
-use crate::schema::Schema;
+use super::shape::Types;
 
 /// Where client-side apply keeps what it applied.
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -19,18 +19,18 @@ pub(super) const MANAGER: &str = "kubectl";
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
 /// The fields that client-side apply set and nobody changed since: they may be taken without force.
-pub(super) fn allowed(schema: Schema, api_version: &str, live: &Value) -> Option<Set> {
+pub(super) fn allowed(types: Types<'_>, api_version: &str, live: &Value) -> Option<Set> {
     let text = annotation(live)?;
     crate::bounds::check(text.as_bytes()).ok()?;
     let applied: Value = serde_json::from_str(text).ok()?;
     if applied.get("apiVersion").and_then(Value::as_str) != Some(api_version)
-        || !check::check(schema, &applied).is_empty()
+        || !check::check(types, &applied).is_empty()
     {
         return None;
     }
     let applied = applied.to_string();
-    let mut own = fields(schema, &applied);
-    let comparison = compare(schema, &applied, &live.to_string());
+    let mut own = fields(types, &applied);
+    let comparison = compare(types, &applied, &live.to_string());
     own.subtract(&comparison.changed);
     own.subtract(&comparison.removed);
     Some(own)

@@ -6,47 +6,44 @@ use serde_json::{Map, Value};
 
 use super::key;
 use super::set::Set;
+use super::shape::{Shape, Types};
 use super::types::Type;
-use crate::schema::{Field, Schema};
 
 /// The live object with the applied one's values in it. Both fit the schema; the applied one has no duplicates.
-pub(super) fn merge(schema: Schema, live: &Value, applied: &Value) -> Value {
-    values(Type::of_object(schema), Some(live), Some(applied)).unwrap_or(Value::Null)
+pub(super) fn merge(types: Types<'_>, live: &Value, applied: &Value) -> Value {
+    values(Type::of_object(types), Some(live), Some(applied)).unwrap_or(Value::Null)
 }
 
-fn values(kind: Type, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
+fn values(kind: Type<'_>, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
     let whole = || applied.or(live).cloned();
-    if kind.is_atomic() {
+    if kind.is_atomic() || (matches!(kind, Type::Shape(Shape::Deduced)) && applied.is_some_and(|own| !own.is_object()))
+    {
         return whole();
     }
-    match kind {
-        Type::List(field) => {
-            let (left, right) = (array(live), array(applied));
-            if left.is_empty() && right.is_empty() {
-                return whole();
-            }
-            let merged = lists(field, left, right);
-            (!merged.is_empty()).then_some(Value::Array(merged))
+    if kind.is_list() {
+        let (left, right) = (array(live), array(applied));
+        if left.is_empty() && right.is_empty() {
+            return whole();
         }
-        Type::Struct { .. } | Type::Map(_) | Type::Scalar(_) => {
-            let empty = Map::new();
-            let left = live.and_then(Value::as_object).unwrap_or(&empty);
-            let right = applied.and_then(Value::as_object).unwrap_or(&empty);
-            if left.is_empty() && right.is_empty() {
-                return whole();
-            }
-            let mut merged = Map::new();
-            for (name, value) in left {
-                let value = values(kind.member(name), Some(value), right.get(name));
-                merged.extend(value.map(|value| (name.clone(), value)));
-            }
-            for (name, value) in right.iter().filter(|(name, _)| !left.contains_key(*name)) {
-                let value = values(kind.member(name), None, Some(value));
-                merged.extend(value.map(|value| (name.clone(), value)));
-            }
-            (!merged.is_empty()).then_some(Value::Object(merged))
-        }
+        let merged = lists(kind, left, right);
+        return (!merged.is_empty()).then_some(Value::Array(merged));
     }
+    let empty = Map::new();
+    let left = live.and_then(Value::as_object).unwrap_or(&empty);
+    let right = applied.and_then(Value::as_object).unwrap_or(&empty);
+    if left.is_empty() && right.is_empty() {
+        return whole();
+    }
+    let mut merged = Map::new();
+    for (name, value) in left {
+        let value = values(kind.member(name), Some(value), right.get(name));
+        merged.extend(value.map(|value| (name.clone(), value)));
+    }
+    for (name, value) in right.iter().filter(|(name, _)| !left.contains_key(*name)) {
+        let value = values(kind.member(name), None, Some(value));
+        merged.extend(value.map(|value| (name.clone(), value)));
+    }
+    (!merged.is_empty()).then_some(Value::Object(merged))
 }
 
 fn array(value: Option<&Value>) -> &[Value] {
@@ -54,9 +51,9 @@ fn array(value: Option<&Value>) -> &[Value] {
 }
 
 /// Merges lists: applied items in their order, live items between them near the neighbours that they had.
-fn lists(field: &'static Field, live: &[Value], applied: &[Value]) -> Vec<Value> {
+fn lists(kind: Type<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
     let keyed = |items: &[Value]| -> Vec<String> {
-        let elements = items.iter().map(|item| key::of_value(field, item).unwrap_or_default());
+        let elements = items.iter().map(|item| key::of_value(kind, item).unwrap_or_default());
         elements.collect()
     };
     let (left, right) = (keyed(live), keyed(applied));
@@ -66,7 +63,7 @@ fn lists(field: &'static Field, live: &[Value], applied: &[Value]) -> Vec<Value>
         ours.entry(element).and_modify(|own| *own = None).or_insert(Some(item));
     }
     let theirs: BTreeMap<&str, &Value> = right.iter().map(String::as_str).zip(applied).collect();
-    let item = Type::List(field).item();
+    let item = kind.item();
     let mut shared: VecDeque<&str> = right
         .iter()
         .map(String::as_str)
@@ -107,20 +104,21 @@ fn lists(field: &'static Field, live: &[Value], applied: &[Value]) -> Vec<Value>
 }
 
 /// The object without the fields of a set.
-pub(super) fn without(schema: Schema, object: &Value, gone: &Set) -> Value {
+pub(super) fn without(types: Types<'_>, object: &Value, gone: &Set) -> Value {
     if gone.is_empty() {
         return object.clone();
     }
-    remaining(Type::of_object(schema), object, gone)
+    remaining(Type::of_object(types), object, gone)
 }
 
-fn remaining(kind: Type, value: &Value, gone: &Set) -> Value {
+fn remaining(kind: Type<'_>, value: &Value, gone: &Set) -> Value {
     match (kind, value) {
         (Type::Scalar(_), value) => value.clone(),
+        (Type::Shape(Shape::Deduced), value) if !value.is_object() => value.clone(),
         _ if kind.is_atomic() => Value::Null,
-        (Type::List(field), Value::Array(items)) => {
+        (_, Value::Array(items)) if kind.is_list() => {
             let kept = items.iter().filter_map(|item| {
-                let element = key::of_value(field, item).unwrap_or_default();
+                let element = key::of_value(kind, item).unwrap_or_default();
                 kept(kind.item(), item, gone, &element)
             });
             let kept: Vec<Value> = kept.collect();
@@ -130,7 +128,7 @@ fn remaining(kind: Type, value: &Value, gone: &Set) -> Value {
                 Value::Array(kept)
             }
         }
-        (Type::Struct { .. } | Type::Map(_), Value::Object(members)) => {
+        (Type::Struct { .. } | Type::Map(_) | Type::Shape(Shape::Map(_) | Shape::Deduced), Value::Object(members)) => {
             let kept = members.iter().filter_map(|(name, value)| {
                 let value = kept(kind.member(name), value, gone, &format!("f:{name}"))?;
                 Some((name.clone(), value))
@@ -147,7 +145,7 @@ fn remaining(kind: Type, value: &Value, gone: &Set) -> Value {
 }
 
 /// One part of a value, when the set does not have it.
-fn kept(kind: Type, value: &Value, gone: &Set, element: &str) -> Option<Value> {
+fn kept(kind: Type<'_>, value: &Value, gone: &Set, element: &str) -> Option<Value> {
     match gone.get(element) {
         Some(node) if node.member => None,
         Some(node) if !node.children.is_empty() => Some(remaining(kind, value, &node.children)),

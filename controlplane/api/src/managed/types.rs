@@ -1,10 +1,12 @@
 //! What a value is to server-side apply: a scalar, or something with parts that have owners of their own.
 
-use crate::schema::{Field, Form, ListType, Schema, Shape};
+use super::raw;
+use super::shape::{Keys, Members, Shape, Types};
+use crate::schema::{self, Field, Form, ListType, Schema};
 
 /// The type of a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Type {
+pub(super) enum Type<'s> {
     /// Owned as a whole.
     Scalar(Scalar),
     /// A struct.
@@ -17,22 +19,41 @@ pub(super) enum Type {
     Map(&'static Field),
     /// A list, by the field that holds it.
     List(&'static Field),
+    /// What a definition says.
+    Shape(&'s Shape),
 }
 
 /// Which scalars fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scalar {
+pub enum Scalar {
+    /// Texts.
     Text,
+    /// Numbers.
     Number,
+    /// Truth values.
     Boolean,
     /// Anything: quantities, times, raw JSON.
     Any,
 }
 
-impl Type {
+impl<'s> Type<'s> {
     /// The type of a whole object.
-    pub(super) fn of_object(schema: Schema) -> Self {
-        Self::Struct { schema, atomic: false }
+    pub(super) fn of_object(types: Types<'s>) -> Self {
+        match types {
+            Types::Message(schema) => Self::Struct { schema, atomic: false },
+            Types::Shape(shape) => Self::of_shape(shape),
+        }
+    }
+
+    fn of_shape(shape: &'s Shape) -> Self {
+        match shape {
+            Shape::Scalar(scalar) => Self::Scalar(*scalar),
+            Shape::Message(schema) => Self::Struct {
+                schema: *schema,
+                atomic: schema.is_atomic(),
+            },
+            Shape::Deduced | Shape::Map(_) | Shape::List { .. } => Self::Shape(shape),
+        }
     }
 
     /// The type of a struct's member. What the schema does not know (`apiVersion`, `kind`) is a scalar.
@@ -40,9 +61,9 @@ impl Type {
         match field {
             None => Self::Scalar(Scalar::Any),
             Some(field) => match field.shape {
-                Shape::List => Self::List(field),
-                Shape::Map => Self::Map(field),
-                Shape::One | Shape::Inline => one(field, field.list_type.as_ref()),
+                schema::Shape::List => Self::List(field),
+                schema::Shape::Map => Self::Map(field),
+                schema::Shape::One | schema::Shape::Inline => one(field, field.list_type.as_ref()),
             },
         }
     }
@@ -54,6 +75,9 @@ impl Type {
             Self::Struct { atomic, .. } => atomic,
             Self::Map(field) => field.list_type == Some(ListType::Atomic),
             Self::List(field) => matches!(field.list_type, None | Some(ListType::Atomic | ListType::Granular)),
+            Self::Shape(Shape::Map(members)) => members.atomic,
+            Self::Shape(Shape::List { keys, .. }) => matches!(keys, Keys::Atomic),
+            Self::Shape(Shape::Deduced | Shape::Scalar(_) | Shape::Message(_)) => false,
         }
     }
 
@@ -61,7 +85,11 @@ impl Type {
     pub(super) fn item(self) -> Self {
         match self {
             Self::Map(field) | Self::List(field) => one(field, None),
-            Self::Scalar(_) | Self::Struct { .. } => Self::Scalar(Scalar::Any),
+            Self::Shape(Shape::List { item, .. } | Shape::Map(Members { others: Some(item), .. })) => {
+                Self::of_shape(item)
+            }
+            Self::Shape(shape @ Shape::Deduced) => Self::Shape(shape),
+            Self::Shape(_) | Self::Scalar(_) | Self::Struct { .. } => Self::Scalar(Scalar::Any),
         }
     }
 
@@ -69,13 +97,44 @@ impl Type {
     pub(super) fn member(self, name: &str) -> Self {
         match self {
             Self::Struct { schema, .. } => Self::of_member(schema.field(name)),
-            Self::Map(_) | Self::List(_) | Self::Scalar(_) => self.item(),
+            Self::Shape(Shape::Map(Members { fields, .. })) => {
+                fields.get(name).map_or_else(|| self.item(), Self::of_shape)
+            }
+            Self::Map(_) | Self::List(_) | Self::Scalar(_) | Self::Shape(_) => self.item(),
+        }
+    }
+
+    /// Whether the value is a list whose items have owners of their own.
+    pub(super) fn is_list(self) -> bool {
+        !self.is_atomic() && matches!(self, Self::List(_) | Self::Shape(Shape::List { .. }))
+    }
+
+    /// Whether the value is owned as a whole because it is none of those whose parts have owners.
+    pub(super) fn is_whole(self, value: &str) -> bool {
+        self.is_atomic() || (matches!(self, Self::Shape(Shape::Deduced)) && !raw::is_object(value))
+    }
+
+    /// Whether a member is declared: one that is not belongs to a map.
+    pub(super) fn declares(self, name: &str) -> bool {
+        match self {
+            Self::Struct { schema, .. } => schema.field(name).is_some(),
+            Self::Shape(Shape::Map(members)) => members.fields.contains_key(name),
+            Self::Map(_) | Self::List(_) | Self::Scalar(_) | Self::Shape(_) => false,
+        }
+    }
+
+    /// Whether the value's members are those of a map, each of which has an owner.
+    pub(super) fn is_map_at(self, name: &str) -> bool {
+        match self {
+            Self::Map(_) => true,
+            Self::Shape(_) => !self.declares(name),
+            Self::Struct { .. } | Self::List(_) | Self::Scalar(_) => false,
         }
     }
 }
 
 /// The type of one value of a field, of which the field may say whether it is owned as a whole.
-fn one(field: &Field, own: Option<&ListType>) -> Type {
+fn one<'s>(field: &Field, own: Option<&ListType>) -> Type<'s> {
     match field.form {
         Form::Message(name) => match Schema::named(name) {
             Some(schema) => Type::Struct {
@@ -97,6 +156,7 @@ fn one(field: &Field, own: Option<&ListType>) -> Type {
         | Form::MicroTime
         | Form::RawExtension
         | Form::FieldsV1
-        | Form::Strings => Type::Scalar(Scalar::Any),
+        | Form::Strings
+        | Form::Alternative(_) => Type::Scalar(Scalar::Any),
     }
 }

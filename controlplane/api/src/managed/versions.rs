@@ -7,24 +7,24 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::compare::{Comparison, compare};
-use crate::kinds::find_kind;
-use crate::registration::Registration;
-use crate::schema::Schema;
+use crate::kinds::Kinds;
+use crate::registration::Row;
 
-fn row(kind: &str, api_version: &str) -> Option<&'static Registration> {
+/// The row of a kind in one of its versions.
+pub(super) fn row(kinds: &Kinds, kind: &str, api_version: &str) -> Option<Row> {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-    find_kind(group, version, kind)
+    kinds.find_kind(group, version, kind)
 }
 
 /// Whether an object of one version is served in the other.
-pub(super) fn are_one(kind: &str, one: &str, other: &str) -> bool {
-    let storage = |api_version| row(kind, api_version).map(|row| row.storage);
+pub(super) fn are_one(kinds: &Kinds, kind: &str, one: &str, other: &str) -> bool {
+    let storage = |api_version| row(kinds, kind, api_version).map(|row| row.storage);
     one == other || storage(one).is_some_and(|own| storage(other) == Some(own))
 }
 
 /// An object of one version in another, both as compact JSON.
-fn convert(kind: &str, from: &str, to: &str, object: &str) -> Option<String> {
-    let (from, to) = (row(kind, from)?, row(kind, to)?);
+fn convert(kinds: &Kinds, kind: &str, from: &str, to: &str, object: &str) -> Option<String> {
+    let (from, to) = (row(kinds, kind, from)?, row(kinds, kind, to)?);
     if from.storage != to.storage {
         return None;
     }
@@ -34,17 +34,25 @@ fn convert(kind: &str, from: &str, to: &str, object: &str) -> Option<String> {
 }
 
 /// [`convert`] for values; the same version's is the value itself, which need not be whole.
-pub(super) fn converted<'a>(kind: &str, from: &str, to: &str, object: &'a Value) -> Option<Cow<'a, Value>> {
+pub(super) fn converted<'a>(
+    kinds: &Kinds,
+    kind: &str,
+    from: &str,
+    to: &str,
+    object: &'a Value,
+) -> Option<Cow<'a, Value>> {
     if from == to {
         return Some(Cow::Borrowed(object));
     }
-    let object = convert(kind, from, to, &object.to_string())?;
+    let object = convert(kinds, kind, from, to, &object.to_string())?;
     serde_json::from_str(&object).ok().map(Cow::Owned)
 }
 
 /// An object before and after a write, in the version of the write and as compact JSON.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Change<'a> {
+    /// The table of kinds.
+    pub kinds: &'a Kinds,
     /// The kind.
     pub kind: &'a str,
     /// Before; `{}` when there was none.
@@ -85,10 +93,10 @@ impl<'a> Versions<'a> {
     }
 
     fn compare(&self, api_version: &str) -> Option<Comparison> {
-        let Change { kind, live, new } = self.change;
-        let schema = Schema::of_kind(api_version, kind)?;
-        let converted = |object| convert(kind, self.api_version, api_version, object);
-        Some(compare(schema, &converted(live)?, &converted(new)?))
+        let Change { kinds, kind, live, new } = self.change;
+        let row = row(kinds, kind, api_version)?;
+        let converted = |object| convert(kinds, kind, self.api_version, api_version, object);
+        Some(compare(row.types()?, &converted(live)?, &converted(new)?))
     }
 
     /// What is changed in the write's own version.

@@ -21,6 +21,8 @@ use crate::schema::Schema;
 /// Where definitions are found inside of a document.
 const DEFINITIONS: &str = "#/components/schemas/";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
+/// Where upstream keeps the definitions of custom kinds' definitions.
+const EXTENSIONS: &str = "apiextensions-apiserver.pkg.apis.";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 /// What upstream requires, where the Rust types tell it otherwise.
@@ -67,7 +69,7 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
             generator.subschema_for::<TokenRequest>();
         }
         for row in rows {
-            (row.define)(generator);
+            row.define(generator);
         }
     });
     for row in rows {
@@ -142,6 +144,9 @@ fn describe_object(event: &mut Value) {
 
 /// The name of a kind's definition: `io.k8s.api.apps.v1.Deployment`.
 pub(super) fn name_of(row: &Registration) -> String {
+    if row.group == "apiextensions.k8s.io" {
+        return format!("io.k8s.{EXTENSIONS}apiextensions.{}.{}", row.version, row.kind);
+    }
     let group = if row.group.is_empty() {
         "core"
     } else {
@@ -274,6 +279,15 @@ fn finish(name: &str, definition: &mut Value) {
     let Some(members) = definition.as_object_mut() else {
         return;
     };
+    // Upstream says nothing of what may be a schema or something else, or any JSON.
+    let short = name
+        .strip_prefix("io.k8s.")
+        .and_then(|name| name.strip_prefix(EXTENSIONS));
+    let message = short.and_then(|short| short.rsplit('.').next()).unwrap_or_default();
+    if message == "JSON" || message.starts_with("JSONSchemaPropsOr") {
+        members.retain(|name, _| name == "description");
+        return;
+    }
     let either = match name {
         INT_OR_STRING => Some(("integer", Some("int-or-string"))),
         QUANTITY => Some(("number", None)),
@@ -318,7 +332,10 @@ fn short_name(name: &str) -> Option<String> {
     if let Some(name) = name.strip_prefix("api.") {
         return Some(name.to_owned());
     }
-    name.strip_prefix("apimachinery.pkg.apis.").map(str::to_owned)
+    let name = name
+        .strip_prefix(EXTENSIONS)
+        .or(name.strip_prefix("apimachinery.pkg.apis."));
+    name.map(str::to_owned)
 }
 
 /// OpenAPI 3.0 ignores what stands beside a `$ref`: upstream puts the reference into an `allOf` then.

@@ -67,7 +67,8 @@ fn defaults(members: &mut Map<String, Value>, field: &Field, required: bool) {
         | Form::Duration
         | Form::RawExtension
         | Form::FieldsV1
-        | Form::Strings => return,
+        | Form::Strings
+        | Form::Alternative(_) => return,
     };
     let is_message = matches!(field.form, Form::Message(_));
     let inner = match field.shape {

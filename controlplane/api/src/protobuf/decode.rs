@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::wire::{Reader, Wire};
 use super::{Decoded, MAGIC, MAX_DEPTH, MAX_VALUES, MEDIA_TYPE, ProtobufError, forms, unknown_kind};
-use crate::schema::{Field, Form, Schema, Shape};
+use crate::schema::{Alternative, Field, Form, Schema, Shape};
 
 /// What one body may still cost.
 pub(super) struct Budget {
@@ -212,6 +212,7 @@ fn absent(field: &Field, budget: &mut Budget) -> Result<Value, ProtobufError> {
         | Form::RawExtension
         | Form::FieldsV1
         | Form::Strings
+        | Form::Alternative(_)
         | Form::Message(_) => Wire::Bytes(&[]),
     };
     value(field, wire, None, budget)
@@ -244,6 +245,7 @@ fn value(
         Form::Duration => forms::duration(forms::bytes(wire, name)?, name)?,
         Form::RawExtension | Form::FieldsV1 => raw(forms::bytes(wire, name)?, name, budget)?,
         Form::Strings => strings(forms::bytes(wire, name)?, name, budget)?,
+        Form::Alternative(form) => alternative(form, forms::bytes(wire, name)?, name, budget)?,
         Form::Message(_) => {
             let (Some(schema), bytes) = (field.message(), forms::bytes(wire, name)?) else {
                 return Ok(Value::Null);
@@ -285,4 +287,41 @@ fn strings(bytes: &[u8], name: &'static str, budget: &mut Budget) -> Result<Valu
         }
     }
     Ok(Value::Array(items))
+}
+
+/// A schema, or what stands in its place.
+fn alternative(
+    form: Alternative,
+    bytes: &[u8],
+    name: &'static str,
+    budget: &mut Budget,
+) -> Result<Value, ProtobufError> {
+    let (mut schema, mut others, mut allowed) = (None, Vec::new(), false);
+    let mut reader = Reader(bytes);
+    while let Some((number, wire)) = reader.next()? {
+        match (form, number) {
+            (Alternative::Bool, 1) => allowed = forms::varint(wire, name)? != 0,
+            (_, number) if number == form.number() => schema = Some(one_schema(forms::bytes(wire, name)?, budget)?),
+            (Alternative::Schemas, 2) => others.push(one_schema(forms::bytes(wire, name)?, budget)?),
+            (Alternative::Strings, 2) => {
+                budget.spend()?;
+                others.push(Value::from(forms::string(wire, name)?));
+            }
+            _ => {}
+        }
+    }
+    Ok(match (form, schema) {
+        (Alternative::Schemas | Alternative::Strings, _) if !others.is_empty() => Value::Array(others),
+        (_, Some(schema)) => schema,
+        (Alternative::Bool, None) => Value::Bool(allowed),
+        (Alternative::Schemas | Alternative::Strings, None) => Value::Null,
+    })
+}
+
+fn one_schema(bytes: &[u8], budget: &mut Budget) -> Result<Value, ProtobufError> {
+    let mut members = Map::new();
+    if let Some(schema) = Alternative::schema() {
+        budget.nested(|budget| message(schema, bytes, &mut members, budget))?;
+    }
+    Ok(Value::Object(members))
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::wire::Writer;
 use super::{MAX_DEPTH, ProtobufError, forms};
-use crate::schema::{Field, Form, Schema, Shape};
+use crate::schema::{Alternative, Field, Form, Schema, Shape};
 
 /// Appends the message of an object's JSON.
 pub(super) fn message(schema: Schema, json: &[u8], out: &mut Writer) -> Result<(), ProtobufError> {
@@ -175,6 +175,42 @@ impl<'w> Member<'w> {
         }
     }
 
+    /// A schema, or what stands in its place, as JSON.
+    fn alternative(self, form: Alternative, raw: &str) -> Result<(), serde_json::Error> {
+        let Self { number, out, depth, .. } = self;
+        let Some(schema) = Alternative::schema().filter(|_| raw != "null") else {
+            return Ok(());
+        };
+        let one = |out: &mut Writer, number: u32, raw: &str| {
+            let mut deserializer = serde_json::Deserializer::from_str(raw);
+            out.nested(number, |out| {
+                Object { schema, out, depth }.deserialize(&mut deserializer)
+            })
+        };
+        out.nested(number, |out| {
+            if raw.starts_with('{') {
+                if form == Alternative::Bool {
+                    out.varint(1, 1);
+                }
+                return one(out, form.number(), raw);
+            }
+            match form {
+                Alternative::Bool => out.varint(1, u64::from(serde_json::from_str::<bool>(raw)?)),
+                Alternative::Schemas => {
+                    for item in serde_json::from_str::<Vec<&RawValue>>(raw)? {
+                        one(out, 2, item.get())?;
+                    }
+                }
+                Alternative::Strings => {
+                    for item in serde_json::from_str::<Vec<String>>(raw)? {
+                        out.bytes(2, item.as_bytes());
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
     fn integer<E: Error>(self, value: i64) -> Result<(), E> {
         match (self.shape, self.field.form) {
             (Shape::One, Form::Int32 | Form::Int64) => self.out.varint(self.number, value.cast_unsigned()),
@@ -196,6 +232,10 @@ impl<'de> DeserializeSeed<'de> for Member<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if let (Shape::One, Form::Alternative(form)) = (self.shape, self.field.form) {
+            let raw = <&RawValue>::deserialize(deserializer)?.get();
+            return self.alternative(form, raw).map_err(D::Error::custom);
+        }
         let raw = matches!(self.field.form, Form::RawExtension | Form::FieldsV1);
         if !(raw && self.shape == Shape::One) {
             return deserializer.deserialize_any(self);
@@ -277,6 +317,7 @@ impl<'de> Visitor<'de> for Member<'_> {
             | Form::RawExtension
             | Form::FieldsV1
             | Form::Strings
+            | Form::Alternative(_)
             | Form::Message(_) => return Err(Error::invalid_type(Unexpected::Str(text), &self)),
         }
         Ok(())

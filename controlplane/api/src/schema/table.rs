@@ -2,7 +2,7 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use super::{Field, Form, ListType, PatchStrategy, Shape};
+use super::{Alternative, Field, Form, ListType, PatchStrategy, Shape};
 
 static TEXT: &str = include_str!("../../schema/messages.txt");
 
@@ -162,6 +162,9 @@ fn form(kind: &'static str) -> Form {
         "R" => Form::RawExtension,
         "F" => Form::FieldsV1,
         "V" => Form::Strings,
+        "A" => Form::Alternative(Alternative::Schemas),
+        "B" => Form::Alternative(Alternative::Bool),
+        "P" => Form::Alternative(Alternative::Strings),
         message => Form::Message(message),
     }
 }

@@ -166,6 +166,10 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
     errors
 }
 
+/// What is wrong with a finalizer without a domain and a path, but not of kinds outside the program's core
+/// (`ValidateFinalizerName` of `pkg/apis/core/validation/validation.go`).
+pub(crate) const UNQUALIFIED: &str = "name is neither a standard finalizer name nor is it fully qualified";
+
 /// What is wrong with the names of finalizers at a path.
 pub(crate) fn finalizer_names(names: &[String], path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
@@ -175,8 +179,7 @@ pub(crate) fn finalizer_names(names: &[String], path: &str) -> Vec<Invalid> {
         }
         each(&mut errors, path, name, names::qualified_name(name));
         if !name.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&name.as_str()) {
-            let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(Invalid::value(path, name, detail));
+            errors.push(Invalid::value(path, name, UNQUALIFIED));
         }
     }
     errors

@@ -14,6 +14,7 @@ mod writes;
 
 use std::collections::BTreeMap;
 
+use controlplane_api::Kinds;
 use controlplane_api::managed::{
     Application, ApplyError, Change, Managed, Operation, Set, Writer, apply, compare, update,
 };
@@ -35,6 +36,7 @@ impl Real {
     fn update(&mut self, manager: &str, new: &Value) {
         let schema = Schema::named("core.v1.Service").unwrap();
         let change = Change {
+            kinds: &Kinds::default(),
             kind: "Service",
             live: &self.object.to_string(),
             new: &new.to_string(),
@@ -49,7 +51,8 @@ impl Real {
 
     fn apply(&mut self, manager: &str, wanted: &Value, force: bool) -> Result<(), ApplyError> {
         let application = Application {
-            schema: Schema::named("core.v1.Service").unwrap(),
+            kinds: &Kinds::default(),
+            types: Schema::named("core.v1.Service").unwrap().into(),
             kind: "Service",
             live: &self.object,
             applied: wanted,

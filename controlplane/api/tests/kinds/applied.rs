@@ -2,7 +2,7 @@
 
 use controlplane_api::managed::{Application, Managed, Set, Writer, apply, compare, splice};
 use controlplane_api::schema::Schema;
-use controlplane_api::{KINDS, Registration};
+use controlplane_api::{KINDS, Kinds, Registration};
 use serde_json::{Value, json};
 
 use super::every::fixture;
@@ -24,7 +24,8 @@ fn applied(row: &Registration, schema: Schema, live: &Value, wanted: &Value, man
         time: "2026-01-01T00:00:00Z".to_owned(),
     };
     let application = Application {
-        schema,
+        kinds: &Kinds::default(),
+        types: schema.into(),
         kind: row.kind,
         live,
         applied: wanted,

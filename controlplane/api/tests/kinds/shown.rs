@@ -244,7 +244,7 @@ fn columns_say_what_upstream_says_of_their_fields() {
     let said = |plural: &str, name: &str| {
         let columns = find("", "v1", plural).unwrap().columns();
         let mut columns = columns.iter().filter(|column| column.name == name);
-        columns.next().unwrap().description
+        columns.next().unwrap().description.clone()
     };
     let created = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not \
         guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is \

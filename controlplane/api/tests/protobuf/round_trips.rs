@@ -1,7 +1,7 @@
 //! Every message of the table, there and back.
 
 use controlplane_api::patch::strategic;
-use controlplane_api::schema::{Field, Form, Schema, Shape};
+use controlplane_api::schema::{Alternative, Field, Form, Schema, Shape};
 use controlplane_api::{KINDS, protobuf};
 use k8s_pb::apimachinery::pkg::runtime::Unknown;
 use prost::Message as _;
@@ -46,8 +46,13 @@ fn sample(field: &Field, depth: usize) -> Option<Value> {
         Form::MicroTime => json!("2023-11-14T22:13:20.123456Z"),
         Form::Duration => json!("1m30s"),
         Form::RawExtension | Form::FieldsV1 => json!({"f:x": {}}),
-        Form::Strings => json!(["a", "b"]),
         Form::Message(_) if depth == 0 => return None,
+        Form::Strings => json!(["a", "b"]),
+        Form::Alternative(Alternative::Bool) => json!(false),
+        Form::Alternative(Alternative::Schemas) => json!([{"type": "string"}, {"type": "number"}]),
+        Form::Alternative(Alternative::Strings) => json!(["a", "b"]),
+        // Schemas stand in schemas.
+        Form::Message("apiextensions.v1.JSONSchemaProps") => full(field.message()?, depth.min(2) - 1),
         Form::Message(_) => full(field.message()?, depth - 1),
     })
 }

@@ -87,7 +87,7 @@ fn memmem(haystack: &[u8], needle: &[u8]) -> bool {
 /// # Errors
 /// 403
 pub(crate) fn may_delete(context: &Context, name: &str) -> Result<(), Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     if registration.group.is_empty() && registration.plural == "namespaces" && IMMORTAL.contains(&name) {
         return Err(Failure::Forbidden {
             target: Some(Target {

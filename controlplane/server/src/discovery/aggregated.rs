@@ -4,7 +4,7 @@ use api::Registration;
 use api::kind::Scope;
 use serde_json::{Map, Value, json};
 
-use super::Version;
+use super::{Version, verbs};
 use crate::subresource;
 
 /// The document of `api` (the core group) or `apis` (all others).
@@ -42,7 +42,7 @@ fn resource(registration: &Registration) -> Value {
         "responseKind": {"group": registration.group, "version": registration.version, "kind": registration.kind},
         "scope": match registration.scope { Scope::Namespaced => "Namespaced", Scope::Cluster => "Cluster" },
         "singularResource": registration.singular,
-        "verbs": registration.verbs.names(),
+        "verbs": verbs(registration),
     });
     let Some(members) = resource.as_object_mut() else {
         return resource;

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::Version;
+use super::{Version, verbs};
 use crate::subresource;
 
 /// Documents by path.
@@ -89,7 +89,7 @@ fn rows(registration: &Registration) -> Vec<Value> {
         "singularName": registration.singular,
         "namespaced": namespaced,
         "kind": registration.kind,
-        "verbs": registration.verbs.names(),
+        "verbs": verbs(registration),
     });
     if registration.verbs.are_stored() {
         merge(&mut row, &json!({"storageVersionHash": storage_version(registration)}));

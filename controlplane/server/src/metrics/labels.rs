@@ -106,7 +106,7 @@ impl Manner {
 }
 
 impl Subject {
-    pub(super) fn of(info: &RequestInfo, row: Option<&'static Registration>, manner: Manner) -> Self {
+    pub(super) fn of(info: &RequestInfo, row: Option<&Registration>, manner: Manner) -> Self {
         let scope = if !info.is_resource {
             ""
         } else if !info.name.is_empty() || info.verb == "create" {

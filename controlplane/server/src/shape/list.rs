@@ -37,7 +37,7 @@ pub(crate) async fn list(
     head: &Head,
     items: Vec<Bytes>,
 ) -> Result<Response, Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     let metadata = metadata(head);
     let Representation { encoding, shape } = representation;
     let partial = match shape {
@@ -55,6 +55,9 @@ pub(crate) async fn list(
         Some(version) => (version.api_version(), "PartialObjectMetadataList"),
     };
     if encoding == Encoding::Protobuf {
+        if partial.is_none() {
+            super::check_protobuf(registration)?;
+        }
         return protobuf(context, kind, &metadata, items, partial).await;
     }
     let chunks = texts(registration, kind, &metadata, items, partial);
@@ -86,7 +89,7 @@ fn table(
     let table = Table::of(context, version)?;
     let rows: Vec<Row> = items
         .iter()
-        .map(|item| table.row(&*decode(context.registration, item)?, item))
+        .map(|item| table.row(&*decode(&context.registration, item)?, item))
         .collect::<Result<_, Failure>>()?;
     let bytes = table.document(metadata, &rows);
     if encoding == Encoding::Json && bytes.len() > COMPRESS_OVER && accepts_gzip(&context.headers) {
@@ -182,6 +185,8 @@ enum Shown {
     /// kind begins with, and did when an older version stored it.
     After([String; 2]),
     Metadata(MetaVersion),
+    /// As they are: kinds that are defined by objects are written so.
+    Whole,
 }
 
 fn texts(
@@ -196,6 +201,9 @@ fn texts(
     let own = registration.kind;
     let shown = partial.map_or_else(
         || {
+            if registration.is_defined() {
+                return Shown::Whole;
+            }
             Shown::After([
                 format!("{{\"kind\":\"{own}\",\"apiVersion\":\"{api_version}\","),
                 format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{own}\","),
@@ -243,6 +251,7 @@ impl Texts {
                 }
                 None => buffer.extend_from_slice(&item),
             },
+            Shown::Whole => buffer.extend_from_slice(&item),
             Shown::Metadata(version) => buffer.extend_from_slice(&partial_of(&item, *version)?),
         }
         Ok(true)

@@ -1,7 +1,7 @@
 //! `Table`: what `kubectl get` shows. Columns and cells come from the kinds' rows.
 
 use api::registration::ColumnDefinition;
-use api::{Object, Registration};
+use api::{Object, Row as Kind};
 use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
@@ -43,9 +43,9 @@ impl IncludeObject {
 }
 
 /// Makes tables of one kind.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Table {
-    registration: &'static Registration,
+    registration: Kind,
     version: MetaVersion,
     include: IncludeObject,
     now: Timestamp,
@@ -58,7 +58,7 @@ impl Table {
     /// 400 for an `includeObject` that does not exist.
     pub(crate) fn of(context: &Context, version: MetaVersion) -> Result<Self, Failure> {
         Ok(Self {
-            registration: context.registration,
+            registration: context.registration.clone(),
             version,
             include: IncludeObject::read(&context.query)?,
             now: context.now(),
@@ -66,8 +66,8 @@ impl Table {
     }
 
     /// The same table at another time: ages grow while a watch runs.
-    pub(crate) fn at(self, now: Timestamp) -> Self {
-        Self { now, ..self }
+    pub(crate) fn at(&self, now: Timestamp) -> Self {
+        Self { now, ..self.clone() }
     }
 
     /// One row; `bytes` are the object's JSON.

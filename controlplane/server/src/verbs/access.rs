@@ -56,7 +56,7 @@ fn refuse(context: &Context, found: &[Invalid]) -> Result<(), Failure> {
     if found.is_empty() {
         return Ok(());
     }
-    let row = context.registration;
+    let row = &context.registration;
     Err(Failure::invalid(row.group, row.kind, "", found))
 }
 

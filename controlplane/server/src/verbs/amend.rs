@@ -9,6 +9,7 @@ use store::{CommitError, Entry, Write};
 use crate::admission::{self, Review, quota};
 use crate::body;
 use crate::context::Context;
+use crate::definitions;
 use crate::failure::{Cause, Failure};
 use crate::managers;
 use crate::object;
@@ -95,7 +96,7 @@ pub(crate) async fn amend(
         })?;
         admission::may_touch(context, &entry)?;
         let (mut new, managed, gone, also, _turn) = {
-            let old = object::stored(context.registration, &entry)?;
+            let old = object::stored(&context.registration, &entry)?;
             let Changed {
                 object: mut new,
                 applied,
@@ -114,7 +115,10 @@ pub(crate) async fn amend(
             };
             let gone = is_finished(&*new);
             // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
-            let turn = quota::turn(context).await;
+            let turn = (
+                quota::turn(context).await,
+                definitions::settle(context, &mut *new).await,
+            );
             let terms = review.end((!gone).then_some(&*new))?;
             let mut also = terms.also;
             if gone {
@@ -126,7 +130,7 @@ pub(crate) async fn amend(
             return Ok(object::unstored(&mut *new, Some(entry.revision), &managed));
         }
         let (value, attributes) =
-            object::encode_bounded(context.registration, &mut *new, &managed, room(amendment.part, &entry))?;
+            object::encode_bounded(&context.registration, &mut *new, &managed, room(amendment.part, &entry))?;
         let expected = entry.revision;
         let write = if gone {
             Write::Delete {
@@ -143,7 +147,7 @@ pub(crate) async fn amend(
             }
         };
         match context.store().commit_with(write, also).await {
-            Ok(entry) => return object::external(context.registration, &entry),
+            Ok(entry) => return object::external(&context.registration, &entry),
             Err(CommitError::Conflict { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, name, &error)),
         }
@@ -160,7 +164,7 @@ async fn prepare<'a>(
     boxed: &mut Box<dyn Object>,
     old: &'a dyn Object,
 ) -> Result<Review<'a>, Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     let new = &mut **boxed;
     check_name(new, amendment.name)?;
     set_namespace(context, new)?;
@@ -182,7 +186,9 @@ async fn prepare<'a>(
         Part::Object => {
             registration.prepare_update(new, old);
             review.allocate(new)?;
-            registration.validate_update(new, old)
+            let mut found = registration.validate_update(new, old);
+            found.extend(definitions::schemas(new, Some(old)));
+            found
         }
         Part::Status => {
             registration.prepare_status(new, old);

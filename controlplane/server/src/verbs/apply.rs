@@ -149,7 +149,7 @@ async fn put(context: &mut Context, applying: &Applying, part: Part) -> Result<(
 
 /// What comes of a stored object.
 pub(crate) fn applied_to(context: &Context, applying: &Applying, entry: &Entry) -> Result<Changed, Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     let live = object::stored(registration, entry)?;
     let live: Value = serde_json::from_slice(&live.to_json()).map_err(Failure::internal)?;
     let entries = Managed::parse(object::managed(entry))
@@ -163,12 +163,13 @@ pub(crate) fn applied_to(context: &Context, applying: &Applying, entry: &Entry) 
 }
 
 fn merged(context: &Context, applying: &Applying, live: &Value, entries: Managed) -> Result<Applied, Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     let (api_version, kind) = (registration.api_version(), registration.kind);
-    let schema =
-        managers::schema(context).ok_or_else(|| Failure::internal(format!("no schema of {api_version} {kind}")))?;
+    let types =
+        managers::types(context).ok_or_else(|| Failure::internal(format!("no schema of {api_version} {kind}")))?;
     let application = Application {
-        schema,
+        kinds: &context.table.kinds,
+        types,
         kind,
         live,
         applied: &applying.object,
@@ -188,7 +189,7 @@ fn refused(error: ApplyError) -> Failure {
 }
 
 fn decode(context: &Context, document: &Value) -> Result<Box<dyn Object>, Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     let json = document.to_string();
     let json = object::without_empty(registration, json.as_bytes());
     let decoded = registration.decode_reporting(&json).map(|(object, _)| object);
@@ -227,7 +228,7 @@ async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Fai
         .check(&context.user, &Attributes::of(&info, ""))?;
     let managed = applied.managed.to_json();
     match store_new(context, object, Some(managed), applying.options.dry_run).await? {
-        Stored::Entry(entry) => object::external(context.registration, &entry),
+        Stored::Entry(entry) => object::external(&context.registration, &entry),
         Stored::DryRun(mut object, managed) => Ok(object::unstored(&mut *object, None, &managed)),
     }
 }

@@ -1,6 +1,6 @@
 //! POST of a Binding: assigns a pod to a node, once.
 
-use api::Object;
+use api::{Object, Row};
 use axum::body::Body;
 use http::StatusCode;
 use k8s_openapi::api::core::v1::{Binding, Pod, PodCondition};
@@ -27,7 +27,9 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
 
 /// `POST bindings`: the body names the pod.
 pub(crate) async fn create_by_body(context: &mut Context, body: Body) -> Result<Response, Failure> {
-    context.registration = api::find("", "v1", "pods").ok_or(Failure::NoSuchResource)?;
+    context.registration = api::find("", "v1", "pods")
+        .map(Row::Program)
+        .ok_or(Failure::NoSuchResource)?;
     bind(context, None, body).await
 }
 

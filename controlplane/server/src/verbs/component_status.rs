@@ -34,7 +34,7 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
 /// Answers all components that the selectors match.
 pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
-    let selection = Selection::read(context.registration, &context.query)?;
+    let selection = Selection::read(&context.registration, &context.query)?;
     let named = COMPONENTS
         .into_iter()
         .filter(|name| selection.is_everything() || selection.name() == Some(name));

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::admission::{self, Review, quota};
 use crate::body;
 use crate::context::{Context, Identity};
+use crate::definitions;
 use crate::failure::Failure;
 use crate::managers;
 use crate::negotiation::negotiate;
@@ -30,13 +31,13 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
-    let mut read = object::read(context.registration, &context.headers, body, options.field_validation)?;
+    let mut read = object::read(&context.registration, &context.headers, body, options.field_validation)?;
     context.warnings.extend(read.warnings);
     context.warnings.extend(owners::once(read.object.metadata_mut(), false));
     context.notes.request = Some(read.json);
     context.notes.sent = Identity::of(read.object.metadata());
     let bytes = match store_new(context, read.object, None, options.dry_run).await? {
-        Stored::Entry(entry) => object::external(context.registration, &entry)?,
+        Stored::Entry(entry) => object::external(&context.registration, &entry)?,
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
     };
     context.notes.response = Some(bytes.clone());
@@ -62,6 +63,7 @@ pub(crate) async fn store_new(
     check_identity(context, &mut *object)?;
     let (name, sent) = (&object.metadata().name, &object.metadata().managed_fields);
     managers::check(context, name.as_deref().unwrap_or_default(), sent.as_deref())?;
+    definitions::may_create(context, &*object)?;
     admission::may_configure(context, &*object, None)?;
     admission::await_account(context, &*object).await;
     let managed = begin(context, &mut *object, managed);
@@ -76,6 +78,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         let review = admit(context, &mut object, &managed).await?;
         // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
         let _turn = quota::turn(context).await;
+        let _names = definitions::settle(context, &mut *object).await;
         let terms = review.end(Some(&*object))?;
         let name = object.metadata().name.clone().unwrap_or_default();
         let key = context.key(&name)?;
@@ -85,7 +88,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
             }
             Err(CommitError::Exists)
         } else {
-            let (value, attributes) = object::encode_bounded(context.registration, &mut *object, &managed, 0)?;
+            let (value, attributes) = object::encode_bounded(&context.registration, &mut *object, &managed, 0)?;
             let write = Write::Create {
                 key,
                 value,
@@ -110,7 +113,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
 /// `registry/generic/registry/store.go`), the mutating steps see what the client sent with its
 /// defaults; all that the server derives is derived from their result.
 async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a str) -> Result<Review<'a>, Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     let mut review = Review::of_new(context, managed);
     review.mutate(new).await?;
     let object = &mut **new;
@@ -118,7 +121,8 @@ async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a
     identify(context, object);
     registration.prepare_create(object);
     review.allocate(object)?;
-    let found = registration.validate(object);
+    let mut found = registration.validate(object);
+    found.extend(definitions::schemas(object, None));
     if !found.is_empty() {
         let name = object.metadata().name.as_deref().unwrap_or_default();
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));
@@ -144,7 +148,7 @@ fn check_mutated(context: &Context, object: &mut dyn Object) -> Result<(), Failu
 /// 409 for what exists, with upstream's words where it is about to go.
 fn exists(context: &Context, name: &str) -> Failure {
     let entry = context.key(name).ok().and_then(|key| context.store().get(&key));
-    let object = entry.and_then(|entry| object::stored(context.registration, &entry).ok());
+    let object = entry.and_then(|entry| object::stored(&context.registration, &entry).ok());
     Failure::AlreadyExists {
         target: context.target(name),
         going: object.is_some_and(|object| object.metadata().deletion_timestamp.is_some()),

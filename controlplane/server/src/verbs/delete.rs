@@ -14,6 +14,7 @@ use crate::admission::webhooks::{self, Asked};
 use crate::admission::{self, quota};
 use crate::body;
 use crate::context::Context;
+use crate::definitions;
 use crate::failure::{Failure, GroupResource};
 use crate::negotiation::negotiate;
 use crate::object;
@@ -58,7 +59,7 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
 
 /// Who deletes jobs without a word of their pods is told what becomes of these.
 pub(crate) fn warn_of_orphans(context: &mut Context, deletion: &Deletion) {
-    let registration = context.registration;
+    let registration = &context.registration;
     let orphans = registration.dependents == Dependents::Orphaned && registration.group == "batch";
     if orphans && deletion.propagation().is_none() {
         let warning = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
@@ -110,7 +111,7 @@ pub(crate) async fn remove_with(
     deletion: &Deletion,
     farewell: &mut Farewell<'_>,
 ) -> Result<Removed, Failure> {
-    let registration = context.registration;
+    let registration = &context.registration;
     let key = context.key(name)?;
     admission::may_delete(context, name)?;
     let kind = GroupResource::new(registration.group, registration.kind);
@@ -130,6 +131,7 @@ pub(crate) async fn remove_with(
         // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
         let _turn = quota::turn(context).await;
         let mut also = farewell(&entry, &mut *object)?;
+        definitions::mark_deleted(&mut *object, context.now());
         let step = decide(context, &mut *object, deletion);
         if step == Step::Remove {
             also.extend(quota::charge(context, Some(&*object), None)?);

@@ -21,6 +21,6 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
         context.fresh(wanted).await?;
     }
     let entry = context.entry()?;
-    let bytes = object::external(context.registration, &entry)?;
+    let bytes = object::external(&context.registration, &entry)?;
     shape::one(context, StatusCode::OK, representation, bytes).await
 }

@@ -115,7 +115,7 @@ fn misspelt(error: &DecodeError) -> String {
 pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let page = page(context).await?;
-    let registration = context.registration;
+    let registration = &context.registration;
     let items: Vec<Bytes> = page
         .entries
         .iter()
@@ -126,7 +126,7 @@ pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
 
 /// The page that the query asks for.
 pub(crate) async fn page(context: &Context) -> Result<Page, Failure> {
-    let selection = Selection::read(context.registration, &context.query)?;
+    let selection = Selection::read(&context.registration, &context.query)?;
     let window = window(&context.query)?;
     if let Some(requested) = window.not_older_than {
         context.fresh(requested).await?;
@@ -148,7 +148,7 @@ pub(crate) fn only_key(context: &Context, selection: &Selection) -> Option<Key> 
         return None;
     }
     let namespace = if cluster { "" } else { &context.info.namespace };
-    storage::key(context.registration, namespace, name)
+    storage::key(&context.registration, namespace, name)
 }
 
 fn single(context: &Context, selection: &Selection, key: &Key) -> Page {
@@ -167,7 +167,7 @@ fn single(context: &Context, selection: &Selection, key: &Key) -> Page {
 }
 
 async fn collect(context: &Context, selection: &Selection, window: Window) -> Result<Page, Failure> {
-    let prefix = storage::prefix(context.registration, &context.info.namespace);
+    let prefix = storage::prefix(&context.registration, &context.info.namespace);
     let everything = selection.is_everything();
     let mut after = window.after.clone();
     let mut at = window.at;

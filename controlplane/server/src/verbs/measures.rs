@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use api::Registration;
 use api::kinds::metrics::{ContainerMetrics, Measures, NodeMetrics, PATH, PodMetrics};
+use api::{Registration, Row};
 use axum::body::Body;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
@@ -87,7 +87,7 @@ impl Subject {
 /// Answers what one node or pod uses.
 pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
-    let subject = Subject::of(context.registration);
+    let subject = Subject::of(&context.registration);
     let missing = |group: &'static str| Failure::NotFound {
         target: Target {
             resource: GroupResource::new(group, context.registration.plural),
@@ -112,12 +112,12 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
 /// Answers what those that the selectors match use.
 pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
-    let (own, stored) = (context.registration, stored(context)?);
-    context.registration = stored;
+    let (own, stored) = (context.registration.clone(), stored(context)?);
+    context.registration = Row::Program(stored);
     let page = page(context).await;
     context.registration = own;
     let page = page?;
-    let subject = Subject::of(own);
+    let subject = Subject::of(&context.registration);
     let known = page.entries.iter().map(Known::read).collect::<Result<Vec<_>, _>>()?;
     let answers = measure(context, subject, &known).await;
     let items = tell(subject, &known, &answers, context);

@@ -28,6 +28,9 @@ use crate::verbs::apply::apply;
 
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
      application/strategic-merge-patch+json, application/apply-patch+yaml";
+/// The same for kinds that are defined by objects.
+const ACCEPTED_DEFINED: &str =
+    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
 /// A patch by its kind.
 #[derive(Debug)]
@@ -45,13 +48,21 @@ impl Patch {
     ///
     /// # Errors
     /// 415 for other types, 400 for what does not parse.
-    pub(crate) fn read(headers: &HeaderMap, body: &Bytes) -> Result<Self, Failure> {
+    pub(crate) fn read(registration: &Registration, headers: &HeaderMap, body: &Bytes) -> Result<Self, Failure> {
         type Check = fn(&[u8]) -> Result<(), Failure>;
         let (kind, check): (fn(Value) -> Self, Check) = match media_type(headers).as_str() {
             "application/json-patch+json" => (Self::Json, check_operations),
             "application/merge-patch+json" => (Self::Merge, check_bounds),
-            "application/strategic-merge-patch+json" => (Self::Strategic, check_bounds),
-            _ => return Err(Failure::UnsupportedMediaType { accepted: ACCEPTED }),
+            // Nothing says how to merge the lists of a kind that is defined by an object.
+            "application/strategic-merge-patch+json" if !registration.is_defined() => (Self::Strategic, check_bounds),
+            _ => {
+                let accepted = if registration.is_defined() {
+                    ACCEPTED_DEFINED
+                } else {
+                    ACCEPTED
+                };
+                return Err(Failure::UnsupportedMediaType { accepted });
+            }
         };
         check(body)?;
         if media_type(headers) == "application/json-patch+json" {
@@ -191,10 +202,10 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::of_patch(&context.query, false)?;
     let body = body::repaired(body::read(body).await?)?;
-    let patch = Patch::read(&context.headers, &body)?;
+    let patch = Patch::read(&context.registration, &context.headers, &body)?;
     let own = patch.complaints(&body, options.field_validation);
     context.notes.request = Some(body);
-    let registration = context.registration;
+    let registration = &context.registration;
     let name = context.info.name.clone();
     let amendment = Amendment {
         name: &name,

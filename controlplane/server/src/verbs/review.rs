@@ -30,11 +30,11 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let representation = negotiate_review(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
-    let mut read = object::read(context.registration, &context.headers, body, options.field_validation)?;
+    let mut read = object::read(&context.registration, &context.headers, body, options.field_validation)?;
     context.warnings.extend(read.warnings);
     context.notes.request = Some(read.json);
     read.object.metadata_mut().managed_fields = None;
-    read.object = webhooks::admit_unstored(context, context.registration, read.object).await?;
+    read.object = webhooks::admit_unstored(context, &context.registration, read.object).await?;
     let mut used = None;
     let asked = read.object.as_any_mut();
     if let Some(review) = asked.downcast_mut::<TokenReview>() {

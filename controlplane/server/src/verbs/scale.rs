@@ -26,7 +26,7 @@ use crate::verbs::patch::{Patch, apply_to, is_apply};
 /// Answers the scale.
 pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
     let entry = context.entry()?;
-    let object = object::stored(context.registration, &entry)?;
+    let object = object::stored(&context.registration, &entry)?;
     let scale = scale(context, &*object)?;
     answer(context, &scale)
 }
@@ -53,7 +53,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     }
     let options = WriteOptions::of_patch(&context.query, false)?;
     let body = body::repaired(body::read(body).await?)?;
-    let patch = Patch::read(&context.headers, &body)?;
+    let patch = Patch::read(&context.registration, &context.headers, &body)?;
     let validation = options.field_validation;
     let own = patch.complaints(&body, validation);
     context.notes.request = Some(body);
@@ -111,14 +111,20 @@ async fn apply(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let wanted: Scale = applying.decode(&SCALE)?;
     let name = context.info.name.clone();
     check(&wanted, &name)?;
-    let registration = context.registration;
+    let registration = &context.registration;
     let mut object = json!({
         "apiVersion": registration.api_version(),
         "kind": registration.kind,
         "metadata": { "name": name },
     });
-    if let (Some(replicas), Some(members)) = (wanted.spec.and_then(|spec| spec.replicas), object.as_object_mut()) {
-        members.insert("spec".to_owned(), json!({ "replicas": replicas }));
+    if let Some(replicas) = wanted.spec.and_then(|spec| spec.replicas) {
+        let path = registration.replicas_path().trim_start_matches('.');
+        let below = path
+            .rsplit('.')
+            .fold(json!(replicas), |below, name| json!({ name: below }));
+        if let (Some(members), Value::Object(below)) = (object.as_object_mut(), below) {
+            members.extend(below);
+        }
     }
     let versions = [
         ("resourceVersion", wanted.metadata.resource_version),
@@ -154,7 +160,13 @@ fn check(wanted: &Scale, name: &str) -> Result<(), Failure> {
 }
 
 fn scale(context: &Context, object: &dyn Object) -> Result<Scale, Failure> {
-    context.registration.scale(object).ok_or(Failure::NoSuchResource)
+    context.registration.scale(object).ok_or_else(|| {
+        if !context.registration.is_defined() {
+            return Failure::NoSuchResource;
+        }
+        let path = context.registration.replicas_path();
+        Failure::internal(format!("the spec replicas field {path:?} does not exist"))
+    })
 }
 
 fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
@@ -178,11 +190,11 @@ fn table(context: &Context, scale: &Scale, version: MetaVersion) -> Result<Bytes
         IncludeObject::Metadata => Some(encode(&shape::partial(metadata, version))),
         IncludeObject::Object => Some(encode(scale)),
     };
-    let column = |name, cell_type, format, description| ColumnDefinition {
-        name,
+    let column = |name: &'static str, cell_type, format, description: &'static str| ColumnDefinition {
+        name: name.into(),
         cell_type,
         format,
-        description,
+        description: description.into(),
         priority: 0,
     };
     let columns = [

@@ -24,7 +24,7 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "UpdateOptions")?;
     let body = body::read(body).await?;
-    let read = object::read(context.registration, &context.headers, body, options.field_validation)?;
+    let read = object::read(&context.registration, &context.headers, body, options.field_validation)?;
     context.warnings.extend(read.warnings);
     context.notes.request = Some(read.json);
     context.notes.sent = Identity::of(read.object.metadata());
@@ -74,7 +74,7 @@ async fn create(context: &mut Context, mut object: Box<dyn Object>, options: &Wr
     }
     metadata.resource_version = None;
     Ok(match store_new(context, object, None, options.dry_run).await? {
-        Stored::Entry(entry) => object::external(context.registration, &entry)?,
+        Stored::Entry(entry) => object::external(&context.registration, &entry)?,
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
     })
 }

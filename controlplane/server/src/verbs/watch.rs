@@ -51,7 +51,7 @@ pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
     // The bookmark that ends the present has no form in a table.
     let tables = !context.query.flag("sendInitialEvents");
     let representation = negotiate_watch(&context.headers, tables)?;
-    let mut selection = Selection::read(context.registration, &context.query)?;
+    let mut selection = Selection::read(&context.registration, &context.query)?;
     if context.info.named {
         selection = selection.only(&context.info.name);
     }
@@ -132,7 +132,7 @@ struct Begun {
 impl Begun {
     async fn new(context: &Context, frames: &Frames, start: Start) -> Result<Self, Failure> {
         let store = context.store();
-        let prefix = storage::prefix(context.registration, &context.info.namespace);
+        let prefix = storage::prefix(&context.registration, &context.info.namespace);
         let mut begun = Self {
             // Clients inside the process read what they are sent.
             room: context

@@ -16,6 +16,8 @@ mod certificates;
 mod classes;
 mod connect;
 mod connections;
+mod definition_rules;
+mod definitions;
 mod deletion;
 mod discovery;
 mod evictions;

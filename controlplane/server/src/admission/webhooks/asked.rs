@@ -137,7 +137,7 @@ impl<'a> Asked<'a> {
             options: delete_options(deletion),
             old: Some(old),
             managed,
-            ..Self::new(context, Operation::Delete, context.registration, "")
+            ..Self::new(context, Operation::Delete, &context.registration, "")
         }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Asked<'a> {
             },
             connection: Some(options),
             row: None,
-            ..Self::new(context, Operation::Connect, context.registration, "")
+            ..Self::new(context, Operation::Connect, &context.registration, "")
         }
     }
 
@@ -196,7 +196,7 @@ impl<'a> Asked<'a> {
         let read = object::decode_bare(form.unwrap_or(row), text.as_bytes(), FieldValidation::Ignore);
         let (mut new, _unknown) = read.map_err(Failure::internal)?;
         if self.is_of_scale() {
-            let row = self.context.registration;
+            let row = &self.context.registration;
             let before = row.scale(&**object).and_then(|scale| scale.spec?.replicas).unwrap_or(0);
             let scale: k8s_openapi::api::autoscaling::v1::Scale = object::part(&*new)?;
             let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);

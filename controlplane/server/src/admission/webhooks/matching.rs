@@ -68,7 +68,7 @@ fn by_rules<'a>(hook: &'a Hook, asked: &Asked<'_>) -> Option<Invocation<'a>> {
                 version: row.version.to_owned(),
                 resource: row.plural.to_owned(),
             };
-            let own = asked.kind == GroupVersionKind::of(asked.context.registration);
+            let own = asked.kind == GroupVersionKind::of(&asked.context.registration);
             fits(rule, asked, &resource).then(|| Invocation {
                 hook,
                 resource,
@@ -86,7 +86,7 @@ fn by_rules<'a>(hook: &'a Hook, asked: &Asked<'_>) -> Option<Invocation<'a>> {
 
 /// The other groups and versions in which the same objects are served.
 fn equivalents(asked: &Asked<'_>) -> impl Iterator<Item = &'static Registration> {
-    let own = asked.context.registration;
+    let own = &asked.context.registration;
     let (storage, group, version) = (own.storage, own.group, own.version);
     let rows = api::KINDS.iter();
     rows.filter(move |row| row.storage == storage && (row.group, row.version) != (group, version))

@@ -3,7 +3,7 @@
 //! The object's JSON is the store's own, encoded once when it was written; a frame adds a few bytes around it, or makes
 //! protobuf of it.
 
-use api::{Object, Registration, protobuf};
+use api::{Object, protobuf};
 use bytes::{BufMut, Bytes, BytesMut};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
@@ -48,7 +48,7 @@ enum Body {
 
 /// Makes the frames of one watch.
 pub(super) struct Frames {
-    registration: &'static Registration,
+    registration: api::Row,
     selection: Selection,
     body: Body,
     encoding: Encoding,
@@ -64,7 +64,10 @@ impl Frames {
         representation: Representation,
         selection: Selection,
     ) -> Result<Self, Failure> {
-        let registration = context.registration;
+        let registration = context.registration.clone();
+        if representation.shape == Shape::Object && representation.encoding == Encoding::Protobuf {
+            shape::check_protobuf(&registration)?;
+        }
         let (body, api_version) = match representation.shape {
             Shape::Object => (Body::Object, registration.api_version()),
             Shape::Metadata(version) | Shape::MetadataList(version) => {
@@ -75,6 +78,7 @@ impl Frames {
                 (Body::Table(table, false), version.api_version().to_owned())
             }
         };
+        let sent = context.server.metrics.events(&registration);
         Ok(Self {
             registration,
             selection,
@@ -82,7 +86,7 @@ impl Frames {
             encoding: representation.encoding,
             api_version,
             clock: context.server.options.clock.clone(),
-            sent: context.server.metrics.events(registration),
+            sent,
         })
     }
 
@@ -106,7 +110,7 @@ impl Frames {
 
     /// The frame of an object.
     pub(super) fn of(&mut self, kind: Kind, entry: &Entry) -> Bytes {
-        match object::external(self.registration, entry) {
+        match object::external(&self.registration, entry) {
             Ok(bytes) => self.frame(kind, &bytes),
             Err(failure) => self.error(&failure),
         }
@@ -114,7 +118,7 @@ impl Frames {
 
     /// An object that the selectors no longer choose: its last chosen state, at the revision of the change.
     fn left(&mut self, before: &Entry, revision: u64) -> Bytes {
-        match object::stored(self.registration, before) {
+        match object::stored(&self.registration, before) {
             Ok(mut object) => {
                 let bytes = object::unstored(&mut *object, Some(revision), object::managed(before));
                 self.frame(Kind::Deleted, &bytes)
@@ -135,7 +139,7 @@ impl Frames {
                 self.registration
                     .decode(bytes)
                     .map_err(Failure::internal)
-                    .and_then(|object| rows(table, &*object, bytes, headed))
+                    .and_then(|object| rows(&table, &*object, bytes, headed))
             }
         };
         match shaped {
@@ -198,7 +202,7 @@ impl Frames {
 }
 
 /// A table of one row.
-fn rows(table: Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Result<Vec<u8>, Failure> {
+fn rows(table: &Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Result<Vec<u8>, Failure> {
     let metadata = ListMeta::at(object.metadata().resource_version.clone().unwrap_or_default());
     let rows = [table.row(object, bytes)?];
     let table = if headed {

@@ -1,0 +1,174 @@
+//! Which of a definition's names it gets, and what its conditions say of that.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionCondition, CustomResourceDefinitionNames,
+    CustomResourceDefinitionStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
+use super::validation::{self, Approval};
+
+/// Names that are taken in a group.
+#[derive(Debug, Default)]
+pub struct Taken {
+    resources: BTreeSet<String>,
+    kinds: BTreeSet<String>,
+}
+
+impl Taken {
+    /// Takes the names that a definition was given.
+    pub fn add(&mut self, names: &CustomResourceDefinitionNames) {
+        self.resources.insert(names.plural.clone());
+        self.resources.extend(names.singular.clone());
+        self.resources.extend(names.short_names.iter().flatten().cloned());
+        self.kinds.insert(names.kind.clone());
+        self.kinds.extend(names.list_kind.clone());
+    }
+
+    /// Takes the names of a kind of the program.
+    pub fn add_row(&mut self, row: &crate::Registration) {
+        let resources = [row.plural, row.singular]
+            .into_iter()
+            .chain(row.short_names.iter().copied());
+        self.resources.extend(resources.map(str::to_owned));
+        self.kinds.extend([row.kind, row.list_kind].map(str::to_owned));
+    }
+
+    fn refuses(used: &BTreeSet<String>, wanted: &str, accepted: &str) -> Option<String> {
+        (wanted != accepted && used.contains(wanted)).then(|| format!("{wanted:?} is already in use"))
+    }
+}
+
+/// Brings the accepted names and the conditions of a definition up to date with its spec and with the names that others of
+/// its group have (`calculateNamesAndConditions` of `pkg/controller/status/naming_controller.go`; its
+/// `establishing_controller.go` and `apiapproval_controller.go`).
+pub fn settle(definition: &mut CustomResourceDefinition, taken: &Taken, now: Timestamp) {
+    let wanted = definition.spec.names.clone();
+    let mut status = definition.status.take().unwrap_or_default();
+    let accepted = status.accepted_names.take().unwrap_or_default();
+    let (names, conflict) = calculate(&wanted, accepted, taken);
+    status.accepted_names = Some(names);
+    let is_accepted = conflict.is_none();
+    let accepted = match conflict {
+        None => condition("NamesAccepted", true, "NoConflicts", "no conflicts found"),
+        Some((reason, message)) => condition("NamesAccepted", false, reason, &message),
+    };
+    set(&mut status, accepted, now);
+    if !is_true(&status, "Established") {
+        let established = if is_accepted {
+            let message = "the initial names have been accepted";
+            condition("Established", true, "InitialNamesAccepted", message)
+        } else {
+            condition("Established", false, "NotAccepted", "not all names are accepted")
+        };
+        set(&mut status, established, now);
+    }
+    if validation::is_protected(&definition.spec.group) {
+        let (approval, message) = validation::approval_of(definition);
+        let (is_approved, reason) = match approval {
+            Approval::Invalid => (false, "InvalidAnnotation"),
+            Approval::Missing => (false, "MissingAnnotation"),
+            Approval::Approved => (true, "ApprovedAnnotation"),
+            Approval::Bypassed => (false, "UnapprovedAnnotation"),
+        };
+        let conformant = condition("KubernetesAPIApprovalPolicyConformant", is_approved, reason, &message);
+        set(&mut status, conformant, now);
+    }
+    definition.status = Some(status);
+}
+
+type Conflict = Option<(&'static str, String)>;
+
+/// The names that a definition has from now on, and what stands against the others.
+fn calculate(
+    wanted: &CustomResourceDefinitionNames,
+    mut names: CustomResourceDefinitionNames,
+    taken: &Taken,
+) -> (CustomResourceDefinitionNames, Conflict) {
+    let mut conflict = None;
+    let mut decide = |used, reason, wanted: &str, accepted: &str| match Taken::refuses(used, wanted, accepted) {
+        Some(message) => {
+            conflict = Some((reason, message));
+            false
+        }
+        None => true,
+    };
+    if decide(&taken.resources, "PluralConflict", &wanted.plural, &names.plural) {
+        names.plural.clone_from(&wanted.plural);
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (own, accepted) = (text(&wanted.singular), text(&names.singular));
+    if decide(&taken.resources, "SingularConflict", &own, &accepted) {
+        names.singular.clone_from(&wanted.singular);
+    }
+    let known = names.short_names.clone().unwrap_or_default();
+    let refused = wanted.short_names.iter().flatten().filter(|name| !known.contains(name));
+    let mut refused: Vec<String> = refused
+        .filter_map(|name| Taken::refuses(&taken.resources, name, ""))
+        .collect();
+    refused.dedup();
+    let (own, accepted) = (text(&wanted.list_kind), text(&names.list_kind));
+    let kinds = [
+        decide(&taken.kinds, "KindConflict", &wanted.kind, &names.kind),
+        decide(&taken.kinds, "ListKindConflict", &own, &accepted),
+    ];
+    match refused.as_slice() {
+        [] => names.short_names.clone_from(&wanted.short_names),
+        several => {
+            let message = match several {
+                [only] => only.clone(),
+                several => format!("[{}]", several.join(", ")),
+            };
+            // Conflicts of kinds are told rather than those of short names.
+            if kinds.iter().all(|decided| *decided) {
+                conflict = Some(("ShortNamesConflict", message));
+            }
+        }
+    }
+    let [kind, list_kind] = kinds;
+    if kind {
+        names.kind.clone_from(&wanted.kind);
+    }
+    if list_kind {
+        names.list_kind.clone_from(&wanted.list_kind);
+    }
+    names.categories.clone_from(&wanted.categories);
+    (names, conflict)
+}
+
+/// A condition without a time.
+pub fn condition(kind: &str, holds: bool, reason: &str, message: &str) -> CustomResourceDefinitionCondition {
+    CustomResourceDefinitionCondition {
+        type_: kind.to_owned(),
+        status: if holds { "True" } else { "False" }.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        ..CustomResourceDefinitionCondition::default()
+    }
+}
+
+/// Sets a condition (`SetCRDCondition` of `pkg/apihelpers/helpers.go`).
+pub fn set(status: &mut CustomResourceDefinitionStatus, mut new: CustomResourceDefinitionCondition, now: Timestamp) {
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let conditions = status.conditions.get_or_insert_default();
+    let Some(old) = conditions.iter_mut().find(|old| old.type_ == new.type_) else {
+        new.last_transition_time = Some(Time(now));
+        conditions.push(new);
+        return;
+    };
+    if old.status != new.status || old.last_transition_time.is_none() {
+        old.last_transition_time = Some(Time(now));
+    }
+    old.status = new.status;
+    old.reason = new.reason;
+    old.message = new.message;
+}
+
+/// Whether a condition holds.
+pub fn is_true(status: &CustomResourceDefinitionStatus, kind: &str) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|own| own.type_ == kind && own.status == "True")
+}

@@ -1,0 +1,263 @@
+//! Kinds that `CustomResourceDefinitions` bring (`staging/src/k8s.io/apiextensions-apiserver`).
+//!
+//! ```text
+//! definition written ─► rules (api) ─► schemas (`rules`) ─► names, conditions (`names`) ─► store
+//! any request ─► `Definitions::current`: the program's kinds and those that the store's definitions make (`version`,
+//!                `custom`) as rows of one table
+//! definition deleted ─► Terminating ─► `upkeep`: its objects go, then its finalizer, then itself
+//! ```
+//!
+//! The table follows the store: a request that comes after a definition was acknowledged is answered with it.
+
+mod custom;
+mod json_path;
+mod names;
+mod rules;
+mod upkeep;
+mod version;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use api::intern;
+use api::kind::{Scope, Subresource};
+use api::kinds::custom_resource_definition::{FINALIZER, GROUP, names as conditions};
+use api::registration::Defined;
+use api::{Kinds, Registration};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionVersion,
+};
+use store::{Entry, Prefix, Store};
+use tokio::sync::watch;
+
+use self::custom::Served;
+use self::version::Version;
+use crate::discovery::Discovery;
+use crate::openapi::Documents;
+
+pub(crate) use names::{mark_deleted, settle};
+pub(crate) use rules::{may_create, schemas};
+pub(crate) use upkeep::run;
+
+const PLURAL: &str = "customresourcedefinitions";
+
+fn prefix() -> Prefix {
+    Prefix::resource(GROUP, PLURAL)
+}
+
+/// All kinds at a moment, with what is made of them when somebody asks.
+pub(crate) struct Table {
+    pub(crate) kinds: Kinds,
+    by_definition: BTreeMap<String, (u64, Arc<Made>)>,
+    discovery: OnceLock<Discovery>,
+    documents: OnceLock<Documents>,
+}
+
+/// What is made of one definition.
+#[derive(Default)]
+struct Made {
+    /// A row for each version that is served.
+    rows: Vec<Arc<Registration>>,
+    /// The row of the version that is stored, be it served or not.
+    stored: Option<Arc<Registration>>,
+    /// The names that it was given.
+    accepted: CustomResourceDefinitionNames,
+    /// Whether its objects are being deleted, so that no new ones may come.
+    is_terminating: bool,
+    /// Whether the server has something to do for it: names that it does not have, or its objects' deletion.
+    is_pending: bool,
+}
+
+impl Table {
+    /// The table of what the store has; `before` is an older one, of which is kept what has not changed.
+    fn read(store: &Store, before: Option<&Self>) -> Self {
+        let entries = store.present(&prefix()).into_iter();
+        let made = entries.map(|entry| {
+            let known = before.and_then(|before| before.by_definition.get(entry.key.name()));
+            let made = match known {
+                Some((revision, made)) if *revision == entry.revision => Arc::clone(made),
+                Some(_) | None => Arc::new(Made::of(&entry)),
+            };
+            (entry.key.name().to_owned(), (entry.revision, made))
+        });
+        let by_definition: BTreeMap<_, _> = made.collect();
+        let rows = by_definition.values().flat_map(|(_, made)| made.rows.iter().cloned());
+        Self {
+            kinds: Kinds::with(rows),
+            by_definition,
+            discovery: OnceLock::new(),
+            documents: OnceLock::new(),
+        }
+    }
+
+    /// The documents of discovery; `address` is where clients reach the server.
+    pub(crate) fn discovery(&self, address: &str) -> &Discovery {
+        self.discovery.get_or_init(|| Discovery::new(&self.kinds, address))
+    }
+
+    /// The documents of OpenAPI.
+    pub(crate) fn documents(&self) -> &Documents {
+        self.documents.get_or_init(Documents::new)
+    }
+
+    /// The names of the definitions for which the server has something to do.
+    fn pending(&self) -> Vec<String> {
+        let pending = self.by_definition.iter().filter(|(_, (_, made))| made.is_pending);
+        pending.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The names that others than this definition have in its group.
+    fn taken(&self, definition: &CustomResourceDefinition) -> conditions::Taken {
+        let group = &definition.spec.group;
+        let mut taken = conditions::Taken::default();
+        let own = api::KINDS.iter().filter(|row| row.group == group);
+        own.for_each(|row| taken.add_row(row));
+        let name = definition.metadata.name.as_deref().unwrap_or_default();
+        let is_other = |other: &str| other != name && other.split_once('.').is_some_and(|(_, other)| other == group);
+        let others = self.by_definition.iter().filter(|(other, _)| is_other(other));
+        others.for_each(|(_, (_, made))| taken.add(&made.accepted));
+        taken
+    }
+
+    /// What is made of the definition of a resource.
+    fn made(&self, group: &str, plural: &str) -> Option<&Made> {
+        let (_, made) = self.by_definition.get(&format!("{plural}.{group}"))?;
+        Some(made)
+    }
+}
+
+impl Made {
+    fn of(entry: &Entry) -> Self {
+        match serde_json::from_slice::<CustomResourceDefinition>(&entry.bytes) {
+            Ok(definition) => Self::of_definition(&definition),
+            Err(error) => {
+                tracing::error!(key = %entry.key, %error, "unreadable, so it defines nothing");
+                Self::default()
+            }
+        }
+    }
+
+    fn of_definition(definition: &CustomResourceDefinition) -> Self {
+        let status = definition.status.clone().unwrap_or_default();
+        let is_terminating = conditions::is_true(&status, "Terminating");
+        let is_accepted = conditions::is_true(&status, "NamesAccepted");
+        let is_served = is_accepted || conditions::is_true(&status, "Established");
+        let finalizers = definition.metadata.finalizers.as_deref().unwrap_or_default();
+        let is_held = finalizers.iter().any(|own| own == FINALIZER);
+        let accepted = status.accepted_names.unwrap_or_default();
+        let bare = Self {
+            is_pending: (definition.metadata.deletion_timestamp.is_some() && is_held)
+                || !is_accepted
+                || accepted != definition.spec.names,
+            is_terminating,
+            accepted,
+            ..Self::default()
+        };
+        let versions = definition.spec.versions.iter();
+        let read = versions.map(|version| Some((version, Arc::new(Version::of(definition, version)?))));
+        let Some(read) = read.collect::<Option<Vec<_>>>().filter(|_| is_served) else {
+            return bare;
+        };
+        let all: Arc<[Arc<Version>]> = read.iter().map(|(_, own)| Arc::clone(own)).collect();
+        let Some((stored_version, stored)) = read.iter().find(|(version, _)| version.storage) else {
+            return bare;
+        };
+        let row = |version: &CustomResourceDefinitionVersion, own: &Arc<Version>| {
+            let served = Served {
+                own: Arc::clone(own),
+                stored: Arc::clone(stored),
+                all: Arc::clone(&all),
+            };
+            let names = names_of(definition, version, &stored_version.name);
+            Arc::new(Registration::defined(names, Box::new(served)))
+        };
+        let served = read.iter().filter(|(version, _)| version.served);
+        Self {
+            rows: served.map(|(version, own)| row(version, own)).collect(),
+            stored: Some(row(stored_version, stored)),
+            ..bare
+        }
+    }
+}
+
+/// The names by which a version is served: those that were accepted.
+fn names_of(
+    definition: &CustomResourceDefinition,
+    version: &CustomResourceDefinitionVersion,
+    stored_version: &str,
+) -> Defined {
+    let spec = &definition.spec;
+    let accepted = definition
+        .status
+        .as_ref()
+        .and_then(|status| status.accepted_names.as_ref());
+    let names = accepted.unwrap_or(&spec.names);
+    let subresources = version.subresources.as_ref();
+    let has_status = subresources.is_some_and(|own| own.status.is_some());
+    let has_scale = subresources.is_some_and(|own| own.scale.is_some());
+    let deprecated = (version.deprecated == Some(true)).then(|| {
+        let told = version.deprecation_warning.clone();
+        told.unwrap_or_else(|| format!("{}/{} {} is deprecated", spec.group, version.name, spec.names.kind))
+    });
+    Defined {
+        group: intern::text(&spec.group),
+        version: intern::text(&version.name),
+        stored_version: intern::text(stored_version),
+        kind: intern::text(&spec.names.kind),
+        list_kind: intern::text(names.list_kind.as_deref().unwrap_or_default()),
+        plural: intern::text(&spec.names.plural),
+        singular: intern::text(names.singular.as_deref().unwrap_or_default()),
+        scope: if spec.scope == "Namespaced" {
+            Scope::Namespaced
+        } else {
+            Scope::Cluster
+        },
+        short_names: intern::list(names.short_names.as_deref().unwrap_or_default()),
+        categories: intern::list(names.categories.as_deref().unwrap_or_default()),
+        subresources: match (has_status, has_scale) {
+            (true, true) => &[Subresource::Status, Subresource::Scale],
+            (true, false) => &[Subresource::Status],
+            (false, true) => &[Subresource::Scale],
+            (false, false) => &[],
+        },
+        deprecated: deprecated.map(|text| intern::text(&text)),
+    }
+}
+
+/// The table, kept up to date with the store by whoever asks.
+pub(crate) struct Definitions {
+    store: Store,
+    changed: watch::Receiver<u64>,
+    current: RwLock<(u64, Arc<Table>)>,
+}
+
+impl Definitions {
+    pub(crate) fn new(store: Store) -> Self {
+        let changed = store.last_change(&prefix());
+        let revision = *changed.borrow();
+        let table = Arc::new(Table::read(&store, None));
+        Self {
+            store,
+            changed,
+            current: RwLock::new((revision, table)),
+        }
+    }
+
+    /// The table as of now. A lock that nobody holds for long and a load, as long as no definition changes.
+    pub(crate) fn current(&self) -> Arc<Table> {
+        let newest = *self.changed.borrow();
+        let known = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        if known.0 == newest {
+            return Arc::clone(&known.1);
+        }
+        drop(known);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        // Read before the store is: what comes in between is read again.
+        let newest = *self.changed.borrow();
+        if current.0 != newest {
+            let table = Table::read(&self.store, Some(&current.1));
+            *current = (newest, Arc::new(table));
+        }
+        Arc::clone(&current.1)
+    }
+}

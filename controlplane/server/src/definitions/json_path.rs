@@ -1,0 +1,232 @@
+//! JSON paths of printer columns and selectable fields, as far as upstream's library finds one value with them
+//! (`staging/src/k8s.io/client-go/util/jsonpath`).
+
+use serde_json::Value;
+
+/// A path that parses.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct JsonPath(Vec<Step>);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Step {
+    /// `.name`, `['name']`
+    Member(String),
+    /// `[1]`, `[-1]`
+    Index(i64),
+    /// `[*]`, `.*`, `[1:3]` begins at its first number.
+    From(i64),
+    /// `..name`
+    Anywhere(String),
+    /// `[?(@.type=="Ready")]`
+    Filter(Vec<Step>, Option<(Operator, Value)>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+const OPERATORS: [(&str, Operator); 6] = [
+    ("==", Operator::Equal),
+    ("!=", Operator::NotEqual),
+    ("<=", Operator::LessOrEqual),
+    (">=", Operator::GreaterOrEqual),
+    ("<", Operator::Less),
+    (">", Operator::Greater),
+];
+
+impl JsonPath {
+    /// Nothing for a path that does not parse.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        steps(text).map(Self)
+    }
+
+    /// The first value at the path.
+    pub(super) fn find<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+        walk(&self.0, value)
+    }
+}
+
+fn steps(text: &str) -> Option<Vec<Step>> {
+    let mut steps = Vec::new();
+    let mut rest = text.strip_prefix('$').unwrap_or(text);
+    while !rest.is_empty() {
+        let (step, behind) = if let Some(inner) = rest.strip_prefix('[') {
+            bracket(inner)?
+        } else if let Some(inner) = rest.strip_prefix("..") {
+            let (name, behind) = name(inner);
+            (Some(Step::Anywhere(name)), behind)
+        } else {
+            let (name, behind) = name(rest.strip_prefix('.')?);
+            let step = match name.as_str() {
+                // A dot alone is the object itself.
+                "" => None,
+                "*" => Some(Step::From(0)),
+                _ => Some(Step::Member(name)),
+            };
+            (step, behind)
+        };
+        steps.extend(step);
+        rest = behind;
+    }
+    Some(steps)
+}
+
+/// A name up to the next dot or bracket; a backslash takes the next character as it is.
+fn name(text: &str) -> (String, &str) {
+    let mut name = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '.' | '[' => return (name, text.get(at..).unwrap_or_default()),
+            '\\' => name.extend(letters.next().map(|(_, letter)| letter)),
+            letter => name.push(letter),
+        }
+    }
+    (name, "")
+}
+
+/// What stands in brackets, and what comes behind them.
+fn bracket(text: &str) -> Option<(Option<Step>, &str)> {
+    if let Some(filter) = text.strip_prefix("?(") {
+        let (inner, behind) = filter.split_once(")]")?;
+        return Some((Some(condition(inner)?), behind));
+    }
+    let (inner, behind) = match text.as_bytes().first()? {
+        quote @ (b'\'' | b'"') => {
+            let quote = char::from(*quote);
+            let (name, behind) = text.get(1..)?.split_once(quote)?;
+            return Some((Some(Step::Member(name.to_owned())), behind.strip_prefix(']')?));
+        }
+        _ => text.split_once(']')?,
+    };
+    let step = match inner.split_once(':') {
+        Some((from, _)) => Step::From(if from.is_empty() { 0 } else { from.parse().ok()? }),
+        None if inner == "*" => Step::From(0),
+        None => Step::Index(inner.trim().parse().ok()?),
+    };
+    Some((Some(step), behind))
+}
+
+fn condition(text: &str) -> Option<Step> {
+    let path = |text: &str| steps(text.trim().strip_prefix('@')?);
+    let found = OPERATORS
+        .into_iter()
+        .filter_map(|(sign, operator)| Some((text.find(sign)?, sign, operator)));
+    // The first sign counts, of those at one place the longer one.
+    let Some((at, sign, operator)) = found.min_by_key(|(at, sign, _)| (*at, 2 - sign.len().min(2))) else {
+        return Some(Step::Filter(path(text)?, None));
+    };
+    let literal = text.get(at + sign.len()..)?.trim();
+    let quoted = ['\'', '"']
+        .into_iter()
+        .find_map(|quote| literal.strip_prefix(quote)?.strip_suffix(quote));
+    let literal = match quoted {
+        Some(text) => Value::from(text),
+        None => serde_json::from_str(literal).ok()?,
+    };
+    Some(Step::Filter(path(text.get(..at)?)?, Some((operator, literal))))
+}
+
+fn walk<'v>(steps: &[Step], value: &'v Value) -> Option<&'v Value> {
+    let Some((step, rest)) = steps.split_first() else {
+        return Some(value);
+    };
+    let items = |value: &'v Value| -> Vec<&'v Value> {
+        match value {
+            Value::Array(items) => items.iter().collect(),
+            Value::Object(members) => members.values().collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+        }
+    };
+    match step {
+        Step::Member(name) => walk(rest, value.as_object()?.get(name)?),
+        Step::Index(index) => walk(rest, value.as_array()?.get(place(*index, value)?)?),
+        Step::From(from) => {
+            let from = place(*from, value)?;
+            items(value).into_iter().skip(from).find_map(|item| walk(rest, item))
+        }
+        Step::Anywhere(name) => {
+            let here = value.as_object().and_then(|members| members.get(name));
+            let here = here.and_then(|member| walk(rest, member));
+            here.or_else(|| items(value).into_iter().find_map(|item| walk(steps, item)))
+        }
+        Step::Filter(path, test) => items(value)
+            .into_iter()
+            .filter(|item| holds(walk(path, item), test.as_ref()))
+            .find_map(|item| walk(rest, item)),
+    }
+}
+
+/// The place of an item; negative indices count from the end.
+fn place(index: i64, list: &Value) -> Option<usize> {
+    if index >= 0 {
+        return usize::try_from(index).ok();
+    }
+    let back = usize::try_from(index.unsigned_abs()).ok()?;
+    list.as_array()?.len().checked_sub(back)
+}
+
+fn holds(found: Option<&Value>, test: Option<&(Operator, Value)>) -> bool {
+    let (Some(found), Some((operator, wanted))) = (found, test) else {
+        return found.is_some() && test.is_none();
+    };
+    let order = match (found, wanted) {
+        (Value::Number(one), Value::Number(other)) => one.as_f64().partial_cmp(&other.as_f64()),
+        (Value::String(one), Value::String(other)) => Some(one.cmp(other)),
+        (one, other) => (one == other).then_some(std::cmp::Ordering::Equal),
+    };
+    match operator {
+        Operator::Equal => order.is_some_and(std::cmp::Ordering::is_eq),
+        Operator::NotEqual => !order.is_some_and(std::cmp::Ordering::is_eq),
+        Operator::Less => order.is_some_and(std::cmp::Ordering::is_lt),
+        Operator::LessOrEqual => order.is_some_and(std::cmp::Ordering::is_le),
+        Operator::Greater => order.is_some_and(std::cmp::Ordering::is_gt),
+        Operator::GreaterOrEqual => order.is_some_and(std::cmp::Ordering::is_ge),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::JsonPath;
+
+    #[test]
+    fn the_first_value_is_found() {
+        let object = json!({
+            "spec": {"replicas": 3, "a.b": "dotted", "list": [{"name": "x", "n": 1}, {"name": "y", "n": 2}]},
+            "status": {"conditions": [{"type": "A", "status": "False"}, {"type": "Ready", "status": "True"}]},
+        });
+        let rows = [
+            (".spec.replicas", json!(3)),
+            (".spec.a\\.b", json!("dotted")),
+            (".spec['a.b']", json!("dotted")),
+            (".spec.list[1].name", json!("y")),
+            (".spec.list[-1].name", json!("y")),
+            (".spec.list[*].n", json!(1)),
+            (".status.conditions[?(@.type==\"Ready\")].status", json!("True")),
+            (".status.conditions[?(@.type=='Ready')].status", json!("True")),
+            (".spec.list[?(@.n>1)].name", json!("y")),
+            ("..replicas", json!(3)),
+            (".spec.nothing", Value::Null),
+            (".spec.list[7].name", Value::Null),
+        ];
+        for (path, wanted) in rows {
+            let found = JsonPath::parse(path)
+                .unwrap()
+                .find(&object)
+                .cloned()
+                .unwrap_or_default();
+            assert_eq!(found, wanted, "{path}");
+        }
+        for path in ["spec", ".a[", ".a[b]", ".a[?(@.b==c)]"] {
+            assert_eq!(JsonPath::parse(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What the server writes into a definition itself: its accepted names and conditions, with the very commit that changes
+//! it, and the mark of its deletion.
+
+use api::Object;
+use api::kinds::custom_resource_definition::{FINALIZER, GROUP, names};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::MutexGuard;
+
+use super::PLURAL;
+use crate::context::Context;
+
+/// Brings a definition's status up to date with its spec and with the other definitions of its group, once no other one is
+/// written: each may take a name that another one wants. Hold what is answered until the commit is done.
+pub(crate) async fn settle<'c>(context: &'c Context, object: &mut dyn Object) -> Option<MutexGuard<'c, ()>> {
+    if context.registration.group != GROUP || context.registration.plural != PLURAL {
+        return None;
+    }
+    // No namespace has such a name.
+    let turn = context.server.lines.turn("/definitions").await;
+    if let Some(definition) = object.as_any_mut().downcast_mut::<CustomResourceDefinition>() {
+        let taken = context.server.definitions.current().taken(definition);
+        names::settle(definition, &taken, context.now());
+    }
+    turn
+}
+
+/// Marks a definition that is asked to go, so that its objects go first (`Delete` of
+/// `pkg/registry/customresourcedefinition/etcd.go`).
+pub(crate) fn mark_deleted(object: &mut dyn Object, now: Timestamp) {
+    let Some(definition) = object.as_any_mut().downcast_mut::<CustomResourceDefinition>() else {
+        return;
+    };
+    if definition.metadata.deletion_timestamp.is_some() {
+        return;
+    }
+    let finalizers = definition.metadata.finalizers.get_or_insert_default();
+    if !finalizers.iter().any(|own| own == FINALIZER) {
+        finalizers.push(FINALIZER.to_owned());
+    }
+    let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
+    let condition = names::condition("Terminating", true, "InstanceDeletionPending", message);
+    names::set(definition.status.get_or_insert_default(), condition, now);
+}
