@@ -87,6 +87,11 @@ fn assert_plain(machine: &Machine, image: &str) -> anyhow::Result<()> {
         "plain",
         &format!("Normal SuccessfulCreate: Created pod: {name}"),
     )?;
+    let trace = machine.skiff(["trace", "job/plain"])?;
+    assert!(
+        trace.contains("end of Job stored") && !trace.contains("ReplicaSet"),
+        "{trace}"
+    );
     events(machine, "plain", "Normal Completed: Job completed")
 }
 
@@ -144,6 +149,8 @@ fn assert_short_lived(machine: &Machine) -> anyhow::Result<()> {
 fn assert_suspended(machine: &Machine) -> anyhow::Result<()> {
     let job = wait(machine, "suspended", "suspended")?;
     assert!(job["status"]["startTime"].is_null(), "{}", job["status"]);
+    let why = machine.skiff(["why", "job/suspended"])?;
+    assert!(why.contains("It is suspended"), "{why}");
     let directives = r#"{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/os":"linux"}}}}}"#;
     machine.kubectl(["patch", "job", "suspended", "-p", directives])?;
     machine.kubectl(["patch", "job", "suspended", "-p", r#"{"spec":{"suspend":false}}"#])?;

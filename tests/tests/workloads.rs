@@ -56,6 +56,18 @@ impl Node {
         })
     }
 
+    /// Waits until there is no object of a kind.
+    fn has_no(&self, kind: &str) -> anyhow::Result<()> {
+        eventually(&format!("there are no {kind}"), || {
+            let left = self.get(kind)?;
+            if left["items"].as_array().is_some_and(Vec::is_empty) {
+                Ok(())
+            } else {
+                Err(left.to_string())
+            }
+        })
+    }
+
     /// Output of the pods of a StatefulSet, each on its own volume.
     fn log(&self, pod: &str) -> Result<String, String> {
         self.kubectl(&format!("exec {pod} -- cat /data/log"))
@@ -110,14 +122,7 @@ fn a_stateful_set_keeps_its_data_through_deletions_and_updates() -> anyhow::Resu
         }
     })?;
     node.kubectl("delete pvc --all")?;
-    eventually("no volume is left", || {
-        let left = node.get("pv")?;
-        if left["items"].as_array().is_some_and(Vec::is_empty) {
-            Ok(())
-        } else {
-            Err(left.to_string())
-        }
-    })?;
+    node.has_no("pv")?;
     node.0.finish()
 }
 
@@ -244,14 +249,7 @@ fn a_daemon_set_follows_its_node_and_its_template() -> anyhow::Result<()> {
     assert_eq!(drained["metadata"]["uid"], restarted["metadata"]["uid"]);
     node.kubectl(&format!("uncordon {name}"))?;
     node.kubectl("label nodes --all disk-")?;
-    eventually("the pod left with the label", || {
-        let pods = node.get("pods")?;
-        if pods["items"].as_array().is_some_and(Vec::is_empty) {
-            Ok(())
-        } else {
-            Err(pods.to_string())
-        }
-    })?;
+    node.has_no("pods")?;
     node.kubectl("delete ds log")?;
     node.0.finish()
 }
@@ -278,13 +276,6 @@ fn an_autoscaler_follows_the_load() -> anyhow::Result<()> {
     node.says(size, "1")?;
     node.says("describe hpa load", "New size: 1; reason: All metrics below target")?;
     node.kubectl("delete hpa,deployment load")?;
-    eventually("the pods are gone", || {
-        let pods = node.get("pods")?;
-        if pods["items"].as_array().is_some_and(Vec::is_empty) {
-            Ok(())
-        } else {
-            Err(pods.to_string())
-        }
-    })?;
+    node.has_no("pods")?;
     node.0.finish()
 }
