@@ -8,6 +8,7 @@ mod cidr;
 mod cni;
 mod files;
 pub mod fuzzing;
+mod nft;
 mod plugin;
 mod ranges;
 pub mod services;

@@ -3,12 +3,9 @@
 //! Every change is one transaction of a few elements. Nothing is ever listed: after a start, a failure or a change by somebody else
 //! all is emptied and filled again, in one transaction too, past which connections go on.
 
-mod message;
 mod route;
-mod rule;
 mod sets;
 mod skeleton;
-mod socket;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,12 +13,13 @@ use std::net::IpAddr;
 use agent_plan::proxy::{Change, Datagrams, Element, Key, Value};
 use nix::errno::Errno;
 
-use crate::bridge::{flows, settings};
+use crate::bridge::flows;
+pub use crate::nft::Watch;
+use crate::nft::families;
+use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, value, verdict};
+use crate::nft::socket::Socket;
 use crate::{Cidr, Error, Served};
-use message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, value, verdict};
 use skeleton::Skeleton;
-use socket::Socket;
-pub use socket::Watch;
 
 /// What the tables are called, and whose traffic they lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,12 +61,6 @@ pub struct Services {
     config: Config,
     socket: Socket,
     made: BTreeSet<(Family, Made)>,
-}
-
-/// The families that the kernel has.
-fn families() -> impl Iterator<Item = Family> {
-    let v6 = settings::has_ipv6().then_some(Family::V6);
-    std::iter::once(Family::V4).chain(v6)
 }
 
 impl Services {

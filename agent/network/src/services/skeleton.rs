@@ -23,10 +23,10 @@
 use agent_plan::proxy::{GROUP, flags, slots};
 
 use super::Config;
-use super::message::{Attributes, Batch, Family, Item, Kind, Verdict, value, verdict};
-use super::rule::{End, R0, Rule};
 use super::sets::{AFFINITY, SETS};
 use crate::Cidr;
+use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Verdict, value, verdict};
+use crate::nft::rule::{End, R0, Rule};
 
 const PREROUTING: u32 = 0;
 const INPUT: u32 = 1;
@@ -263,7 +263,7 @@ impl Skeleton<'_> {
     }
 
     fn add_verdict(&mut self, class: u8, said: Verdict<'_>) {
-        let mut lists = super::message::Lists::new(Kind::NewElement, &self.config.table);
+        let mut lists = crate::nft::message::Lists::new(Kind::NewElement, &self.config.table);
         let key = u32::from(class).to_ne_bytes().to_vec();
         let item = Item::new(key).with(verdict(said));
         lists.push(self.batch, (self.family, "classes"), &item);

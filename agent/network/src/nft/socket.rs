@@ -35,13 +35,13 @@ fn open(groups: u32) -> Result<OwnedFd, Errno> {
 }
 
 /// Carries transactions to the kernel.
-pub(super) struct Socket {
+pub(crate) struct Socket {
     socket: OwnedFd,
     id: u32,
 }
 
 impl Socket {
-    pub(super) fn open() -> Result<Self, Errno> {
+    pub(crate) fn open() -> Result<Self, Errno> {
         let socket = open(0)?;
         setsockopt(&socket, sockopt::SndBufForce, &LARGEST_BATCH)?;
         setsockopt(&socket, sockopt::RcvBufForce, &BACKLOG)?;
@@ -50,12 +50,12 @@ impl Socket {
     }
 
     /// What the kernel calls who changed something.
-    pub(super) const fn id(&self) -> u32 {
+    pub(crate) const fn id(&self) -> u32 {
         self.id
     }
 
     /// All of it is done when this returns, or nothing. The kernel works while it is sent, and has answered then.
-    pub(super) fn commit(&self, batch: Batch) -> Result<(), Errno> {
+    pub(crate) fn commit(&self, batch: Batch) -> Result<(), Errno> {
         let (bytes, last) = batch.finish();
         send(self.socket.as_raw_fd(), &bytes, MsgFlags::empty())?;
         drop(bytes);
@@ -105,7 +105,7 @@ pub struct Watch {
 
 impl Watch {
     #[expect(unsafe_code, reason = "registered descriptors must stay open; this one is owned")]
-    pub(super) fn open(own: u32, table: String) -> std::io::Result<Self> {
+    pub(crate) fn open(own: u32, table: String) -> std::io::Result<Self> {
         let socket = open(CHANGES)?;
         setsockopt(&socket, sockopt::RcvBufForce, &BACKLOG)?;
         // SAFETY: the descriptor is owned, and closed when it is registered no more.

@@ -7,7 +7,7 @@ use super::message::{Attributes, Family, Verdict, octets, value, verdict};
 use crate::Cidr;
 
 /// Register 0 for 32 bits; there are 16 of them. An address of version 6 takes four.
-pub(super) const R0: u32 = 8;
+pub(crate) const R0: u32 = 8;
 
 /// Keys of what is known about a connection.
 const CT_STATE: u32 = 0;
@@ -30,27 +30,27 @@ const FULLY_RANDOM: u32 = 0x10;
 
 /// An end of a packet's way.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Source,
     Destination,
 }
 
 /// A rule under construction.
 #[derive(Clone)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     family: Family,
     expressions: Attributes,
 }
 
 impl Rule {
-    pub(super) const fn new(family: Family) -> Self {
+    pub(crate) const fn new(family: Family) -> Self {
         Self {
             family,
             expressions: Attributes::new(),
         }
     }
 
-    pub(super) const fn expressions(&self) -> &Attributes {
+    pub(crate) const fn expressions(&self) -> &Attributes {
         &self.expressions
     }
 
@@ -61,7 +61,7 @@ impl Rule {
     }
 
     /// Registers that an address takes.
-    pub(super) const fn words(&self) -> u32 {
+    pub(crate) const fn words(&self) -> u32 {
         self.family.width() / 4
     }
 
@@ -88,58 +88,58 @@ impl Rule {
     }
 
     /// Loads the connection's mark, or some bits of it.
-    pub(super) fn mark(self, register: u32, mask: u32) -> Self {
+    pub(crate) fn mark(self, register: u32, mask: u32) -> Self {
         self.conntrack(CT_MARK, register).mask(register, mask, 0)
     }
 
     /// Stores a register as the connection's mark.
-    pub(super) fn set_mark(self, register: u32) -> Self {
+    pub(crate) fn set_mark(self, register: u32) -> Self {
         self.with("ct", &Attributes::new().number(2, CT_MARK).number(4, register))
     }
 
     /// Keeps some bits of the mark and sets others.
-    pub(super) fn change_mark(self, register: u32, keep: u32, set: u32) -> Self {
+    pub(crate) fn change_mark(self, register: u32, keep: u32, set: u32) -> Self {
         self.conntrack(CT_MARK, register)
             .mask(register, keep & !set, set)
             .set_mark(register)
     }
 
     /// Only connections with one of these bits in their mark.
-    pub(super) fn marked(self, bits: u32) -> Self {
+    pub(crate) fn marked(self, bits: u32) -> Self {
         self.mark(R0, bits).compare(R0, UNEQUAL, &[0; 4])
     }
 
     /// Only connections without these bits.
-    pub(super) fn unmarked(self, bits: u32) -> Self {
+    pub(crate) fn unmarked(self, bits: u32) -> Self {
         self.mark(R0, bits).compare(R0, EQUAL, &[0; 4])
     }
 
     /// Only connections whose bits are these.
-    pub(super) fn marked_as(self, mask: u32, bits: u32) -> Self {
+    pub(crate) fn marked_as(self, mask: u32, bits: u32) -> Self {
         self.mark(R0, mask).compare(R0, EQUAL, &bits.to_ne_bytes())
     }
 
     /// The opposite.
-    pub(super) fn not_marked_as(self, mask: u32, bits: u32) -> Self {
+    pub(crate) fn not_marked_as(self, mask: u32, bits: u32) -> Self {
         self.mark(R0, mask).compare(R0, UNEQUAL, &bits.to_ne_bytes())
     }
 
     /// Only connections whose destination was not translated.
-    pub(super) fn untranslated(self) -> Self {
+    pub(crate) fn untranslated(self) -> Self {
         self.conntrack(CT_STATUS, R0)
             .mask(R0, 1 << 5, 0)
             .compare(R0, EQUAL, &[0; 4])
     }
 
     /// Only the first packets of connections.
-    pub(super) fn new_connection(self) -> Self {
+    pub(crate) fn new_connection(self) -> Self {
         self.conntrack(CT_STATE, R0)
             .mask(R0, 1 << 3, 0)
             .compare(R0, UNEQUAL, &[0; 4])
     }
 
     /// Loads an address.
-    pub(super) fn address(self, end: End, register: u32) -> Self {
+    pub(crate) fn address(self, end: End, register: u32) -> Self {
         let offset = match (self.family, end) {
             (Family::V4, End::Source) => 12,
             (Family::V4, End::Destination) => 16,
@@ -151,7 +151,7 @@ impl Rule {
     }
 
     /// Loads the port that the packet is for. Packets without ports leave the rule, or find nothing for their protocol.
-    pub(super) fn port(self, register: u32) -> Self {
+    pub(crate) fn port(self, register: u32) -> Self {
         self.payload(register, 2, 2, 2)
     }
 
@@ -164,17 +164,17 @@ impl Rule {
         self.with("payload", &data)
     }
 
-    pub(super) fn protocol(self, register: u32) -> Self {
+    pub(crate) fn protocol(self, register: u32) -> Self {
         self.with("meta", &Attributes::new().number(1, register).number(2, META_L4PROTO))
     }
 
     /// Only packets of this protocol.
-    pub(super) fn of_protocol(self, number: u8) -> Self {
+    pub(crate) fn of_protocol(self, number: u8) -> Self {
         self.protocol(R0).compare(R0, EQUAL, &[number])
     }
 
     /// Only packets with an address of the range, or of no such range.
-    pub(super) fn within(self, end: End, range: Cidr, inside: bool) -> Self {
+    pub(crate) fn within(self, end: End, range: Cidr, inside: bool) -> Self {
         let mask = mask(range);
         let width = self.family.width();
         let data = Attributes::new()
@@ -189,7 +189,7 @@ impl Rule {
     }
 
     /// Only packets whose address is the node's own.
-    pub(super) fn locally(self, end: End) -> Self {
+    pub(crate) fn locally(self, end: End) -> Self {
         let which = match end {
             End::Source => FIB_SOURCE,
             End::Destination => FIB_DESTINATION,
@@ -199,25 +199,25 @@ impl Rule {
     }
 
     /// Looks up what lies from a register on; what is found goes where `to` says.
-    pub(super) fn lookup(self, set: &str, from: u32, to: Option<u32>) -> Self {
+    pub(crate) fn lookup(self, set: &str, from: u32, to: Option<u32>) -> Self {
         let data = Attributes::new().text(1, set).number(2, from);
         let data = to.map_or(data.clone(), |to| data.number(3, to));
         self.with("lookup", &data)
     }
 
     /// Only packets that are not in the set.
-    pub(super) fn missing(self, set: &str, from: u32) -> Self {
+    pub(crate) fn missing(self, set: &str, from: u32) -> Self {
         self.with("lookup", &Attributes::new().text(1, set).number(2, from).number(5, 1))
     }
 
     /// A number below `modulus`, of no order.
-    pub(super) fn random(self, register: u32, modulus: u32) -> Self {
+    pub(crate) fn random(self, register: u32, modulus: u32) -> Self {
         let data = Attributes::new().number(1, register).number(2, modulus).number(3, 1);
         self.with("numgen", &data)
     }
 
     /// Refreshes an entry of a map that packets fill, or makes it.
-    pub(super) fn learn(self, map: &str, (key, data): (u32, u32), seconds: u32) -> Self {
+    pub(crate) fn learn(self, map: &str, (key, data): (u32, u32), seconds: u32) -> Self {
         let milliseconds = u64::from(seconds) * 1000;
         let data = Attributes::new()
             .text(1, map)
@@ -229,7 +229,7 @@ impl Rule {
     }
 
     /// Removes an entry of such a map.
-    pub(super) fn unlearn(self, map: &str, (key, data): (u32, u32)) -> Self {
+    pub(crate) fn unlearn(self, map: &str, (key, data): (u32, u32)) -> Self {
         let data = Attributes::new()
             .text(1, map)
             .number(3, 2)
@@ -239,7 +239,7 @@ impl Rule {
     }
 
     /// Leads the connection to the address that lies from a register on, with the port behind it.
-    pub(super) fn lead(self, register: u32) -> Self {
+    pub(crate) fn lead(self, register: u32) -> Self {
         let data = Attributes::new()
             .number(1, 1)
             .number(2, self.family as u32)
@@ -248,27 +248,27 @@ impl Rule {
         self.with("nat", &data)
     }
 
-    pub(super) fn masquerade(self) -> Self {
+    pub(crate) fn masquerade(self) -> Self {
         self.with("masq", &Attributes::new().number(1, FULLY_RANDOM))
     }
 
     /// Refuses a connection of TCP.
-    pub(super) fn reset(self) -> Self {
+    pub(crate) fn reset(self) -> Self {
         self.with("reject", &Attributes::new().number(1, 1).bytes(2, &[0]))
     }
 
     /// Says that nobody listens at the port.
-    pub(super) fn unreachable(self) -> Self {
+    pub(crate) fn unreachable(self) -> Self {
         let code = if self.family.is_ipv6() { 4 } else { 3 };
         self.with("reject", &Attributes::new().number(1, 0).bytes(2, &[code]))
     }
 
-    pub(super) fn verdict(self, said: Verdict<'_>) -> Self {
+    pub(crate) fn verdict(self, said: Verdict<'_>) -> Self {
         let data = Attributes::new().number(1, 0).nest(2, &verdict(said));
         self.with("immediate", &data)
     }
 
-    pub(super) fn go(self, chain: &str) -> Self {
+    pub(crate) fn go(self, chain: &str) -> Self {
         self.verdict(Verdict::Goto(chain))
     }
 }

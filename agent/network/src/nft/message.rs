@@ -1,6 +1,7 @@
 //! Messages to nftables, byte by byte: `linux/netfilter/nf_tables.h`. Attributes lie within attributes, their numbers are in network
 //! order; keys, marks and what is compared are as the kernel's registers have them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -13,7 +14,7 @@ const END: u16 = 17;
 
 /// What a message is about.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     NewTable = 0,
     DeleteTable = 2,
     NewChain = 3,
@@ -29,51 +30,51 @@ const LONGEST_LIST: usize = 60_000;
 
 /// A family of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Family {
+pub(crate) enum Family {
     V4 = 2,
     V6 = 10,
 }
 
 impl Family {
-    pub(super) const fn of(v6: bool) -> Self {
+    pub(crate) const fn of(v6: bool) -> Self {
         if v6 { Self::V6 } else { Self::V4 }
     }
 
-    pub(super) const fn is_ipv6(self) -> bool {
+    pub(crate) const fn is_ipv6(self) -> bool {
         matches!(self, Self::V6)
     }
 
     /// How many bytes an address has.
-    pub(super) const fn width(self) -> u32 {
+    pub(crate) const fn width(self) -> u32 {
         if self.is_ipv6() { 16 } else { 4 }
     }
 }
 
 /// Attributes one after the other.
 #[derive(Clone, Default)]
-pub(super) struct Attributes(pub(super) Vec<u8>);
+pub(crate) struct Attributes(pub(crate) Vec<u8>);
 
 impl Attributes {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
 
-    pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+    pub(crate) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         self.push(kind, value);
         self
     }
 
-    pub(super) fn text(self, kind: u16, value: &str) -> Self {
+    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
         let mut value = value.as_bytes().to_vec();
         value.push(0);
         self.bytes(kind, &value)
     }
 
-    pub(super) fn number(self, kind: u16, value: u32) -> Self {
+    pub(crate) fn number(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    pub(super) fn nest(self, kind: u16, inner: &Self) -> Self {
+    pub(crate) fn nest(self, kind: u16, inner: &Self) -> Self {
         self.bytes(kind | NLA_F_NESTED, &inner.0)
     }
 
@@ -86,23 +87,23 @@ impl Attributes {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 /// A value in a register or an element.
-pub(super) fn value(bytes: &[u8]) -> Attributes {
+pub(crate) fn value(bytes: &[u8]) -> Attributes {
     Attributes::new().bytes(1, bytes)
 }
 
 /// Where a packet goes on.
 #[derive(Clone, Copy)]
-pub(super) enum Verdict<'a> {
+pub(crate) enum Verdict<'a> {
     Drop,
     Return,
     Goto(&'a str),
@@ -110,7 +111,7 @@ pub(super) enum Verdict<'a> {
 }
 
 /// A verdict as data.
-pub(super) fn verdict(verdict: Verdict<'_>) -> Attributes {
+pub(crate) fn verdict(verdict: Verdict<'_>) -> Attributes {
     let (code, chain): (i32, _) = match verdict {
         Verdict::Drop => (0, None),
         Verdict::Jump(chain) => (-3, Some(chain)),
@@ -123,7 +124,7 @@ pub(super) fn verdict(verdict: Verdict<'_>) -> Attributes {
 }
 
 /// The bytes of an address.
-pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
@@ -131,14 +132,14 @@ pub(super) fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// An element of a set or map.
-pub(super) struct Item {
+pub(crate) struct Item {
     key: Vec<u8>,
     key_end: Option<Vec<u8>>,
     data: Option<Attributes>,
 }
 
 impl Item {
-    pub(super) const fn new(key: Vec<u8>) -> Self {
+    pub(crate) const fn new(key: Vec<u8>) -> Self {
         Self {
             key,
             key_end: None,
@@ -146,14 +147,14 @@ impl Item {
         }
     }
 
-    pub(super) fn up_to(self, key_end: Vec<u8>) -> Self {
+    pub(crate) fn up_to(self, key_end: Vec<u8>) -> Self {
         Self {
             key_end: Some(key_end),
             ..self
         }
     }
 
-    pub(super) fn with(self, data: Attributes) -> Self {
+    pub(crate) fn with(self, data: Attributes) -> Self {
         Self {
             data: Some(data),
             ..self
@@ -173,7 +174,7 @@ impl Item {
 }
 
 /// Messages of one transaction: all of it happens, or nothing.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     bytes: Vec<u8>,
     sequence: u32,
     /// Where the last message begins.
@@ -181,7 +182,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut batch = Self {
             bytes: Vec::new(),
             sequence: 0,
@@ -205,7 +206,7 @@ impl Batch {
         self.bytes.extend(&attributes.0);
     }
 
-    pub(super) fn add(&mut self, kind: Kind, family: Family, attributes: &Attributes) {
+    pub(crate) fn add(&mut self, kind: Kind, family: Family, attributes: &Attributes) {
         let flags = match kind {
             Kind::NewTable | Kind::NewChain | Kind::NewSet | Kind::NewElement => NLM_F_CREATE,
             Kind::NewRule => NLM_F_CREATE | NLM_F_APPEND,
@@ -216,7 +217,7 @@ impl Batch {
 
     /// The bytes to send, and the number of the message that the kernel acknowledges when all is done. Older kernels acknowledge no
     /// end of a transaction, so it is the last one within.
-    pub(super) fn finish(mut self) -> (Vec<u8>, u32) {
+    pub(crate) fn finish(mut self) -> (Vec<u8>, u32) {
         let acknowledged = self.sequence;
         let flags = self.last.saturating_add(6);
         if let Some(byte) = self
@@ -232,14 +233,14 @@ impl Batch {
 }
 
 /// Elements on their way into a transaction, a list for each set. They are written as they come: there may be very many.
-pub(super) struct Lists<'a> {
+pub(crate) struct Lists<'a> {
     kind: Kind,
     table: &'a str,
-    open: BTreeMap<(Family, &'static str), Attributes>,
+    open: BTreeMap<(Family, Cow<'a, str>), Attributes>,
 }
 
 impl<'a> Lists<'a> {
-    pub(super) const fn new(kind: Kind, table: &'a str) -> Self {
+    pub(crate) const fn new(kind: Kind, table: &'a str) -> Self {
         Self {
             kind,
             table,
@@ -247,19 +248,20 @@ impl<'a> Lists<'a> {
         }
     }
 
-    pub(super) fn push(&mut self, batch: &mut Batch, (family, set): (Family, &'static str), item: &Item) {
-        let list = self.open.entry((family, set)).or_default();
+    pub(crate) fn push(&mut self, batch: &mut Batch, (family, set): (Family, impl Into<Cow<'a, str>>), item: &Item) {
+        let set = set.into();
+        let list = self.open.entry((family, set.clone())).or_default();
         item.write(list);
         if list.len() > LONGEST_LIST {
             let whole = std::mem::take(list);
-            self.write(batch, (family, set), &whole);
+            self.write(batch, (family, &set), &whole);
         }
     }
 
-    pub(super) fn close(mut self, batch: &mut Batch) {
+    pub(crate) fn close(mut self, batch: &mut Batch) {
         for (place, list) in std::mem::take(&mut self.open) {
             if !list.is_empty() {
-                self.write(batch, place, &list);
+                self.write(batch, (place.0, &place.1), &list);
             }
         }
     }

@@ -1,0 +1,18 @@
+//! nftables by raw netlink: transactions of tables, sets, chains, rules and elements, and news of what others change.
+
+pub(crate) mod message;
+pub(crate) mod rule;
+pub(crate) mod set;
+pub(crate) mod socket;
+
+pub use socket::Watch;
+
+use message::Family;
+
+use crate::bridge::settings;
+
+/// The families of addresses that the kernel has.
+pub(crate) fn families() -> impl Iterator<Item = Family> {
+    let v6 = settings::has_ipv6().then_some(Family::V6);
+    std::iter::once(Family::V4).chain(v6)
+}
