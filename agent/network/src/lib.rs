@@ -10,6 +10,7 @@ mod files;
 pub mod fuzzing;
 mod nft;
 mod plugin;
+pub mod policies;
 mod ranges;
 pub mod services;
 mod sim;

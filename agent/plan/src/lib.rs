@@ -16,6 +16,7 @@ pub mod hugepages;
 pub mod lifecycle;
 pub mod log;
 pub mod node_routes;
+pub mod network_policy;
 pub mod observed;
 pub mod oci;
 pub mod patch;

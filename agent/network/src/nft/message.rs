@@ -18,9 +18,11 @@ pub(crate) enum Kind {
     NewTable = 0,
     DeleteTable = 2,
     NewChain = 3,
+    DeleteChain = 5,
     NewRule = 6,
     DeleteRule = 8,
     NewSet = 9,
+    DeleteSet = 11,
     NewElement = 12,
     DeleteElement = 14,
 }
@@ -105,6 +107,7 @@ pub(crate) fn value(bytes: &[u8]) -> Attributes {
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict<'a> {
     Drop,
+    Accept,
     Return,
     Goto(&'a str),
     Jump(&'a str),
@@ -114,6 +117,7 @@ pub(crate) enum Verdict<'a> {
 pub(crate) fn verdict(verdict: Verdict<'_>) -> Attributes {
     let (code, chain): (i32, _) = match verdict {
         Verdict::Drop => (0, None),
+        Verdict::Accept => (1, None),
         Verdict::Jump(chain) => (-3, Some(chain)),
         Verdict::Goto(chain) => (-4, Some(chain)),
         Verdict::Return => (-5, None),
@@ -131,12 +135,22 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
+/// A port as a part of a key.
+pub(crate) fn padded(port: u16) -> [u8; 4] {
+    let [high, low] = port.to_be_bytes();
+    [high, low, 0, 0]
+}
+
 /// An element of a set or map.
 pub(crate) struct Item {
     key: Vec<u8>,
     key_end: Option<Vec<u8>>,
     data: Option<Attributes>,
+    flags: u32,
 }
+
+/// The flag of an element behind the last one of an interval.
+const INTERVAL_END: u32 = 1;
 
 impl Item {
     pub(crate) const fn new(key: Vec<u8>) -> Self {
@@ -144,6 +158,15 @@ impl Item {
             key,
             key_end: None,
             data: None,
+            flags: 0,
+        }
+    }
+
+    /// The end of an interval, in sets whose keys have one part: the first key behind it.
+    pub(crate) fn behind(key: Vec<u8>) -> Self {
+        Self {
+            flags: INTERVAL_END,
+            ..Self::new(key)
         }
     }
 
@@ -163,6 +186,9 @@ impl Item {
 
     fn write(&self, list: &mut Attributes) {
         let mut own = Attributes::new().nest(1, &value(&self.key));
+        if self.flags != 0 {
+            own = own.number(3, self.flags);
+        }
         if let Some(data) = &self.data {
             own = own.nest(2, data);
         }
@@ -210,7 +236,7 @@ impl Batch {
         let flags = match kind {
             Kind::NewTable | Kind::NewChain | Kind::NewSet | Kind::NewElement => NLM_F_CREATE,
             Kind::NewRule => NLM_F_CREATE | NLM_F_APPEND,
-            Kind::DeleteTable | Kind::DeleteRule | Kind::DeleteElement => 0,
+            Kind::DeleteTable | Kind::DeleteChain | Kind::DeleteRule | Kind::DeleteSet | Kind::DeleteElement => 0,
         };
         self.message(SUBSYSTEM << 8 | kind as u16, flags, family as u8, 0, attributes);
     }

@@ -11,6 +11,7 @@ pub(crate) const R0: u32 = 8;
 
 /// Keys of what is known about a connection.
 const CT_STATE: u32 = 0;
+const CT_DIRECTION: u32 = 1;
 const CT_STATUS: u32 = 2;
 const CT_MARK: u32 = 3;
 
@@ -24,6 +25,10 @@ const LOCAL: u32 = 2;
 
 const EQUAL: u32 = 0;
 const UNEQUAL: u32 = 1;
+const AT_MOST: u32 = 3;
+const AT_LEAST: u32 = 5;
+
+const ICMPV6: u8 = 58;
 
 /// Ports are chosen at random: two connections at once never want the same.
 const FULLY_RANDOM: u32 = 0x10;
@@ -136,6 +141,24 @@ impl Rule {
         self.conntrack(CT_STATE, R0)
             .mask(R0, 1 << 3, 0)
             .compare(R0, UNEQUAL, &[0; 4])
+    }
+
+    /// Only packets about connections that are known, such as the ICMP errors of one.
+    pub(crate) fn related(self) -> Self {
+        self.conntrack(CT_STATE, R0)
+            .mask(R0, 1 << 2, 0)
+            .compare(R0, UNEQUAL, &[0; 4])
+    }
+
+    /// Only packets of connections that the other end began.
+    pub(crate) fn reply(self) -> Self {
+        self.conntrack(CT_DIRECTION, R0).compare(R0, EQUAL, &[1])
+    }
+
+    /// Only ICMPv6 of these types.
+    pub(crate) fn of_icmpv6(self, first: u8, last: u8) -> Self {
+        let rule = self.of_protocol(ICMPV6).payload(R0, 2, 0, 1);
+        rule.compare(R0, AT_LEAST, &[first]).compare(R0, AT_MOST, &[last])
     }
 
     /// Loads an address.

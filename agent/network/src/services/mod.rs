@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use crate::bridge::flows;
 pub use crate::nft::Watch;
 use crate::nft::families;
-use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, value, verdict};
+use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, value, verdict};
 use crate::nft::socket::Socket;
 use crate::{Cidr, Error, Served};
 use skeleton::Skeleton;
@@ -241,11 +241,6 @@ fn item(key: Key, data: Option<Value>) -> (&'static str, Item) {
         Some(Value::Seconds(seconds)) => item.with(verdict(Verdict::Goto(&skeleton::timeout(seconds)))),
     };
     (set, item)
-}
-
-fn padded(port: u16) -> [u8; 4] {
-    let [high, low] = port.to_be_bytes();
-    [high, low, 0, 0]
 }
 
 fn of(group: u32, address: IpAddr) -> Vec<u8> {

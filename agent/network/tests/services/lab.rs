@@ -171,7 +171,7 @@ impl Lab {
         address(&self.pods[name])
     }
 
-    fn run<T: Send + 'static>(&self, from: From, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(crate) fn run<T: Send + 'static>(&self, from: From, work: impl FnOnce() -> T + Send + 'static) -> T {
         match from {
             From::Node => work(),
             From::Outside => at(self.outside.try_clone().unwrap(), work),
@@ -264,27 +264,35 @@ fn connect(to: SocketAddr) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Says its name, and whom it sees, to all who ask.
 fn serve(pod: &Attachment, name: &'static str) {
     for held in &pod.addresses {
         let at = SocketAddr::from((held.address, PORT));
-        let (listener, socket) = inside(pod, move || {
-            (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap())
-        });
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let mut stream = stream;
-                let peer = stream.peer_addr().unwrap().ip();
-                drop(write!(stream, "{name} {peer}"));
-            }
-        });
-        std::thread::spawn(move || {
-            let mut asked = [0; 16];
-            while let Ok((_, from)) = socket.recv_from(&mut asked) {
-                drop(socket.send_to(format!("{name} {}", from.ip()).as_bytes(), from));
-            }
-        });
+        let bound = inside(pod, move || bind(at));
+        answer(bound, name);
     }
+}
+
+type Bound = (TcpListener, UdpSocket);
+
+pub(crate) fn bind(at: SocketAddr) -> Bound {
+    (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap())
+}
+
+/// Says its name, and whom it sees, to all who ask.
+pub(crate) fn answer((listener, socket): Bound, name: &'static str) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let peer = stream.peer_addr().unwrap().ip();
+            drop(write!(stream, "{name} {peer}"));
+        }
+    });
+    std::thread::spawn(move || {
+        let mut asked = [0; 4096];
+        while let Ok((_, from)) = socket.recv_from(&mut asked) {
+            drop(socket.send_to(format!("{name} {}", from.ip()).as_bytes(), from));
+        }
+    });
 }
 
 fn at<T: Send + 'static>(namespace: File, work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -309,9 +317,10 @@ fn outside() -> File {
         ip("addr add 172.30.0.9/24 dev up1");
         ip("-6 addr add fd00:30::9/64 dev up1 nodad");
         ip("link set up1 up");
-        for route in ["10.96.0.0/16", "203.0.113.0/24"] {
+        for route in ["10.96.0.0/16", "203.0.113.0/24", "10.77.0.0/24"] {
             ip(&format!("route add {route} via 172.30.0.1"));
         }
+        ip("-6 route add fd00:77::/64 via fd00:30::1");
     });
     ip("-6 addr add fd00:30::1/64 dev up0 nodad");
     namespace

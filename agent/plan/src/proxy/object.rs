@@ -28,7 +28,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    fn new(text: Option<&str>) -> Self {
+    /// The protocol that the API names; TCP where it names none.
+    pub(crate) fn new(text: Option<&str>) -> Self {
         match text {
             Some("UDP") => Self::Udp,
             Some("SCTP") => Self::Sctp,
@@ -223,7 +224,8 @@ const fn bits_of(v6: bool, bits: u128) -> u128 {
     if v6 { bits } else { bits & 0xffff_ffff }
 }
 
-fn bits(address: IpAddr) -> u128 {
+/// An address as a number.
+pub(crate) fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_bits().into(),
         IpAddr::V6(address) => address.to_bits(),
@@ -231,7 +233,7 @@ fn bits(address: IpAddr) -> u128 {
 }
 
 /// The first and the last address of a CIDR.
-fn range(text: &str) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn range(text: &str) -> Option<(IpAddr, IpAddr)> {
     let (address, length) = text.split_once('/')?;
     let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);
     let width: u32 = if address.is_ipv6() { 128 } else { 32 };
@@ -239,13 +241,18 @@ fn range(text: &str) -> Option<(IpAddr, IpAddr)> {
         .checked_shr(128_u32.checked_sub(width.checked_sub(length)?)?)
         .unwrap_or_default();
     let (first, last) = (bits(address) & !host, bits(address) | host);
-    Some(match address {
-        IpAddr::V4(_) => {
-            let narrow = |bits: u128| u32::try_from(bits).ok().map(|bits| IpAddr::V4(bits.into()));
-            (narrow(first)?, narrow(last)?)
-        }
-        IpAddr::V6(_) => (IpAddr::V6(first.into()), IpAddr::V6(last.into())),
-    })
+    let v6 = address.is_ipv6();
+    Some((of_bits(v6, first), of_bits(v6, last)))
+}
+
+/// The address that a number stands for; bits that the family has no room for are left out.
+pub(crate) fn of_bits(v6: bool, bits: u128) -> IpAddr {
+    let [.., a, b, c, d] = bits.to_be_bytes();
+    if v6 {
+        IpAddr::V6(bits.into())
+    } else {
+        IpAddr::V4([a, b, c, d].into())
+    }
 }
 
 fn affinity(spec: &core::ServiceSpec) -> Option<u32> {

@@ -1,0 +1,173 @@
+//! Sets that rules look into: peers by their labels or addresses, and ports.
+
+use std::net::IpAddr;
+
+use api::selector::LabelSelector;
+
+use super::object::{Labels, Pod};
+use super::{Element, Shape};
+use crate::proxy::{Protocol, bits};
+
+/// The namespaces that a peer's pods are in.
+#[derive(Debug)]
+pub(super) enum Namespaces {
+    /// The policy's own.
+    Own(Box<str>),
+    /// Those with such labels.
+    Selected(LabelSelector),
+}
+
+/// Pods of one `podSelector` and `namespaceSelector`.
+#[derive(Debug)]
+pub(super) struct PodPeer {
+    pub(super) namespaces: Namespaces,
+    pub(super) pods: LabelSelector,
+}
+
+impl PodPeer {
+    fn matches(&self, pod: &Pod, namespace: Option<&Labels>) -> bool {
+        let inside = match &self.namespaces {
+            Namespaces::Own(name) => *name == pod.namespace,
+            Namespaces::Selected(selector) => selector.matches_option(namespace),
+        };
+        inside && self.pods.matches(&pod.labels)
+    }
+
+    fn text(&self) -> String {
+        match &self.namespaces {
+            Namespaces::Own(name) => format!("{name}/{}", self.pods),
+            Namespaces::Selected(selector) => format!("{{{selector}}}/{}", self.pods),
+        }
+    }
+}
+
+/// An address range, first to last, of one family.
+pub(super) type Range = (IpAddr, IpAddr);
+
+/// The contents of a set. Sets that say the same are the same.
+#[derive(Debug)]
+pub(super) enum Set {
+    /// Addresses of the pods that one of these selects; their text tells such sets apart.
+    Pods(String, Vec<PodPeer>),
+    /// Ranges that do not touch each other.
+    Ranges(Vec<Range>),
+    /// Protocols with ranges of ports that do not touch each other.
+    Ports(Vec<(Protocol, u16, u16)>),
+    /// Ports by their names, at the pods that have them.
+    Endpoints(String, Endpoints),
+}
+
+/// Ports of pods by name.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    /// Whose: of all pods where it is absent.
+    pub(super) of: Option<(Vec<PodPeer>, Vec<Range>)>,
+    pub(super) names: Vec<(Protocol, Box<str>)>,
+}
+
+impl Set {
+    pub(super) fn pods(peers: Vec<PodPeer>) -> Self {
+        Self::Pods(text(&peers), peers)
+    }
+
+    pub(super) fn endpoints(own: Endpoints) -> Self {
+        let of = own
+            .of
+            .as_ref()
+            .map(|(peers, ranges)| format!("{} {ranges:?}", text(peers)));
+        Self::Endpoints(format!("{of:?} {:?}", own.names), own)
+    }
+
+    /// What sets are told apart by.
+    fn key(&self) -> (u8, &str, &[Range], &[(Protocol, u16, u16)]) {
+        match self {
+            Self::Pods(text, _) => (0, text, &[], &[]),
+            Self::Ranges(ranges) => (1, "", ranges, &[]),
+            Self::Ports(ports) => (2, "", &[], ports),
+            Self::Endpoints(text, _) => (3, text, &[], &[]),
+        }
+    }
+
+    pub(super) const fn shape(&self) -> Shape {
+        match self {
+            Self::Pods(..) => Shape::Addresses,
+            Self::Ranges(_) => Shape::Ranges,
+            Self::Ports(_) => Shape::Ports,
+            Self::Endpoints(..) => Shape::Endpoints,
+        }
+    }
+
+    /// Pods come into it and go.
+    pub(super) const fn follows_pods(&self) -> bool {
+        matches!(self, Self::Pods(..) | Self::Endpoints(..))
+    }
+
+    /// Elements that no pod changes.
+    pub(super) fn fixed(&self, number: u32) -> Vec<Element> {
+        match self {
+            Self::Ranges(ranges) => {
+                let each = ranges.iter();
+                each.map(|(first, last)| Element::Range(number, *first, *last))
+                    .collect()
+            }
+            Self::Ports(ports) => {
+                let each = ports.iter();
+                each.map(|(protocol, first, last)| Element::Ports(number, *protocol, *first, *last))
+                    .collect()
+            }
+            Self::Pods(..) | Self::Endpoints(..) => Vec::new(),
+        }
+    }
+
+    /// Elements for a pod at one of its addresses.
+    pub(super) fn of_pod(&self, number: u32, pod: &Pod, namespace: Option<&Labels>, address: IpAddr) -> Vec<Element> {
+        let selected = |peers: &[PodPeer]| peers.iter().any(|peer| peer.matches(pod, namespace));
+        match self {
+            Self::Pods(_, peers) if selected(peers) => vec![Element::Address(number, address)],
+            Self::Endpoints(_, own) => {
+                let within = |(first, last): &Range| {
+                    first.is_ipv6() == address.is_ipv6() && (bits(*first)..=bits(*last)).contains(&bits(address))
+                };
+                let is_one = own
+                    .of
+                    .as_ref()
+                    .is_none_or(|(peers, ranges)| selected(peers) || ranges.iter().any(within));
+                let names = own.names.iter().filter(|_| is_one);
+                names
+                    .flat_map(|(protocol, name)| {
+                        let ports = pod.ports_named(*protocol, name);
+                        ports.map(move |port| Element::Endpoint(number, address, *protocol, port))
+                    })
+                    .collect()
+            }
+            Self::Pods(..) | Self::Ranges(_) | Self::Ports(_) => Vec::new(),
+        }
+    }
+}
+
+fn text(peers: &[PodPeer]) -> String {
+    let mut all: Vec<String> = peers.iter().map(PodPeer::text).collect();
+    all.sort();
+    all.dedup();
+    all.join(";")
+}
+
+impl PartialEq for Set {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Set {}
+
+impl PartialOrd for Set {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Set {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
