@@ -45,8 +45,8 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         },
         Err(error) => failures.push(format!("{error:#}")),
     }
-    let led = arguments.remove_service_proxy();
-    failures.extend(led.err().map(|error| image::chain(&error)));
+    let tables = [arguments.remove_service_proxy(), arguments.remove_network_policies()];
+    failures.extend(tables.into_iter().filter_map(|gone| Some(image::chain(&gone.err()?))));
     let volumes = Volumes::new(arguments.state_dir.join("pods"), true);
     match volumes.pods() {
         Ok(pods) => {

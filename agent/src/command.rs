@@ -232,6 +232,11 @@ impl Arguments {
         }
     }
 
+    /// Removes what holds pods to network policies on this machine.
+    pub(crate) fn remove_network_policies(&self) -> Result<(), network::Error> {
+        network::policies::remove(&network::policies::table(&self.bridge))
+    }
+
     /// Removes what leads to Services on this machine.
     pub(crate) fn remove_service_proxy(&self) -> Result<(), network::Error> {
         network::services::remove(&network::services::table(&self.bridge))
@@ -258,6 +263,7 @@ impl Arguments {
             self.address.clone()
         };
         Ok(Config {
+            network_policies: self.proxy.network_policies(&self.bridge),
             service_proxy: self.proxy.service_proxy(&self.bridge, &addresses),
             node_name: self.node_name.clone(),
             state_directory: std::fs::canonicalize(&self.state_dir).context("find the state directory")?,

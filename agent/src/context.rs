@@ -37,6 +37,7 @@ use crate::milestones::{Milestones, Step};
 use crate::names::Names;
 use crate::node_routes::Routed;
 use crate::objects::Objects;
+use crate::policies::Admissions;
 use crate::preempted::Preempted;
 use crate::pressure::Order;
 use crate::rights::Rights;
@@ -81,6 +82,8 @@ pub struct Config {
     pub secrets_in_memory: bool,
     /// How traffic is led to Services; not at all where it is absent.
     pub service_proxy: Option<ServiceProxy>,
+    /// Name of the kernel's tables of network policies, unique on the machine; they are left to others where it is absent.
+    pub network_policies: Option<String>,
     /// Labels of the Node besides the usual ones.
     pub labels: BTreeMap<String, String>,
 }
@@ -176,6 +179,8 @@ pub struct Context {
     /// The cluster's name server on this node.
     pub(crate) names: Names,
     pub(crate) programmed: Programmed,
+    /// Pods that wait for their network policies.
+    pub(crate) admissions: Admissions,
     pub(crate) recorder: Recorder,
     pub(crate) machine: crate::machine::Machine,
     /// What pods may use of it.

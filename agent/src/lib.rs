@@ -33,6 +33,7 @@ mod node_routes;
 pub mod notify;
 mod objects;
 mod pods;
+mod policies;
 mod preempted;
 mod pressure;
 mod probing;
@@ -153,6 +154,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         slices: Mutex::default(),
         names: names::Names::default(),
         programmed: services::Programmed::default(),
+        admissions: policies::Admissions::default(),
         pulls: Semaphore::new(PULLS),
         app_armor: apparmor::AppArmor::default(),
         se_linux: selinux::SeLinux::default(),
@@ -248,6 +250,7 @@ pub async fn run(
     tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
     tasks.spawn(node::keep(Arc::clone(&context), node));
     tasks.spawn(services::run(Arc::clone(&context)));
+    tasks.spawn(policies::run(Arc::clone(&context)));
     tasks.spawn(names::run(Arc::clone(&context), named));
     tasks.spawn(node_routes::run(Arc::clone(&context), routes));
     tasks.spawn(classes::run(Arc::clone(&context)));

@@ -84,7 +84,16 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let images = patience::open(arguments, || arguments.images()).await?;
     let (credentials, client) = Credentials::open(arguments.kubeconfig(), arguments.tls_files()).await?;
     let parts = patience::open(arguments, || arguments.parts(client.clone(), &images)).await?;
-    let (context, events) = agent::context(arguments.config(port)?, parts)?;
+    let config = arguments.config(port)?;
+    if config.network_policies.is_none()
+        && let Err(error) = arguments.remove_network_policies()
+    {
+        tracing::warn!(
+            error = image::chain(&error),
+            "pods may be held to NetworkPolicies of an earlier agent"
+        );
+    }
+    let (context, events) = agent::context(config, parts)?;
     let mut tasks = tokio::task::JoinSet::new();
     let (own_images, shared, own_cancel) = (images.clone(), Arc::clone(&context), cancel.clone());
     tasks.spawn(async move {

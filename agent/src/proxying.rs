@@ -42,9 +42,17 @@ pub(crate) struct ProxyArguments {
     /// Otherwise all but those of the loopback
     #[arg(long, value_delimiter = ',')]
     nodeport_addresses: Vec<NodePortAddress>,
+    /// What holds pods to network policies
+    #[arg(long, value_enum, default_value = "nftables")]
+    network_policies: ProxyKind,
 }
 
 impl ProxyArguments {
+    /// The name of the tables of network policies, where they are this program's.
+    pub(crate) fn network_policies(&self, bridge: &str) -> Option<String> {
+        (self.network_policies == ProxyKind::Nftables).then(|| network::policies::table(bridge))
+    }
+
     pub(crate) fn service_proxy(&self, bridge: &str, addresses: &[IpAddr]) -> Option<ServiceProxy> {
         if self.service_proxy == ProxyKind::None {
             return None;

@@ -97,6 +97,7 @@ impl World {
             resolv_conf: None,
             server: None,
             service_proxy: None,
+            network_policies: None,
             secrets_in_memory: true,
             labels: std::collections::BTreeMap::new(),
         };

@@ -1,4 +1,4 @@
-//! NetworkPolicies by nftables, in tables of their own: what `agent_plan::network_policy` decides becomes chains, sets and elements,
+//! Network policies by nftables, in tables of their own: what `agent_plan::network_policy` decides becomes chains, sets and elements,
 //! by raw netlink.
 //!
 //! ```text
@@ -17,15 +17,16 @@ use std::net::IpAddr;
 use agent_plan::network_policy::{Change, Direction, Element, Rule as Lookups, Shape};
 
 use crate::Error;
+pub use crate::nft::Watch;
+use crate::nft::families;
 use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, verdict};
 use crate::nft::rule::{End, R0, Rule};
 use crate::nft::set::{CONCATENATED, Data, Field, INTERVAL, Set};
 use crate::nft::socket::Socket;
-use crate::nft::{Watch, families};
 
 const FORWARD: u32 = 2;
 
-/// Types of ICMPv6 that hosts of one link find each other by, which connections are not tracked of.
+/// Types of ICMP of version 6 that hosts of one link find each other by, which connections are not tracked of.
 const DISCOVERY: (u8, u8) = (133, 137);
 
 /// Constant sets and maps.

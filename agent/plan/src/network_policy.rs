@@ -1,4 +1,4 @@
-//! NetworkPolicies: what pods of this node may send and get, as chains of rules and the sets that these look into.
+//! Network policies: what pods of this node may send and get, as chains of rules and the sets that these look into.
 //!
 //! ```text
 //! in, out     address of an isolated pod of this node ─► chain of its profile
@@ -34,7 +34,7 @@ pub enum Direction {
 /// A change of what the API shows. What is gone has no object.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A NetworkPolicy.
+    /// A network policy.
     Policy(Name, Option<Arc<Policy>>),
     /// A namespace's labels.
     Namespace(String, Option<Labels>),
@@ -127,7 +127,7 @@ pub struct Policies {
     pods: BTreeMap<String, Arc<Pod>>,
     /// Pods by address: one that is reused may still be an ended pod's for a while.
     holders: BTreeMap<IpAddr, BTreeSet<String>>,
-    policies: BTreeMap<Name, Arc<Policy>>,
+    known: BTreeMap<Name, Arc<Policy>>,
     /// By uid, of pods of this node that are isolated.
     isolated: BTreeMap<String, Chains>,
     chains: BTreeMap<Profile, Used>,
@@ -146,12 +146,12 @@ struct Turnover {
 impl Policies {
     /// No policy holds.
     pub fn is_empty(&self) -> bool {
-        self.policies.is_empty()
+        self.known.is_empty()
     }
 
     /// The number of policies.
     pub fn len(&self) -> usize {
-        self.policies.len()
+        self.known.len()
     }
 
     /// Forgets pods and namespaces, which are listed anew when a policy needs them.
@@ -167,6 +167,13 @@ impl Policies {
         self.pods.keys().map(String::as_str)
     }
 
+    /// The uids of this node's pods that have one of these addresses.
+    pub fn holders(&self, addresses: &[IpAddr]) -> BTreeSet<String> {
+        let holders = addresses.iter().filter_map(|address| self.holders.get(address));
+        let here = |uid: &&String| self.pods.get(*uid).is_some_and(|pod| pod.here);
+        holders.flatten().filter(here).cloned().collect()
+    }
+
     /// The names of all namespaces that are known.
     pub fn namespaces(&self) -> impl Iterator<Item = &str> {
         self.namespaces.keys().map(String::as_str)
@@ -174,7 +181,7 @@ impl Policies {
 
     /// The names of all policies.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
-        self.policies.keys()
+        self.known.keys()
     }
 
     /// Takes changes in, and answers what they change in the kernel.
@@ -256,8 +263,8 @@ impl Policies {
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Policy(name, Some(policy)) => drop(self.policies.insert(name, policy)),
-            Input::Policy(name, None) => drop(self.policies.remove(&name)),
+            Input::Policy(name, Some(policy)) => drop(self.known.insert(name, policy)),
+            Input::Policy(name, None) => drop(self.known.remove(&name)),
             Input::Namespace(name, Some(labels)) => drop(self.namespaces.insert(name, labels)),
             Input::Namespace(name, None) => drop(self.namespaces.remove(&name)),
             Input::Pod(uid, pod) => {
@@ -284,7 +291,7 @@ impl Policies {
         let mut wanted = Chains::new();
         if let Some(pod) = self.pods.get(uid).filter(|pod| pod.here) {
             let from = (pod.namespace.to_string(), String::new());
-            let own = self.policies.range(from..);
+            let own = self.known.range(from..);
             let own = own.take_while(|((namespace, _), _)| **namespace == *pod.namespace);
             for (_, policy) in own.filter(|(_, policy)| policy.selects(pod)) {
                 for direction in [Direction::In, Direction::Out] {

@@ -38,7 +38,7 @@ pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
     all.extend(volumes(&context).await);
     all.push(preemptions(&context.preempted));
     all.extend(begun(&context.begun.counts()));
-    all.extend(programmed(&context.programmed));
+    all.extend(programmed(&context));
     all.extend(process());
     all.push(start_time());
     for family in all {
@@ -122,30 +122,49 @@ fn begun(counts: &Counts) -> [Family<'static>; 6] {
     ]
 }
 
-/// Under the names that kube-proxy has for them.
-fn programmed(programmed: &Programmed) -> [Family<'static>; 2] {
-    let read = |counter: &AtomicU64| number(counter.load(Ordering::Relaxed));
-    let syncs = read(&programmed.syncs);
-    let took = [
-        (format!("_bucket{}", labels(&[("le", "+Inf")])), Some(syncs)),
-        ("_sum".to_owned(), Some(read(&programmed.micros) / 1e6)),
-        ("_count".to_owned(), Some(syncs)),
-    ];
-    let failures = [(String::new(), Some(read(&programmed.failures)))];
+/// Transactions of Services, under the names that kube-proxy has for them, and of network policies.
+fn programmed(context: &Context) -> [Family<'static>; 4] {
+    let [services, service_failures] = counts(&context.programmed);
+    let [policies, policy_failures] = counts(&context.admissions.programmed);
     [
         Family::new(
             "histogram",
             "kubeproxy_sync_proxy_rules_duration_seconds",
             "[ALPHA] SyncProxyRules latency in seconds",
-            took,
+            services,
         ),
         Family::new(
             "counter",
             "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
             "[ALPHA] Cumulative proxy nftables sync failures",
-            failures,
+            service_failures,
+        ),
+        Family::new(
+            "histogram",
+            "skiff_network_policy_sync_duration_seconds",
+            "Time to bring the kernel's tables of NetworkPolicies up to date, in seconds",
+            policies,
+        ),
+        Family::new(
+            "counter",
+            "skiff_network_policy_sync_failures_total",
+            "Changes of NetworkPolicies that the kernel refused",
+            policy_failures,
         ),
     ]
+}
+
+/// Durations and failures.
+fn counts(programmed: &Programmed) -> [Vec<(String, Option<f64>)>; 2] {
+    let read = |counter: &AtomicU64| number(counter.load(Ordering::Relaxed));
+    let syncs = read(&programmed.syncs);
+    let took = vec![
+        (format!("_bucket{}", labels(&[("le", "+Inf")])), Some(syncs)),
+        ("_sum".to_owned(), Some(read(&programmed.micros) / 1e6)),
+        ("_count".to_owned(), Some(syncs)),
+    ];
+    let failures = vec![(String::new(), Some(read(&programmed.failures)))];
+    [took, failures]
 }
 
 async fn containers(context: &Context) -> Family<'static> {

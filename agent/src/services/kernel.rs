@@ -33,6 +33,16 @@ pub(crate) struct Programmed {
     pub(crate) failures: AtomicU64,
 }
 
+impl Programmed {
+    /// Counts a transaction.
+    pub(crate) fn note(&self, took: Duration, succeeded: bool) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+        self.failures.fetch_add(u64::from(!succeeded), Ordering::Relaxed);
+    }
+}
+
 /// Both change hands while the kernel works.
 struct Parts {
     proxy: Proxy,
@@ -160,14 +170,10 @@ impl Kernel {
                 return;
             }
         };
-        let programmed = &context.programmed;
-        programmed.syncs.fetch_add(1, Ordering::Relaxed);
-        let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        programmed.micros.fetch_add(micros, Ordering::Relaxed);
+        context.programmed.note(begun.elapsed(), done.is_ok());
         self.due = None;
         if let Err(error) = done {
             warn!(error = image::chain(&error), "Services are not led as they should be");
-            programmed.failures.fetch_add(1, Ordering::Relaxed);
             self.due = Some(Instant::now() + self.retry);
             self.retry = LONGEST_RETRY.min(self.retry * 2);
         } else if all {

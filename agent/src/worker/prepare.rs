@@ -22,7 +22,7 @@ use super::{Done, Worker, claims, demands};
 use crate::context::Context;
 use crate::events::Kind;
 use crate::milestones::Step;
-use crate::{requests, sources, tokens};
+use crate::{policies, requests, sources, tokens};
 
 /// A sandbox in which containers can be started.
 pub(crate) struct Prepared {
@@ -232,6 +232,8 @@ async fn connect(
     context.reached(pods::uid(pod), Step::Network);
     failpoint::reach("attached");
     let addresses: Vec<IpAddr> = attachment.addresses.iter().map(|cidr| cidr.address).collect();
+    let admitted = Box::pin(policies::admit(context, pod, &addresses)).await;
+    admitted.map_err(|why| Failure::sandbox_text(&why))?;
     Ok(context.config.in_order(&addresses))
 }
 

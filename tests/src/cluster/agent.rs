@@ -30,6 +30,7 @@ pub(super) async fn run(
         resolv_conf: None,
         server: None,
         service_proxy: None,
+        network_policies: None,
         secrets_in_memory: false,
         labels: BTreeMap::new(),
     };

@@ -155,7 +155,7 @@ impl Rule {
         self.conntrack(CT_DIRECTION, R0).compare(R0, EQUAL, &[1])
     }
 
-    /// Only ICMPv6 of these types.
+    /// Only ICMP of version 6 of these types.
     pub(crate) fn of_icmpv6(self, first: u8, last: u8) -> Self {
         let rule = self.of_protocol(ICMPV6).payload(R0, 2, 0, 1);
         rule.compare(R0, AT_LEAST, &[first]).compare(R0, AT_MOST, &[last])

@@ -1,4 +1,4 @@
-//! NetworkPolicies with real traffic, as root, in network namespaces of their own.
+//! Network policies with real traffic, as root, in network namespaces of their own.
 
 #![allow(
     clippy::unwrap_used,

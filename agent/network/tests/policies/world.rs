@@ -1,4 +1,4 @@
-//! A machine with pods, Services and somebody outside, and NetworkPolicies on it.
+//! A machine with pods, Services and somebody outside, and network policies on it.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};

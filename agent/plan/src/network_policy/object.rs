@@ -1,4 +1,4 @@
-//! NetworkPolicies and pods as a node keeps them: trimmed to what it decides by.
+//! Network policies and pods as a node keeps them: trimmed to what it decides by.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -78,7 +78,7 @@ impl Pod {
     }
 }
 
-/// A NetworkPolicy.
+/// A network policy.
 #[derive(Debug)]
 pub struct Policy {
     selector: LabelSelector,

@@ -44,6 +44,9 @@ impl PodPeer {
 /// An address range, first to last, of one family.
 pub(super) type Range = (IpAddr, IpAddr);
 
+/// A protocol with its first and last port.
+pub(super) type PortRange = (Protocol, u16, u16);
+
 /// The contents of a set. Sets that say the same are the same.
 #[derive(Debug)]
 pub(super) enum Set {
@@ -52,7 +55,7 @@ pub(super) enum Set {
     /// Ranges that do not touch each other.
     Ranges(Vec<Range>),
     /// Protocols with ranges of ports that do not touch each other.
-    Ports(Vec<(Protocol, u16, u16)>),
+    Ports(Vec<PortRange>),
     /// Ports by their names, at the pods that have them.
     Endpoints(String, Endpoints),
 }
@@ -79,7 +82,7 @@ impl Set {
     }
 
     /// What sets are told apart by.
-    fn key(&self) -> (u8, &str, &[Range], &[(Protocol, u16, u16)]) {
+    fn key(&self) -> (u8, &str, &[Range], &[PortRange]) {
         match self {
             Self::Pods(text, _) => (0, text, &[], &[]),
             Self::Ranges(ranges) => (1, "", ranges, &[]),

@@ -181,7 +181,7 @@ fn sorted(changes: &[Change]) -> String {
     };
     let mut lines: Vec<&str> = told.lines().collect();
     lines.sort_by_key(rank);
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.join("\n") + "\n"
 }
 
 #[test]
@@ -234,9 +234,11 @@ fn peers_are_pods_by_their_labels_and_namespaces() {
         for spec in [ingress(&json!([{"from": [peer]}])), egress(&json!([{"to": [peer]}]))] {
             let mut policies = world();
             let changes = policies.update(vec![policy("p", &spec)]);
-            let addresses = changes.iter().filter_map(|change| match change {
-                Change::Add(Element::Address(_, address)) => Some(address.to_string()),
-                _ => None,
+            let addresses = changes.iter().filter_map(|change| {
+                let Change::Add(Element::Address(_, address)) = change else {
+                    return None;
+                };
+                Some(address.to_string())
             });
             assert_eq!(addresses.collect::<Vec<_>>().join(" "), found, "{spec}");
         }
@@ -364,7 +366,7 @@ fn two_policies() -> Policies {
 #[test]
 fn a_pod_that_comes_and_goes_costs_an_element_for_each_set() {
     let policies = two_policies();
-    expect![[r#"
+    expect![[r"
         + set 1 Addresses
         + set 4 Addresses
         + set 2 Ports
@@ -379,7 +381,7 @@ fn a_pod_that_comes_and_goes_costs_an_element_for_each_set() {
         + in 10.0.1.2: 5
         + in 10.0.1.3: 3
         + in fd00::2: 5
-    "#]]
+    "]]
     .assert_eq(&sorted(&policies.all()));
 }
 
@@ -392,35 +394,35 @@ fn changes_of_pods_and_namespaces_move_elements_alone() {
         (pod("new team 10.0.2.9,fd00::9 app=client"), expect!["+ 1: fd00::9"]),
         (
             pod("new team 10.0.2.10,fd00::9 app=client"),
-            expect![[r#"
+            expect![[r"
             - 1: 10.0.2.9
-            + 1: 10.0.2.10"#]],
+            + 1: 10.0.2.10"]],
         ),
         (
             pod("new team 10.0.2.10,fd00::9 app=other"),
-            expect![[r#"
+            expect![[r"
             - 1: 10.0.2.10
-            - 1: fd00::9"#]],
+            - 1: fd00::9"]],
         ),
         (Input::Pod("client".to_owned(), None), expect!["- 1: 10.0.2.2"]),
         (namespace("other", &[("who", "nobody")]), expect!["- 4: 10.0.2.3"]),
         (
             pod("late team 10.0.1.4 app=late here"),
-            expect![[r#"
+            expect![[r"
             + in 10.0.1.4: 3
-            + itself 10.0.1.4"#]],
+            + itself 10.0.1.4"]],
         ),
         (
             pod("late team 10.0.1.4 app=web here"),
-            expect![[r#"
+            expect![[r"
             - in 10.0.1.4: 3
-            + in 10.0.1.4: 5"#]],
+            + in 10.0.1.4: 5"]],
         ),
         (
             pod("late team 10.0.1.4 app=web here ended"),
-            expect![[r#"
+            expect![[r"
             - in 10.0.1.4: 5
-            - itself 10.0.1.4"#]],
+            - itself 10.0.1.4"]],
         ),
     ] {
         let changes = policies.update(vec![input]);
