@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use api::{intern, kinds::custom_resource_definition::names::is_true};
 use controlplane_plan::{
     namespaces::{self, Remains},
     objects::{Meta as _, target},
@@ -13,7 +14,9 @@ use controlplane_plan::{
 };
 use futures::{StreamExt, stream::FuturesUnordered};
 use http::Method;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::{
+    List, api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::{debug, info};
@@ -26,6 +29,8 @@ use crate::{
     request::{self, Error, JSON, escape},
 };
 
+/// Definitions of further kinds.
+const DEFINITIONS: Resource = Resource::of::<CustomResourceDefinition>();
 /// Namespaces that are emptied at once.
 const IN_FLIGHT: usize = 16;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -142,7 +147,14 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
     let mut remains = Remains::default();
     // Pods first, and nothing else while there are any: they may need it to the end. What makes them may make no more.
     let kinds = stored_kinds().filter(|resource| resource.namespaced && *resource != PODS);
-    for resource in [PODS].into_iter().chain(kinds) {
+    let defined = match defined_kinds(context).await {
+        Ok(defined) => defined,
+        Err(error) => {
+            debug!(namespace = name, %error, "the defined kinds are not known");
+            return false;
+        }
+    };
+    for resource in [PODS].into_iter().chain(kinds).chain(defined) {
         if let Err(error) = sweep(context, &resource, &name, &mut remains).await {
             debug!(namespace = name, resource = resource.plural, %error, "not emptied");
             remains.failures.push(format!("{}: {error}", resource.plural));
@@ -166,6 +178,26 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
             false
         }
     }
+}
+
+/// Kinds in namespaces that `CustomResourceDefinitions` define, each in one version that is served.
+async fn defined_kinds(context: &Context) -> Result<Vec<Resource>, Error> {
+    let path = request::path(&DEFINITIONS, "", "", "");
+    let list: List<CustomResourceDefinition> =
+        request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
+    let served = list.items.iter().filter_map(|definition| {
+        let (spec, status) = (&definition.spec, definition.status.as_ref()?);
+        let is_served = is_true(status, "Established") || is_true(status, "NamesAccepted");
+        let version = spec.versions.iter().find(|version| version.served)?;
+        (is_served && spec.scope == "Namespaced").then(|| Resource {
+            group: intern::text(&spec.group),
+            version: intern::text(&version.name),
+            kind: intern::text(&spec.names.kind),
+            plural: intern::text(&spec.names.plural),
+            namespaced: true,
+        })
+    });
+    Ok(served.collect())
 }
 
 /// Deletes all objects of a kind and counts what is left.

@@ -139,7 +139,7 @@ impl Behavior for Served {
             let shown = String::from_utf8_lossy(json);
             return Err(misfit(format!("Object 'Kind' is missing in '{shown}'")));
         }
-        if text("apiVersion") != self.own.group_version {
+        if text("apiVersion") != self.own.qualified {
             return Err(misfit("another version"));
         }
         let mut unknown = Self::coerce(&self.own, &mut value)?;
@@ -151,13 +151,13 @@ impl Behavior for Served {
     fn decode_stored(&self, json: &[u8]) -> Decoded {
         let mut value = read(json)?;
         let stored = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
-        let from = self.all.iter().find(|version| version.group_version == stored);
+        let from = self.all.iter().find(|version| version.qualified == stored);
         let from = from.unwrap_or(&self.stored);
         Self::coerce(from, &mut value)?;
         if !Arc::ptr_eq(from, &self.own)
             && let Some(members) = value.as_object_mut()
         {
-            members.insert("apiVersion".to_owned(), Value::from(self.own.group_version.as_str()));
+            members.insert("apiVersion".to_owned(), Value::from(self.own.qualified.as_str()));
             self.own.schema.prune(&mut value);
         }
         Ok(Box::new(Custom::of(value)?.0))
@@ -168,7 +168,7 @@ impl Behavior for Served {
             return object.to_json();
         };
         let mut stored = object.clone();
-        let version = Value::from(self.stored.group_version.as_str());
+        let version = Value::from(self.stored.qualified.as_str());
         stored.members.insert("apiVersion".to_owned(), version);
         stored.to_json()
     }
@@ -365,10 +365,7 @@ impl Served {
             let own = object.text(member);
             (own != wanted).then(|| Invalid::value(member, own, format!("must be {wanted}")))
         };
-        let found = [
-            check("kind", self.own.kind),
-            check("apiVersion", &self.own.group_version),
-        ];
+        let found = [check("kind", self.own.kind), check("apiVersion", &self.own.qualified)];
         found.into_iter().flatten().collect()
     }
 }

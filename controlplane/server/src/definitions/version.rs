@@ -20,7 +20,8 @@ use super::json_path::JsonPath;
 
 /// What a version of a kind says of its objects.
 pub(super) struct Version {
-    pub(super) group_version: String,
+    /// `example.com/v1`
+    pub(super) qualified: String,
     pub(super) kind: &'static str,
     pub(super) schema: Structural,
     /// The same for server-side apply.
@@ -54,7 +55,7 @@ impl Version {
             Some((label, JsonPath::parse(&field.json_path)?))
         });
         Some(Self {
-            group_version: format!("{}/{}", definition.spec.group, version.name),
+            qualified: format!("{}/{}", definition.spec.group, version.name),
             kind: intern::text(&definition.spec.names.kind),
             shape: root(schema.root()),
             schema,

@@ -4,7 +4,7 @@ use api::managed::Managed;
 use api::{Invalid, Object};
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use store::{CommitError, Entry, Write};
+use store::{Attributes, CommitError, Entry, Key, Value, Write};
 
 use crate::admission::{self, Review, quota};
 use crate::body;
@@ -132,20 +132,7 @@ pub(crate) async fn amend(
         let (value, attributes) =
             object::encode_bounded(&context.registration, &mut *new, &managed, room(amendment.part, &entry))?;
         let expected = entry.revision;
-        let write = if gone {
-            Write::Delete {
-                key: key.clone(),
-                expected: Some(expected),
-                last: value,
-            }
-        } else {
-            Write::Update {
-                key: key.clone(),
-                value,
-                attributes,
-                expected,
-            }
-        };
+        let write = write_of(&key, gone, expected, (value, attributes));
         match context.store().commit_with(write, also).await {
             Ok(entry) => return object::external(&context.registration, &entry),
             Err(CommitError::Conflict { .. } | CommitError::Accompanying { .. }) => {}
@@ -154,6 +141,24 @@ pub(crate) async fn amend(
     }
     drop(place);
     Err(modified(context, name))
+}
+
+/// The write of a changed object, which is its end where there is nothing left to wait for.
+fn write_of(key: &Key, gone: bool, expected: u64, (value, attributes): (Value, Attributes)) -> Write {
+    let key = key.clone();
+    if gone {
+        return Write::Delete {
+            key,
+            expected: Some(expected),
+            last: value,
+        };
+    }
+    Write::Update {
+        key,
+        value,
+        attributes,
+        expected,
+    }
 }
 
 /// Brings a changed object into the state in which it can be stored, or says what is wrong with it.
