@@ -28,6 +28,7 @@ use crate::authorization::escalation;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::metrics::{Half, Watch};
+use crate::owners;
 use crate::verbs::amend::Part;
 use webhooks::{Asked, Rounds};
 
@@ -80,6 +81,8 @@ pub(crate) struct Review<'a> {
     pub(crate) part: Part,
     /// Text of the object's managed fields.
     managed: &'a str,
+    /// The object before webhooks changed it: what they change is nobody's field.
+    unmutated: Option<Box<dyn Object>>,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Vec<String>,
     /// For the audit log.
@@ -104,6 +107,7 @@ impl<'a> Review<'a> {
             old: None,
             part: Part::Object,
             managed,
+            unmutated: None,
             warnings: Vec::new(),
             annotations: Vec::new(),
             terms: Terms::default(),
@@ -129,12 +133,15 @@ impl<'a> Review<'a> {
         if !webhooks::mutates(self.context) {
             return Ok(());
         }
+        let before = self.old.map(|_old| object.clone_box());
         let mut rounds = Rounds::default();
         self.ask_mutating(object, &mut rounds).await?;
         if rounds.changed() {
+            self.unmutated = before;
             self.fill_in(&mut **object)?;
             rounds.begin_second(|made| self.context.registration.same(made, &**object));
             self.ask_mutating(object, &mut rounds).await?;
+            self.warnings.extend(owners::once(object.metadata_mut(), true));
         }
         Ok(())
     }
@@ -210,6 +217,11 @@ impl<'a> Review<'a> {
         });
         watch.stop(outcome.is_err());
         outcome
+    }
+
+    /// What the client made of the object, if webhooks made something else of it.
+    pub(crate) fn take_unmutated(&mut self) -> Option<Box<dyn Object>> {
+        self.unmutated.take()
     }
 
     /// Ends the review of an object that is admitted; nothing for one that goes with this change. Quotas come last of all,

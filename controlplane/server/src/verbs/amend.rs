@@ -105,13 +105,16 @@ pub(crate) async fn amend(
             if context.info.subresource.is_empty() {
                 managers::check(context, name, sent.as_deref())?;
             }
-            let review = prepare(context, amendment, &entry, &mut new, &*old).await?;
+            let mut review = prepare(context, amendment, &entry, &mut new, &*old).await?;
             admission::may_become(context, &*new, &*old)?;
             let live = object::managed(&entry);
             let managed = match applied {
                 _ if amendment.part == Part::Decided => live.to_owned(),
                 Some(applied) => managers::after_apply(context, live, &applied, &*old, &mut *new),
-                None => managers::after_update(context, live, sent.as_deref(), &*old, &*new),
+                None => {
+                    let own = settled(context, amendment.part, &mut review, &*old);
+                    managers::after_update(context, live, sent.as_deref(), &*old, own.as_deref().unwrap_or(&*new))
+                }
             };
             let gone = is_finished(&*new);
             // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
@@ -221,6 +224,19 @@ async fn prepare<'a>(
         amendment.name,
         &found,
     ))
+}
+
+/// What the client made of an object, if webhooks made something else of it: managers are noted before webhooks are asked, as
+/// in upstream's `pkg/endpoints/handlers/update.go`.
+fn settled(context: &Context, part: Part, review: &mut Review<'_>, old: &dyn Object) -> Option<Box<dyn Object>> {
+    let mut new = review.take_unmutated()?;
+    match part {
+        Part::Object => context.registration.prepare_update(&mut *new, old),
+        Part::Status => context.registration.prepare_status(&mut *new, old),
+        Part::Own => context.registration.prepare_own(&mut *new, old),
+        Part::EphemeralContainers | Part::Resize | Part::Decided => {}
+    }
+    Some(new)
 }
 
 /// Bytes that a change may make of an object that is larger than others: what it has, and a status as long as the rest,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::support::webhook::{MUTATING, Reply, VALIDATING, Webhook, configure};
-use crate::support::{Api, config_map, deployment, pod};
+use crate::support::{Api, config_map, deployment, entry, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -212,4 +212,41 @@ async fn bindings_evictions_tokens_and_connections_are_asked_about() {
         (&options, &Value::Null)
     );
     assert_eq!(api.get(&format!("{PODS}/a")).await.json()["spec"].get("nodeName"), None);
+}
+
+#[tokio::test]
+async fn what_a_webhook_changes_is_managed_by_nobody() {
+    let api = Api::start().await;
+    let made = api.post(&format!("{MAPS}?fieldManager=me"), &config_map("a")).await;
+    assert_eq!(made.code, 201, "{}", made.text());
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+    let hook = Webhook::patching(json!([{"op": "add", "path": "/data/hook", "value": "x"},
+        {"op": "add", "path": "/metadata/ownerReferences", "value": [owner.clone(), owner]}]))
+    .await;
+    configure(&api, MUTATING, "one", json!([hook.entry("one.example.com")])).await;
+    let path = format!("{MAPS}/a?fieldManager=me");
+    let changed = api.patch(&path, "merge-patch+json", &json!({"data": {"b": "2"}})).await;
+    assert_eq!(
+        changed.json()["data"],
+        json!({"a": "1", "b": "2", "hook": "x"}),
+        "{}",
+        changed.text()
+    );
+    let fields = entry(&changed.json(), "me")["fieldsV1"].clone();
+    assert_eq!(fields["f:data"], json!({".": {}, "f:a": {}, "f:b": {}}));
+    assert_eq!(
+        changed.json()["metadata"]["ownerReferences"].as_array().unwrap().len(),
+        1
+    );
+    let told = "contains duplicate entries after mutating admission happens";
+    assert!(
+        changed.warnings().iter().any(|text| text.contains(told)),
+        "{:?}",
+        changed.warnings()
+    );
+    // So whoever applies it meets no conflict.
+    assert_eq!(api.delete(&format!("{MUTATING}/one"), "").await.code, 200);
+    let own = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"hook": "y"}});
+    let applied = api.apply(&format!("{MAPS}/a"), "fieldManager=other", own).await;
+    assert_eq!(applied.code, 200, "{}", applied.text());
 }
