@@ -79,7 +79,7 @@ async fn where_docker_started_first_pods_reach_the_outside_and_each_other() {
         assert_eq!(network.pass().await.unwrap(), None);
         assert_eq!(network.pass().await.unwrap(), None);
         let rules = run(variant, "-S FORWARD");
-        assert_eq!(rules.matches("skiff-test: pods").count(), 2, "{rules}");
+        assert_eq!(rules.matches("skiff-test: pods").count(), 3, "{rules}");
         all("after it was set up anew", outside);
         network.stop().await.unwrap();
         assert_eq!(run(variant, "-S FORWARD"), "-P FORWARD DROP\n");

@@ -114,6 +114,9 @@ fn connected(router: &Namespace, number: usize, place: &Place) -> anyhow::Result
         ip(router, &format!("addr add {router_v4}/24 dev {port}"))?;
         ip(router, &format!("addr add {router_v6}/64 dev {port} nodad"))?;
     }
+    // A firewall as Docker sets it up, by both ways to the tables.
+    let firewall = if number == 2 { "iptables-nft" } else { "iptables-legacy" };
+    process::run(namespace.command(firewall).args(["-P", "FORWARD", "DROP"]))?;
     Ok(namespace)
 }
 

@@ -1,7 +1,8 @@
 //! Pods' packets past the machine's firewall: Docker, firewalld and ufw have what is forwarded dropped unless a rule accepts it.
 //!
-//! A verdict to accept counts only in the table of the rule that gave it, so two rules for each range go into the table of
-//! iptables, as flannel's (`pkg/trafficmngr/iptables`) and at the place of those of CNI's firewall plugin
+//! A verdict to accept counts only in the table of the rule that gave it, so rules go into the table of iptables: two for each
+//! range, and one for connections that a Service leads on, whose endpoints may be pods of other nodes. They are like flannel's
+//! (`pkg/trafficmngr/iptables`) and at the place of those of CNI's firewall plugin
 //! (`plugins/meta/firewall/iptables.go`). They tell by a comment whose they are. A table that is not there is not made.
 
 use std::fmt::Write as _;
@@ -11,7 +12,7 @@ use std::process::{Command, Output};
 
 use super::Inner;
 use super::masquerade::{self, Family, families};
-use crate::{Cidr, Error, Ranges};
+use crate::{Cidr, Error, Ranges, services};
 
 /// Seconds that another program may hold the tables.
 const WAIT: &str = "5";
@@ -106,6 +107,7 @@ fn each_rule(
     mut work: impl FnMut(&str, &[&str]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let comment = format!("{bridge}: pods");
+    let mark = format!("{:#x}/{:#x}", services::tag(&services::table(bridge)), services::TAG);
     for (family, range) in families(ranges) {
         let table = format!("{} filter", family.word);
         // The names of the tables are those of the thread's network namespace.
@@ -123,9 +125,23 @@ fn each_rule(
                 continue;
             };
             let range = range.network_range().to_string();
-            for end in ["-s", "-d"] {
-                let rule = [end, &range, "-m", "comment", "--comment", &comment, "-j", "ACCEPT"];
-                work(&program, &rule)?;
+            let matches = [
+                &["-s", &range][..],
+                &["-d", &range],
+                &[
+                    "-m",
+                    "conntrack",
+                    "--ctstate",
+                    "DNAT",
+                    "-m",
+                    "connmark",
+                    "--mark",
+                    &mark,
+                ],
+            ];
+            for matched in matches {
+                let rest = ["-m", "comment", "--comment", &comment, "-j", "ACCEPT"];
+                work(&program, &[matched, &rest].concat())?;
             }
         }
     }

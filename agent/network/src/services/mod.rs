@@ -37,12 +37,20 @@ pub struct Config {
 impl Config {
     /// Tells connections of this table from those of another cluster on the same machine.
     fn tag(&self) -> u32 {
-        let hash = self.table.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-        });
-        1 + hash % 255
+        tag(&self.table)
     }
 }
+
+/// The tag of a table's connections, in the bits [`TAG`] of their marks.
+pub(crate) fn tag(table: &str) -> u32 {
+    let hash = table.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    1 + hash % 255
+}
+
+/// The bits of a mark that hold the tag.
+pub(crate) const TAG: u32 = 0xff;
 
 /// The name of the tables of the cluster that has this bridge.
 pub fn table(bridge: &str) -> String {
