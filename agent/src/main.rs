@@ -85,14 +85,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (credentials, client) = Credentials::open(arguments.kubeconfig(), arguments.tls_files()).await?;
     let parts = patience::open(arguments, || arguments.parts(client.clone(), &images)).await?;
     let config = arguments.config(port)?;
-    if config.network_policies.is_none()
-        && let Err(error) = arguments.remove_network_policies()
-    {
-        tracing::warn!(
-            error = image::chain(&error),
-            "pods may be held to NetworkPolicies of an earlier agent"
-        );
-    }
+    remove_unwanted(arguments, &config);
     let (context, events) = agent::context(config, parts)?;
     let mut tasks = tokio::task::JoinSet::new();
     let (own_images, shared, own_cancel) = (images.clone(), Arc::clone(&context), cancel.clone());
@@ -136,6 +129,18 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match ended {
         Some(ended) => ended.context("a task")?,
         None => Ok(()),
+    }
+}
+
+/// Removes tables of an earlier agent that held pods to network policies, where this one leaves them to others.
+fn remove_unwanted(arguments: &Arguments, config: &agent::Config) {
+    if config.network_policies.is_none()
+        && let Err(error) = arguments.remove_network_policies()
+    {
+        tracing::warn!(
+            error = image::chain(&error),
+            "pods may be held to NetworkPolicies of an earlier agent"
+        );
     }
 }
 

@@ -144,6 +144,12 @@ fn writer(manager: &str) -> Writer {
     }
 }
 
+fn owners(managed: &Managed, path: &[&str]) -> BTreeSet<(Operation, String)> {
+    let entries = managed.entries().iter();
+    let own = entries.filter(|entry| entry.fields.contains(path));
+    own.map(|entry| (entry.operation, entry.manager.clone())).collect()
+}
+
 /// Runs the writes on both; what they come to must be the same after each.
 fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
     let schema = Schema::named(shape.schema).unwrap();
@@ -203,12 +209,7 @@ fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
         for key in ["a", "b", "c", "z"] {
             let path = (shape.path)(key);
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            let owners: BTreeSet<(Operation, String)> = managed
-                .entries()
-                .iter()
-                .filter(|entry| entry.fields.contains(&path))
-                .map(|entry| (entry.operation, entry.manager.clone()))
-                .collect();
+            let owners = owners(&managed, &path);
             let expected = rules.owners.get(key).into_iter().flatten();
             let expected = expected
                 .map(|(operation, name)| (*operation, (*name).to_owned()))

@@ -47,10 +47,9 @@ fn sample(field: &Field, depth: usize) -> Option<Value> {
         Form::Duration => json!("1m30s"),
         Form::RawExtension | Form::FieldsV1 => json!({"f:x": {}}),
         Form::Message(_) if depth == 0 => return None,
-        Form::Strings => json!(["a", "b"]),
+        Form::Strings | Form::Alternative(Alternative::Strings) => json!(["a", "b"]),
         Form::Alternative(Alternative::Bool) => json!(false),
         Form::Alternative(Alternative::Schemas) => json!([{"type": "string"}, {"type": "number"}]),
-        Form::Alternative(Alternative::Strings) => json!(["a", "b"]),
         // Schemas stand in schemas.
         Form::Message("apiextensions.v1.JSONSchemaProps") => full(field.message()?, depth.min(2) - 1),
         Form::Message(_) => full(field.message()?, depth - 1),

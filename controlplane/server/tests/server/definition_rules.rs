@@ -1,6 +1,7 @@
 //! Rules of definitions, the names that they take, and their end.
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::definitions::{DEFINITIONS, TABS, condition, define, eventually, started, tab, tabs};
 use crate::support::Api;
@@ -9,7 +10,8 @@ use crate::support::Api;
 async fn names_belong_to_who_came_first() {
     let api = started().await;
     let healed = api.server.clone();
-    let upkeep = tokio::spawn(async move { healed.heal().await });
+    let mut upkeep = JoinSet::new();
+    upkeep.spawn(async move { healed.heal().await });
     let mut other = tabs();
     other["metadata"]["name"] = json!("others.example.com");
     other["spec"]["names"] = json!({"plural": "others", "kind": "Tab", "shortNames": ["tb"]});
@@ -27,7 +29,6 @@ async fn names_belong_to_who_came_first() {
     api.delete(&first, "").await;
     eventually(&api, &first, |answer| answer.code == 404).await;
     eventually(&api, "/apis/example.com/v1/others", |answer| answer.code == 200).await;
-    upkeep.abort();
 }
 
 #[tokio::test]
@@ -91,7 +92,8 @@ async fn a_definition_goes_with_its_objects() {
         )
     );
     let healed = api.server.clone();
-    let upkeep = tokio::spawn(async move { healed.heal().await });
+    let mut upkeep = JoinSet::new();
+    upkeep.spawn(async move { healed.heal().await });
     let left = eventually(&api, TABS, |answer| {
         answer.json()["items"].as_array().unwrap().len() == 1
     })
@@ -107,7 +109,6 @@ async fn a_definition_goes_with_its_objects() {
     assert_eq!(api.get(TABS).await.code, 404);
     define(&api, &tabs()).await;
     assert_eq!(api.get(TABS).await.json()["items"], json!([]), "nothing has come back");
-    upkeep.abort();
 }
 
 #[tokio::test]
@@ -168,6 +169,11 @@ async fn what_is_wrong_with_a_definition_is_told_in_upstreams_words() {
         assert_eq!(refused.code, 422, "{pointer}: {}", refused.text());
         assert!(refused.message().contains(message), "{pointer}: {}", refused.text());
     }
+}
+
+#[tokio::test]
+async fn the_kind_of_a_definition_stays() {
+    let api = Api::start().await;
     define(&api, &tabs()).await;
     let path = format!("{DEFINITIONS}/tabs.example.com");
     let renamed = api

@@ -166,9 +166,9 @@ async fn objects_change_as_those_of_the_program_do() {
         .patch(&path, "merge-patch+json", &json!({"spec": {"color": "blue"}}))
         .await;
     assert_eq!(merged.json()["spec"], json!({"size": 2, "color": "blue"}));
-    let patch = json!([{"op": "replace", "path": "/spec/size", "value": 5}]);
+    let operations = json!([{"op": "replace", "path": "/spec/size", "value": 5}]);
     assert_eq!(
-        api.patch(&path, "json-patch+json", &patch).await.json()["spec"]["size"],
+        api.patch(&path, "json-patch+json", &operations).await.json()["spec"]["size"],
         5
     );
     let strategic = api.patch(&path, "strategic-merge-patch+json", &json!({})).await;
@@ -178,6 +178,13 @@ async fn objects_change_as_those_of_the_program_do() {
         "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \
          application/merge-patch+json, application/apply-patch+yaml"
     );
+}
+
+#[tokio::test]
+async fn status_and_scale_are_written_apart() {
+    let api = started().await;
+    let path = format!("{TABS}/a");
+    api.post(TABS, &tab("a", &json!({"size": 5}))).await;
     let both = json!({"spec": {"size": 1}, "status": {"size": 4}});
     let status = api
         .patch(&format!("{path}/status"), "merge-patch+json", &both)
@@ -187,7 +194,7 @@ async fn objects_change_as_those_of_the_program_do() {
         (&status["spec"]["size"], &status["status"]["size"]),
         (&json!(5), &json!(4))
     );
-    assert_eq!(status["metadata"]["generation"], 4);
+    assert_eq!(status["metadata"]["generation"], 1);
 
     let scale = api.get(&format!("{path}/scale")).await.json();
     assert_eq!(
