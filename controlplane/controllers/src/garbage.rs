@@ -1,23 +1,54 @@
 //! The garbage collector: watches every kind's metadata and keeps the graph of owners.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use controlplane_plan::{
     garbage::{Graph, Item},
+    objects::uid,
     rollout::Failure,
     step::{Plan, Resource, Target},
 };
 use k8s_openapi::jiff::Timestamp;
+use tokio::{sync::Notify, task::JoinSet};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, stored_kinds},
+    cache::{Cache, Key},
+    driver::{Context, Controller},
+    kinds::{AnyCache as _, Caches, Listener, Partial, defined, stored_kinds},
     queue::Queue,
+    reflector,
 };
 
+/// The graph, and the kinds of definitions that it shows.
+#[derive(Default)]
+struct Shared {
+    graph: Mutex<Graph>,
+    defined: Mutex<BTreeSet<Resource>>,
+}
+
+impl Shared {
+    fn with_graph<T>(&self, work: impl FnOnce(&mut Graph) -> T) -> T {
+        work(&mut self.graph.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The resource of an owner reference's kind, in whatever version of its group we serve.
+    fn resolve(&self, api_version: &str, kind: &str) -> Option<Resource> {
+        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let is_meant = |resource: &Resource| resource.group == group && resource.kind == kind;
+        let built_in = stored_kinds().find(is_meant);
+        built_in.or_else(|| {
+            let defined = self.defined.lock().unwrap_or_else(PoisonError::into_inner);
+            defined.iter().copied().find(is_meant)
+        })
+    }
+}
+
 /// Plans deletions. Its keys are uids, in the place of the name.
-pub(crate) struct Garbage(Arc<Mutex<Graph>>);
+pub(crate) struct Garbage(Arc<Shared>);
 
 impl Controller for Garbage {
     fn component(&self) -> &'static str {
@@ -25,34 +56,73 @@ impl Controller for Garbage {
     }
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .plan(&key.name, resolve, now)
+        let resolve = |api_version: &str, kind: &str| self.0.resolve(api_version, kind);
+        self.0.with_graph(|graph| graph.plan(&key.name, resolve, now))
     }
 
     fn learn(&self, target: &Target, exists: bool, now: Timestamp) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .learn(&target.uid, exists, now);
+        self.0.with_graph(|graph| graph.learn(&target.uid, exists, now));
     }
 }
 
-/// The resource of an owner reference's kind, in whatever version of its group we serve.
-fn resolve(api_version: &str, kind: &str) -> Option<Resource> {
-    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-    stored_kinds().find(|resource| resource.group == group && resource.kind == kind)
+/// Follows the objects of kinds that definitions define, for as long as those are served.
+pub(crate) struct Defined {
+    shared: Arc<Shared>,
+    listener: Listener,
+    queue: Arc<Queue<Key>>,
+    changed: Arc<Notify>,
+}
+
+impl Defined {
+    pub(crate) async fn follow(self, context: Context) {
+        let mut followed: BTreeMap<Resource, (CancellationToken, Arc<Cache<Partial>>)> = BTreeMap::new();
+        let mut reflectors = JoinSet::new();
+        loop {
+            let definitions = context.caches.definitions.all();
+            let wanted: BTreeSet<Resource> = definitions.iter().filter_map(|own| defined(own)).collect();
+            self.shared
+                .defined
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&wanted);
+            let gone = followed.extract_if(.., |resource, _| !wanted.contains(resource));
+            for (_, (cancel, cache)) in gone {
+                cancel.cancel();
+                for object in cache.all() {
+                    self.wake(|graph| graph.forget(uid(&*object)));
+                }
+            }
+            for resource in wanted {
+                if followed.contains_key(&resource) {
+                    continue;
+                }
+                let (cache, cancel) = (Cache::<Partial>::new(), CancellationToken::new());
+                cache.hear(resource, self.listener.clone());
+                let client = context.client.clone();
+                reflectors.spawn(reflector::run(cache.clone(), client, resource, cancel.clone()));
+                followed.insert(resource, (cancel, cache));
+                // Nothing could be said of what these may own.
+                self.wake(|graph| graph.owned_by_kind(resource.group, resource.kind));
+            }
+            while reflectors.try_join_next().is_some() {}
+            self.changed.notified().await;
+        }
+    }
+
+    fn wake(&self, concerned: impl FnOnce(&mut Graph) -> Vec<String>) {
+        for uid in self.shared.with_graph(concerned) {
+            self.queue.push(Key::new("", &uid));
+        }
+    }
 }
 
 /// Follows every kind.
-pub(crate) fn listen(caches: &Caches) -> (Garbage, Arc<Queue<Key>>) {
+pub(crate) fn listen(caches: &Caches) -> (Garbage, Arc<Queue<Key>>, Defined) {
     let queue: Arc<Queue<Key>> = Queue::new("garbage_collector_attempt_to_delete");
-    let graph = Arc::new(Mutex::new(Graph::default()));
-    let (wake, shared) = (queue.clone(), graph.clone());
-    caches.listen_to_all(move |resource, turn| {
-        let concerned = {
-            let mut graph = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = Arc::new(Shared::default());
+    let (wake, seen) = (queue.clone(), shared.clone());
+    let listener: Listener = Arc::new(move |resource, turn| {
+        let concerned = seen.with_graph(|graph| {
             let new = turn.new.as_ref().map(|new| new.any_meta().uid());
             let mut concerned = Vec::new();
             if let Some(old) = turn.old.filter(|old| new != Some(*old)) {
@@ -62,10 +132,20 @@ pub(crate) fn listen(caches: &Caches) -> (Garbage, Arc<Queue<Key>>) {
                 concerned.extend(graph.observe(Item::of(resource, new)));
             }
             concerned
-        };
+        });
         for uid in concerned {
             wake.push(Key::new("", &uid));
         }
     });
-    (Garbage(graph), queue)
+    caches.listen_to_all(&listener);
+    let changed = Arc::new(Notify::new());
+    let told = changed.clone();
+    caches.definitions.listen(move |_| told.notify_one());
+    let defined = Defined {
+        shared: shared.clone(),
+        listener,
+        queue: queue.clone(),
+        changed,
+    };
+    (Garbage(shared), queue, defined)
 }

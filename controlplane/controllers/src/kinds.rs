@@ -4,10 +4,12 @@ mod caches;
 
 use std::collections::BTreeMap;
 
+use api::{intern, kinds::custom_resource_definition::names::is_true};
 use controlplane_plan::{
     objects::{Meta, Object, controller_of, node_of},
     pod::{Metadata, Pod, Pool},
     replicas::Elder,
+    step::Resource,
     storage::{claim_class, claim_of, volume_class, volume_of},
 };
 use k8s_openapi::{
@@ -16,11 +18,12 @@ use k8s_openapi::{
         batch::v1::Job,
         core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-pub(crate) use self::caches::{Caches, resource_of, stored_kinds};
+pub(crate) use self::caches::{AnyCache, Caches, Listener, resource_of, stored_kinds};
 use crate::accounts::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, TOKEN};
 use crate::signer;
 
@@ -205,6 +208,32 @@ impl Cached for Node {
             status.node_info = None;
         }
     }
+}
+
+impl Cached for CustomResourceDefinition {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+        for version in &mut self.spec.versions {
+            version.schema = None;
+            version.additional_printer_columns = None;
+        }
+    }
+}
+
+/// The kind that a definition defines, in one version that is served.
+pub(crate) fn defined(definition: &CustomResourceDefinition) -> Option<Resource> {
+    let (spec, status) = (&definition.spec, definition.status.as_ref()?);
+    let version = spec.versions.iter().find(|version| version.served)?;
+    let is_served = is_true(status, "Established") || is_true(status, "NamesAccepted");
+    is_served.then(|| Resource {
+        group: intern::text(&spec.group),
+        version: intern::text(&version.name),
+        kind: intern::text(&spec.names.kind),
+        plural: intern::text(&spec.names.plural),
+        namespaced: spec.scope == "Namespaced",
+    })
 }
 
 /// A `ConfigMap` or a Secret, of which few have contents that anybody reads here.

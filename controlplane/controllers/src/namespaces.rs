@@ -6,11 +6,10 @@ use std::{
     time::Duration,
 };
 
-use api::{intern, kinds::custom_resource_definition::names::is_true};
 use controlplane_plan::{
     namespaces::{self, Remains},
     objects::{Meta as _, target},
-    step::{NAMESPACES, PODS, PatchKind, Resource},
+    step::{DEFINITIONS, NAMESPACES, PODS, PatchKind, Resource},
 };
 use futures::{StreamExt, stream::FuturesUnordered};
 use http::Method;
@@ -24,13 +23,11 @@ use tracing::{debug, info};
 use crate::{
     cache::Key,
     driver::Context,
-    kinds::{Caches, stored_kinds},
+    kinds::{Caches, defined, stored_kinds},
     queue::Queue,
     request::{self, Error, JSON, escape},
 };
 
-/// Definitions of further kinds.
-const DEFINITIONS: Resource = Resource::of::<CustomResourceDefinition>();
 /// Namespaces that are emptied at once.
 const IN_FLIGHT: usize = 16;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -185,19 +182,8 @@ async fn defined_kinds(context: &Context) -> Result<Vec<Resource>, Error> {
     let path = request::path(&DEFINITIONS, "", "", "");
     let list: List<CustomResourceDefinition> =
         request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
-    let served = list.items.iter().filter_map(|definition| {
-        let (spec, status) = (&definition.spec, definition.status.as_ref()?);
-        let is_served = is_true(status, "Established") || is_true(status, "NamesAccepted");
-        let version = spec.versions.iter().find(|version| version.served)?;
-        (is_served && spec.scope == "Namespaced").then(|| Resource {
-            group: intern::text(&spec.group),
-            version: intern::text(&version.name),
-            kind: intern::text(&spec.names.kind),
-            plural: intern::text(&spec.names.plural),
-            namespaced: true,
-        })
-    });
-    Ok(served.collect())
+    let served = list.items.iter().filter_map(defined);
+    Ok(served.filter(|resource| resource.namespaced).collect())
 }
 
 /// Deletes all objects of a kind and counts what is left.

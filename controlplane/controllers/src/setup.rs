@@ -169,8 +169,10 @@ impl Setup<'_> {
         self.add(BINDER, volumes::listen_claims(caches), volumes::Claims::new);
         self.add(BINDER, volumes::listen_volumes(caches), volumes::Volumes::new);
         self.add(EPHEMERAL, ephemeral::listen(caches), ephemeral::Ephemeral);
-        let (garbage, queue) = garbage::listen(caches);
+        let (garbage, queue, defined) = garbage::listen(caches);
         self.add(GARBAGE, queue, |_| garbage);
+        let context = self.context(GARBAGE);
+        self.tasks.spawn(defined.follow(context));
         let (ttl, queue) = ttl::listen(caches);
         self.add("ttl-controller", queue, |_| ttl);
         let ranges = self.options.pod_ranges.clone();

@@ -82,6 +82,16 @@ impl Graph {
         concerned
     }
 
+    /// The uids of objects that name owners of this kind.
+    pub fn owned_by_kind(&self, group: &str, kind: &str) -> Vec<String> {
+        let is_meant = |owner: &OwnerReference| {
+            let of_group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+            (of_group, owner.kind.as_str()) == (group, kind)
+        };
+        let owned = self.items.iter().filter(|item| item.owners().iter().any(is_meant));
+        owned.map(|item| item.uid().to_owned()).collect()
+    }
+
     fn uids_of_dependents(&self, uid: &str) -> impl Iterator<Item = String> {
         let dependents = self.dependents.get(uid).into_iter().flatten();
         dependents.map(|item| item.uid().to_owned())

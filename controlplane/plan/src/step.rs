@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     apps, authorization, autoscaling, batch, certificates, coordination, core, core::v1::ObjectReference, discovery,
     networking, policy, rbac, storage,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::Value;
 
 /// A resource that controllers write.
@@ -63,6 +64,7 @@ resources! {
     CONTROLLER_REVISIONS = apps::v1::ControllerRevision;
     CRON_JOBS = batch::v1::CronJob;
     DAEMON_SETS = apps::v1::DaemonSet;
+    DEFINITIONS = CustomResourceDefinition;
     DEPLOYMENTS = apps::v1::Deployment;
     DISRUPTION_BUDGETS = policy::v1::PodDisruptionBudget;
     ENDPOINTS = core::v1::Endpoints;

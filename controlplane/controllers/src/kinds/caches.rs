@@ -26,6 +26,7 @@ use k8s_openapi::api::{
     rbac::v1::ClusterRole,
     storage::v1::StorageClass,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cached, Contents, Partial, trim_metadata};
@@ -98,6 +99,7 @@ cached! {
         claims: PersistentVolumeClaim = CLAIMS,
         config_maps: Contents = CONFIG_MAPS,
         daemon_sets: DaemonSet = DAEMON_SETS,
+        definitions: CustomResourceDefinition = DEFINITIONS,
         jobs: Job = JOBS,
         nodes: Node = NODES,
         pods: Pod = PODS,
@@ -124,7 +126,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) new: Option<Arc<dyn Whatever>>,
 }
 
-type Listener = Arc<dyn Fn(&Arc<Resource>, Turn<'_>) + Send + Sync>;
+pub(crate) type Listener = Arc<dyn Fn(&Arc<Resource>, Turn<'_>) + Send + Sync>;
 
 /// A cache, whatever its kind.
 pub(crate) trait AnyCache: Progress {
@@ -166,8 +168,7 @@ impl<K: Cached> AnyCache for Cache<K> {
 
 impl Caches {
     /// Calls `listener` with every object of every kind that can own or be owned.
-    pub(crate) fn listen_to_all(&self, listener: impl Fn(&Arc<Resource>, Turn<'_>) + Send + Sync + 'static) {
-        let listener: Listener = Arc::new(listener);
+    pub(crate) fn listen_to_all(&self, listener: &Listener) {
         for (resource, cache) in &self.all {
             cache.hear(*resource, listener.clone());
         }
