@@ -11,7 +11,7 @@ use controlplane_plan::{
     rollout::Failure,
     step::{Plan, Resource, Target},
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition, jiff::Timestamp};
 use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -86,10 +86,21 @@ impl Defined {
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone_from(&wanted);
             let gone = followed.extract_if(.., |resource, _| !wanted.contains(resource));
-            for (_, (cancel, cache)) in gone {
+            for (resource, (cancel, cache)) in gone {
                 cancel.cancel();
+                // A definition goes after its objects; one that is no longer served still has them.
+                let names =
+                    |own: &Arc<CustomResourceDefinition>| (own.spec.group.clone(), own.spec.names.plural.clone());
+                let own = (resource.group.to_owned(), resource.plural.to_owned());
+                let ended = !definitions.iter().any(|definition| names(definition) == own);
                 for object in cache.all() {
-                    self.wake(|graph| graph.forget(uid(&*object)));
+                    let uid = uid(&*object);
+                    self.wake(|graph| {
+                        if ended {
+                            graph.learn(uid, false, (context.clock)());
+                        }
+                        graph.forget(uid)
+                    });
                 }
             }
             for resource in wanted {

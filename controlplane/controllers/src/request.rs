@@ -30,6 +30,13 @@ impl Error {
             Self::Unknown(_) => 0,
         }
     }
+
+    /// Whether there is no object of this name. That its kind is not served, in this version or for now, says nothing of it.
+    pub(crate) fn is_absent(&self, name: &str) -> bool {
+        let Self::Refused(status) = self else { return false };
+        let details = status.details.as_ref();
+        status.code == 404 && details.is_some_and(|details| details.name == name)
+    }
 }
 
 impl From<kube::Error> for Error {

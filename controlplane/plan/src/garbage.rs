@@ -251,6 +251,10 @@ impl Graph {
         resolve: &impl Fn(&str, &str) -> Option<Resource>,
         now: Timestamp,
     ) -> Owner {
+        // Also where its kind is no more: who was seen to be gone does not come back.
+        if self.absent.contains(&owner.uid) {
+            return Owner::Absent;
+        }
         let Some(resource) = resolve(&owner.api_version, &owner.kind) else {
             return Owner::Unresolvable;
         };
@@ -272,9 +276,6 @@ impl Graph {
                 return Owner::Absent;
             }
             return if found.waits() { Owner::Waiting } else { Owner::Solid };
-        }
-        if self.absent.contains(&owner.uid) {
-            return Owner::Absent;
         }
         if self
             .believed

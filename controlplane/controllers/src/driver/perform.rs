@@ -187,7 +187,7 @@ async fn look(context: &Context, target: Target) -> Done {
                 ..Done::default()
             }
         }
-        Err(error) if error.code() == 404 => Done {
+        Err(error) if error.is_absent(&target.name) => Done {
             looked: vec![(target, false)],
             ..Done::default()
         },
