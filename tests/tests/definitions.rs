@@ -96,5 +96,6 @@ fn objects_of_a_defined_kind_own_others_and_go_with_their_definition() -> anyhow
     let unknown = machine.kubectl(["get", "boats"]);
     let told = unknown.err().map(|error| format!("{error:#}")).unwrap_or_default();
     ensure!(told.contains("(NotFound)"), "{told}");
+    gone(&machine, "configmap/of-last")?;
     machine.finish()
 }

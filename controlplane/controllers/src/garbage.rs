@@ -77,6 +77,7 @@ impl Defined {
     pub(crate) async fn follow(self, context: Context) {
         let mut followed: BTreeMap<Resource, (CancellationToken, Arc<Cache<Partial>>)> = BTreeMap::new();
         let mut reflectors = JoinSet::new();
+        let listener = self.mourner();
         loop {
             let definitions = context.caches.definitions.all();
             let wanted: BTreeSet<Resource> = definitions.iter().filter_map(|own| defined(own)).collect();
@@ -97,7 +98,7 @@ impl Defined {
                     let uid = uid(&*object);
                     self.wake(|graph| {
                         if ended {
-                            graph.learn(uid, false, (context.clock)());
+                            graph.bury(uid);
                         }
                         graph.forget(uid)
                     });
@@ -108,7 +109,7 @@ impl Defined {
                     continue;
                 }
                 let (cache, cancel) = (Cache::<Partial>::new(), CancellationToken::new());
-                cache.hear(resource, self.listener.clone());
+                cache.hear(resource, listener.clone());
                 let client = context.client.clone();
                 reflectors.spawn(reflector::run(cache.clone(), client, resource, cancel.clone()));
                 followed.insert(resource, (cancel, cache));
@@ -118,6 +119,18 @@ impl Defined {
             while reflectors.try_join_next().is_some() {}
             self.changed.notified().await;
         }
+    }
+
+    /// Hears as the graph does, and takes an end that is seen for certain: a look may come when the kind is no longer served.
+    fn mourner(&self) -> Listener {
+        let (shared, listener) = (self.shared.clone(), self.listener.clone());
+        Arc::new(move |resource, turn| {
+            let new = turn.new.as_ref().map(|new| new.any_meta().uid());
+            if let Some(old) = turn.old.filter(|old| new != Some(*old)) {
+                shared.with_graph(|graph| graph.bury(old));
+            }
+            listener(resource, turn);
+        })
     }
 
     fn wake(&self, concerned: impl FnOnce(&mut Graph) -> Vec<String>) {

@@ -118,8 +118,13 @@ impl Graph {
     pub fn learn(&mut self, uid: &str, exists: bool, now: Timestamp) {
         if exists {
             self.believed.insert(uid.to_owned(), now.as_second());
-            return;
+        } else {
+            self.bury(uid);
         }
+    }
+
+    /// Takes the end of an owner that was seen.
+    pub fn bury(&mut self, uid: &str) {
         if self.absent.insert(uid.to_owned()) {
             self.order.push_back(uid.to_owned());
         }
