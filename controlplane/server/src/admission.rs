@@ -219,7 +219,7 @@ impl<'a> Review<'a> {
         outcome
     }
 
-    /// What the client made of the object, if webhooks made something else of it.
+    /// The object as the client made it, if webhooks made something else of it.
     pub(crate) fn take_unmutated(&mut self) -> Option<Box<dyn Object>> {
         self.unmutated.take()
     }

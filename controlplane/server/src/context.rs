@@ -41,7 +41,7 @@ pub(crate) struct Context {
     /// Facts for the audit log.
     pub(crate) annotations: Gathered<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
-    /// When a write that waits for others is given up.
+    /// The time when a write that waits for others is given up.
     pub(crate) deadline: Instant,
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Table {
     documents: OnceLock<Documents>,
 }
 
-/// What is made of one definition.
+/// Rows made from one definition.
 #[derive(Default)]
 struct Made {
     /// A row for each version that is served.
@@ -62,9 +62,9 @@ struct Made {
     stored: Option<Arc<Registration>>,
     /// The names that it was given.
     accepted: CustomResourceDefinitionNames,
-    /// Whether its objects are being deleted, so that no new ones may come.
+    /// Tells whether its objects are being deleted, so that no new ones may come.
     is_terminating: bool,
-    /// Whether the server has something to do for it: names that it does not have, or its objects' deletion.
+    /// Tells whether the server has something to do for it: names that it does not have, or its objects' deletion.
     is_pending: bool,
 }
 
@@ -119,7 +119,7 @@ impl Table {
         taken
     }
 
-    /// What is made of the definition of a resource.
+    /// Rows made from the definition of a resource.
     fn made(&self, group: &str, plural: &str) -> Option<&Made> {
         let (_, made) = self.by_definition.get(&format!("{plural}.{group}"))?;
         Some(made)

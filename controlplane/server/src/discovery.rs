@@ -102,7 +102,7 @@ fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
 /// One version of a group.
 pub(crate) struct Version {
     pub(crate) name: &'static str,
-    /// Whether it has no kind of the program.
+    /// Tells whether it has no kind of the program.
     is_defined: bool,
     pub(crate) kinds: Vec<Row>,
 }

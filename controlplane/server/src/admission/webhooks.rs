@@ -80,17 +80,17 @@ impl Refusal {
     }
 }
 
-/// Whether there are mutating webhooks that may look at a request.
+/// Tells whether there are mutating webhooks that may look at a request.
 pub(crate) fn mutates(context: &Context) -> bool {
     context.registration.group != GROUP && !context.server.webhooks.mutating().is_empty()
 }
 
-/// Whether there are validating webhooks that may look at a request.
+/// Tells whether there are validating webhooks that may look at a request.
 pub(crate) fn validates(context: &Context) -> bool {
     context.registration.group != GROUP && !context.server.webhooks.validating().is_empty()
 }
 
-/// Whether no webhook at all looks at a request.
+/// Tells whether no webhook at all looks at a request.
 pub(crate) fn are_idle(context: &Context) -> bool {
     !mutates(context) && !validates(context)
 }

@@ -36,6 +36,7 @@ pub(super) fn decide(store: &Store, node: &str, attributes: &Attributes<'_>) -> 
         ("resource.k8s.io", "resourceslices") => request.has_slice(),
         ("", "nodes") => request.has_node(),
         ("", "pods") => request.has_pod(),
+        ("", "namespaces") if request.follows_peers() => Ok(()),
         _ if policy::node_rules().iter().any(|rule| rules::allows(rule, attributes)) => Ok(()),
         _ => Err(String::new()),
     }
@@ -168,10 +169,18 @@ impl Request<'_> {
             ("", "get") => self.related(),
             ("", "list" | "watch") if self.selects_own() => Ok(()),
             ("", "list" | "watch") if !self.wanted.name.is_empty() => self.related(),
+            ("", "list" | "watch") if self.follows_peers() => Ok(()),
             ("", "list" | "watch") => no("can only list/watch pods with spec.nodeName field selector"),
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
             _ => no(""),
         }
+    }
+
+    /// Tells whether the request lists what policies select, which agents hold pods to: only while there is a policy.
+    fn follows_peers(&self) -> bool {
+        let lists = matches!(self.verb, "list" | "watch") && self.wanted.subresource.is_empty();
+        let policies = Prefix::resource("networking.k8s.io", "networkpolicies");
+        lists && self.store.has_any(&policies)
     }
 
     fn selects_own(&self) -> bool {

@@ -91,7 +91,7 @@ fn name(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// What stands in brackets, and what comes behind them.
+/// Text in brackets, and the text behind them.
 fn bracket(text: &str) -> Option<(Option<Step>, &str)> {
     if let Some(filter) = text.strip_prefix("?(") {
         let (inner, behind) = filter.split_once(")]")?;

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// The most fields by which objects may be selected (`MaxSelectableFields` of `pkg/apis/apiextensions/validation/validation.go`).
 const MAX_SELECTABLE: usize = 8;
 
-/// What is wrong with the schemas of a definition; of other objects nothing. A schema that was accepted once is not asked
+/// The fault of the schemas of a definition; of other objects nothing. A schema that was accepted once is not asked
 /// again as long as it stays as it is.
 pub(crate) fn schemas(new: &dyn Object, old: Option<&dyn Object>) -> Vec<Invalid> {
     let definition = |object: &dyn Object| object.as_any().downcast_ref::<CustomResourceDefinition>().cloned();

@@ -31,9 +31,9 @@ use crate::verbs::delete::remove;
 
 /// Objects that are deleted at a time, so that they share commits.
 const AT_ONCE: usize = 32;
-/// How long the deletion of one object may take.
+/// The time that the deletion of one object may take.
 const DEADLINE: Duration = Duration::from_mins(1);
-/// How long one looks for objects whose finalizers hold them before the others are looked at.
+/// The time that one looks for objects whose finalizers hold them before the others are looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Looks after the definitions for as long as it is polled.

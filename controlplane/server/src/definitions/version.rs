@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::custom::nested;
 use super::json_path::JsonPath;
 
-/// What a version of a kind says of its objects.
+/// Behavior of the objects of one version of a kind.
 pub(super) struct Version {
     /// `example.com/v1`
     pub(super) qualified: String,
@@ -26,7 +26,7 @@ pub(super) struct Version {
     pub(super) schema: Structural,
     /// The same for server-side apply.
     pub(super) shape: Shape,
-    /// Whether `status` is written apart.
+    /// Tells whether `status` is written apart.
     pub(super) has_status: bool,
     pub(super) replicas: Option<Replicas>,
     pub(super) columns: Columns,
@@ -70,7 +70,7 @@ impl Version {
         })
     }
 
-    /// What is wrong with an object; `old` is the one that it takes the place of.
+    /// The fault of an object; `old` is the one that it takes the place of.
     pub(super) fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
         let mut errors = self.schema.validate(new, old);
         errors.extend(self.scale_errors(new, true));
@@ -78,7 +78,7 @@ impl Version {
         errors
     }
 
-    /// What is wrong with the status of an object.
+    /// The fault of the status of an object.
     pub(super) fn validate_status(&self, new: &Value, old: &Value) -> Vec<Invalid> {
         let mut errors = self.schema.validate_status(new, old);
         errors.extend(self.scale_errors(new, false));

@@ -25,10 +25,10 @@ pub(crate) struct Called<'a> {
     pub(crate) operation: &'static str,
     pub(crate) took: Duration,
     pub(crate) rejected: bool,
-    /// What kind of error it ended with.
+    /// Kind of error that it ended with.
     pub(crate) error: Option<&'static str>,
     pub(crate) code: u16,
-    /// Whether the request went on without an answer.
+    /// Tells whether the request went on without an answer.
     pub(crate) open: bool,
 }
 

@@ -226,7 +226,7 @@ async fn prepare<'a>(
     ))
 }
 
-/// What the client made of an object, if webhooks made something else of it: managers are noted before webhooks are asked, as
+/// The object as the client made it, if webhooks made something else of it: managers are noted before webhooks are asked, as
 /// in upstream's `pkg/endpoints/handlers/update.go`.
 fn settled(context: &Context, part: Part, review: &mut Review<'_>, old: &dyn Object) -> Option<Box<dyn Object>> {
     let mut new = review.take_unmutated()?;

@@ -1,6 +1,5 @@
 //! Questions about what somebody may do.
 
-use crate::nodes::strangers;
 use crate::support::Api;
 use crate::support::rights::{as_user, binding, give, jane, pods, role, user};
 use controlplane_server::User;
@@ -48,7 +47,6 @@ async fn everybody_may_ask_what_he_may_do() {
     assert_eq!(ask(&node, own).await["allowed"], true);
     let all = json!({"resourceAttributes": {"verb": "list", "resource": "pods"}});
     let because = "can only list/watch pods with spec.nodeName field selector";
-    strangers(&api).await;
     assert_eq!(ask(&node, all).await, json!({"allowed": false, "reason": because}));
     let neither = as_user(
         &api,

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::object;
 use crate::options::{Deletion, FieldValidation, Propagation};
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Operation {
     Create,
@@ -159,7 +159,7 @@ impl<'a> Asked<'a> {
         self.row.is_some_and(|row| std::ptr::eq(row, &raw const SCALE))
     }
 
-    /// Whether the object has labels of its own in the form in which it is sent.
+    /// Tells whether the object has labels of its own in the form in which it is sent.
     pub(super) fn has_labels(&self) -> bool {
         !self.is_of_scale()
     }

@@ -31,7 +31,7 @@ use crate::exchange::{Connection, HEADER_BYTES, HEADERS, drive};
 
 /// Bytes of an answer: a patch in base64 may replace an object as large as a body.
 const LIMIT: usize = 2 * body::LIMIT;
-/// How long a connection is kept that nobody uses (`IdleConnTimeout` of Go's transports).
+/// The time that a connection is kept that nobody uses (`IdleConnTimeout` of Go's transports).
 const IDLE: Duration = Duration::from_secs(90);
 /// Connections of one webhook that are kept.
 const KEPT: usize = 8;

@@ -20,7 +20,7 @@ use crate::dialing;
 use crate::verbs::agent;
 use crate::verbs::proxy::endpoints::{Endpoint, ready};
 
-/// Where a webhook is.
+/// The place where a webhook is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     Host { name: String, port: u16 },

@@ -21,7 +21,7 @@ pub(super) struct Invocation<'a> {
 
 type Labels = BTreeMap<String, String>;
 
-/// Whether a webhook is to be called.
+/// Tells whether a webhook is to be called.
 ///
 /// # Errors
 /// 404 for a namespace that is not there, 500

@@ -16,7 +16,7 @@ use super::{Refusal, ask, mutates, passes, settle};
 use crate::failure::Failure;
 use crate::metrics::Half;
 
-/// What is remembered between the two rounds of one request.
+/// State between the two rounds of one request.
 #[derive(Default)]
 pub(crate) struct Rounds {
     /// 1 in the second round, in which only those are asked who want to see what others changed.
@@ -26,12 +26,12 @@ pub(crate) struct Rounds {
     /// Those to be asked in the second round.
     again: BTreeSet<String>,
     changed: bool,
-    /// What the first round made of the object.
+    /// The object after the first round.
     made: Option<Box<dyn Object>>,
 }
 
 impl Rounds {
-    /// Whether a webhook changed the object, so that there is a second round.
+    /// Tells whether a webhook changed the object, so that there is a second round.
     pub(crate) fn changed(&self) -> bool {
         self.changed
     }

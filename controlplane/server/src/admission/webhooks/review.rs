@@ -118,7 +118,7 @@ pub(super) fn question(
     }))
 }
 
-/// What a webhook says of a request.
+/// Verdict of a webhook.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) allowed: bool,
@@ -244,7 +244,7 @@ fn text<'a>(answer: &'a Answer, header: &str) -> &'a str {
     header.unwrap_or_default()
 }
 
-/// What client-go says of an answer that is no success: the message of a `Status`, or one by the code
+/// Words of client-go for an answer that is no success: the message of a `Status`, or one by the code
 /// (`NewGenericServerResponse` in apimachinery's `pkg/api/errors/errors.go`).
 fn failed(answer: &Answer) -> String {
     let own = serde_json::from_slice(&answer.body).ok().and_then(status);

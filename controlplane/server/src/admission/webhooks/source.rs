@@ -51,7 +51,7 @@ impl Hook {
         &self.webhook.name
     }
 
-    /// Whether a request goes on when the webhook cannot be asked.
+    /// Tells whether a request goes on when the webhook cannot be asked.
     pub(super) fn fails_open(&self) -> bool {
         self.webhook.failure_policy.as_deref() == Some("Ignore")
     }
@@ -88,7 +88,7 @@ fn read(entry: &Entry) -> Vec<Arc<Hook>> {
     hooks.collect()
 }
 
-/// What is known of the configurations of one kind, in the order of their names.
+/// Configurations of one kind, in the order of their names.
 struct State {
     changed: watch::Receiver<u64>,
     /// With the revision at which each was read.

@@ -27,7 +27,7 @@ use super::{Answer, Api};
 pub const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 pub const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
-/// What a webhook sends back.
+/// Answer of a webhook.
 pub enum Reply {
     /// `response` of a review, without its uid.
     Review(Value),
