@@ -42,7 +42,7 @@ enum RuntimeKind {
     Containerd,
 }
 
-/// Which ways lead to the pods of other nodes.
+/// The ways that lead to the pods of other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum NodeRoutes {
     /// Straight ones to nodes on the same link, and a VXLAN tunnel to others
@@ -136,7 +136,7 @@ pub(crate) struct Arguments {
     /// Name of the pods' bridge
     #[arg(long, default_value = "skiff0")]
     bridge: String,
-    /// Which routes the built-in network makes to the pods of other nodes
+    /// The routes that the built-in network makes to the pods of other nodes
     #[arg(long, value_enum, default_value = "auto")]
     node_routes: NodeRoutes,
     /// Range that is reached without masquerade, besides the pods' own; may be repeated

@@ -222,7 +222,7 @@ pub struct Context {
     pub(crate) probes: Probes,
     /// What keeps pods' packets back.
     pub(crate) blocked: watch::Sender<Option<String>>,
-    /// Whether pods of other nodes are reached.
+    /// Tells whether pods of other nodes are reached.
     pub(crate) routed: watch::Sender<Routed>,
     /// What is short on the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,

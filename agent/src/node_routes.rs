@@ -54,9 +54,9 @@ pub(crate) struct Follower {
     /// Nothing until they were.
     peers: Option<BTreeMap<String, Peer>>,
     cluster: Option<u32>,
-    /// Whose pods are not reached, so that each is told of once.
+    /// Nodes whose pods are not reached, so that each is told of once.
     unreached: BTreeMap<String, String>,
-    /// When the kernel is brought up to date next.
+    /// The time when the kernel is brought up to date next.
     due: Instant,
 }
 
@@ -210,7 +210,7 @@ impl Follower {
     }
 }
 
-/// What tells the cluster from others: its tunnel's number, of 24 bits and not 0.
+/// Number of the cluster's tunnel (VNI): 24 bits, not 0, another one in each cluster.
 async fn cluster(context: &Context) -> Option<u32> {
     let api: Api<Namespace> = Api::all(context.parts.client.clone());
     match api.get(CLUSTER).await {

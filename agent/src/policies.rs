@@ -31,7 +31,7 @@ use crate::context::Context;
 use crate::leftovers::owner;
 use crate::services::Programmed;
 
-/// How long a pod waits until its policies hold.
+/// The time that a pod waits until its policies hold.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pods that wait and were not heard yet; more wait to be heard.
 const UNHEARD: usize = 64;
@@ -171,11 +171,11 @@ struct Follower {
     inputs: Vec<Input>,
     changes: Vec<Change>,
     waiting: Vec<oneshot::Sender<()>>,
-    /// Whether the tables hold what the plan had before `changes`.
+    /// Tells whether the tables hold what the plan had before `changes`.
     filled: bool,
-    /// When all is to be filled in again.
+    /// The time when all is to be filled in again.
     due: Option<Instant>,
-    /// Whether the last try failed, which is told once.
+    /// Tells whether the last try failed, which is told once.
     failed: bool,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct ProxyArguments {
     /// Otherwise all but those of the loopback
     #[arg(long, value_delimiter = ',')]
     nodeport_addresses: Vec<NodePortAddress>,
-    /// What holds pods to network policies
+    /// Enforcement of network policies
     #[arg(long, value_enum, default_value = "nftables")]
     network_policies: ProxyKind,
 }

@@ -74,7 +74,7 @@ pub(crate) async fn owned(api: &Api, resources: &Resources, namespace: &str, tar
     Ok(Owned { target, makers, pods })
 }
 
-/// What the target owns that makes its pods, the newest; none for a kind that makes them itself.
+/// The newest owned object that makes the target's pods; none for a kind that makes them itself.
 async fn makers(api: &Api, resources: &Resources, namespace: &str, target: &Value) -> anyhow::Result<Vec<Value>> {
     let kind = if target.pointer("/spec/jobTemplate").is_some() {
         "jobs.batch"

@@ -110,7 +110,7 @@ struct Lookups(Vec<Arc<Set>>);
 /// The rules of one direction.
 type Profile = (Direction, Vec<Lookups>);
 
-/// What has a number in the kernel, and by how many it is used.
+/// Numbers of the kernel's sets and chains, and how many use each.
 #[derive(Debug)]
 struct Used {
     number: u32,

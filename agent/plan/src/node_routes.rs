@@ -54,7 +54,7 @@ impl Range {
         Self::new(address.parse().ok()?, length.parse().ok()?)
     }
 
-    /// Whether an address is one of the range.
+    /// Tells whether an address is one of the range.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && Self::new(address, self.length) == Some(self)
     }
@@ -134,7 +134,7 @@ pub enum Mode {
 pub struct Way {
     /// Index of the interface that leads there.
     pub interface: u32,
-    /// Whether the address is on the interface's own link, with no router between.
+    /// Tells whether the address is on the interface's own link, with no router between.
     pub on_link: bool,
     /// The interface's MTU.
     pub mtu: u32,
@@ -179,7 +179,7 @@ pub struct Tunnel {
 pub struct Routes {
     /// By destination.
     pub routes: BTreeMap<Range, Hop>,
-    /// Where any route needs it.
+    /// The place where any route needs it.
     pub tunnel: Option<Tunnel>,
     /// The largest packet that fits every way; nothing where there is none.
     pub mtu: Option<u32>,

@@ -31,7 +31,7 @@ pub struct Node {
     pub zone: Option<String>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
-    /// Where the API server and the agent listen: no Service gets these from outside, whatever its `externalIPs` say
+    /// The place where the API server and the agent listen: no Service gets these from outside, whatever its `externalIPs` say
     /// (CVE-2020-8554).
     pub reserved: BTreeSet<(IpAddr, u16)>,
 }

@@ -186,7 +186,7 @@ fn firewall(blocked: Option<String>, old: &NodeStatus) -> Option<Verdict> {
     })
 }
 
-/// What the route controller of a cloud says of a node (`cloud-provider/controllers/route/route_controller.go`), whose routes
+/// The condition that the route controller of a cloud sets on a node (`cloud-provider/controllers/route/route_controller.go`), whose routes
 /// the node makes itself here. A restarted agent goes on with what was said before it knows better.
 fn routes(routed: Routed, old: &NodeStatus) -> Option<Verdict> {
     let mut known = old.conditions.iter().flatten();

@@ -202,7 +202,7 @@ async fn forget(datagrams: Datagrams) {
     }
 }
 
-/// Where the agent and, by their own EndpointSlices, the API servers listen.
+/// The place where the agent and, by their own EndpointSlices, the API servers listen.
 fn reserved(context: &Context) -> BTreeSet<(IpAddr, u16)> {
     let own = context
         .config

@@ -20,7 +20,7 @@ pub enum BundleError {
     /// It holds no certificate: Go's words.
     #[error("unable to load root certificates: unable to parse bytes as PEM block")]
     Empty,
-    /// What it holds is refused by the library.
+    /// The library refuses the contents.
     #[error("unable to load root certificates")]
     Unusable(#[source] Error),
 }

@@ -151,7 +151,7 @@ pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Regi
         .find(|row| row.group == group && row.version == version && row.kind == kind)
 }
 
-/// Whether there is a kind of the program of this name, be it only the body of a subresource or a list.
+/// Tells whether there is a kind of the program of this name, be it only the body of a subresource or a list.
 pub fn is_kind(group: &str, version: &str, kind: &str) -> bool {
     let of = |kind: &str| find_kind(group, version, kind).is_some();
     of(kind) || kind.strip_suffix("List").is_some_and(of) || subresources::is_one(group, version, kind)
@@ -195,7 +195,7 @@ impl Kinds {
         find_kind(group, version, kind).map(Row::Program).or_else(defined)
     }
 
-    /// Whether anything is served of a version of a group.
+    /// Tells whether anything is served of a version of a group.
     pub fn has_version(&self, group: &str, version: &str) -> bool {
         self.rows().any(|row| row.group == group && row.version == version)
     }

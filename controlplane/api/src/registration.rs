@@ -60,7 +60,7 @@ pub type Decoded = Result<Box<dyn Object>, DecodeError>;
 /// An object and the paths of the fields that its kind does not know.
 pub type Reported = Result<(Box<dyn Object>, Vec<String>), DecodeError>;
 
-/// What objects of a kind are and do. Functions that take an object do nothing to one of another kind. Those without a
+/// Behavior of the objects of a kind. Functions that take an object do nothing to one of another kind. Those without a
 /// word of their own are told of at the methods of [`Registration`].
 pub trait Behavior: Send + Sync {
     /// Adds the definition of a kind of the program to an OpenAPI document.
@@ -85,9 +85,9 @@ pub trait Behavior: Send + Sync {
     fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object);
     /// Keeps all but what the kind's own subresource changes.
     fn prepare_own(&self, new: &mut dyn Object, old: &dyn Object);
-    /// Whether what is asked for differs.
+    /// Tells whether what is asked for differs.
     fn spec_changed(&self, new: &dyn Object, old: &dyn Object) -> bool;
-    /// Whether two objects are equal.
+    /// Tells whether two objects are equal.
     fn same(&self, new: &dyn Object, old: &dyn Object) -> bool;
     /// Rules for a new object.
     fn validate(&self, object: &dyn Object) -> Vec<Invalid>;
@@ -117,7 +117,7 @@ pub trait Behavior: Send + Sync {
     fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value>;
     /// The `scale` subresource.
     fn scale(&self, object: &dyn Object) -> Option<Scale>;
-    /// Where the replicas stand that are asked for.
+    /// The place where the replicas stand that are asked for.
     fn replicas_path(&self) -> &'static str {
         ".spec.replicas"
     }
@@ -129,7 +129,7 @@ pub trait Behavior: Send + Sync {
     }
 }
 
-/// Where a row's behavior comes from.
+/// The place where a row's behavior comes from.
 enum Source {
     Program(&'static dyn Behavior),
     Defined(Box<dyn Behavior>),
@@ -161,7 +161,7 @@ pub struct Defined {
     pub categories: &'static [&'static str],
     /// Subresources that are served.
     pub subresources: &'static [Subresource],
-    /// What clients are warned of who use the version.
+    /// Warning to clients that use the version.
     pub deprecated: Option<&'static str>,
 }
 
@@ -319,7 +319,7 @@ impl Registration {
         }
     }
 
-    /// Whether the kind is defined by an object, so that nothing of it stands in the tables of messages.
+    /// Tells whether the kind is defined by an object, so that nothing of it stands in the tables of messages.
     pub fn is_defined(&self) -> bool {
         matches!(self.behavior, Source::Defined(_))
     }
@@ -480,7 +480,7 @@ impl Registration {
         self.behavior().scale(object)
     }
 
-    /// Where the replicas of the `scale` subresource stand: `.spec.replicas`.
+    /// The place where the replicas of the `scale` subresource stand: `.spec.replicas`.
     pub fn replicas_path(&self) -> &'static str {
         self.behavior().replicas_path()
     }

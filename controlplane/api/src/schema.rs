@@ -209,7 +209,7 @@ pub enum Form {
     Message(&'static str),
 }
 
-/// What may stand in place of the schema of a custom kind
+/// Alternatives to the schema of a custom kind
 /// (`staging/src/k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1/types_jsonschema.go`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alternative {

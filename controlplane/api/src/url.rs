@@ -13,9 +13,9 @@ pub struct Url {
     pub host: String,
     /// Path, as it was written.
     pub path: String,
-    /// What follows the question mark.
+    /// Query, without the question mark.
     pub query: String,
-    /// What follows the hash.
+    /// Fragment, without the hash.
     pub fragment: String,
 }
 

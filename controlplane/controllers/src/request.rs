@@ -31,7 +31,7 @@ impl Error {
         }
     }
 
-    /// Whether there is no object of this name. That its kind is not served, in this version or for now, says nothing of it.
+    /// Tells whether there is no object of this name. That its kind is not served, in this version or for now, says nothing of it.
     pub(crate) fn is_absent(&self, name: &str) -> bool {
         let Self::Refused(status) = self else { return false };
         let details = status.details.as_ref();

@@ -19,10 +19,10 @@ pub use field_path::FieldPathError;
 /// The most findings about one schema.
 const MAX_FOUND: usize = 200;
 
-/// What the rest of the definition says.
+/// Options from the rest of the definition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Whether the version has the subresource `status`, whose schema must stand on its own.
+    /// Tells whether the version has the subresource `status`, whose schema must stand on its own.
     pub status_subresource: bool,
 }
 
@@ -126,7 +126,7 @@ fn root(props: Props<'_>, schema: &Value, at: &Path<'_>) -> Option<Invalid> {
     Some(Invalid::rendered(at.to_string(), render::json(schema), detail))
 }
 
-/// Where a schema stands.
+/// The place where a schema stands.
 #[derive(Clone, Copy, Default)]
 struct Place {
     is_below_root: bool,

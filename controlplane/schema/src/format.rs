@@ -12,7 +12,7 @@ use crate::structural::{Kind, Node};
 
 type Check = fn(&str) -> bool;
 
-/// What is checked, by the name without dashes. All other formats say nothing.
+/// Formats that are checked, by the name without dashes. All other formats say nothing.
 const FORMATS: [(&str, Check); 26] = [
     ("bsonobjectid", |text| {
         text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -101,7 +101,7 @@ pub(crate) fn of(node: &Node) -> &str {
     if is_supported { format } else { "" }
 }
 
-/// Whether a string has a format; none if the format says nothing about strings.
+/// Tells whether a string has a format; none if the format says nothing about strings.
 pub(crate) fn check(format: &str, text: &str) -> Option<bool> {
     find(format).map(|check| check(text))
 }

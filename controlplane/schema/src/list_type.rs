@@ -65,7 +65,7 @@ fn duplicate(path: &Path<'_>, index: usize, value: &Value) -> Invalid {
     }
 }
 
-/// Where each text that occurs more than once occurs for the second time.
+/// The place where each text that occurs more than once occurs for the second time.
 fn again(texts: impl Iterator<Item = String>) -> Vec<usize> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut found = Vec::new();

@@ -79,7 +79,7 @@ fn not_a_string(path: &Path<'_>, name: &str, value: &Value) -> Invalid {
     Invalid::rendered(path.child(name).to_string(), render::value(value), "must be a string")
 }
 
-/// What is wrong with objects inside an object.
+/// The fault of objects inside an object.
 pub(crate) fn check(node: &Node, value: &Value, path: &Path<'_>, is_object: bool, found: &mut Vec<Invalid>) {
     match value {
         Value::Object(members) => {

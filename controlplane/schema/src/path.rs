@@ -69,7 +69,7 @@ impl<'a> Path<'a> {
         self.with(Element::Index(index))
     }
 
-    /// Whether nothing is written for it.
+    /// Tells whether nothing is written for it.
     pub(crate) fn is_root(&self) -> bool {
         matches!(self.element, Element::Root)
     }

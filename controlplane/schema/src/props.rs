@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Props<'a>(&'a Map<String, Value>);
 
-/// What `items` is.
+/// Forms of `items`.
 pub(crate) enum Items<'a> {
     One(Props<'a>),
     Many(Vec<Props<'a>>),
 }
 
-/// What `additionalProperties` and `additionalItems` are.
+/// Forms of `additionalProperties` and `additionalItems`.
 pub(crate) enum PropsOrBool<'a> {
     Props(Props<'a>),
     Bool(bool),
@@ -29,7 +29,7 @@ impl<'a> Props<'a> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// Whether a member has another value than Go's zero.
+    /// Tells whether a member has another value than Go's zero.
     pub(crate) fn is_set(self, name: &str) -> bool {
         match self.get(name) {
             None | Some(Value::Null | Value::Bool(false)) => false,

@@ -14,7 +14,7 @@ pub use build::NotStructural;
 /// Members that every object has, whether its schema declares them or not.
 pub(crate) const META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// How deep schemas may be nested. Bodies of requests are not as deep.
+/// Most levels of a schema. Bodies of requests are not as deep.
 pub const MAX_DEPTH: usize = 100;
 
 /// The schema of one version of a kind.
@@ -108,7 +108,7 @@ pub struct Rule {
     pub reason: Option<String>,
     /// The field that the error names, relative to the rule's; may be empty.
     pub field_path: String,
-    /// Whether the rule runs where there is no old value.
+    /// Tells whether the rule runs where there is no old value.
     pub optional_old_self: Option<bool>,
 }
 
@@ -187,7 +187,7 @@ impl Structural {
         Ok(unknown)
     }
 
-    /// What is wrong with an object, apart from its metadata and from rules in CEL. What was wrong before and has not
+    /// The fault of an object, apart from its metadata and from rules in CEL. What was wrong before and has not
     /// changed since is not said (`pkg/registry/customresource/strategy.go`).
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
         let mut found = validate::check(&self.root, new, old, &Path::ROOT);
@@ -226,7 +226,7 @@ impl Node {
         self.kind
     }
 
-    /// Whether null is a value.
+    /// Tells whether null is a value.
     pub fn is_nullable(&self) -> bool {
         self.nullable
     }
@@ -354,7 +354,7 @@ impl Values {
         self.pattern.as_ref().map(LazyPattern::text)
     }
 
-    /// Whether a string has the `pattern`, or there is none.
+    /// Tells whether a string has the `pattern`, or there is none.
     pub fn matches(&self, text: &str) -> bool {
         let pattern = self.pattern.as_ref().and_then(LazyPattern::get);
         pattern.is_none_or(|pattern| pattern.is_match(text))

@@ -13,7 +13,7 @@ use crate::path::Path;
 use crate::structural::{Additional, Kind, Node, Values};
 use crate::{Invalid, format};
 
-/// What is wrong with a value. With `old`, what was wrong at the same place before and has not changed is not said.
+/// The fault of a value. With `old`, what was wrong at the same place before and has not changed is not said.
 pub(crate) fn check(node: &Node, value: &Value, old: Option<&Value>, base: &Path<'_>) -> Vec<Invalid> {
     let old = old.map(|old| Old::new(node, old, value));
     let check = Check {
@@ -22,7 +22,7 @@ pub(crate) fn check(node: &Node, value: &Value, old: Option<&Value>, base: &Path
     invalid(check.ratcheted(node, value, &Path::ROOT, old.as_ref()), base)
 }
 
-/// What is wrong with a default, where upstream's schema does not say what an int-or-string is.
+/// The fault of a default, where upstream's schema does not say what an int-or-string is.
 pub(crate) fn check_default(node: &Node, value: &Value, base: &Path<'_>) -> Vec<Invalid> {
     let check = Check {
         has_int_or_string: false,
@@ -35,7 +35,7 @@ fn invalid(outcome: Outcome, base: &Path<'_>) -> Vec<Invalid> {
 }
 
 struct Check {
-    /// Whether the type of an int-or-string is checked.
+    /// Tells whether the type of an int-or-string is checked.
     has_int_or_string: bool,
 }
 
@@ -337,7 +337,7 @@ fn enumeration(values: &Values, value: &Value, at: &Path<'_>) -> Outcome {
     Outcome::of(Some(Issue::unsupported(at, value, &values.enumeration)))
 }
 
-/// Whether a value is this one of an `enum`, after Go's conversion to its type.
+/// Tells whether a value is this one of an `enum`, after Go's conversion to its type.
 fn is_one(value: &Value, one: &Value) -> bool {
     match (Given::of(value), Given::of(one)) {
         (Given::Null, _) | (_, Given::Null) => false,

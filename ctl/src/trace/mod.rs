@@ -27,7 +27,7 @@ const TOGETHER: usize = 16;
 /// Everything that is known of one object and what came from it.
 pub(crate) struct Material {
     pub(crate) target: Value,
-    /// What stands between the object and its pods: a ReplicaSet, or a `CronJob`'s Job.
+    /// The object between the target and its pods: a ReplicaSet, or a `CronJob`'s Job.
     pub(crate) makers: Vec<Value>,
     pub(crate) pods: Vec<Value>,
     pub(crate) events: Vec<Value>,

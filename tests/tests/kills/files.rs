@@ -48,7 +48,7 @@ impl Quiet {
         })
     }
 
-    /// How it is once both daemons have come to rest.
+    /// The state once both daemons have come to rest.
     pub(crate) async fn at_rest(world: &World) -> anyhow::Result<Self> {
         let mut seen = Vec::new();
         let rest = async {

@@ -45,7 +45,7 @@ pub(crate) fn descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
-/// What the descriptors of a process are, for messages: files by their paths, sockets by their family and peer.
+/// Kinds of the open descriptors of a process, for messages: files by their paths, sockets by their family and peer.
 pub(crate) fn opened(pid: i32) -> BTreeMap<String, usize> {
     let mut sockets: BTreeMap<String, String> = BTreeMap::new();
     for (family, inode) in [

@@ -50,7 +50,7 @@ pub struct Config {
     pub direct: Vec<Cidr>,
     /// How many pods' networks are made ahead of time.
     pub slots: usize,
-    /// Which ways lead to the pods of other nodes; none where it is absent.
+    /// The ways that lead to the pods of other nodes; none where it is absent.
     pub routes: Option<Mode>,
 }
 
@@ -91,7 +91,7 @@ struct Inner {
     filling: Arc<slots::Filling>,
     /// Ranges of other nodes' pods that there are routes to.
     routed: Mutex<Vec<Cidr>>,
-    /// Whether all pods have the bridge's MTU.
+    /// Tells whether all pods have the bridge's MTU.
     fitted: AtomicBool,
 }
 

@@ -63,7 +63,7 @@ impl RouteNews {
     }
 }
 
-/// Whether routes may depend on what a message tells. Pods' own links come and go without that.
+/// Tells whether routes may depend on what a message tells. Pods' own links come and go without that.
 fn matters(kind: u16, said: &[u8]) -> bool {
     if LINK.contains(&kind) {
         return !mending::name(said).is_some_and(|name| names::is_host_link(&name));

@@ -45,7 +45,7 @@ impl Field {
     }
 }
 
-/// What a set holds besides keys.
+/// Data of a set besides its keys.
 pub(crate) enum Data {
     None,
     Fields(&'static [Field]),
@@ -75,7 +75,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// What makes it, if it is not there.
+    /// Message that makes it, if it is not there.
     pub(crate) fn message(&self, table: &str, family: Family, number: u32) -> Attributes {
         let kind = |fields: &[Field]| fields.iter().fold(0, |all, field| all << 6 | field.kind(family));
         let width = |fields: &[Field]| fields.iter().map(|field| field.width(family)).sum();

@@ -14,7 +14,7 @@ use crate::common::inside;
 use crate::lab::{From, Lab, answer, bind};
 
 pub(crate) const TABLE: &str = "skiff_test_policies";
-/// Nobody answers for so long: it is dropped.
+/// Silence after which a packet counts as dropped.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
 pub(crate) const PODS: [&str; 3] = ["web", "db", "client"];
 
@@ -142,7 +142,7 @@ pub(crate) fn udp(to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Whether a datagram of so many bytes is answered.
+/// Tells whether a datagram of so many bytes is answered.
 pub(crate) fn sends(socket: &UdpSocket, bytes: usize) -> bool {
     let mut said = [0; 64];
     let asked = vec![b'w'; bytes];

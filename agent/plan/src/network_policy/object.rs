@@ -40,7 +40,7 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
     /// Its ports that have names.
     pub ports: Box<[NamedPort]>,
-    /// Whether it is one of this node.
+    /// Tells whether it is one of this node.
     pub here: bool,
 }
 

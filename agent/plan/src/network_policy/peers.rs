@@ -63,7 +63,7 @@ pub(super) enum Set {
 /// Ports of pods by name.
 #[derive(Debug)]
 pub(super) struct Endpoints {
-    /// Whose: of all pods where it is absent.
+    /// Namespaces of the pods; all where it is absent.
     pub(super) of: Option<(Vec<PodPeer>, Vec<Range>)>,
     pub(super) names: Vec<(Protocol, Box<str>)>,
 }
@@ -81,7 +81,7 @@ impl Set {
         Self::Endpoints(format!("{of:?} {:?}", own.names), own)
     }
 
-    /// What sets are told apart by.
+    /// Identity of a set.
     fn key(&self) -> (u8, &str, &[Range], &[PortRange]) {
         match self {
             Self::Pods(text, _) => (0, text, &[], &[]),

@@ -105,7 +105,7 @@ fn element(element: Element) -> String {
     }
 }
 
-/// What a policy with this spec makes of the world, without the isolated pods themselves.
+/// The world under a policy with this spec, without the isolated pods themselves.
 fn check(spec: &Json, expected: &Expect) {
     let mut policies = world();
     let changes = policies.update(vec![policy("p", spec)]);

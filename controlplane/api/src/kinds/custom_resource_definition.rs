@@ -103,7 +103,7 @@ impl Kind for CustomResourceDefinition {
     crate::spec_alone!();
 }
 
-/// What the strategy does to both new and changed definitions.
+/// Preparation of both new and changed definitions.
 trait Stored {
     /// Adds the version that is stored to those that ever were.
     fn keep_stored(&mut self);

@@ -11,7 +11,7 @@ use crate::schema::Schema;
 pub enum Types<'s> {
     /// A message of the tables.
     Message(Schema),
-    /// What a definition says.
+    /// Shape from a definition.
     Shape(&'s Shape),
 }
 
@@ -24,7 +24,7 @@ impl From<Schema> for Types<'_> {
 /// The type of a value.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// What the value itself says: members of maps have owners of their own, lists are owned as a whole.
+    /// Shape deduced from the value: members of maps have owners of their own, lists are owned as a whole.
     Deduced,
     /// Owned as a whole.
     Scalar(Scalar),
@@ -36,7 +36,7 @@ pub enum Shape {
     List {
         /// The type of the items.
         item: Box<Shape>,
-        /// What tells the items apart.
+        /// Identity of the items.
         keys: Keys,
     },
 }
@@ -48,11 +48,11 @@ pub struct Members {
     pub fields: BTreeMap<String, Shape>,
     /// The type of all others, if there may be others.
     pub others: Option<Box<Shape>>,
-    /// Whether the object is owned as a whole.
+    /// Tells whether the object is owned as a whole.
     pub atomic: bool,
 }
 
-/// What tells the items of a list apart.
+/// Identity of the items of a list.
 #[derive(Clone, Debug)]
 pub enum Keys {
     /// Nothing: the list is owned as a whole.

@@ -19,7 +19,7 @@ pub(super) enum Type<'s> {
     Map(&'static Field),
     /// A list, by the field that holds it.
     List(&'static Field),
-    /// What a definition says.
+    /// Types from a definition.
     Shape(&'s Shape),
 }
 
@@ -104,17 +104,17 @@ impl<'s> Type<'s> {
         }
     }
 
-    /// Whether the value is a list whose items have owners of their own.
+    /// Tells whether the value is a list whose items have owners of their own.
     pub(super) fn is_list(self) -> bool {
         !self.is_atomic() && matches!(self, Self::List(_) | Self::Shape(Shape::List { .. }))
     }
 
-    /// Whether the value is owned as a whole because it is none of those whose parts have owners.
+    /// Tells whether the value is owned as a whole because it is none of those whose parts have owners.
     pub(super) fn is_whole(self, value: &str) -> bool {
         self.is_atomic() || (matches!(self, Self::Shape(Shape::Deduced)) && !raw::is_object(value))
     }
 
-    /// Whether a member is declared: one that is not belongs to a map.
+    /// Tells whether a member is declared: one that is not belongs to a map.
     pub(super) fn declares(self, name: &str) -> bool {
         match self {
             Self::Struct { schema, .. } => schema.field(name).is_some(),
@@ -123,7 +123,7 @@ impl<'s> Type<'s> {
         }
     }
 
-    /// Whether the value's members are those of a map, each of which has an owner.
+    /// Tells whether the value's members are those of a map, each of which has an owner.
     pub(super) fn is_map_at(self, name: &str) -> bool {
         match self {
             Self::Map(_) => true,

@@ -21,7 +21,7 @@ use crate::schema::Schema;
 /// Where definitions are found inside of a document.
 const DEFINITIONS: &str = "#/components/schemas/";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
-/// Where upstream keeps the definitions of custom kinds' definitions.
+/// The place where upstream keeps the definitions of custom kinds' definitions.
 const EXTENSIONS: &str = "apiextensions-apiserver.pkg.apis.";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";

@@ -166,7 +166,7 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
     errors
 }
 
-/// What is wrong with a finalizer without a domain and a path, but not of kinds outside the program's core
+/// The fault of a finalizer without a domain and a path, but not of kinds outside the program's core
 /// (`ValidateFinalizerName` of `pkg/apis/core/validation/validation.go`).
 pub(crate) const UNQUALIFIED: &str = "name is neither a standard finalizer name nor is it fully qualified";
 

@@ -8,7 +8,7 @@ use crate::path::Path;
 use crate::structural::{META, Node};
 use crate::{metadata, prune, render, validate};
 
-/// What is wrong with the defaults of a whole object.
+/// The fault of the defaults of a whole object.
 pub(super) fn check(root: &Node, at: &Path<'_>) -> Vec<Invalid> {
     let mut found = Vec::new();
     let object = Object {

@@ -217,7 +217,7 @@ impl Check {
         }
     }
 
-    /// What branches speak of exists outside of them.
+    /// Checks that fields of branches exist outside of them.
     fn complete(&mut self, branch: Props<'_>, node: Option<Props<'_>>, at: &Path<'_>, of: &Path<'_>) {
         if self.found.len() >= MAX_FOUND {
             return;

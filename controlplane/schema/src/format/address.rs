@@ -101,7 +101,7 @@ fn is_address(text: &str) -> bool {
     !local.is_empty() && is_domain
 }
 
-/// Where a quoted string at the beginning ends.
+/// The place where a quoted string at the beginning ends.
 fn quoted_end(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (at, character) in text.char_indices().skip(1) {
@@ -161,7 +161,7 @@ fn scheme(text: &str) -> Option<(&str, &str)> {
     Some(("", text))
 }
 
-/// Whether each `%` has two digits behind it.
+/// Tells whether each `%` has two digits behind it.
 fn is_escaped(text: &str) -> bool {
     let is_hex = |part: &str| {
         let mut digits = part.bytes();

@@ -44,7 +44,7 @@ pub(super) fn is_duration(text: &str) -> bool {
     GO_DURATION.matches(text) || is_scala_duration(text)
 }
 
-/// Whether any number in the text has a unit behind it.
+/// Tells whether any number in the text has a unit behind it.
 fn is_scala_duration(text: &str) -> bool {
     const EXACT: [&str; 12] = ["ns", "us", "µs", "ms", "s", "m", "h", "hr", "d", "w", "wk", "μs"];
     const PREFIXES: [&str; 8] = ["nano", "micro", "milli", "sec", "min", "hour", "day", "week"];

@@ -33,7 +33,7 @@ pub(super) fn translate(pattern: &str) -> Result<String, PatternError> {
 /// A group that is open.
 #[derive(Default)]
 struct Group {
-    /// How often the last term repeats what is in it, if there is a term to repeat.
+    /// Repetitions within the last term, if there is a term to repeat.
     last: Option<u64>,
     /// The most of all terms.
     most: u64,
@@ -46,7 +46,7 @@ struct Parser<'a> {
     /// The groups around the innermost one.
     groups: Vec<Group>,
     group: Group,
-    /// What was left at the repetition that has just been read.
+    /// Rest of the text at the repetition that has just been read.
     last_repeat: Option<&'a str>,
 }
 

@@ -115,7 +115,7 @@ impl Issue {
     }
 }
 
-/// What checks have found, and how much of what they looked at was right: of several schemas the one with most matches
+/// Faults that checks have found, and how much of what they looked at was right: of several schemas the one with most matches
 /// is spoken of.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {

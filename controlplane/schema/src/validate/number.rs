@@ -9,7 +9,7 @@ use crate::structural::{Kind, Node, Values};
 /// The largest number below which all whole ones are exact.
 const MAX_EXACT: f64 = 9_007_199_254_740_991.0;
 
-/// Whether a number is whole, or so near that JSON cannot tell.
+/// Tells whether a number is whole, or so near that JSON cannot tell.
 pub(super) fn is_whole(number: f64) -> bool {
     if !number.is_finite() || number.abs() > MAX_EXACT {
         return false;
@@ -64,7 +64,7 @@ pub(super) fn check(node: &Node, given: Given, at: &Path<'_>) -> Outcome {
     outcome.and_matched(1)
 }
 
-/// What numbers a type and its format hold.
+/// Range of the numbers of a type and its format.
 #[derive(Clone, Copy)]
 struct Range {
     is_integer: bool,

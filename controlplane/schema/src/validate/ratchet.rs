@@ -55,7 +55,7 @@ impl<'a> Old<'a> {
         })
     }
 
-    /// Whether nothing has changed, apart from the order of lists with keys.
+    /// Tells whether nothing has changed, apart from the order of lists with keys.
     pub(crate) fn is_unchanged(&self) -> bool {
         match (self.before, self.after) {
             (Value::Object(old), Value::Object(new)) => {
@@ -76,7 +76,7 @@ impl<'a> Old<'a> {
 }
 
 impl<'a> Keyed<'a> {
-    /// What an item was.
+    /// The former item.
     pub(crate) fn item(&self, new: &'a Value) -> Option<Old<'a>> {
         let old = self.items.get(&key(self.node, new)?)?;
         Some(Old::new(self.item, old, new))

@@ -288,7 +288,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     None
 }
 
-/// Whether a router of the other family is between.
+/// Tells whether a router of the other family is between.
 fn has_other_gateway(route: &RouteMessage) -> bool {
     let mut attributes = route.attributes.iter();
     attributes.any(|attribute| matches!(attribute, RouteAttribute::Via(_)))

@@ -166,7 +166,7 @@ pub(super) fn is_vxlan(link: &LinkMessage) -> bool {
     vxlan(link).is_some()
 }
 
-/// Whether an interface is the wanted end; its MTU and what it knows of others can be changed, the rest cannot.
+/// Tells whether an interface is the wanted end; its MTU and what it knows of others can be changed, the rest cannot.
 fn is_as(link: &LinkMessage, id: u32, wanted: &Tunnel) -> bool {
     let local = match wanted.local {
         IpAddr::V4(local) => InfoVxlan::Local(local),

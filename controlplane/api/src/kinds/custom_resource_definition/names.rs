@@ -167,7 +167,7 @@ pub fn set(status: &mut CustomResourceDefinitionStatus, mut new: CustomResourceD
     old.message = new.message;
 }
 
-/// Whether a condition holds.
+/// Tells whether a condition holds.
 pub fn is_true(status: &CustomResourceDefinitionStatus, kind: &str) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     conditions.any(|own| own.type_ == kind && own.status == "True")

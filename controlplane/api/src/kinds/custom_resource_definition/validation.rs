@@ -72,7 +72,7 @@ pub(super) fn spec(definition: &CustomResourceDefinition, old: Option<&CustomRes
     errors
 }
 
-/// Whether a part is the same in all versions.
+/// Tells whether a part is the same in all versions.
 fn is_common<T: PartialEq>(
     versions: &[CustomResourceDefinitionVersion],
     part: impl Fn(&CustomResourceDefinitionVersion) -> &T,
@@ -326,13 +326,13 @@ pub(super) fn status(definition: &CustomResourceDefinition) -> Vec<Invalid> {
     errors
 }
 
-/// Whether the group is one of the project's own (`IsProtectedCommunityGroup` of `pkg/apihelpers/helpers.go`).
+/// Tells whether the group is one of the project's own (`IsProtectedCommunityGroup` of `pkg/apihelpers/helpers.go`).
 pub(super) fn is_protected(group: &str) -> bool {
     let is_below = |domain: &str| group == domain || group.strip_suffix(domain).is_some_and(|head| head.ends_with('.'));
     is_below("k8s.io") || is_below("kubernetes.io")
 }
 
-/// What an annotation says of the approval of a kind in one of the project's own groups.
+/// Approval, by its annotation, of a kind in one of the project's own groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Approval {
     Invalid,
