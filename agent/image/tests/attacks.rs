@@ -223,7 +223,8 @@ async fn attack_28_a_password_is_told_only_to_who_refuses_to_answer_without() {
         let message = pulled.unwrap_err().message();
         let told: Vec<bool> = receiver.try_iter().collect();
         assert_eq!(told.contains(&true), refuses, "{told:?} {message}");
-        assert!(!message.contains("401"), "{message}");
+        // Its port may have the same digits.
+        assert!(!message.replace(&address, "").contains("401"), "{message}");
     }
 }
 
