@@ -11,6 +11,7 @@ use std::process::Command;
 const EDGES: &[(&str, &[&str])] = &[
     ("common", &[]),
     ("controlplane-api", &[]),
+    ("controlplane-cel", &["controlplane-api"]),
     ("controlplane-plan", &["controlplane-api"]),
     ("controlplane-schema", &["controlplane-api"]),
     ("controlplane-store", &["controlplane-api"]),
@@ -106,6 +107,7 @@ const EFFECTS: &[&str] = &[
 
 const PURE: &[&str] = &[
     "controlplane-api",
+    "controlplane-cel",
     "controlplane-plan",
     "controlplane-schema",
     "agent-plan",

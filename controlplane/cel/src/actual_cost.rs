@@ -1,0 +1,121 @@
+//! The cost of calls as they happen (`cel-go/interpreter/runtimecost.go`,
+//! `k8s.io/apiserver/pkg/cel/library/cost.go`). Units are about 50 ns.
+
+use crate::eval::LIST_COST;
+use crate::value::Value;
+
+/// Cost of one check by the authorizer: two fit into an expression.
+pub(crate) const CHECK: u64 = 350_000;
+/// Cost of a round through a named format's pattern, for each tenth of a text.
+pub(crate) const FORMAT: u64 = 15;
+
+/// A tenth, rounded up: the cost of going through a text once.
+pub(crate) const fn tenth(size: u64) -> u64 {
+    size.div_ceil(10)
+}
+
+/// A quarter, rounded up: the states of a pattern.
+pub(crate) const fn quarter(size: u64) -> u64 {
+    size.div_ceil(4)
+}
+
+/// Cost of a selector of labels or fields.
+pub(crate) const fn selector(size: u64) -> u64 {
+    LIST_COST
+        .saturating_add(tenth(size))
+        .saturating_add(size.div_ceil(2).saturating_mul(50))
+}
+
+fn textual(value: Option<&Value<'_>>) -> bool {
+    matches!(value, Some(Value::String(_) | Value::Bytes(_)))
+}
+
+/// Cost that the arguments decide.
+pub(crate) fn before(function: &str, args: &[Value<'_>]) -> u64 {
+    let first = args.first();
+    let size = |index: usize| args.get(index).map_or(1, Value::size);
+    match function {
+        "check" => CHECK,
+        "fieldSelector" | "labelSelector" => selector(size(1)),
+        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => first.map_or(0, traversal),
+        "url" | "lowerAscii" | "upperAscii" | "substring" | "trim" | "startsWith" | "endsWith" | "format"
+        | "strings.quote" | "cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => {
+            tenth(size(0))
+        }
+        "replace" | "split" | "ip.isCanonical" => tenth(2 * size(0)),
+        "join" | "slice" | "lists.range" | "reverse" => 0,
+        "find" | "findAll" | "matches" => tenth(1 + size(0)).saturating_mul(quarter(size(1))),
+        "contains" => tenth(size(0)).saturating_mul(tenth(size(1))),
+        "bytes" | "string" | "ip" if textual(first) => tenth(size(0)),
+        "containsIP" => tenth(2 * size(0)) + if textual(args.get(1)) { tenth(size(1)) } else { 0 },
+        "containsCIDR" => {
+            tenth(2 * size(0)) + tenth(size(0)) + 1 + if textual(args.get(1)) { tenth(size(1)) } else { 0 }
+        }
+        "validate" => tenth(1 + size(1)) * FORMAT,
+        "_==_" | "_!=_" => match first {
+            Some(Value::String(_) | Value::Bytes(_) | Value::List(_) | Value::Map(_)) => tenth(size(0).min(size(1))),
+            _ => 1,
+        },
+        "_<_" | "_<=_" | "_>_" | "_>=_" if textual(first) => tenth(size(0).min(size(1))),
+        "_+_" if textual(first) => tenth(size(0).saturating_add(size(1))),
+        "@in" if matches!(args.get(1), Some(Value::List(_))) => size(1),
+        "sets.contains" | "sets.intersects" => 1 + size(0).saturating_mul(size(1)),
+        "sets.equivalent" => 1 + size(0).saturating_mul(size(1)).saturating_mul(2),
+        "flatten" => {
+            let depth = if let Some(Value::Int(depth)) = args.get(1) {
+                u64::try_from(*depth).unwrap_or(0)
+            } else {
+                1
+            };
+            depth.saturating_mul(size(0)).saturating_add(1 + LIST_COST)
+        }
+        "distinct" | "sort" => squared(first),
+        "@sortByAssociatedKeys" => squared(args.get(1)),
+        _ => 1,
+    }
+}
+
+/// Cost that the result decides.
+pub(crate) fn after(function: &str, result: &Value<'_>) -> u64 {
+    match function {
+        "join" => tenth(2 * result.size()),
+        "slice" | "lists.range" | "reverse" => result.size().saturating_add(1 + LIST_COST),
+        _ => 0,
+    }
+}
+
+/// Cost of comparing each item of a list with each.
+fn squared(list: Option<&Value<'_>>) -> u64 {
+    let Some(Value::List(list)) = list else {
+        return 1;
+    };
+    let size = u64::try_from(list.len()).unwrap_or(u64::MAX);
+    let pairs = size.saturating_mul(size);
+    let text = matches!(list.get(0), Some(Ok(Value::String(_) | Value::Bytes(_))));
+    let more = if text { pairs / 10 } else { 0 };
+    pairs
+        .saturating_mul(2)
+        .saturating_add(more)
+        .saturating_add(1 + LIST_COST)
+}
+
+/// Cost of going through all that a value holds.
+fn traversal(value: &Value<'_>) -> u64 {
+    match value {
+        Value::String(text) => u64::try_from(text.len()).unwrap_or(u64::MAX) / 10,
+        Value::Bytes(bytes) => u64::try_from(bytes.len()).unwrap_or(u64::MAX) / 10,
+        Value::List(list) => list
+            .iter()
+            .map(|item| item.as_ref().map_or(1, traversal))
+            .fold(0, u64::saturating_add),
+        Value::Map(map) => map
+            .keys()
+            .iter()
+            .map(|key| {
+                let value = map.get(key).map_or(1, |value| value.as_ref().map_or(1, traversal));
+                traversal(&key.to_value()).saturating_add(value)
+            })
+            .fold(0, u64::saturating_add),
+        _ => 1,
+    }
+}

@@ -1,0 +1,156 @@
+//! What may stand where: unification of types (`cel-go/checker/types.go`).
+
+use crate::types::Type;
+
+/// Types found for type variables, with a journal to take back a failed attempt.
+#[derive(Debug, Default)]
+pub(crate) struct Substitutions {
+    known: Vec<Option<Type>>,
+    journal: Vec<(usize, Option<Type>)>,
+}
+
+impl Substitutions {
+    /// A new type of which nothing is known.
+    pub(crate) fn fresh(&mut self) -> Type {
+        self.known.push(None);
+        Type::Var(self.known.len() - 1)
+    }
+
+    fn get(&self, variable: usize) -> Option<Type> {
+        self.known.get(variable).cloned().flatten()
+    }
+
+    fn set(&mut self, variable: usize, to: Type) {
+        if let Some(place) = self.known.get_mut(variable) {
+            self.journal.push((variable, place.replace(to)));
+        }
+    }
+
+    /// The type with everything that is known filled in; what is not known becomes `dyn` where asked.
+    pub(crate) fn fill(&self, of: &Type, to_dyn: bool) -> Type {
+        match of {
+            Type::Var(number) => match self.get(*number) {
+                Some(known) => self.fill(&known, to_dyn),
+                None if to_dyn => Type::Dyn,
+                None => of.clone(),
+            },
+            Type::List(items) => Type::list(self.fill(items, to_dyn)),
+            Type::Map(keys, values) => Type::map(self.fill(keys, to_dyn), self.fill(values, to_dyn)),
+            Type::Optional(value) => Type::optional(self.fill(value, to_dyn)),
+            Type::Type(inner) => Type::Type(self.fill(inner, to_dyn).into()),
+            other => other.clone(),
+        }
+    }
+
+    /// Lists of types that may stand for each other, all or none.
+    pub(crate) fn assign_all(&mut self, left: &[Type], right: &[Type]) -> bool {
+        if left.len() != right.len() {
+            return false;
+        }
+        self.journal.clear();
+        if left.iter().zip(right).all(|(left, right)| self.assignable(left, right)) {
+            return true;
+        }
+        while let Some((variable, before)) = self.journal.pop() {
+            if let Some(place) = self.known.get_mut(variable) {
+                *place = before;
+            }
+        }
+        false
+    }
+
+    /// Two types that may stand for each other.
+    pub(crate) fn assign(&mut self, left: &Type, right: &Type) -> bool {
+        self.assign_all(std::slice::from_ref(left), std::slice::from_ref(right))
+    }
+
+    fn assignable(&mut self, left: &Type, right: &Type) -> bool {
+        if let Type::Var(variable) = right {
+            let (valid, known) = self.substitutes(left, *variable);
+            if valid || known {
+                return valid;
+            }
+        }
+        if let Type::Var(variable) = left {
+            return self.substitutes(right, *variable).0;
+        }
+        if left.is_dyn() || right.is_dyn() {
+            return true;
+        }
+        match (left, right) {
+            (Type::Null, other) | (other, Type::Null) => matches!(
+                other,
+                Type::Null | Type::Optional(_) | Type::Opaque(_) | Type::Object(_) | Type::Duration | Type::Timestamp
+            ),
+            (Type::Type(_), Type::Type(_)) => true,
+            (Type::List(left), Type::List(right)) | (Type::Optional(left), Type::Optional(right)) => {
+                self.assignable(left, right)
+            }
+            (Type::Map(keys, values), Type::Map(other_keys, other_values)) => {
+                self.assignable(keys, other_keys) && self.assignable(values, other_values)
+            }
+            _ => left == right,
+        }
+    }
+
+    /// Binds a variable to a type: the binding is valid, the variable had been bound before.
+    fn substitutes(&mut self, of: &Type, variable: usize) -> (bool, bool) {
+        if *of == Type::Var(variable) {
+            return (true, true);
+        }
+        if let Some(known) = self.get(variable) {
+            if *of == known {
+                return (true, true);
+            }
+            if self.assignable(of, &known) {
+                let general = if less_specific(of, &known) { of.clone() } else { known };
+                if !self.occurs(variable, &general) {
+                    self.set(variable, general);
+                }
+                return (true, true);
+            }
+            return (false, true);
+        }
+        if self.occurs(variable, of) {
+            return (false, false);
+        }
+        self.set(variable, of.clone());
+        (true, false)
+    }
+
+    fn occurs(&self, variable: usize, within: &Type) -> bool {
+        if *within == Type::Var(variable) {
+            return true;
+        }
+        if let Type::Var(number) = within {
+            return self.get(*number).is_some_and(|known| self.occurs(variable, &known));
+        }
+        within
+            .parameters()
+            .into_iter()
+            .any(|inner| self.occurs(variable, inner))
+    }
+}
+
+/// The more general of two types that may stand for each other.
+pub(crate) fn most_general(left: Type, right: Type) -> Type {
+    if less_specific(&left, &right) { left } else { right }
+}
+
+fn less_specific(left: &Type, right: &Type) -> bool {
+    if matches!(left, Type::Dyn | Type::Error | Type::Var(_)) {
+        return true;
+    }
+    if matches!(right, Type::Dyn | Type::Error | Type::Var(_)) {
+        return false;
+    }
+    let (inner, other) = (left.parameters(), right.parameters());
+    if inner.is_empty() || matches!(left, Type::Type(_)) {
+        return left == right;
+    }
+    std::mem::discriminant(left) == std::mem::discriminant(right)
+        && inner
+            .into_iter()
+            .zip(other)
+            .all(|(left, right)| less_specific(left, right))
+}

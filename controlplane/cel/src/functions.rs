@@ -1,0 +1,86 @@
+//! The functions of Kubernetes' environment (`k8s.io/apiserver/pkg/cel/environment/base.go`), one file a library.
+
+mod authorizer;
+mod format;
+mod lists;
+mod names;
+mod net;
+mod optional;
+mod quantity;
+mod regex;
+mod semver;
+mod standard;
+mod strings;
+mod url;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ::regex::Regex;
+
+pub use authorizer::{Authorizer, Check, Decision, Question};
+pub use names::NamedFormat;
+pub use net::Cidr;
+pub use semver::Semver;
+pub use url::Url;
+
+pub(crate) use format::check_literal as check_format;
+pub(crate) use names::all as format_names;
+pub(crate) use regex::compile as compile_regex;
+pub(crate) use standard::add;
+
+use crate::value::{Error, Value};
+
+/// A function of its arguments, of which a receiver is the first.
+pub(crate) type Function = for<'a> fn(&mut Context<'_>, &[Value<'a>]) -> Result<Value<'a>, Error>;
+
+/// Most bytes of text and lists that one evaluation may make.
+const MAX_ALLOCATED: usize = 32 * 1024 * 1024;
+
+/// State that functions share during one evaluation.
+pub(crate) struct Context<'p> {
+    allocated: usize,
+    /// Patterns that the program names.
+    known: &'p BTreeMap<String, Regex>,
+    /// Patterns that came up.
+    met: BTreeMap<String, Arc<Regex>>,
+}
+
+impl<'p> Context<'p> {
+    pub(crate) fn new(known: &'p BTreeMap<String, Regex>) -> Self {
+        Self {
+            allocated: 0,
+            known,
+            met: BTreeMap::new(),
+        }
+    }
+
+    /// Accounts for text or items that are about to be made.
+    pub(crate) fn allocate(&mut self, size: usize) -> Result<(), Error> {
+        self.allocated = self.allocated.saturating_add(size);
+        if self.allocated > MAX_ALLOCATED {
+            return Err(Error::Cost);
+        }
+        Ok(())
+    }
+
+    fn text<'a>(&mut self, text: String) -> Result<Value<'a>, Error> {
+        self.allocate(text.len())?;
+        Ok(Value::from(text))
+    }
+}
+
+/// The function of a name.
+pub(crate) fn find(name: &str) -> Option<Function> {
+    standard::find(name)
+        .or_else(|| strings::find(name))
+        .or_else(|| lists::find(name))
+        .or_else(|| regex::find(name))
+        .or_else(|| url::find(name))
+        .or_else(|| net::find(name))
+        .or_else(|| quantity::find(name))
+        .or_else(|| semver::find(name))
+        .or_else(|| names::find(name))
+        .or_else(|| optional::find(name))
+        .or_else(|| authorizer::find(name))
+}

@@ -1,0 +1,103 @@
+//! Values that may be absent (`cel-go/cel/library.go`).
+
+use super::Function;
+use super::standard::{one, two};
+use crate::value::{Error, Value};
+
+pub(super) fn find(name: &str) -> Option<Function> {
+    Some(match name {
+        "optional.of" => |_, args| one(args, |value| Ok(Value::some(value.clone()))),
+        "optional.ofNonZeroValue" => |_, args| {
+            one(args, |value| {
+                Ok(if zero(value) {
+                    Value::Optional(None)
+                } else {
+                    Value::some(value.clone())
+                })
+            })
+        },
+        "optional.none" => |_, _| Ok(Value::Optional(None)),
+        "hasValue" => |_, args| {
+            one(args, |value| {
+                content(value).map(|content| Value::Bool(content.is_some()))
+            })
+        },
+        "value" => |_, args| {
+            one(args, |value| {
+                content(value)?
+                    .cloned()
+                    .ok_or_else(|| Error::new("optional.none() dereference"))
+            })
+        },
+        "optional.unwrap" | "unwrapOpt" => |_, args| match args {
+            [Value::List(list)] => {
+                let mut found = Vec::new();
+                for item in list.iter() {
+                    found.extend(content(&item?)?.cloned());
+                }
+                Ok(Value::from(found))
+            }
+            _ => Err(Error::overload()),
+        },
+        "first" => |_, args| end(args, false),
+        "last" => |_, args| end(args, true),
+        "_[?_]" => |_, args| two(args, optional_index),
+        _ => return None,
+    })
+}
+
+fn content<'v, 'a>(value: &'v Value<'a>) -> Result<Option<&'v Value<'a>>, Error> {
+    match value {
+        Value::Optional(content) => Ok(content.as_deref()),
+        _ => Err(Error::overload()),
+    }
+}
+
+fn zero(value: &Value<'_>) -> bool {
+    match value {
+        Value::Null | Value::Optional(None) => true,
+        Value::Bool(value) => !value,
+        Value::Int(number) => *number == 0,
+        Value::Uint(number) => *number == 0,
+        Value::Double(number) => number.abs() < f64::MIN_POSITIVE && !number.is_nan(),
+        Value::String(text) => text.is_empty(),
+        Value::Bytes(bytes) => bytes.is_empty(),
+        Value::List(list) => list.is_empty(),
+        Value::Map(map) => map.is_empty(),
+        Value::Duration(nanos) => *nanos == 0,
+        _ => false,
+    }
+}
+
+fn end<'a>(args: &[Value<'a>], from_back: bool) -> Result<Value<'a>, Error> {
+    let [Value::List(list)] = args else {
+        return Err(Error::overload());
+    };
+    let index = if from_back { list.len().saturating_sub(1) } else { 0 };
+    list.get(index)
+        .transpose()
+        .map(|found| found.map_or(Value::Optional(None), Value::some))
+}
+
+/// `of[?at]`: the element, if there is one; absent within absent.
+fn optional_index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Error> {
+    match of {
+        Value::Optional(None) => Ok(Value::Optional(None)),
+        Value::Optional(Some(content)) => optional_index(content, at),
+        Value::List(list) => {
+            let index = at.to_key().ok_or_else(Error::overload)?;
+            let place = match index.to_value() {
+                Value::Int(number) => usize::try_from(number).ok(),
+                Value::Uint(number) => usize::try_from(number).ok(),
+                _ => return Err(Error::overload()),
+            };
+            let found = place.and_then(|place| list.get(place)).transpose()?;
+            Ok(found.map_or(Value::Optional(None), Value::some))
+        }
+        Value::Map(map) => {
+            let found = at.to_key().and_then(|key| map.get(&key)).transpose()?;
+            Ok(found.map_or(Value::Optional(None), Value::some))
+        }
+        _ => Err(Error::overload()),
+    }
+}

@@ -1,0 +1,335 @@
+//! Lists and maps: those that expressions make and views of JSON that read as their schemas say
+//! (`k8s.io/apiserver/pkg/cel/common/valuesunstructured.go`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value as Json;
+
+use crate::schema::{Format, ListKind, ObjectSchema, Schema, Shape};
+use crate::time;
+use crate::value::{Entries, Error, Key, Text, Value};
+
+type JsonMap = serde_json::Map<String, Json>;
+
+/// A list and how it compares.
+#[derive(Clone, Debug)]
+pub struct List<'a> {
+    items: Items<'a>,
+    kind: Option<&'a ListKind>,
+}
+
+#[derive(Clone, Debug)]
+enum Items<'a> {
+    Made(Arc<Vec<Value<'a>>>),
+    Json(&'a [Json], Option<&'a Schema>),
+}
+
+impl<'a> From<Vec<Value<'a>>> for List<'a> {
+    fn from(items: Vec<Value<'a>>) -> Self {
+        Self {
+            items: Items::Made(Arc::new(items)),
+            kind: None,
+        }
+    }
+}
+
+impl<'a> List<'a> {
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        match &self.items {
+            Items::Made(items) => items.len(),
+            Items::Json(items, _) => items.len(),
+        }
+    }
+
+    /// Nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The item at an index.
+    pub fn get(&self, index: usize) -> Option<Result<Value<'a>, Error>> {
+        match &self.items {
+            Items::Made(items) => items.get(index).cloned().map(Ok),
+            Items::Json(items, schema) => items.get(index).map(|item| view(item, *schema)),
+        }
+    }
+
+    /// The items in their order.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Value<'a>, Error>> + '_ {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    /// All items, or the first failure to read one.
+    pub(crate) fn to_vec(&self) -> Result<Vec<Value<'a>>, Error> {
+        self.iter().collect()
+    }
+
+    pub(crate) fn equals(&self, other: &Self) -> bool {
+        if self.len() != other.len() && !matches!(self.kind, Some(ListKind::Set)) {
+            return false;
+        }
+        let (Ok(left), Ok(right)) = (self.to_vec(), other.to_vec()) else {
+            return false;
+        };
+        match self.kind {
+            None | Some(ListKind::Atomic) => left.iter().zip(&right).all(|(left, right)| left.equals(right)),
+            Some(ListKind::Set) => {
+                left.len() == right.len() && left.iter().all(|item| right.iter().any(|other| item.equals(other)))
+            }
+            Some(ListKind::Map(keys)) => left.iter().all(|item| {
+                right
+                    .iter()
+                    .any(|other| same_keys(item, other, keys) && item.equals(other))
+            }),
+        }
+    }
+
+    /// The two lists joined: end to end, as a union, or by the keys of their items.
+    pub(crate) fn join(mut self, other: &Self) -> Result<Self, Error> {
+        let added = other.to_vec()?;
+        let kind = self.kind;
+        let mut items = match self.items {
+            Items::Made(items) => items,
+            Items::Json(..) => Arc::new(self.to_vec()?),
+        };
+        let grown = Arc::make_mut(&mut items);
+        for item in added {
+            let place = match kind {
+                None | Some(ListKind::Atomic) => None,
+                Some(ListKind::Set) => grown.iter().position(|known| known.equals(&item)),
+                Some(ListKind::Map(keys)) => grown.iter().position(|known| same_keys(known, &item, keys)),
+            };
+            match place.and_then(|place| grown.get_mut(place)) {
+                Some(known) => *known = item,
+                None => grown.push(item),
+            }
+        }
+        self.items = Items::Made(items);
+        Ok(self)
+    }
+}
+
+fn same_keys(left: &Value<'_>, right: &Value<'_>, keys: &[String]) -> bool {
+    let (Value::Map(left), Value::Map(right)) = (left, right) else {
+        return false;
+    };
+    keys.iter()
+        .all(|key| match (left.json_field(key), right.json_field(key)) {
+            (None, None) => true,
+            (Some(left), Some(right)) => left.equals(&right),
+            _ => false,
+        })
+}
+
+/// A map or an object.
+#[derive(Clone, Debug)]
+pub struct Map<'a>(Form<'a>);
+
+#[derive(Clone, Debug)]
+enum Form<'a> {
+    Made(Arc<Entries<'a>>),
+    Json(&'a JsonMap, Fields<'a>),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fields<'a> {
+    Any,
+    Values(&'a Schema),
+    Object(&'a ObjectSchema),
+}
+
+impl<'a> From<Entries<'a>> for Map<'a> {
+    fn from(entries: Entries<'a>) -> Self {
+        Self(Form::Made(Arc::new(entries)))
+    }
+}
+
+impl<'a> Map<'a> {
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Form::Made(entries) => entries.len(),
+            Form::Json(entries, Fields::Object(_)) => self.keys_of(entries).count(),
+            Form::Json(entries, _) => entries.len(),
+        }
+    }
+
+    /// Nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value under a key.
+    pub fn get(&self, key: &Key<'_>) -> Option<Result<Value<'a>, Error>> {
+        match (&self.0, key) {
+            (Form::Made(entries), _) => {
+                // The key of a lookup lives shorter than those of the map.
+                let found = match key {
+                    Key::Bool(value) => entries.get(&Key::Bool(*value)),
+                    Key::Int(value) => entries.get(&Key::Int(*value)),
+                    Key::Uint(value) => entries.get(&Key::Uint(*value)),
+                    Key::String(text) => entries.get(&Key::String(Text::Shared(Arc::from(&**text)))),
+                };
+                found.cloned().map(Ok)
+            }
+            (Form::Json(entries, Fields::Any), Key::String(name)) => {
+                entries.get(&**name).map(|value| view(value, None))
+            }
+            (Form::Json(entries, Fields::Values(schema)), Key::String(name)) => {
+                entries.get(&**name).map(|value| view(value, Some(schema)))
+            }
+            (Form::Json(entries, Fields::Object(object)), Key::String(name)) => {
+                let field = object.fields.get(&**name)?;
+                entries.get(&field.json).map(|value| view(value, Some(&field.schema)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The value of a field by its name.
+    pub fn field(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
+        self.get(&Key::String(Text::Borrowed(name)))
+    }
+
+    fn json_field(&self, name: &str) -> Option<Value<'a>> {
+        let found = match &self.0 {
+            Form::Json(entries, Fields::Object(object)) => {
+                let field = object.fields.values().find(|field| field.json == name)?;
+                entries.get(name).map(|value| view(value, Some(&field.schema)))
+            }
+            _ => self.field(name),
+        };
+        found?.ok()
+    }
+
+    fn keys_of(&self, entries: &'a JsonMap) -> impl Iterator<Item = Key<'a>> + use<'a> {
+        let object = match &self.0 {
+            Form::Json(_, Fields::Object(object)) => Some(*object),
+            _ => None,
+        };
+        let names: Vec<&'a str> = match object {
+            Some(object) => object
+                .fields
+                .iter()
+                .filter(|(_, field)| entries.contains_key(&field.json))
+                .map(|(name, _)| name.as_str())
+                .collect(),
+            None => entries.keys().map(String::as_str).collect(),
+        };
+        names.into_iter().map(|name| Key::String(Text::Borrowed(name)))
+    }
+
+    /// The keys in their order.
+    pub fn keys(&self) -> Vec<Key<'a>> {
+        match &self.0 {
+            Form::Made(entries) => entries.keys().cloned().collect(),
+            Form::Json(entries, _) => self.keys_of(entries).collect(),
+        }
+    }
+
+    pub(crate) fn equals(&self, other: &Self) -> bool {
+        self.len() == other.len()
+            && self.keys().iter().all(|key| match (self.get(key), other.get(key)) {
+                (Some(Ok(left)), Some(Ok(right))) => left.equals(&right),
+                _ => false,
+            })
+    }
+
+    /// The map with one more entry.
+    pub(crate) fn insert(self, key: Key<'a>, value: Value<'a>) -> Result<Self, Error> {
+        let mut entries = match self.0 {
+            Form::Made(entries) => entries,
+            Form::Json(..) => {
+                let mut made = BTreeMap::new();
+                for key in self.keys() {
+                    if let Some(value) = self.get(&key) {
+                        made.insert(key, value?);
+                    }
+                }
+                Arc::new(made)
+            }
+        };
+        if entries.contains_key(&key) {
+            return Err(Error::new(format!("insert failed: key {} already exists", shown(&key))));
+        }
+        Arc::make_mut(&mut entries).insert(key, value);
+        Ok(Self(Form::Made(entries)))
+    }
+}
+
+/// A key as errors show it.
+pub(crate) fn shown(key: &Key<'_>) -> String {
+    match key {
+        Key::Bool(value) => value.to_string(),
+        Key::Int(value) => value.to_string(),
+        Key::Uint(value) => value.to_string(),
+        Key::String(text) => (**text).to_owned(),
+    }
+}
+
+/// The value that JSON is by its schema; without one, what JSON says by itself.
+pub fn view<'a>(json: &'a Json, schema: Option<&'a Schema>) -> Result<Value<'a>, Error> {
+    let Some(schema) = schema else {
+        return Ok(untyped(json));
+    };
+    let mismatch = |expected: &str| {
+        Err(Error::new(format!(
+            "invalid data, expected {expected} to match the declared type"
+        )))
+    };
+    match (&schema.shape, json) {
+        (Shape::Dyn, _) | (Shape::IntOrString, Json::Number(_) | Json::String(_)) => Ok(untyped(json)),
+        (_, Json::Null) if schema.nullable => Ok(Value::Null),
+        (_, Json::Null) => Err(Error::new("invalid data, got null for schema with nullable=false")),
+        (Shape::Object(object), Json::Object(entries)) => {
+            Ok(Value::Map(Map(Form::Json(entries, Fields::Object(object)))))
+        }
+        (Shape::Map(values), Json::Object(entries)) => Ok(Value::Map(Map(Form::Json(entries, Fields::Values(values))))),
+        (Shape::List { items, kind }, Json::Array(values)) => Ok(Value::List(List {
+            items: Items::Json(values, Some(items)),
+            kind: Some(kind),
+        })),
+        (Shape::String(format), Json::String(text)) => formatted(text, *format),
+        (Shape::Bool, Json::Bool(value)) => Ok(Value::Bool(*value)),
+        (Shape::Int, Json::Number(number)) => match number.as_i64() {
+            Some(value) => Ok(Value::Int(value)),
+            None => match number.as_f64().and_then(crate::value::whole) {
+                Some(value) => Ok(Value::Int(value)),
+                None => mismatch("a whole number"),
+            },
+        },
+        (Shape::Double, Json::Number(number)) => Ok(Value::Double(number.as_f64().unwrap_or_default())),
+        _ => mismatch("a value"),
+    }
+}
+
+fn untyped(json: &Json) -> Value<'_> {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => number
+            .as_i64()
+            .map_or_else(|| Value::Double(number.as_f64().unwrap_or_default()), Value::Int),
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => Value::List(List {
+            items: Items::Json(items, None),
+            kind: None,
+        }),
+        Json::Object(entries) => Value::Map(Map(Form::Json(entries, Fields::Any))),
+    }
+}
+
+fn formatted(text: &str, format: Format) -> Result<Value<'_>, Error> {
+    let read = match format {
+        Format::Text => Some(Value::from(text)),
+        Format::Bytes => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
+        Format::Date => time::Timestamp::parse(&format!("{text}T00:00:00Z")).map(Value::Timestamp),
+        Format::DateTime => time::Timestamp::parse(text).map(Value::Timestamp),
+        Format::Duration => time::parse_duration(text).map(Value::Duration),
+    };
+    read.ok_or_else(|| Error::new(format!("could not convert {text:?} to its format")))
+}

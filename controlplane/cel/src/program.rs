@@ -1,0 +1,211 @@
+//! Compilation and evaluation, bounded: no text and no value ends the process.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use regex::Regex;
+
+use crate::check::{Types, check};
+use crate::estimate::{self, Range};
+use crate::eval::Machine;
+use crate::functions::Context;
+use crate::lint::lint;
+use crate::schema::Schema;
+use crate::syntax::ast::Expr;
+use crate::syntax::{Issue, parse};
+use crate::types::Type;
+use crate::value::{Error, Value};
+
+/// Cost that one evaluation may have (`k8s.io/apiserver/pkg/apis/cel/config.go`).
+pub const PER_CALL_LIMIT: u64 = 1_000_000;
+
+/// Levels that any thread's stack holds.
+const SHALLOW: usize = 24;
+/// Stack for deeper trees: the deepest has a thousand levels.
+const DEEP_STACK: usize = 64 * 1024 * 1024;
+
+/// The variables that expressions may use.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, Type>,
+}
+
+/// The text of all that is wrong with an expression, as upstream displays it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct CompileError {
+    text: String,
+}
+
+/// The values of variables.
+pub trait Bindings<'a>: Sync {
+    /// The value of a variable, if there is such a variable.
+    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>>;
+}
+
+impl<'a> Bindings<'a> for [(&str, Value<'a>)] {
+    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
+        self.iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| Ok(value.clone()))
+    }
+}
+
+impl<'a, const N: usize> Bindings<'a> for [(&str, Value<'a>); N] {
+    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
+        Bindings::get(self.as_slice(), name)
+    }
+}
+
+/// An expression that was parsed, checked and found good.
+#[derive(Debug)]
+pub struct Program {
+    expr: Expr,
+    types: Types,
+    patterns: BTreeMap<String, Regex>,
+}
+
+impl Environment {
+    /// The environment with one more variable.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, of: Type) -> Self {
+        self.variables.insert(name.into(), of);
+        self
+    }
+
+    /// Compiles an expression.
+    pub fn compile(&self, text: &str) -> Result<Program, CompileError> {
+        let compiled = catch_unwind(AssertUnwindSafe(|| -> Result<Program, Vec<Issue>> {
+            let (expr, nodes) = with_stack(levels(text), || parse(text))??;
+            with_stack(expr.depth, move || self.checked(expr, nodes))?
+        }));
+        compiled
+            .unwrap_or_else(|_panic| Err(vec![Issue::internal()]))
+            .map_err(|issues| CompileError {
+                text: display(text, issues),
+            })
+    }
+
+    fn checked(&self, mut expr: Expr, nodes: usize) -> Result<Program, Vec<Issue>> {
+        let types = check(&mut expr, nodes, &self.variables)?;
+        let patterns = lint(&expr, &types)?;
+        Ok(Program { expr, types, patterns })
+    }
+}
+
+impl Program {
+    /// The type of the expression.
+    pub fn result(&self) -> &Type {
+        self.types.get(self.expr.id).unwrap_or(&Type::Dyn)
+    }
+
+    /// The expression reads a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        with_stack(self.expr.depth, || estimate::uses(&self.expr, variable)).unwrap_or(true)
+    }
+
+    /// The cost of the expression, at least and at most, where the schemas of its variables bound their sizes.
+    pub fn estimate(&self, variables: &[(&str, &Schema)]) -> Range {
+        with_stack(self.expr.depth, || {
+            estimate::estimate(&self.expr, &self.types, variables)
+        })
+        .unwrap_or(Range { min: 0, max: u64::MAX })
+    }
+
+    /// Evaluates the expression and takes its cost from the budget, at most [`PER_CALL_LIMIT`] of it.
+    pub fn evaluate<'a>(&self, bindings: &dyn Bindings<'a>, budget: &mut u64) -> Result<Value<'a>, Error> {
+        let limit = PER_CALL_LIMIT.min(*budget);
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            with_stack(self.expr.depth, || {
+                let mut machine = Machine {
+                    bindings,
+                    locals: Vec::new(),
+                    context: Context::new(&self.patterns),
+                    cost: 0,
+                    limit,
+                };
+                (machine.eval(&self.expr), machine.cost)
+            })
+        }));
+        let Ok(Ok((result, cost))) = ran else {
+            return Err(Error::new("internal error"));
+        };
+        *budget = budget.saturating_sub(cost);
+        result
+    }
+}
+
+/// The one failure that is not the expression's.
+#[derive(Clone, Copy, Debug)]
+struct NoThread;
+
+impl From<NoThread> for Vec<Issue> {
+    fn from(_: NoThread) -> Self {
+        vec![Issue::internal()]
+    }
+}
+
+/// Runs where the stack suffices for so many levels, if need be on a thread of its own.
+fn with_stack<T: Send>(levels: usize, run: impl FnOnce() -> T + Send) -> Result<T, NoThread> {
+    if levels <= SHALLOW {
+        return Ok(run());
+    }
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .stack_size(DEEP_STACK)
+            .spawn_scoped(scope, run)
+            .map_err(|_limit| NoThread)?
+            .join()
+            .map_err(|_panic| NoThread)
+    })
+}
+
+/// Most levels that a text can nest, seen from its brackets and conditions alone.
+fn levels(text: &str) -> usize {
+    let (mut open, mut most, mut conditions) = (0_usize, 0, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => {
+                open += 1;
+                most = most.max(open);
+            }
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            b'?' => conditions += 1,
+            _ => {}
+        }
+    }
+    most + conditions
+}
+
+/// All issues in the order of their places (`cel-go/common/error.go`).
+fn display(text: &str, mut issues: Vec<Issue>) -> String {
+    issues.sort_by_key(|issue| issue.at);
+    let shown: Vec<String> = issues.iter().map(|issue| show(text, issue)).collect();
+    shown.join("\n")
+}
+
+fn show(text: &str, issue: &Issue) -> String {
+    /// Longest line that is quoted.
+    const MAX_SNIPPET: usize = 16_384;
+    let before = text.get(..issue.at).unwrap_or(text);
+    let line = before.matches('\n').count();
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
+    let mut out = format!("ERROR: <input>:{}:{}: {}", line + 1, column + 1, issue.message);
+    let snippet = text.split('\n').nth(line).unwrap_or_default().replace('\t', " ");
+    if snippet.len() <= MAX_SNIPPET {
+        let mut characters = snippet.chars();
+        let dots: String = characters
+            .by_ref()
+            .take(column)
+            .map(|c| if c.len_utf8() > 1 { '．' } else { '.' })
+            .collect();
+        let mark = if characters.next().is_some_and(|c| c.len_utf8() > 1) {
+            '＾'
+        } else {
+            '^'
+        };
+        out = format!("{out}\n | {snippet}\n | {dots}{mark}");
+    }
+    out
+}

@@ -1,0 +1,191 @@
+//! The shape of values that come as JSON, as a structural schema declares it: their types, their bounds and how their
+//! lists compare (`k8s.io/apiserver/pkg/cel/common/schemas.go`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::syntax::RESERVED;
+use crate::types::Type;
+
+/// A declared value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schema {
+    /// The kind of value.
+    pub shape: Shape,
+    /// `null` is a value of it.
+    pub nullable: bool,
+    /// Most characters, bytes, items or entries of a value of it, where that is known.
+    pub max: Option<u64>,
+    /// Shortest JSON that a value of it takes, in bytes. What a request can hold at most follows from it.
+    pub least: u64,
+}
+
+/// The kinds of values.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    /// Named fields.
+    Object(Arc<ObjectSchema>),
+    /// Values of one kind under any keys.
+    Map(Box<Schema>),
+    /// Items of one kind.
+    List {
+        /// The kind of the items.
+        items: Box<Schema>,
+        /// Comparison and union of two lists.
+        kind: ListKind,
+    },
+    /// Text, or what its format makes of it.
+    String(Format),
+    /// Whole numbers.
+    Int,
+    /// Numbers.
+    Double,
+    /// `true` and `false`.
+    Bool,
+    /// A number or a text.
+    IntOrString,
+    /// Anything.
+    Dyn,
+}
+
+/// The meaning of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// As it is.
+    Text,
+    /// Base64.
+    Bytes,
+    /// A day.
+    Date,
+    /// A point in time.
+    DateTime,
+    /// A length of time.
+    Duration,
+}
+
+/// Comparison and union of two lists (`x-kubernetes-list-type`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListKind {
+    /// Item by item.
+    Atomic,
+    /// In any order.
+    Set,
+    /// By these fields of each item.
+    Map(Vec<String>),
+}
+
+/// An object's fields by their names in expressions.
+#[derive(Debug, PartialEq)]
+pub struct ObjectSchema {
+    /// Name of the type.
+    pub name: String,
+    /// The fields.
+    pub fields: BTreeMap<String, Field>,
+}
+
+/// One field of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// Its name in JSON.
+    pub json: String,
+    /// It must be there.
+    pub required: bool,
+    /// Its kind.
+    pub schema: Schema,
+}
+
+/// Largest body of a request (`k8s.io/apiserver/pkg/apis/cel/config.go`).
+pub const MAX_REQUEST_BYTES: u64 = 3 * 1024 * 1024;
+
+impl Schema {
+    /// Anything at all.
+    pub const fn any() -> Self {
+        Self {
+            shape: Shape::Dyn,
+            nullable: true,
+            max: None,
+            least: 1,
+        }
+    }
+
+    /// A kind of value without bounds, other than those of a request.
+    pub fn new(shape: Shape) -> Self {
+        let (least, max) = match &shape {
+            Shape::Object(object) => (
+                2 + object
+                    .fields
+                    .values()
+                    .filter(|field| field.required)
+                    .map(|field| u64::try_from(field.json.len()).unwrap_or(0) + field.schema.least + 4)
+                    .sum::<u64>(),
+                None,
+            ),
+            Shape::Map(values) => (2, Some(items(values.least + 6))),
+            Shape::List { items: item, .. } => (2, Some(items(item.least))),
+            Shape::String(Format::Text | Format::Bytes) => (2, Some(MAX_REQUEST_BYTES - 2)),
+            Shape::String(Format::Date) => (12, Some(12)),
+            Shape::String(Format::DateTime) => (21, Some(32)),
+            Shape::String(Format::Duration) => (3, Some(32)),
+            Shape::Int | Shape::Double => (1, Some(1)),
+            Shape::Bool => (4, Some(1)),
+            Shape::IntOrString => (1, Some(MAX_REQUEST_BYTES - 2)),
+            Shape::Dyn => (1, None),
+        };
+        Self {
+            shape,
+            nullable: false,
+            max,
+            least,
+        }
+    }
+
+    /// The same with at most so many characters, items or entries.
+    #[must_use]
+    pub fn at_most(mut self, max: Option<u64>) -> Self {
+        if max.is_some() {
+            self.max = max;
+        }
+        self
+    }
+
+    /// The type that expressions see.
+    pub fn as_type(&self) -> Type {
+        match &self.shape {
+            Shape::Object(object) => Type::Object(Arc::clone(object)),
+            Shape::Map(values) => Type::map(Type::String, values.as_type()),
+            Shape::List { items, .. } => Type::list(items.as_type()),
+            Shape::String(Format::Text) => Type::String,
+            Shape::String(Format::Bytes) => Type::Bytes,
+            Shape::String(Format::Date | Format::DateTime) => Type::Timestamp,
+            Shape::String(Format::Duration) => Type::Duration,
+            Shape::Int => Type::Int,
+            Shape::Double => Type::Double,
+            Shape::Bool => Type::Bool,
+            Shape::IntOrString | Shape::Dyn => Type::Dyn,
+        }
+    }
+}
+
+/// Number of items of a size that a request holds at most.
+fn items(least: u64) -> u64 {
+    (MAX_REQUEST_BYTES - 2) / (least + 1)
+}
+
+/// The name of a property in expressions, where it has one (`k8s.io/apiserver/pkg/cel/escaping.go`).
+pub fn escape(name: &str) -> Option<String> {
+    let mut characters = name.chars();
+    let first = characters.next()?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/');
+    if first.is_ascii_digit() || !allowed(first) || !characters.all(allowed) {
+        return None;
+    }
+    if RESERVED.contains(&name) || matches!(name, "true" | "false" | "null" | "in") {
+        return Some(format!("__{name}__"));
+    }
+    Some(
+        name.replace("__", "__underscores__")
+            .replace('.', "__dot__")
+            .replace('-', "__dash__")
+            .replace('/', "__slash__"),
+    )
+}

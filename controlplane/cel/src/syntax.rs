@@ -1,0 +1,10 @@
+//! Text to tree: the lexer, the parser with its bounds on depth, and the macros that it expands.
+
+pub(crate) mod ast;
+mod lexer;
+mod literal;
+mod macros;
+mod parser;
+
+pub(crate) use lexer::RESERVED;
+pub(crate) use parser::{Issue, parse};

@@ -1,0 +1,122 @@
+//! The syntax tree, with macros already expanded, as `cel-go/common/ast` shapes it.
+
+use crate::functions::Function;
+use crate::value::Value;
+
+/// Prefix of the variables that macros make; no expression can name them.
+pub(crate) const ACCUMULATOR: &str = "@result";
+
+/// One node with its number, its place in the text and its height.
+#[derive(Clone, Debug)]
+pub(crate) struct Expr {
+    /// Number of the node, unique in its program.
+    pub(crate) id: usize,
+    /// Offset in the text, in bytes.
+    pub(crate) at: usize,
+    /// Height of the tree below, this node included.
+    pub(crate) depth: usize,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Literal(Value<'static>),
+    Ident(String),
+    Select {
+        operand: Box<Expr>,
+        field: String,
+        /// A presence test: `has(operand.field)`.
+        test: bool,
+    },
+    Call(Call),
+    List {
+        elements: Vec<Expr>,
+        /// Indices of the elements written `[?x]`.
+        optional: Vec<usize>,
+    },
+    Map(Vec<Entry>),
+    Struct {
+        name: String,
+        fields: Vec<(String, Expr)>,
+    },
+    Comprehension(Box<Comprehension>),
+    Bind(Box<Bind>),
+}
+
+impl Kind {
+    /// The nodes below.
+    pub(crate) fn children(&self) -> Box<dyn Iterator<Item = &Expr> + '_> {
+        match self {
+            Self::Literal(_) | Self::Ident(_) => Box::new(std::iter::empty()),
+            Self::Select { operand, .. } => Box::new(std::iter::once(&**operand)),
+            Self::Call(call) => Box::new(call.operands()),
+            Self::List { elements, .. } => Box::new(elements.iter()),
+            Self::Map(entries) => Box::new(entries.iter().flat_map(|entry| [&entry.key, &entry.value])),
+            Self::Struct { fields, .. } => Box::new(fields.iter().map(|(_, value)| value)),
+            Self::Comprehension(fold) => {
+                Box::new([&fold.range, &fold.initial, &fold.condition, &fold.step, &fold.result].into_iter())
+            }
+            Self::Bind(bind) => Box::new([&bind.value, &bind.body].into_iter()),
+        }
+    }
+
+    /// A macro made the node.
+    pub(crate) const fn is_made(&self) -> bool {
+        matches!(self, Self::Comprehension(_) | Self::Bind(_))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) function: String,
+    pub(crate) target: Option<Box<Expr>>,
+    pub(crate) args: Vec<Expr>,
+    /// Filled in by the checker.
+    pub(crate) implementation: Option<Function>,
+}
+
+impl Call {
+    /// The target, if any, and then the arguments.
+    pub(crate) fn operands(&self) -> impl Iterator<Item = &Expr> {
+        self.target.as_deref().into_iter().chain(&self.args)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: Expr,
+    pub(crate) value: Expr,
+    pub(crate) optional: bool,
+}
+
+/// A fold over a list or a map.
+#[derive(Clone, Debug)]
+pub(crate) struct Comprehension {
+    pub(crate) range: Expr,
+    pub(crate) variable: String,
+    pub(crate) second: Option<String>,
+    pub(crate) initial: Expr,
+    pub(crate) condition: Expr,
+    pub(crate) step: Expr,
+    pub(crate) result: Expr,
+}
+
+/// The way in which the value of a [`Bind`] is taken and its result wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// The value itself.
+    Plain,
+    /// The content of an optional; the result becomes an optional.
+    Map,
+    /// The content of an optional; the result is one already.
+    FlatMap,
+}
+
+/// A variable that names a value for one expression.
+#[derive(Clone, Debug)]
+pub(crate) struct Bind {
+    pub(crate) binding: Binding,
+    pub(crate) variable: String,
+    pub(crate) value: Expr,
+    pub(crate) body: Expr,
+}

@@ -1,0 +1,405 @@
+//! Values of expressions. Objects of a request are looked at where they are: a view of JSON with its schema becomes
+//! a value only as far as an expression reads it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use api::quantity::Quantity;
+
+use crate::functions::{Check, Cidr, NamedFormat, Semver, Url};
+use crate::json::{List, Map};
+use crate::time::Timestamp;
+use crate::types::Type;
+
+/// A failed evaluation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The expression has no value.
+    #[error("{message}")]
+    Evaluation {
+        /// The reason in upstream's words.
+        message: Cow<'static, str>,
+    },
+    /// The expression took more than its budget.
+    #[error("operation cancelled: actual cost limit exceeded")]
+    Cost,
+}
+
+impl Error {
+    pub(crate) fn new(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::Evaluation {
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn overload() -> Self {
+        Self::new("no such overload")
+    }
+}
+
+/// Text, borrowed from an object where it can be.
+#[derive(Clone, Debug)]
+pub enum Text<'a> {
+    /// Of an object.
+    Borrowed(&'a str),
+    /// Made by an expression.
+    Shared(Arc<str>),
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Borrowed(text) => text,
+            Self::Shared(text) => text,
+        }
+    }
+}
+
+/// A value.
+#[derive(Clone, Debug, Default)]
+pub enum Value<'a> {
+    /// `null`
+    #[default]
+    Null,
+    /// `true`, `false`
+    Bool(bool),
+    /// A signed number.
+    Int(i64),
+    /// An unsigned number.
+    Uint(u64),
+    /// A floating-point number.
+    Double(f64),
+    /// Text.
+    String(Text<'a>),
+    /// Bytes.
+    Bytes(Arc<[u8]>),
+    /// A list.
+    List(List<'a>),
+    /// A map or an object.
+    Map(Map<'a>),
+    /// A point in time.
+    Timestamp(Timestamp),
+    /// A length of time in nanoseconds.
+    Duration(i64),
+    /// A type.
+    Type(Text<'a>),
+    /// A value that may be absent.
+    Optional(Option<Arc<Value<'a>>>),
+    /// A URL.
+    Url(Arc<Url>),
+    /// An IP address.
+    Ip(IpAddr),
+    /// A range of IP addresses.
+    Cidr(Cidr),
+    /// An amount.
+    Quantity(Quantity),
+    /// A semantic version.
+    Semver(Arc<Semver>),
+    /// A named format.
+    Format(&'static NamedFormat),
+    /// A question for the authorizer, or its answer.
+    Check(Arc<Check<'a>>),
+    /// The result so far of a quantifier of which one element failed.
+    Failed(Arc<Error>),
+}
+
+impl From<bool> for Value<'_> {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<i64> for Value<'_> {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<Arc<str>> for Value<'_> {
+    fn from(text: Arc<str>) -> Self {
+        Self::String(Text::Shared(text))
+    }
+}
+
+impl From<String> for Value<'_> {
+    fn from(text: String) -> Self {
+        Self::String(Text::Shared(text.into()))
+    }
+}
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::String(Text::Borrowed(text))
+    }
+}
+
+impl<'a> From<Vec<Value<'a>>> for Value<'a> {
+    fn from(items: Vec<Value<'a>>) -> Self {
+        Self::List(List::from(items))
+    }
+}
+
+impl<'a> Value<'a> {
+    /// A length as a number.
+    pub(crate) fn length(length: usize) -> Self {
+        Self::Int(i64::try_from(length).unwrap_or(i64::MAX))
+    }
+
+    /// An optional that holds a value.
+    pub(crate) fn some(value: Self) -> Self {
+        Self::Optional(Some(Arc::new(value)))
+    }
+
+    /// The value as text, if it is that.
+    pub fn as_str(&self) -> Option<&str> {
+        if let Self::String(text) = self {
+            Some(text)
+        } else {
+            None
+        }
+    }
+
+    /// The value as a truth, if it is that.
+    pub fn as_bool(&self) -> Option<bool> {
+        if let Self::Bool(value) = self {
+            Some(*value)
+        } else {
+            None
+        }
+    }
+
+    /// The name of its type.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Null => "null_type",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint(_) => "uint",
+            Self::Double(_) => "double",
+            Self::String(_) => "string",
+            Self::Bytes(_) => "bytes",
+            Self::List(_) => "list",
+            Self::Map(_) => "map",
+            Self::Timestamp(_) => "google.protobuf.Timestamp",
+            Self::Duration(_) => "google.protobuf.Duration",
+            Self::Type(_) => "type",
+            Self::Optional(_) => "optional_type",
+            Self::Url(_) => "kubernetes.URL",
+            Self::Ip(_) => "net.IP",
+            Self::Cidr(_) => "net.CIDR",
+            Self::Quantity(_) => "kubernetes.Quantity",
+            Self::Semver(_) => "kubernetes.Semver",
+            Self::Format(_) => "kubernetes.NamedFormat",
+            Self::Check(check) => check.type_name(),
+            Self::Failed(_) => "error",
+        }
+    }
+
+    /// The type of a literal.
+    pub(crate) fn literal_type(&self) -> Type {
+        match self.type_name() {
+            "bool" => Type::Bool,
+            "int" => Type::Int,
+            "uint" => Type::Uint,
+            "double" => Type::Double,
+            "string" => Type::String,
+            "bytes" => Type::Bytes,
+            "null_type" => Type::Null,
+            _ => Type::Dyn,
+        }
+    }
+
+    /// The size that cost is counted by: characters, bytes, items or entries, and 1 for everything else.
+    pub(crate) fn size(&self) -> u64 {
+        let size = match self {
+            Self::String(text) => text.chars().count(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::List(list) => list.len(),
+            Self::Map(map) => map.len(),
+            Self::Optional(Some(value)) => return value.size(),
+            Self::Url(url) => url.text.chars().count(),
+            Self::Ip(IpAddr::V4(_)) => 4,
+            Self::Ip(IpAddr::V6(_)) => 16,
+            Self::Cidr(cidr) => {
+                if cidr.address.is_ipv4() {
+                    4
+                } else {
+                    16
+                }
+            }
+            _ => 1,
+        };
+        u64::try_from(size).unwrap_or(u64::MAX)
+    }
+
+    fn number(&self) -> Option<Number> {
+        match self {
+            Self::Int(value) => Some(Number::Whole(i128::from(*value))),
+            Self::Uint(value) => Some(Number::Whole(i128::from(*value))),
+            Self::Double(value) => Some(Number::Broken(*value)),
+            _ => None,
+        }
+    }
+
+    /// Equality of any two values: numbers compare by amount, other values of different types differ.
+    pub fn equals(&self, other: &Self) -> bool {
+        if let (Some(left), Some(right)) = (self.number(), other.number()) {
+            return left.compare(right) == Some(std::cmp::Ordering::Equal);
+        }
+        match (self, other) {
+            (Self::Null, Self::Null) | (Self::Optional(None), Self::Optional(None)) => true,
+            (Self::Bool(left), Self::Bool(right)) => left == right,
+            (Self::String(left), Self::String(right)) | (Self::Type(left), Self::Type(right)) => **left == **right,
+            (Self::Bytes(left), Self::Bytes(right)) => left == right,
+            (Self::List(left), Self::List(right)) => left.equals(right),
+            (Self::Map(left), Self::Map(right)) => left.equals(right),
+            (Self::Timestamp(left), Self::Timestamp(right)) => left.at == right.at,
+            (Self::Duration(left), Self::Duration(right)) => left == right,
+            (Self::Optional(Some(left)), Self::Optional(Some(right))) => left.equals(right),
+            (Self::Url(left), Self::Url(right)) => left.text == right.text,
+            (Self::Ip(left), Self::Ip(right)) => left == right,
+            (Self::Cidr(left), Self::Cidr(right)) => left == right,
+            (Self::Quantity(left), Self::Quantity(right)) => left == right,
+            (Self::Semver(left), Self::Semver(right)) => left.cmp(right).is_eq(),
+            (Self::Format(left), Self::Format(right)) => left.name == right.name,
+            _ => false,
+        }
+    }
+
+    /// The order of two values, where they have one.
+    pub(crate) fn compare(&self, other: &Self) -> Result<std::cmp::Ordering, Error> {
+        if let (Some(left), Some(right)) = (self.number(), other.number()) {
+            return left
+                .compare(right)
+                .ok_or_else(|| Error::new("NaN values cannot be ordered"));
+        }
+        match (self, other) {
+            (Self::Bool(left), Self::Bool(right)) => Ok(left.cmp(right)),
+            (Self::String(left), Self::String(right)) => Ok(left.as_bytes().cmp(right.as_bytes())),
+            (Self::Bytes(left), Self::Bytes(right)) => Ok(left.cmp(right)),
+            (Self::Timestamp(left), Self::Timestamp(right)) => Ok(left.at.cmp(&right.at)),
+            (Self::Duration(left), Self::Duration(right)) => Ok(left.cmp(right)),
+            _ => Err(Error::overload()),
+        }
+    }
+
+    /// The key of a map that the value is, as far as it can be one.
+    pub(crate) fn to_key(&self) -> Option<Key<'a>> {
+        match self {
+            Self::Bool(value) => Some(Key::Bool(*value)),
+            Self::Int(value) => Some(Key::Int(*value)),
+            Self::Uint(value) => Some(Key::Uint(*value)),
+            Self::String(text) => Some(Key::String(text.clone())),
+            Self::Double(value) => whole(*value).map(Key::Int),
+            _ => None,
+        }
+    }
+}
+
+/// The whole number that a floating-point one is.
+pub(crate) fn whole(value: f64) -> Option<i64> {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    if value.fract() != 0.0 || !(-LIMIT..LIMIT).contains(&value) {
+        return None;
+    }
+    // No conversion of the standard library fails where the value does not fit; the text of it does.
+    format!("{value:.0}").parse().ok()
+}
+
+#[derive(Clone, Copy)]
+enum Number {
+    Whole(i128),
+    Broken(f64),
+}
+
+impl Number {
+    fn compare(self, other: Self) -> Option<std::cmp::Ordering> {
+        match (self, other) {
+            (Self::Whole(left), Self::Whole(right)) => Some(left.cmp(&right)),
+            (Self::Broken(left), Self::Broken(right)) => left.partial_cmp(&right),
+            (Self::Whole(left), Self::Broken(right)) => Self::mixed(left, right),
+            (Self::Broken(left), Self::Whole(right)) => Self::mixed(right, left).map(std::cmp::Ordering::reverse),
+        }
+    }
+
+    fn mixed(left: i128, right: f64) -> Option<std::cmp::Ordering> {
+        if right.is_nan() {
+            return None;
+        }
+        if right.abs() >= 1e30 {
+            return Some(if right > 0.0 {
+                std::cmp::Ordering::Less
+            } else {
+                std::cmp::Ordering::Greater
+            });
+        }
+        let floor: i128 = format!("{:.0}", right.floor()).parse().ok()?;
+        Some(left.cmp(&floor).then(if right.fract() == 0.0 {
+            std::cmp::Ordering::Equal
+        } else {
+            std::cmp::Ordering::Less
+        }))
+    }
+}
+
+/// A key of a map.
+#[derive(Clone, Debug)]
+pub enum Key<'a> {
+    /// `true`, `false`
+    Bool(bool),
+    /// A signed number.
+    Int(i64),
+    /// An unsigned number.
+    Uint(u64),
+    /// Text.
+    String(Text<'a>),
+}
+
+impl<'a> Key<'a> {
+    /// The value that the key is.
+    pub(crate) fn to_value(&self) -> Value<'a> {
+        match self {
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Int(value) => Value::Int(*value),
+            Self::Uint(value) => Value::Uint(*value),
+            Self::String(text) => Value::String(text.clone()),
+        }
+    }
+
+    fn rank(&self) -> (u8, i128, &str) {
+        match self {
+            Self::Bool(value) => (0, i128::from(*value), ""),
+            Self::Int(value) => (1, i128::from(*value), ""),
+            Self::Uint(value) => (1, i128::from(*value), ""),
+            Self::String(text) => (2, 0, text),
+        }
+    }
+}
+
+impl PartialEq for Key<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Key<'_> {}
+
+impl PartialOrd for Key<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+/// Entries that an expression made.
+pub(crate) type Entries<'a> = BTreeMap<Key<'a>, Value<'a>>;
