@@ -121,6 +121,14 @@ impl Config {
         }
     }
 
+    /// The URL by which nodes that join reach a server that listens there: by the first name or address that is advertised.
+    pub fn public_url(&self, listening: SocketAddr) -> String {
+        match self.advertise.iter().find(|name| !name.is_empty()) {
+            Some(name) if name.parse::<IpAddr>().is_err() => format!("https://{name}:{}", listening.port()),
+            _ => url(self.reachable(listening)),
+        }
+    }
+
     /// How the store is opened.
     pub fn store_options(&self) -> store::Options {
         store::Options {

@@ -110,6 +110,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let credentials = credentials(&authority, Arc::clone(&key), names);
     options.signing_key = Some(key);
     options.address = config.reachable(address).to_string();
+    options.url = config.public_url(address);
     options.service_range = (config.service_cidr.address, config.service_cidr.length);
     options.authority = Some(authority.authority().into());
     options.flags.clone_from(&config.flags);

@@ -71,25 +71,18 @@ fn user_of(status: &Value) -> User {
 #[tokio::test(start_paused = true)]
 async fn nodes_get_certificates_and_others_are_asked_about() {
     let cluster = Cluster::builder().start().await;
-    let joining = User::new("system:bootstrap:abcdef", ["system:bootstrappers"]);
+    // Whoever shows a token of the kind that `skiff token create` and kubeadm make has these groups.
+    let token = "system:bootstrappers:kubeadm:default-node-token";
+    let joining = User::new("system:bootstrap:abcdef", ["system:bootstrappers", token]);
     let agent = User::new("system:node:n1", ["system:nodes"]);
+    let rbac = "rbac.authorization.k8s.io";
+    let binding = json!({
+        "metadata": { "name": "ask" },
+        "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": "system:node-bootstrapper" },
+        "subjects": [{ "apiGroup": rbac, "kind": "Group", "name": "dev" }],
+    });
     let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-    for (name, role, group) in [
-        ("join", "system:node-bootstrapper", "system:bootstrappers"),
-        (
-            "approve",
-            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
-            "system:bootstrappers",
-        ),
-        ("ask", "system:node-bootstrapper", "dev"),
-    ] {
-        let rbac = "rbac.authorization.k8s.io";
-        let binding = json!({
-            "metadata": { "name": name }, "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": role },
-            "subjects": [{ "apiGroup": rbac, "kind": "Group", "name": group }],
-        });
-        cluster.create(bindings, &binding).await;
-    }
+    cluster.create(bindings, &binding).await;
     ask(&cluster, joining, "first", NODE_CLIENT, NODE).await;
     let issued = status(&cluster, "first", "Approved,Issued").await;
     let user = user_of(&issued);

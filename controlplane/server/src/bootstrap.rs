@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::future::{join, join_all, try_join_all};
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
@@ -112,6 +114,41 @@ fn firsts() -> impl Iterator<Item = First> {
     })
 }
 
+/// An entry of a `ConfigMap` that follows the server; what others add beside it stays.
+struct Published {
+    namespace: &'static str,
+    name: &'static str,
+    key: &'static str,
+    value: String,
+}
+
+/// The authority, for servers that extend this one, and with the server's address for nodes that join: as kubeadm publishes
+/// it (`cmd/kubeadm/app/phases/bootstraptoken/clusterinfo/clusterinfo.go`).
+fn published(options: &Options) -> Vec<Published> {
+    let Some(authority) = &options.authority else {
+        return Vec::new();
+    };
+    let (encoded, url) = (STANDARD.encode(authority.as_bytes()), &options.url);
+    let kubeconfig = format!(
+        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {encoded}\n    server: {url}\n  name: \"\"\n\
+         contexts: null\ncurrent-context: \"\"\nkind: Config\nusers: null\n"
+    );
+    vec![
+        Published {
+            namespace: HOME,
+            name: "extension-apiserver-authentication",
+            key: "client-ca-file",
+            value: authority.to_string(),
+        },
+        Published {
+            namespace: "kube-public",
+            name: "cluster-info",
+            key: "kubeconfig",
+            value: kubeconfig,
+        },
+    ]
+}
+
 fn tracking(today: &str) -> First {
     First {
         path: "/api/v1/namespaces/kube-system/configmaps",
@@ -173,11 +210,11 @@ async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool,
     made.push(class);
     let own = own_service::objects(options).into_iter();
     made.extend(join_all(own.map(|own| client.keep(store, own))).await);
-    if let Some(authority) = &options.authority
-        && let Err(error) = client.publish(store, authority).await
-    {
-        // Somebody may have made it immutable; nothing of this server needs it.
-        tracing::warn!(%error, "the authority is not published to extension servers");
+    for published in published(options) {
+        if let Err(error) = client.publish(store, &published).await {
+            // Somebody may have made it immutable; nothing of this server needs it.
+            tracing::warn!(%error, name = published.name, "what others trust the server by is not published");
+        }
     }
     if let Err(error) = client.track(store, &day((options.clock)())).await {
         tracing::warn!(%error, "since when uses of tokens are written down is not published");
@@ -281,30 +318,34 @@ impl Client {
         }
     }
 
-    /// Tells servers that extend this one by whom clients' certificates are signed.
-    async fn publish(&self, store: &Store, authority: &str) -> Result<(), BootstrapError> {
-        const NAME: &str = "extension-apiserver-authentication";
-        let all = format!("/api/v1/namespaces/{HOME}/configmaps");
+    /// Creates a `ConfigMap` with the entry, or brings the entry up to date.
+    async fn publish(&self, store: &Store, published: &Published) -> Result<(), BootstrapError> {
+        let Published {
+            namespace,
+            name,
+            key,
+            value,
+        } = published;
+        let all = format!("/api/v1/namespaces/{namespace}/configmaps");
         let wanted = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME},
-            "data": {"client-ca-file": authority},
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {*key: value},
         });
-        let key = Key::new("", "configmaps", HOME, NAME).ok();
-        let Some(existing) = key.and_then(|key| store.get(&key)) else {
+        let found = Key::new("", "configmaps", namespace, name).ok();
+        let Some(existing) = found.and_then(|found| store.get(&found)) else {
             return self.send(Method::POST, all, wanted).await;
         };
         let mut existing: Value = serde_json::from_slice(&existing.bytes).unwrap_or_default();
-        let before = existing.pointer("/data/client-ca-file").cloned();
-        if before.is_some_and(|before| before == authority) {
+        let before = existing.pointer(&format!("/data/{key}")).and_then(Value::as_str);
+        if before == Some(value) {
             return Ok(());
         }
         if let Some(object) = existing.as_object_mut() {
             let data = object.entry("data").or_insert_with(|| json!({}));
             if let Some(data) = data.as_object_mut() {
-                data.insert("client-ca-file".to_owned(), authority.into());
+                data.insert((*key).to_owned(), value.as_str().into());
             }
         }
-        self.send(Method::PUT, format!("{all}/{NAME}"), existing).await
+        self.send(Method::PUT, format!("{all}/{name}"), existing).await
     }
 
     /// Tells since when it is written down which tokens in Secrets are used.

@@ -42,7 +42,9 @@ pub struct Options {
     pub version: Version,
     /// Where clients reach the server, as `host:port`; discovery shows it.
     pub address: String,
-    /// The authority that signs clients' certificates, as PEM, for servers that extend this one.
+    /// Where nodes that join reach the server, as `https://host:port`; `kube-public/cluster-info` shows it.
+    pub url: String,
+    /// The authority that signs clients' certificates, as PEM, for servers that extend this one and nodes that join.
     pub authority: Option<Arc<str>>,
     /// What others in the process count: a page in the format of `/metrics`, which goes with the server's own.
     pub metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
@@ -62,6 +64,7 @@ impl Options {
             signing_key: None,
             version: Version::default(),
             address: "127.0.0.1:6443".to_owned(),
+            url: "https://127.0.0.1:6443".to_owned(),
             authority: None,
             metrics: None,
             flags: Vec::new(),

@@ -17,11 +17,6 @@ pub(crate) use super::index::GROUP;
 const DEFAULTS: &str = include_str!("policy/defaults.yaml");
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
-/// The one binding that is not named after its role, and that role.
-const READER: [&str; 2] = [
-    "system::extension-apiserver-authentication-reader",
-    "extension-apiserver-authentication-reader",
-];
 
 /// Why the data cannot be read: a mistake in them.
 #[derive(Debug, Error)]
@@ -44,6 +39,7 @@ struct Defaults {
     aggregate: ByName<String>,
     cluster_roles: ByName<Vec<PolicyRule>>,
     cluster_role_bindings: ByName<Vec<String>>,
+    role_of: ByName<String>,
     controllers: ByName<Vec<PolicyRule>>,
     own: ByName<Vec<PolicyRule>>,
     roles: ByName<ByName<Vec<PolicyRule>>>,
@@ -139,7 +135,7 @@ pub(crate) fn wanted() -> Result<Vec<Wanted>, PolicyError> {
             let name = format!("{prefix}:controller:{controller}");
             all.push(Wanted::cluster_role(&name, rules));
             let subject = format!("ServiceAccount:kube-system:{controller}");
-            bindings.push(cluster_binding(&name, &[subject]));
+            bindings.push(cluster_binding(&name, &name, &[subject]));
         }
     }
     for (namespace, roles) in &defaults.roles {
@@ -149,12 +145,12 @@ pub(crate) fn wanted() -> Result<Vec<Wanted>, PolicyError> {
         all.extend(roles.iter().map(role));
     }
     all.extend(bindings);
+    let role_of = |binding: &str| defaults.role_of.get(binding).map_or(binding, String::as_str).to_owned();
     let named = defaults.cluster_role_bindings.iter();
-    all.extend(named.map(|(name, subjects)| cluster_binding(name, subjects)));
+    all.extend(named.map(|(name, subjects)| cluster_binding(name, &role_of(name), subjects)));
     for (namespace, named) in &defaults.role_bindings {
         all.extend(named.iter().map(|(name, subjects)| {
-            let role = if name == READER[0] { READER[1] } else { name };
-            let own = binding("Role", role, subjects);
+            let own = binding("Role", &role_of(name), subjects);
             Wanted::new("RoleBinding", "rolebindings", namespace, name, own)
         }));
     }
@@ -163,8 +159,8 @@ pub(crate) fn wanted() -> Result<Vec<Wanted>, PolicyError> {
     Ok(all)
 }
 
-fn cluster_binding(name: &str, subjects: &[String]) -> Wanted {
-    let own = binding("ClusterRole", name, subjects);
+fn cluster_binding(name: &str, role: &str, subjects: &[String]) -> Wanted {
+    let own = binding("ClusterRole", role, subjects);
     Wanted::new("ClusterRoleBinding", "clusterrolebindings", "", name, own)
 }
 

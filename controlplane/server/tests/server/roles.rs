@@ -346,3 +346,22 @@ async fn servers_that_extend_this_one_find_its_authority() {
         json!({"client-ca-file": "the authority", "requestheader-client-ca-file": "front"})
     );
 }
+
+#[tokio::test]
+async fn nodes_that_join_read_where_the_server_is_and_by_whom_it_is_trusted() {
+    let api = Api::start_with(|mut options| {
+        options.authority = Some("the authority".into());
+        options.url = "https://k8s.example.com:6443".to_owned();
+        options
+    })
+    .await;
+    let path = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+    let read = as_user(&api, &User::anonymous(), "GET", path, &Value::Null).await;
+    assert_eq!(read.code.as_u16(), 200);
+    let expected = "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: dGhlIGF1dGhvcml0eQ==\n    server: \
+                    https://k8s.example.com:6443\n  name: \"\"\ncontexts: null\ncurrent-context: \"\"\nkind: Config\nusers: null\n";
+    assert_eq!(read.json()["data"], json!({"kubeconfig": expected}));
+    let others = "/api/v1/namespaces/kube-public/configmaps";
+    let refused = as_user(&api, &User::anonymous(), "GET", others, &Value::Null).await;
+    assert_eq!(refused.code.as_u16(), 403);
+}
