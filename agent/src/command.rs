@@ -83,10 +83,17 @@ pub(crate) struct Arguments {
     pub(crate) state_dir: PathBuf,
     /// Name of the Node
     #[arg(long)]
-    node_name: String,
+    pub(crate) node_name: String,
     /// How to reach the API server, as user system:node:NAME
     #[arg(long)]
     kubeconfig: PathBuf,
+    /// How to reach the API server, with a token, as long as there is no valid certificate in --kubeconfig: one is asked for, and
+    /// for the agent's own server, and written to where the other flags say
+    #[arg(long, value_name = "FILE")]
+    pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
+    /// An identifier of this machine, by which it knows its Node again
+    #[arg(long, value_name = "TEXT")]
+    instance_id: Option<String>,
     /// Certificate of the agent's own server (PEM)
     #[arg(long)]
     serving_cert: PathBuf,
@@ -280,6 +287,7 @@ impl Arguments {
             resolv_conf: self.resolv_conf.clone(),
             server: self.server(),
             secrets_in_memory: true,
+            instance_id: self.instance_id.clone(),
             labels: self.node_label.iter().cloned().collect(),
         })
     }

@@ -84,6 +84,8 @@ pub struct Config {
     pub service_proxy: Option<ServiceProxy>,
     /// Name of the kernel's tables of network policies, unique on the machine; they are left to others where it is absent.
     pub network_policies: Option<String>,
+    /// An identifier of the machine, for an annotation of the Node.
+    pub instance_id: Option<String>,
     /// Labels of the Node besides the usual ones.
     pub labels: BTreeMap<String, String>,
 }

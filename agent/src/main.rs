@@ -1,6 +1,7 @@
 //! `skiff-agent`: the node agent.
 
 mod addresses;
+mod bootstrap;
 mod cleanup;
 mod command;
 mod patience;
@@ -82,6 +83,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .with_context(|| format!("listen on {}", arguments.listen))?;
     let port = listener.local_addr().context("the own address")?.port();
     let images = patience::open(arguments, || arguments.images()).await?;
+    bootstrap::run(arguments).await?;
     let (credentials, client) = Credentials::open(arguments.kubeconfig(), arguments.tls_files()).await?;
     let parts = patience::open(arguments, || arguments.parts(client.clone(), &images)).await?;
     let config = arguments.config(port)?;

@@ -32,6 +32,8 @@ const LAST_PART: i64 = 6;
 const PATIENCE: Duration = Duration::from_mins(10);
 /// The longest pause after a renewal that did not work.
 const PAUSE: i64 = 6 * 3600;
+pub(crate) const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub(crate) const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const CERTIFICATE: &str = "/users/0/user/client-certificate-data";
 const KEY: &str = "/users/0/user/client-key-data";
 
@@ -45,18 +47,20 @@ pub(crate) struct Credentials {
 }
 
 /// A certificate of ours.
-struct Own {
-    common_name: String,
-    from: i64,
-    until: i64,
+#[derive(Default)]
+pub(crate) struct Own {
+    pub(crate) common_name: String,
+    pub(crate) from: i64,
+    /// Of one that is not there yet as `from`: the cluster says how long it lives.
+    pub(crate) until: i64,
 }
 
 /// What the cluster is asked to sign.
-struct Wanted<'a> {
-    signer: &'static str,
-    usage: &'static str,
-    own: &'a Own,
-    names: Vec<String>,
+pub(crate) struct Wanted<'a> {
+    pub(crate) signer: &'static str,
+    pub(crate) usage: &'static str,
+    pub(crate) own: &'a Own,
+    pub(crate) names: Vec<String>,
 }
 
 impl Credentials {
@@ -97,18 +101,16 @@ impl Credentials {
             self.take_up(text).await?;
         }
         let mut value = parse(&self.used)?;
-        let encoded = value.pointer(CERTIFICATE).and_then(Value::as_str);
         // Tokens and files are renewed by whoever put them there.
-        let pem = encoded.and_then(|encoded| STANDARD.decode(encoded).ok());
-        if let Some(own) = pem.as_deref().and_then(Own::read).filter(|own| own.is_nearly_over(now)) {
+        if let Some(own) = Own::of_client(&value).filter(|own| own.is_nearly_over(now)) {
             *pause = own.pause(now);
             let wanted = Wanted {
-                signer: "kubernetes.io/kube-apiserver-client-kubelet",
+                signer: CLIENT_SIGNER,
                 usage: "client auth",
                 own: &own,
                 names: Vec::new(),
             };
-            let (certificate, key) = self.ask(&wanted).await?;
+            let (certificate, key) = wanted.ask(self.client(), PATIENCE).await?;
             for (pointer, pem) in [(CERTIFICATE, &certificate), (KEY, &key)] {
                 if let Some(old) = value.pointer_mut(pointer) {
                     *old = STANDARD.encode(pem).into();
@@ -130,12 +132,12 @@ impl Credentials {
         *pause = own.pause(now);
         let node = own.common_name.strip_prefix("system:node:").unwrap_or_default();
         let wanted = Wanted {
-            signer: "kubernetes.io/kubelet-serving",
+            signer: SERVING_SIGNER,
             usage: "server auth",
             own: &own,
             names: vec![node.to_owned()],
         };
-        let (certificate, key) = self.ask(&wanted).await?;
+        let (certificate, key) = wanted.ask(self.client(), PATIENCE).await?;
         write(&self.serving.key, &key)?;
         write(&self.serving.certificate, &certificate)?;
         info!("the server's certificate is renewed");
@@ -150,15 +152,21 @@ impl Credentials {
         Ok(())
     }
 
-    /// Has the cluster sign a new certificate like one of ours; its key comes with it.
-    async fn ask(&self, wanted: &Wanted<'_>) -> anyhow::Result<(String, String)> {
+    fn client(&self) -> kube::Client {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Wanted<'_> {
+    /// Has the cluster sign a new certificate within a time; its key is made here and comes with it.
+    pub(crate) async fn ask(&self, client: kube::Client, limit: Duration) -> anyhow::Result<(String, String)> {
         let key = KeyPair::generate().context("make a key")?;
-        let mut params = CertificateParams::new(wanted.names.clone()).context("name the node")?;
+        let mut params = CertificateParams::new(self.names.clone()).context("name the node")?;
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
         params
             .distinguished_name
-            .push(DnType::CommonName, wanted.own.common_name.as_str());
+            .push(DnType::CommonName, self.own.common_name.as_str());
         let request = params.serialize_request(&key).and_then(|request| request.pem());
         let object = CertificateSigningRequest {
             metadata: ObjectMeta {
@@ -167,20 +175,20 @@ impl Credentials {
             },
             spec: CertificateSigningRequestSpec {
                 request: ByteString(request.context("make a request")?.into_bytes()),
-                signer_name: wanted.signer.to_owned(),
-                usages: Some(vec!["digital signature".to_owned(), wanted.usage.to_owned()]),
-                expiration_seconds: i32::try_from(wanted.own.until - wanted.own.from)
+                signer_name: self.signer.to_owned(),
+                usages: Some(vec!["digital signature".to_owned(), self.usage.to_owned()]),
+                expiration_seconds: i32::try_from(self.own.until - self.own.from)
                     .ok()
+                    .filter(|life| *life > 0)
                     .map(|life| life.max(600)),
                 ..CertificateSigningRequestSpec::default()
             },
             status: None,
         };
-        let client = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
         let requests: Api<CertificateSigningRequest> = Api::all(client);
         let made = requests.create(&PostParams::default(), &object).await;
         let name = made.context("ask for a certificate")?.metadata.name.unwrap_or_default();
-        let decided = tokio::time::timeout(PATIENCE, await_condition(requests, &name, is_decided)).await;
+        let decided = tokio::time::timeout(limit, await_condition(requests, &name, is_decided)).await;
         let decided = decided.with_context(|| format!("nobody has signed the request {name}"))?;
         let decided = decided.with_context(|| format!("wait for the request {name}"))?;
         let status = decided.and_then(|request| request.status);
@@ -206,7 +214,7 @@ fn is_decided(request: Option<&CertificateSigningRequest>) -> bool {
 }
 
 impl Own {
-    fn read(pem: &[u8]) -> Option<Self> {
+    pub(crate) fn read(pem: &[u8]) -> Option<Self> {
         let (_, block) = x509_parser::pem::parse_x509_pem(pem).ok()?;
         let certificate = block.parse_x509().ok()?;
         let (common_name, _) = api::certificate::subject_of(certificate.subject())?;
@@ -215,6 +223,12 @@ impl Own {
             from: certificate.validity().not_before.timestamp(),
             until: certificate.validity().not_after.timestamp(),
         })
+    }
+
+    /// The certificate in a kubeconfig.
+    pub(crate) fn of_client(kubeconfig: &Value) -> Option<Self> {
+        let encoded = kubeconfig.pointer(CERTIFICATE).and_then(Value::as_str)?;
+        Self::read(&STANDARD.decode(encoded).ok()?)
     }
 
     fn is_nearly_over(&self, now: Timestamp) -> bool {
@@ -228,7 +242,7 @@ impl Own {
     }
 }
 
-async fn connect(text: &str) -> anyhow::Result<kube::Client> {
+pub(crate) async fn connect(text: &str) -> anyhow::Result<kube::Client> {
     let kubeconfig = Kubeconfig::from_yaml(text).context("read the kubeconfig")?;
     let mut configuration = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     // Watches are silent for long; everything else has its own limit.
@@ -237,18 +251,18 @@ async fn connect(text: &str) -> anyhow::Result<kube::Client> {
     agent::connection::open(configuration).context("make the API client")
 }
 
-fn parse(text: &str) -> anyhow::Result<Value> {
+pub(crate) fn parse(text: &str) -> anyhow::Result<Value> {
     Ok(api::yaml::to_json(text.as_bytes())
         .context("read the kubeconfig")?
         .value)
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
 /// Replaces a file by one that only its owner may read, whole or not at all.
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let part = path.with_extension("part");
     let replace = || {
         if part.exists() {

@@ -6,8 +6,11 @@ use anyhow::{Context as _, anyhow, bail};
 use futures::AsyncBufRead;
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::Pod;
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
 
 use crate::arguments::Place;
 
@@ -71,7 +74,9 @@ impl Api {
         Self::new(configuration(path).await?)
     }
 
-    fn new(config: kube::Config) -> anyhow::Result<Self> {
+    pub(crate) fn new(mut config: kube::Config) -> anyhow::Result<Self> {
+        config.connect_timeout = Some(CONNECT);
+        config.read_timeout = None;
         Ok(Self {
             client: kube::Client::try_from(config)?,
         })
@@ -116,6 +121,26 @@ impl Api {
         Ok(serde_json::from_str(&text)?)
     }
 
+    /// An object with the time that the server's clock shows, where it tells it.
+    pub(crate) async fn get_dated(&self, path: &str) -> anyhow::Result<(Value, Option<OffsetDateTime>)> {
+        let request = Request::get(path).header("Accept", "application/json");
+        let answer = self.client.send(request.body(Body::empty())?).await.map_err(refused)?;
+        let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
+        let date = date.and_then(|date| OffsetDateTime::parse(date, &Rfc2822).ok());
+        let code = answer.status();
+        let body: Value = serde_json::from_slice(&answer.into_body().collect_bytes().await?).unwrap_or_default();
+        if code.is_success() {
+            return Ok((body, date));
+        }
+        let message = match text_at(&body, "/message") {
+            "" => code.to_string(),
+            message => message.to_owned(),
+        };
+        let reason = text_at(&body, "/reason").to_owned();
+        let code = code.as_u16();
+        Err(Refused { code, reason, message }.into())
+    }
+
     pub(crate) async fn text(&self, path: &str) -> anyhow::Result<String> {
         self.client
             .request_text(Request::get(path).body(Vec::new())?)
@@ -131,16 +156,13 @@ impl Api {
     }
 }
 
-async fn configuration(path: &Path) -> anyhow::Result<kube::Config> {
+pub(crate) async fn configuration(path: &Path) -> anyhow::Result<kube::Config> {
     let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("read the kubeconfig {}", path.display()))?;
-    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    config.connect_timeout = Some(CONNECT);
-    config.read_timeout = None;
-    Ok(config)
+    Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
 }
 
 /// Fails with the reason when nobody listens at an address.
-async fn listens(address: &http::Uri) -> Result<(), String> {
+pub(crate) async fn listens(address: &http::Uri) -> Result<(), String> {
     let host = address.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = address.port_u16().unwrap_or(443);
     match tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect((host, port))).await {

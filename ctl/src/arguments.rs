@@ -1,6 +1,7 @@
 //! The command line.
 
 mod backends;
+mod nodes;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use backends::Backends;
+pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
 
 const DEFAULT_STATE: &str = "/var/lib/skiff";
 
@@ -77,6 +79,13 @@ pub(crate) enum Command {
     Restore(BackupOptions),
     /// Say what runs and what is Ready
     Status,
+    /// Make, list and delete tokens by which other machines join the cluster as nodes
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Make this machine a node of a cluster, by the line that `skiff token create` prints
+    Join(Box<JoinOptions>),
+    /// Undo a join: stop the node's pods and agent and remove all that is theirs on this machine
+    Leave,
     /// List or show resources
     Get(GetOptions),
     /// Show one resource with its events
@@ -134,6 +143,10 @@ pub(crate) struct UpOptions {
     /// Address of the node, for the agent's certificate [default: the one towards the default route]
     #[arg(long, value_name = "IP")]
     pub(crate) node_address: Vec<IpAddr>,
+    /// Name or address by which other machines reach the API server, for its certificate and for nodes that join; may be
+    /// repeated, and the first one is what they are told [default: that of --node-address]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) advertise: Vec<String>,
     #[command(flatten)]
     pub(crate) backends: Backends,
 }

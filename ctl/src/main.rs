@@ -20,6 +20,7 @@ mod rollout;
 mod scale;
 mod session;
 mod terminal;
+mod token;
 mod trace;
 mod why;
 
@@ -52,6 +53,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Backup(options) => cluster::copy::backup(&place.state_dir(), &options.file),
         Command::Restore(options) => cluster::copy::restore(&place.state_dir(), &options.file),
         Command::Status => cluster::status::run(&place.state_dir()).await,
+        Command::Token(command) => token::run(place, &command).await,
+        Command::Join(options) => cluster::join::run(&place.state_dir(), &options).await,
+        Command::Leave => cluster::leave::run(&place.state_dir()).await,
         Command::Get(options) => get::run(place, &options).await,
         Command::Describe(options) => describe::run(place, &options).await,
         Command::Apply(options) => apply::run(place, &options).await,

@@ -23,6 +23,8 @@ const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Drivers of volumes look for it: who attaches volumes to the node.
 const ATTACHED_BY_CONTROLLERS: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// Tells machines of one name apart.
+const INSTANCE: &str = "skiff.dev/instance-id";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
 /// The version of the interface that the agent speaks.
@@ -47,16 +49,21 @@ pub(super) fn node(context: &Context) -> Node {
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
     ]);
     labels.extend(context.config.labels.clone());
+    let mut annotations = BTreeMap::from([(ATTACHED_BY_CONTROLLERS.to_owned(), "true".to_owned())]);
+    annotations.extend(
+        context
+            .config
+            .instance_id
+            .iter()
+            .map(|id| (INSTANCE.to_owned(), id.clone())),
+    );
     let ranges = context.config.pod_cidr.iter().flat_map(network::Ranges::iter);
     let ranges: Vec<String> = ranges.map(|range| range.to_string()).collect();
     Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             labels: Some(labels),
-            annotations: Some(BTreeMap::from([(
-                ATTACHED_BY_CONTROLLERS.to_owned(),
-                "true".to_owned(),
-            )])),
+            annotations: Some(annotations),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {

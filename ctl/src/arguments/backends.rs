@@ -28,6 +28,9 @@ pub(crate) struct Backends {
     /// Directories of the CNI plugins, separated by colons [default: /opt/cni/bin:/usr/lib/cni]
     #[arg(long, value_name = "PATH")]
     pub(crate) cni_bin_dir: Option<String>,
+    /// The routes that the built-in network makes to the pods of other nodes [default: auto]
+    #[arg(long, value_name = "NAME", value_parser = ["auto", "direct", "none"])]
+    pub(crate) node_routes: Option<String>,
     /// How many pods the node takes [default: 110]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_pods: Option<u32>,
@@ -68,6 +71,7 @@ impl Backends {
             network: first(&self.network, &others.network),
             cni_conf_dir: first(&self.cni_conf_dir, &others.cni_conf_dir),
             cni_bin_dir: first(&self.cni_bin_dir, &others.cni_bin_dir),
+            node_routes: first(&self.node_routes, &others.node_routes),
             max_pods: self.max_pods.or(others.max_pods),
             registry_mirror: all(&self.registry_mirror, &others.registry_mirror),
             registry_plain_http: all(&self.registry_plain_http, &others.registry_plain_http),
@@ -90,6 +94,7 @@ impl Backends {
             ("--network", &self.network),
             ("--cni-conf-dir", &self.cni_conf_dir),
             ("--cni-bin-dir", &self.cni_bin_dir),
+            ("--node-routes", &self.node_routes),
         ];
         let lists = [
             ("--registry-mirror", &self.registry_mirror),

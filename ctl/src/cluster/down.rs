@@ -35,11 +35,9 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
         } else {
             "its state is kept"
         };
-        let ran = if ended.ran {
-            "the cluster is down"
-        } else {
-            "the cluster was down"
-        };
+        let what = if settings.joined.is_some() { "node" } else { "cluster" };
+        let ran = if ended.ran { "is" } else { "was" };
+        let ran = format!("the {what} {ran} down");
         waiting.done(&format!("{ran}; {state}"));
         for what in ended.left.lines() {
             terminal::line(format!("left behind: {what}"))?;
@@ -56,7 +54,7 @@ pub(super) struct Ended {
     /// Whether any of it ran.
     ran: bool,
     /// What stays behind on the machine all the same, a line each.
-    left: String,
+    pub(super) left: String,
 }
 
 /// Stops pods and daemons and removes what they made on the machine, images too with `purge`. Goes on past failures, which are
@@ -82,7 +80,9 @@ pub(super) fn end(
             Err(error) => failures.push(error),
         }
     }
-    waiting.now("stopping the control plane");
+    if settings.joined.is_none() {
+        waiting.now("stopping the control plane");
+    }
     let (server_ran, failure) = stop(super::control_plane(state_dir), "the control plane");
     failures.extend(failure);
     let ran = agent_ran || server_ran;
@@ -109,7 +109,7 @@ fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Resul
 }
 
 /// Removes the directory, unless something is still mounted in it.
-fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
+pub(super) fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     let mounts = fs::read("/proc/self/mountinfo").context("read the mounts")?;
     // The kernel names mounts by where they are, whatever links lead there.
     let real = fs::canonicalize(state_dir).with_context(|| format!("find {}", state_dir.display()))?;

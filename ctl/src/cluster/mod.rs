@@ -1,14 +1,18 @@
-//! A cluster of one node on this machine: two daemons and one state directory.
+//! A cluster of one node on this machine, or a node of another machine's cluster: one or two daemons and one state directory.
 //!
 //! ```text
 //! DIR/cluster.json       what was chosen for this cluster: ports, ranges, names
 //! DIR/admin.kubeconfig   made by the control plane
 //! DIR/controlplane/      the control plane's state      DIR/controlplane.log  DIR/controlplane.pid
 //! DIR/agent/             the node agent's state         DIR/agent.log         DIR/agent.pid
+//! DIR/agent/pki/         its credentials: issued by the control plane here, or got with a token (`bootstrap.kubeconfig`)
 //! ```
 
 pub(crate) mod copy;
+pub(crate) mod discovery;
 pub(crate) mod down;
+pub(crate) mod join;
+pub(crate) mod leave;
 mod process;
 mod settings;
 pub(crate) mod status;
@@ -20,6 +24,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use process::Daemon;
+use ring::digest;
 use settings::Settings;
 
 /// A program that was installed beside this one.
@@ -41,9 +46,9 @@ fn agent(state_dir: &Path) -> Daemon {
 /// The agent's flags, the same for running it and for cleaning up after it.
 fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     let directory = state_dir.join("agent");
-    let pki = directory.join("pki");
+    let pki = pki(state_dir);
     let path = |path: PathBuf| path.display().to_string();
-    let pairs = [
+    let mut pairs = vec![
         ("--state-dir", path(directory)),
         ("--node-name", settings.node_name.clone()),
         ("--kubeconfig", path(pki.join("agent.kubeconfig"))),
@@ -54,13 +59,42 @@ fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
             "--listen",
             SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.agent_port)).to_string(),
         ),
-        ("--pod-cidr", settings.pod_cidr.clone()),
         ("--cgroup-root", settings.cgroup_root.clone()),
         ("--bridge", settings.bridge.clone()),
+        ("--instance-id", instance_id(state_dir)),
     ];
+    if settings.joined.is_some() {
+        pairs.push(("--bootstrap-kubeconfig", path(pki.join("bootstrap.kubeconfig"))));
+        let addresses = settings.node_addresses.iter();
+        pairs.extend(addresses.map(|address| ("--address", address.to_string())));
+    } else {
+        pairs.push(("--pod-cidr", settings.pod_cidr.clone()));
+    }
     pairs
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value])
         .chain(settings.backends.flags())
         .collect()
+}
+
+/// Directory of the agent's credentials.
+fn pki(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent/pki")
+}
+
+/// The identity of the node in a state directory of this machine, the same whenever it comes again. Copies of a virtual machine
+/// share `/etc/machine-id`, but not what their firmware says.
+fn instance_id(state_dir: &Path) -> String {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    for file in ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"] {
+        hash.update(&std::fs::read(file).unwrap_or_default());
+        hash.update(b"\n");
+    }
+    hash.update(state_dir.as_os_str().as_encoded_bytes());
+    hex(hash.finish().as_ref().get(..16).unwrap_or_default())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
 }

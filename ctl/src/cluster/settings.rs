@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::hash::{Hash as _, Hasher as _};
 use std::io::Write as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
@@ -27,6 +27,12 @@ pub(super) struct Settings {
     #[serde(default)]
     pub(super) cgroup_root: String,
     pub(super) node_addresses: Vec<IpAddr>,
+    /// Names and addresses of the API server, for others than this machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) advertise: Vec<String>,
+    /// URL of the API server that a node has joined; the server of one that `skiff up` made is on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) joined: Option<String>,
     #[serde(default)]
     pub(super) backends: Backends,
 }
@@ -47,17 +53,30 @@ impl Settings {
         }
     }
 
-    /// Without what is chosen for a cluster: it is chosen anew when that is started.
-    pub(super) fn blank(&self) -> Self {
+    /// Of a node about which nothing is chosen yet.
+    pub(super) fn nothing() -> Self {
         Self {
             listen_port: 0,
             agent_port: 0,
             pod_cidr: String::new(),
-            node_name: self.node_name.clone(),
+            node_name: String::new(),
             bridge: String::new(),
             cgroup_root: String::new(),
-            node_addresses: self.node_addresses.clone(),
+            node_addresses: Vec::new(),
+            advertise: Vec::new(),
+            joined: None,
             backends: Backends::default(),
+        }
+    }
+
+    /// Without what is chosen for a cluster: it is chosen anew when that is started.
+    pub(super) fn blank(&self) -> Self {
+        Self {
+            node_name: self.node_name.clone(),
+            node_addresses: self.node_addresses.clone(),
+            advertise: self.advertise.clone(),
+            joined: self.joined.clone(),
+            ..Self::nothing()
         }
     }
 
@@ -92,15 +111,26 @@ impl Settings {
         };
         let port = |of: fn(&Self) -> u16| known.map(of).filter(|port| *port != 0);
         let text = |of: fn(&Self) -> &String| known.map(of).filter(|text| !text.is_empty()).cloned();
+        // What only the cluster's own machine has.
+        let joined = known.and_then(|known| known.joined.clone());
+        let is_own = joined.is_none();
         let settings = Self {
             listen_port: pick(options.listen_port, port(|known| known.listen_port), || {
-                free_port(Ipv4Addr::UNSPECIFIED, 6443)
+                if is_own {
+                    free_port(Ipv4Addr::UNSPECIFIED, 6443)
+                } else {
+                    Ok(0)
+                }
             })?,
             agent_port: pick(options.agent_port, port(|known| known.agent_port), || {
                 free_port(Ipv4Addr::UNSPECIFIED, 10250)
             })?,
             pod_cidr: pick(options.pod_cidr.clone(), text(|known| &known.pod_cidr), || {
-                free_range(options.backends.network.as_deref() == Some("cni"))
+                if is_own {
+                    free_range(options.backends.network.as_deref() == Some("cni"))
+                } else {
+                    Ok(String::new())
+                }
             })?,
             node_name: pick(options.node_name.clone(), text(|known| &known.node_name), host_name)?,
             bridge: pick(options.bridge.clone(), text(|known| &known.bridge), || {
@@ -111,16 +141,23 @@ impl Settings {
             cgroup_root: pick(options.cgroup_root.clone(), text(|known| &known.cgroup_root), || {
                 Ok(named("skiff", "-"))
             })?,
-            node_addresses: if options.node_address.is_empty() {
+            node_addresses: if !options.node_address.is_empty() {
+                options.node_address.clone()
+            } else if let Some(known) = known.filter(|_| !is_own) {
+                known.node_addresses.clone()
+            } else {
                 addresses(
                     options
                         .pod_cidr
                         .as_deref()
                         .or(known.map(|known| known.pod_cidr.as_str())),
                 )
-            } else {
-                options.node_address.clone()
             },
+            advertise: match known {
+                Some(known) if options.advertise.is_empty() => known.advertise.clone(),
+                Some(_) | None => options.advertise.clone(),
+            },
+            joined,
             backends: known.map_or_else(
                 || options.backends.clone(),
                 |known| options.backends.or(&known.backends),
@@ -136,6 +173,33 @@ impl Settings {
         );
         Ok(settings)
     }
+}
+
+/// The control plane's flags for the ranges of nodes that join: one of each family that the first node's pods have. In version 4
+/// it is the usual one, in version 6 what surrounds the first node's.
+pub(super) fn cluster_ranges(pod_cidr: &str) -> Vec<String> {
+    let surrounding = |range: &str| {
+        let (address, length) = range.trim().split_once('/')?;
+        let (address, length) = (address.parse::<Ipv6Addr>().ok()?, length.parse::<u32>().ok()?);
+        let around = length.checked_sub(8)?;
+        let mask = u128::MAX.checked_shl(128_u32.checked_sub(around)?).unwrap_or_default();
+        Some((
+            format!("{}/{around}", Ipv6Addr::from_bits(address.to_bits() & mask)),
+            length,
+        ))
+    };
+    let each: Vec<_> = pod_cidr.split(',').map(surrounding).collect();
+    let Some((_, length)) = each.iter().flatten().next() else {
+        return Vec::new();
+    };
+    let ranges: Vec<&str> = each
+        .iter()
+        .map(|range| range.as_ref().map_or("10.244.0.0/16", |(range, _)| range))
+        .collect();
+    vec![
+        format!("--cluster-cidr={}", ranges.join(",")),
+        format!("--node-cidr-mask-size-ipv6={length}"),
+    ]
 }
 
 fn pick<T>(given: Option<T>, known: Option<T>, choose: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
@@ -260,6 +324,38 @@ mod tests {
         assert_eq!(known_as(false, Some(v4), || Some(v6)), [v4, own]);
         assert_eq!(known_as(true, Some(v4), || Some(v6)), [v4, v6, own]);
         assert_eq!(known_as(false, None, || None), [own]);
+    }
+
+    #[test]
+    fn nodes_that_join_get_addresses_of_the_same_families() {
+        for (first, flags) in [
+            ("10.244.0.0/24", ""),
+            ("10.9.0.0/24", ""),
+            (
+                "10.244.0.0/24,fd00:10:244::/64",
+                "--cluster-cidr=10.244.0.0/16,fd00:10:244::/56 --node-cidr-mask-size-ipv6=64",
+            ),
+            (
+                "fd00:10:244:ab::/64",
+                "--cluster-cidr=fd00:10:244::/56 --node-cidr-mask-size-ipv6=64",
+            ),
+            ("::/4", ""),
+            ("", ""),
+        ] {
+            assert_eq!(cluster_ranges(first).join(" "), flags, "{first}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_joined_has_no_server_of_its_own() {
+        let joined = r#"{"node_name": "n", "node_addresses": [], "joined": "https://10.0.0.1:6443"}"#;
+        let joined: Settings = serde_json::from_str(joined).unwrap();
+        let chosen = Settings::choose(Path::new("/tmp/a"), &UpOptions::default(), Some(&joined)).unwrap();
+        assert_eq!((chosen.listen_port, chosen.pod_cidr.as_str()), (0, ""));
+        assert!(
+            chosen.node_addresses.is_empty() && chosen.joined == joined.joined,
+            "{chosen:?}"
+        );
     }
 
     #[test]

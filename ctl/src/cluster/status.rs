@@ -7,14 +7,17 @@ use serde_json::Value;
 
 use super::process::Daemon;
 use super::settings::Settings;
-use crate::api::{Api, text_at};
+use crate::api::{Api, text_at, with_query};
 use crate::terminal::{self, green, red};
 
 pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
     let Some(settings) = Settings::read(state_dir)? else {
         bail!("no cluster in {}; `skiff up` starts one", state_dir.display());
     };
-    let kubeconfig = state_dir.join("admin.kubeconfig");
+    let kubeconfig = match settings.joined {
+        Some(_) => super::pki(state_dir).join("agent.kubeconfig"),
+        None => state_dir.join("admin.kubeconfig"),
+    };
     let shown = |daemon: Daemon| match daemon.running() {
         Some(running) => green(&format!("running, process {}", running.pid)),
         None => red("not running"),
@@ -33,16 +36,11 @@ pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
         .as_ref()
         .map(|node| text_at(node, "/status/nodeInfo/kubeletVersion").to_owned())
         .unwrap_or_default();
-    let rows = [
+    let server = settings.joined.clone();
+    let server = server.unwrap_or_else(|| format!("https://127.0.0.1:{}", settings.listen_port));
+    let mut rows = vec![
         ("control plane", shown(super::control_plane(state_dir))),
-        (
-            "API server",
-            format!(
-                "https://127.0.0.1:{} {}",
-                settings.listen_port,
-                yes(ready, "ready", "not ready")
-            ),
-        ),
+        ("API server", format!("{server} {}", yes(ready, "ready", "not ready"))),
         ("node agent", shown(super::agent(state_dir))),
         (
             "node",
@@ -52,10 +50,25 @@ pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
                 yes(node_ready, "Ready", "not Ready")
             ),
         ),
-        ("pods", count(api.ok().filter(|_| ready).as_ref()).await),
-        ("pod addresses", settings.pod_cidr),
-        ("kubeconfig", kubeconfig.display().to_string()),
     ];
+    // A node sees its own pods, and its ranges are the control plane's choice.
+    let (pods, ranges) = if settings.joined.is_some() {
+        rows.retain(|(name, _)| *name != "control plane");
+        let field = format!("spec.nodeName={}", settings.node_name);
+        let ranges = node
+            .as_ref()
+            .and_then(|node| node.pointer("/spec/podCIDRs")?.as_array());
+        let ranges: Vec<&str> = ranges.into_iter().flatten().filter_map(Value::as_str).collect();
+        let pods = with_query("/api/v1/pods", &[("fieldSelector", Some(&field))]);
+        (pods, ranges.join(","))
+    } else {
+        ("/api/v1/pods".to_owned(), settings.pod_cidr)
+    };
+    rows.extend([
+        ("pods", count(api.ok().filter(|_| ready).as_ref(), &pods).await),
+        ("pod addresses", ranges),
+        ("kubeconfig", kubeconfig.display().to_string()),
+    ]);
     let rows: Vec<Vec<String>> = rows
         .into_iter()
         .map(|(name, value)| vec![name.to_owned(), value.trim().to_owned()])
@@ -64,7 +77,8 @@ pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
     if ready && node_ready {
         Ok(())
     } else {
-        bail!("the cluster is not ready")
+        let what = if settings.joined.is_some() { "node" } else { "cluster" };
+        bail!("the {what} is not ready")
     }
 }
 
@@ -72,9 +86,9 @@ fn yes(is: bool, then: &str, otherwise: &str) -> String {
     if is { green(then) } else { red(otherwise) }
 }
 
-async fn count(api: Option<&Api>) -> String {
+async fn count(api: Option<&Api>, path: &str) -> String {
     let Some(api) = api else { return "unknown".to_owned() };
-    let Ok(pods) = api.get("/api/v1/pods").await else {
+    let Ok(pods) = api.get(path).await else {
         return "unknown".to_owned();
     };
     let phases: Vec<&str> = pods

@@ -12,13 +12,13 @@ use futures::{AsyncBufReadExt as _, StreamExt as _};
 use serde_json::Value;
 
 use super::process::Daemon;
-use super::settings::Settings;
+use super::settings::{self, Settings};
 use crate::api::{Api, text_at, with_query};
 use crate::arguments::UpOptions;
 use crate::terminal::{self, Waiting};
 
 /// Where nodes show that they are alive.
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 /// The longest path of a state directory, in bytes: that of `agent/agent.sock` in it has at most 107 (`unix(7)`).
 const LONGEST: usize = 90;
 /// How long a daemon may take to come up.
@@ -69,6 +69,9 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
         tell_of_images(state_dir, known, &settings);
     }
     let started = async {
+        if settings.joined.is_some() {
+            return super::join::start(state_dir, &settings).await;
+        }
         let api = start_control_plane(state_dir, &settings, &control_plane).await?;
         start_agent(state_dir, &settings, &agent, &api).await
     };
@@ -108,7 +111,7 @@ fn tell_of_images(state_dir: &Path, known: &Settings, settings: &Settings) {
 }
 
 /// Refuses a path that the daemons could not work with.
-fn suits(state_dir: &Path) -> anyhow::Result<()> {
+pub(super) fn suits(state_dir: &Path) -> anyhow::Result<()> {
     let text = state_dir
         .to_str()
         .context("the path of a state directory must be UTF-8")?;
@@ -126,7 +129,7 @@ fn suits(state_dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Whether a directory may become a cluster's: it will be closed to others, and one day removed with all that is in it.
-fn is_free(directory: &Path) -> anyhow::Result<bool> {
+pub(super) fn is_free(directory: &Path) -> anyhow::Result<bool> {
     // What an interrupted start leaves, and what a file system of its own begins with.
     let harmless = ["cluster.json.new", "lost+found"];
     // A cluster whose choices a power cut took away.
@@ -158,9 +161,11 @@ async fn start_control_plane(state_dir: &Path, settings: &Settings, daemon: &Dae
             &format!("{}:{}", listen_address(settings), settings.listen_port),
         ];
         let mut arguments: Vec<String> = arguments.map(str::to_owned).into();
-        for address in settings.node_addresses.iter().filter(|address| !address.is_loopback()) {
-            arguments.extend(["--advertise".to_owned(), address.to_string()]);
+        let own = settings.node_addresses.iter().filter(|address| !address.is_loopback());
+        for name in settings.advertise.iter().cloned().chain(own.map(IpAddr::to_string)) {
+            arguments.extend(["--advertise".to_owned(), name]);
         }
+        arguments.extend(settings::cluster_ranges(&settings.pod_cidr));
         daemon.start(&super::sibling("skiff-controlplane")?, &arguments)
     };
     let mut child = None;
@@ -194,7 +199,7 @@ fn answers(settings: &Settings) -> String {
 
 /// Pods reach the server at the machine's addresses. A machine that has none of its own keeps it to itself.
 fn listen_address(settings: &Settings) -> Ipv4Addr {
-    if settings.node_addresses.iter().all(IpAddr::is_loopback) {
+    if settings.advertise.is_empty() && settings.node_addresses.iter().all(IpAddr::is_loopback) {
         Ipv4Addr::LOCALHOST
     } else {
         Ipv4Addr::UNSPECIFIED
@@ -251,7 +256,11 @@ async fn start_agent(state_dir: &Path, settings: &Settings, daemon: &Daemon, api
 
 /// Starts the daemon unless it runs: one that was found to run may just have been ending. Fails with the last words of one that
 /// was started here and has ended.
-fn keep(child: &mut Option<Child>, daemon: &Daemon, start: impl Fn() -> anyhow::Result<Child>) -> anyhow::Result<()> {
+pub(super) fn keep(
+    child: &mut Option<Child>,
+    daemon: &Daemon,
+    start: impl Fn() -> anyhow::Result<Child>,
+) -> anyhow::Result<()> {
     let Some(started) = child else {
         if daemon.running().is_none() {
             *child = Some(start()?);
@@ -268,7 +277,11 @@ fn keep(child: &mut Option<Child>, daemon: &Daemon, start: impl Fn() -> anyhow::
     }
 }
 
-async fn within<T>(work: impl Future<Output = anyhow::Result<T>>, daemon: &Daemon, problem: &str) -> anyhow::Result<T> {
+pub(super) async fn within<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+    daemon: &Daemon,
+    problem: &str,
+) -> anyhow::Result<T> {
     match tokio::time::timeout(PATIENCE, work).await {
         Ok(done) => done,
         Err(_) => bail!(
@@ -337,7 +350,7 @@ async fn until(api: &Api, collection: &str, name: &str, holds: impl Fn(&Value) -
 }
 
 /// When a lease was renewed.
-fn renewed(lease: &Value) -> String {
+pub(super) fn renewed(lease: &Value) -> String {
     text_at(lease, "/spec/renewTime").to_owned()
 }
 
@@ -346,7 +359,7 @@ pub(super) fn is_ready(node: &Value) -> bool {
 }
 
 /// Whether a node waits for a network that may be installed through the cluster, and for nothing else.
-fn lacks_network(node: &Value) -> bool {
+pub(super) fn lacks_network(node: &Value) -> bool {
     readiness(node).is_some_and(|ready| text_at(ready, "/message").contains("reason:NetworkPluginNotReady"))
 }
 
@@ -359,6 +372,9 @@ fn readiness(node: &Value) -> Option<&Value> {
 }
 
 fn welcome(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
+    if settings.joined.is_some() {
+        return Ok(());
+    }
     let kubeconfig = state_dir.join("admin.kubeconfig");
     terminal::line(format!(
         "The cluster is up: node {}, pods {}.\n\nUse it with kubectl:\n    {}\n    kubectl get nodes,pods -A",

@@ -32,6 +32,7 @@ pub(super) async fn run(
         service_proxy: None,
         network_policies: None,
         secrets_in_memory: false,
+        instance_id: None,
         labels: BTreeMap::new(),
     };
     let parts = Parts {

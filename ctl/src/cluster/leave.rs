@@ -1,0 +1,64 @@
+//! `skiff leave`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use http::Method;
+
+use super::join;
+use super::settings::Settings;
+use crate::api::is_not_found;
+use crate::terminal::{self, Waiting};
+
+/// Longest time to wait for the API server, which may be gone for good.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Ends the node and removes everything that is its on this machine. Its pods are ended, not moved.
+pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
+    let Some(settings) = Settings::read(state_dir)? else {
+        return terminal::line(format!("No node in {}.", state_dir.display()));
+    };
+    ensure!(rustix::process::geteuid().is_root(), "stopping a node needs root");
+    ensure!(
+        settings.joined.is_some(),
+        "{} holds a cluster of its own, which `skiff down --purge` ends",
+        state_dir.display()
+    );
+    let waiting = Waiting::start("stopping the node agent");
+    let (ended, mut failures) = super::down::end(state_dir, &settings, true, &waiting);
+    let is_gone = remove_node(state_dir, &settings.node_name).await;
+    if failures.is_empty() {
+        failures.extend(super::down::remove_state(state_dir).err());
+    }
+    if !failures.is_empty() {
+        drop(waiting);
+        let texts: Vec<String> = failures.iter().map(|error| format!("{error:#}")).collect();
+        bail!("{}", texts.join("\n"))
+    }
+    waiting.done("this machine is no node any more");
+    for what in ended.left.lines() {
+        terminal::line(format!("left behind: {what}"))?;
+    }
+    if !is_gone {
+        terminal::line(format!(
+            "A node may not delete itself; on the server: skiff delete node {}",
+            settings.node_name
+        ))?;
+    }
+    Ok(())
+}
+
+/// Deletes the Node as itself: by upstream's rights it may not, but a cluster's may be others. Answers whether it is gone.
+async fn remove_node(state_dir: &Path, name: &str) -> bool {
+    let removed = async {
+        let api = join::own_api(state_dir).await?;
+        let path = format!("/api/v1/nodes/{name}");
+        api.send(Method::DELETE, &path, "application/json", None).await
+    };
+    match tokio::time::timeout(TIMEOUT, removed).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(error)) => is_not_found(&error),
+        Err(_elapsed) => false,
+    }
+}
