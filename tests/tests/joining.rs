@@ -162,6 +162,88 @@ fn a_node_leaves_comes_again_and_is_not_taken_for_another() -> anyhow::Result<()
     lab.finish()
 }
 
+/// A pod on n2 that comes again.
+const DAEMON: &str = r#"
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: d}
+spec:
+  selector: {matchLabels: {app: d}}
+  template:
+    metadata: {labels: {app: d}}
+    spec:
+      nodeName: n2
+      terminationGracePeriodSeconds: 0
+      containers: [{name: nginx, image: IMAGE, imagePullPolicy: Never}]
+"#;
+
+fn address(lab: &Lab) -> anyhow::Result<String> {
+    let field = "--field-selector=spec.nodeName=n2,status.phase=Running";
+    let path = "jsonpath={.items[*].status.podIP}";
+    lab.machine.kubectl(["get", "pods", field, "-o", path])
+}
+
+/// Waits until the one pod of n2 has an address of a range and answers.
+fn has_address_of(lab: &Lab, range: &str) -> anyhow::Result<()> {
+    eventually("the pod has an address of its node's range", || {
+        let own = address(lab).map_err(|error| format!("{error:#}"))?;
+        if !own.starts_with(range) || own.contains(' ') {
+            return Err(own);
+        }
+        let answered = lab.machine.fetch(&format!("http://{own}/"));
+        answered.map(drop).map_err(|error| format!("{error:#}"))
+    })
+}
+
+#[test]
+fn a_node_that_has_lost_its_pod_range_begins_its_pods_again() -> anyhow::Result<()> {
+    tests::logging();
+    let mut lab = Lab::alone()?;
+    let nginx = images::nginx(&lab.machine)?;
+    let node = lab.machine(1)?;
+    node.join(&lab.line(&[])?, &["--bridge", "skiff0"])?;
+    node.skiff(["image", "import", &images::archive("nginx")?.display().to_string()])?;
+    let file = lab.machine.state().join("daemon.yaml");
+    std::fs::write(&file, DAEMON.replace("IMAGE", &nginx))?;
+    lab.machine.kubectl(["apply", "-f", &file.display().to_string()])?;
+    has_address_of(&lab, "10.244.1.")?;
+    let before = address(&lab)?;
+
+    // A Node that comes again has its range again, and its pods go on.
+    lab.machine.kubectl(["delete", "node", "n2"])?;
+    eventually("the node comes again", || {
+        let range = lab
+            .machine
+            .kubectl(["get", "node", "n2", "-o", "jsonpath={.spec.podCIDR}"]);
+        let range = range.map_err(|error| format!("{error:#}"))?;
+        (range == "10.244.1.0/24").then_some(()).ok_or(range)
+    })?;
+    ensure!(address(&lab)? == before);
+
+    // Somebody else has the range while the agent runs, and then while it does not.
+    for (name, lost, gained, runs) in [
+        ("squatter", "10.244.1.0/24", "10.244.2.", true),
+        ("another", "10.244.2.0/24", "10.244.3.", false),
+    ] {
+        if !runs {
+            node.end(nix::sys::signal::Signal::SIGKILL)?;
+        }
+        let squatter = format!(
+            r#"{{"apiVersion": "v1", "kind": "Node", "metadata": {{"name": "{name}"}}, "spec": {{"podCIDR": "{lost}", "podCIDRs": ["{lost}"]}}}}"#
+        );
+        std::fs::write(&file, squatter)?;
+        lab.machine.kubectl(["create", "-f", &file.display().to_string()])?;
+        lab.machine.kubectl(["delete", "node", "n2"])?;
+        if !runs {
+            node.start()?;
+        }
+        has_address_of(&lab, gained)?;
+        ensure!(node.skiff(["status"])?.contains("running, process"));
+    }
+    lab.others.push(node);
+    lab.finish()
+}
+
 #[expect(clippy::disallowed_methods, reason = "the time that a person waits")]
 fn timed(work: impl FnOnce() -> anyhow::Result<String>) -> anyhow::Result<Duration> {
     let begun = Instant::now();
