@@ -6,8 +6,6 @@ use crate::value::Value;
 
 /// Cost of one check by the authorizer: two fit into an expression.
 pub(crate) const CHECK: u64 = 350_000;
-/// Cost of a round through a named format's pattern, for each tenth of a text.
-pub(crate) const FORMAT: u64 = 15;
 
 /// A tenth, rounded up: the cost of going through a text once.
 pub(crate) const fn tenth(size: u64) -> u64 {
@@ -51,7 +49,10 @@ pub(crate) fn before(function: &str, args: &[Value<'_>]) -> u64 {
         "containsCIDR" => {
             tenth(2 * size(0)) + tenth(size(0)) + 1 + if textual(args.get(1)) { tenth(size(1)) } else { 0 }
         }
-        "validate" => tenth(1 + size(1)) * FORMAT,
+        "validate" => tenth(1 + size(1)).saturating_mul(match first {
+            Some(Value::Format(format)) => quarter(format.pattern),
+            _ => 1,
+        }),
         "_==_" | "_!=_" => match first {
             Some(Value::String(_) | Value::Bytes(_) | Value::List(_) | Value::Map(_)) => tenth(size(0).min(size(1))),
             _ => 1,

@@ -74,7 +74,7 @@ impl Checker<'_> {
     fn check(&mut self, expr: &mut Expr) {
         let at = expr.at;
         let found = match &mut expr.kind {
-            Kind::Literal(value) => value.literal_type(),
+            Kind::Literal(value) | Kind::Folded { value, .. } => value.literal_type(),
             Kind::Ident(name) => {
                 if let Some(found) = self.lookup(name) {
                     if self.is_type(name) {
@@ -230,7 +230,12 @@ impl Checker<'_> {
             return Type::Error;
         };
         call.implementation = functions::find(&call.function);
-        self.resolve(at, call, forms)
+        let found = self.resolve(at, call, forms);
+        if call.function == "sum" {
+            // The sum of nothing is the zero of its type.
+            call.implementation = Some(functions::sum_of(&self.known.fill(&found, true)));
+        }
+        found
     }
 
     fn resolve(&mut self, at: usize, call: &Call, forms: &[Overload]) -> Type {

@@ -129,7 +129,7 @@ impl<'s> Estimator<'_, 's> {
 
     /// The size of a node's value: what its text says, what its schema says, what its type says.
     fn size(&self, expr: &Expr, shown: &Shown<'_>) -> Range {
-        let known = match &expr.kind {
+        let known = match &expr.written().kind {
             Kind::Literal(value) => Some(Range::exactly(value.size())),
             Kind::List { elements, .. } => Some(Range::exactly(u64::try_from(elements.len()).unwrap_or(u64::MAX))),
             Kind::Map(entries) => Some(Range::exactly(u64::try_from(entries.len()).unwrap_or(u64::MAX))),
@@ -155,8 +155,9 @@ impl<'s> Estimator<'_, 's> {
     }
 
     fn visit(&mut self, expr: &Expr) -> (Range, Shown<'s>) {
+        let expr = expr.written();
         match &expr.kind {
-            Kind::Literal(_) => (ZERO, Shown::default()),
+            Kind::Literal(_) | Kind::Folded { .. } => (ZERO, Shown::default()),
             Kind::Ident(name) => {
                 let found = self.locals.iter().rev().find(|(known, _)| known == name);
                 (ONE, found.map(|(_, shown)| *shown).unwrap_or_default())
@@ -236,7 +237,7 @@ impl<'s> Estimator<'_, 's> {
     fn field(of: &Shown<'s>, name: &str) -> Shown<'s> {
         match of.schema.map(|schema| &schema.shape) {
             Some(Shape::Object(object)) => Shown::of(object.fields.get(name).map(|field| &field.schema)),
-            Some(Shape::Map(_)) => of.items(),
+            // Upstream looks for fields alone, not for the values of maps.
             _ => Shown::default(),
         }
     }
@@ -247,11 +248,8 @@ impl<'s> Estimator<'_, 's> {
         initial.size = Some(self.size(&fold.initial, &initial));
         let rounds = self.size(&fold.range, &range);
         let keys = Shown {
-            // Names of properties have no declared bound.
-            size: Some(Range {
-                min: 0,
-                max: u64::try_from(i64::MAX).unwrap_or(u64::MAX),
-            }),
+            // Upstream gives the type of keys no size (`KeyType` in `k8s.io/apiserver/pkg/cel/types.go`).
+            size: Some(ZERO),
             ..Shown::default()
         };
         let base = self.locals.len();
@@ -283,7 +281,7 @@ impl<'s> Estimator<'_, 's> {
             .plus(initial_cost)
             .plus(result)
             .plus(rounds.times(step.plus(condition)));
-        let shown = match &fold.initial.kind {
+        let shown = match &fold.initial.written().kind {
             Kind::List { .. } | Kind::Map(_) => Shown {
                 size: Some(rounds),
                 entry: grown.entry,

@@ -36,7 +36,7 @@ impl<'e, 'a> Machine<'e, 'a> {
 
     pub(crate) fn eval(&mut self, expr: &'e Expr) -> Result<Value<'a>, Error> {
         match &expr.kind {
-            Kind::Literal(value) => Ok(value.clone()),
+            Kind::Literal(value) | Kind::Folded { value, .. } => Ok(value.clone()),
             Kind::Ident(name) => {
                 self.charge(1)?;
                 self.ident(name)
@@ -58,6 +58,14 @@ impl<'e, 'a> Machine<'e, 'a> {
             }
             Kind::Comprehension(fold) => self.fold(fold),
             Kind::Bind(bind) => self.bind(bind),
+        }
+    }
+
+    /// The branch of a condition or an index: a variable there costs nothing.
+    fn operand(&mut self, expr: &'e Expr) -> Result<Value<'a>, Error> {
+        match &expr.kind {
+            Kind::Ident(name) => self.ident(name),
+            _ => self.eval(expr),
         }
     }
 
@@ -83,8 +91,8 @@ impl<'e, 'a> Machine<'e, 'a> {
             ("_||_", [left, right]) => return self.logical(left, right, true),
             ("_?_:_", [condition, positive, negative]) => {
                 return match self.eval(condition)? {
-                    Value::Bool(true) => self.eval(positive),
-                    Value::Bool(false) => self.eval(negative),
+                    Value::Bool(true) => self.operand(positive),
+                    Value::Bool(false) => self.operand(negative),
                     _ => Err(Error::overload()),
                 };
             }
@@ -98,8 +106,9 @@ impl<'e, 'a> Machine<'e, 'a> {
             }
             ("_?._", [operand, field]) => {
                 let of = self.eval(operand)?;
-                self.charge(1)?;
-                return optional_select(&of, field);
+                let found = optional_select(&of, field)?;
+                self.charge(u64::from(matches!(found, Value::Optional(Some(_)))))?;
+                return Ok(found);
             }
             ("_+_", [left, right]) if is_accumulator(left) => {
                 let left = self.taken()?;
@@ -115,9 +124,7 @@ impl<'e, 'a> Machine<'e, 'a> {
             }
             ("or" | "orValue", [other]) => {
                 if let Some(target) = &call.target {
-                    let target = self.eval(target)?;
-                    self.charge(1)?;
-                    return match target {
+                    return match self.eval(target)? {
                         Value::Optional(None) => self.eval(other),
                         Value::Optional(Some(content)) if call.function == "orValue" => Ok((*content).clone()),
                         found @ Value::Optional(Some(_)) => Ok(found),
@@ -129,11 +136,21 @@ impl<'e, 'a> Machine<'e, 'a> {
         }
         let mut args = Vec::with_capacity(call.args.len() + 1);
         for operand in call.operands() {
-            args.push(self.eval(operand)?);
+            let is_index = call.function == "_[_]" && args.len() == 1;
+            args.push(if is_index {
+                self.operand(operand)?
+            } else {
+                self.eval(operand)?
+            });
         }
         let run = call.implementation.ok_or_else(Error::overload)?;
         // The cost that the arguments decide is paid before the function runs.
-        self.charge(actual_cost::before(&call.function, &args))?;
+        let is_set = call.function == "@in" && call.args.get(1).is_some_and(is_set);
+        self.charge(if is_set {
+            0
+        } else {
+            actual_cost::before(&call.function, &args)
+        })?;
         let result = run(&mut self.context, &args)?;
         self.charge(actual_cost::after(&call.function, &result))?;
         Ok(result)
@@ -323,11 +340,18 @@ impl<'e, 'a> Machine<'e, 'a> {
         let value = self.eval(&bind.value)?;
         let content = match (bind.binding, value) {
             (Binding::Plain, value) => value,
-            (_, Value::Optional(None)) => return Ok(Value::Optional(None)),
-            (_, Value::Optional(Some(content))) => Arc::unwrap_or_clone(content),
+            (_, Value::Optional(None)) => {
+                // `hasValue()` and `optional.none()`, of which upstream's macro is made.
+                self.charge(2)?;
+                return Ok(Value::Optional(None));
+            }
+            (binding, Value::Optional(Some(content))) => {
+                // `hasValue()`, `value()` and, if need be, `optional.of()`.
+                self.charge(if binding == Binding::Map { 3 } else { 2 })?;
+                Arc::unwrap_or_clone(content)
+            }
             _ => return Err(Error::overload()),
         };
-        self.charge(LIST_COST)?;
         self.locals.push((bind.variable.as_str(), content));
         let body = self.eval(&bind.body);
         self.locals.pop();
@@ -336,6 +360,24 @@ impl<'e, 'a> Machine<'e, 'a> {
             Binding::Map => Value::some(body?),
         })
     }
+}
+
+/// A constant list that upstream makes a set (`maybeOptimizeSetMembership` of `cel-go/interpreter/decorators.go`).
+fn is_set(expr: &Expr) -> bool {
+    let Kind::Folded {
+        value: Value::List(list),
+        ..
+    } = &expr.kind
+    else {
+        return false;
+    };
+    let is_scalar = |item: Result<Value<'_>, Error>| {
+        matches!(
+            item,
+            Ok(Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::Double(_) | Value::String(_) | Value::Null)
+        )
+    };
+    list.iter().all(is_scalar)
 }
 
 fn is_accumulator(expr: &Expr) -> bool {
@@ -365,7 +407,7 @@ fn select<'a>(of: &Value<'a>, field: &str) -> Result<Value<'a>, Error> {
 
 fn present(of: &Value<'_>, field: &str) -> Result<bool, Error> {
     match of {
-        Value::Map(map) => Ok(map.field(field).is_some()),
+        Value::Map(map) => Ok(map.field(field).transpose()?.is_some()),
         Value::Optional(None) => Ok(false),
         Value::Optional(Some(content)) => present(content, field),
         _ => Err(Error::overload()),

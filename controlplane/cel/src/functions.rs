@@ -25,6 +25,7 @@ pub use semver::Semver;
 pub use url::Url;
 
 pub(crate) use format::check_literal as check_format;
+pub(crate) use lists::sum_of;
 pub(crate) use names::all as format_names;
 pub(crate) use regex::compile as compile_regex;
 pub(crate) use standard::add;

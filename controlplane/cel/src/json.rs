@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
-use crate::schema::{Format, ListKind, ObjectSchema, Schema, Shape};
+use crate::schema::{Format, ListKind, ObjectSchema, Schema, Shape, escape};
 use crate::time;
 use crate::value::{Entries, Error, Key, Text, Value};
 
@@ -183,8 +183,10 @@ impl<'a> Map<'a> {
                 entries.get(&**name).map(|value| view(value, Some(schema)))
             }
             (Form::Json(entries, Fields::Object(object)), Key::String(name)) => {
+                // A field that is null is as good as absent.
                 let field = object.fields.get(&**name)?;
-                entries.get(&field.json).map(|value| view(value, Some(&field.schema)))
+                let value = entries.get(&field.json).filter(|value| !value.is_null())?;
+                Some(view(value, Some(&field.schema)))
             }
             _ => None,
         }
@@ -232,6 +234,16 @@ impl<'a> Map<'a> {
     }
 
     pub(crate) fn equals(&self, other: &Self) -> bool {
+        if let (Form::Json(own, Fields::Object(object)), Form::Json(others, Fields::Object(_))) = (&self.0, &other.0) {
+            // Members that expressions do not see count as well.
+            let is_seen = |name: &str| escape(name).is_some_and(|name| object.fields.contains_key(&name));
+            let differs = |(name, value): (&String, &Json)| {
+                !is_seen(name) && others.get(name).is_some_and(|other| other != value)
+            };
+            if own.len() != others.len() || own.iter().any(differs) {
+                return false;
+            }
+        }
         self.len() == other.len()
             && self.keys().iter().all(|key| match (self.get(key), other.get(key)) {
                 (Some(Ok(left)), Some(Ok(right))) => left.equals(&right),
@@ -276,11 +288,6 @@ pub fn view<'a>(json: &'a Json, schema: Option<&'a Schema>) -> Result<Value<'a>,
     let Some(schema) = schema else {
         return Ok(untyped(json));
     };
-    let mismatch = |expected: &str| {
-        Err(Error::new(format!(
-            "invalid data, expected {expected} to match the declared type"
-        )))
-    };
     match (&schema.shape, json) {
         (Shape::Dyn, _) | (Shape::IntOrString, Json::Number(_) | Json::String(_)) => Ok(untyped(json)),
         (_, Json::Null) if schema.nullable => Ok(Value::Null),
@@ -299,12 +306,35 @@ pub fn view<'a>(json: &'a Json, schema: Option<&'a Schema>) -> Result<Value<'a>,
             Some(value) => Ok(Value::Int(value)),
             None => match number.as_f64().and_then(crate::value::whole) {
                 Some(value) => Ok(Value::Int(value)),
-                None => mismatch("a whole number"),
+                None => Err(mismatch(&schema.shape, json)),
             },
         },
         (Shape::Double, Json::Number(number)) => Ok(Value::Double(number.as_f64().unwrap_or_default())),
-        _ => mismatch("a value"),
+        _ => Err(mismatch(&schema.shape, json)),
     }
+}
+
+/// A value of another type than the schema's.
+fn mismatch(shape: &Shape, json: &Json) -> Error {
+    let given = match json {
+        Json::Null => "<nil>",
+        Json::Bool(_) => "bool",
+        Json::Number(number) if number.is_f64() => "float64",
+        Json::Number(_) => "int64",
+        Json::String(_) => "string",
+        Json::Array(_) => "[]interface {}",
+        Json::Object(_) => "map[string]interface {}",
+    };
+    let expected = match shape {
+        Shape::Object(_) | Shape::Map(_) => "expected a map for the provided schema with type=object",
+        Shape::List { .. } => "expected an array for the provided schema with type=array",
+        Shape::IntOrString => "expected XIntOrString value to be either a string or integer",
+        Shape::String(_) => return Error::new(format!("invalid data, expected string, got {given}")),
+        Shape::Double => return Error::new(format!("invalid data, expected float, got {given}")),
+        Shape::Int => return Error::new(format!("invalid data, expected int, got {given}")),
+        Shape::Bool | Shape::Dyn => return Error::new(format!("invalid data, expected bool, got {given}")),
+    };
+    Error::new(format!("invalid data, {expected}"))
 }
 
 fn untyped(json: &Json) -> Value<'_> {
@@ -331,5 +361,12 @@ fn formatted(text: &str, format: Format) -> Result<Value<'_>, Error> {
         Format::DateTime => time::Timestamp::parse(text).map(Value::Timestamp),
         Format::Duration => time::parse_duration(text).map(Value::Duration),
     };
-    read.ok_or_else(|| Error::new(format!("could not convert {text:?} to its format")))
+    let what = match format {
+        Format::Text => "text",
+        Format::Bytes => "byte formatted string",
+        Format::Date => "date formatted string",
+        Format::DateTime => "date-time formatted string",
+        Format::Duration => "duration",
+    };
+    read.ok_or_else(|| Error::new(format!("Invalid {what} {text}: it has another format")))
 }

@@ -36,7 +36,7 @@
 //! [`Check::authorizer`] (`authorizer.requestResource`: a variable of that dotted name, [`Check::resource`]).
 //!
 //! * [`Environment`] declares variables and compiles; a [`Program`] evaluates and estimates its cost: `program`.
-//! * text to tree: `syntax`; types: `check`, `assign`, `declarations`; further refusals: `lint`.
+//! * text to tree: `syntax`; types: `check`, `assign`, `declarations`; further refusals: `lint`; constants: `fold`.
 //! * tree to value: `eval`, `functions` (one file a library), `actual_cost`; the cost beforehand: `estimate`.
 //! * values: `value`, views of JSON by [`schema::Schema`]: `json`, times and durations: `time`.
 
@@ -51,6 +51,7 @@ mod check;
 mod declarations;
 mod estimate;
 mod eval;
+mod fold;
 mod functions;
 mod json;
 mod lint;

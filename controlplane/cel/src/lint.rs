@@ -112,9 +112,8 @@ impl Linter<'_> {
                 }
             }
             ("timestamp", [arg]) => {
-                if let Some(text) = literal(arg)
-                    && Timestamp::parse(text).is_none()
-                {
+                let is_beyond = matches!(&arg.kind, Kind::Literal(Value::Int(seconds)) if Timestamp::from_seconds(*seconds).is_err());
+                if is_beyond || literal(arg).is_some_and(|text| Timestamp::parse(text).is_none()) {
                     self.issue(arg.at, "invalid timestamp argument".to_owned());
                 }
             }

@@ -9,6 +9,7 @@ use regex::Regex;
 use crate::check::{Types, check};
 use crate::estimate::{self, Range};
 use crate::eval::Machine;
+use crate::fold::fold;
 use crate::functions::Context;
 use crate::lint::lint;
 use crate::schema::Schema;
@@ -90,6 +91,7 @@ impl Environment {
     fn checked(&self, mut expr: Expr, nodes: usize) -> Result<Program, Vec<Issue>> {
         let types = check(&mut expr, nodes, &self.variables)?;
         let patterns = lint(&expr, &types)?;
+        fold(&mut expr);
         Ok(Program { expr, types, patterns })
     }
 }

@@ -14,7 +14,7 @@ pub struct Schema {
     pub shape: Shape,
     /// `null` is a value of it.
     pub nullable: bool,
-    /// Most characters, bytes, items or entries of a value of it, where that is known.
+    /// Most characters, bytes, items or entries of a value of it, where that is known; what has no size has none of them.
     pub max: Option<u64>,
     /// Shortest JSON that a value of it takes, in bytes. What a request can hold at most follows from it.
     pub least: u64,
@@ -118,16 +118,16 @@ impl Schema {
                     .filter(|field| field.required)
                     .map(|field| u64::try_from(field.json.len()).unwrap_or(0) + field.schema.least + 4)
                     .sum::<u64>(),
-                None,
+                Some(0),
             ),
-            Shape::Map(values) => (2, Some(items(values.least + 6))),
+            Shape::Map(values) => (2, Some((MAX_REQUEST_BYTES - 2) / (values.least + 6))),
             Shape::List { items: item, .. } => (2, Some(items(item.least))),
             Shape::String(Format::Text | Format::Bytes) => (2, Some(MAX_REQUEST_BYTES - 2)),
             Shape::String(Format::Date) => (12, Some(12)),
             Shape::String(Format::DateTime) => (21, Some(32)),
             Shape::String(Format::Duration) => (3, Some(32)),
-            Shape::Int | Shape::Double => (1, Some(1)),
-            Shape::Bool => (4, Some(1)),
+            Shape::Int | Shape::Double => (1, Some(0)),
+            Shape::Bool => (4, Some(0)),
             Shape::IntOrString => (1, Some(MAX_REQUEST_BYTES - 2)),
             Shape::Dyn => (1, None),
         };

@@ -51,6 +51,11 @@ impl Timestamp {
         Ok(Self { at, offset: 0 })
     }
 
+    /// The first moment that Go knows.
+    pub(crate) fn is_zero(self) -> bool {
+        self.at.as_second() == EARLIEST && self.at.subsec_nanosecond() == 0
+    }
+
     pub(crate) fn from_seconds(seconds: i64) -> Result<Self, Error> {
         jiff::Timestamp::from_second(seconds)
             .map_err(|_range| Error::new("timestamp overflow"))

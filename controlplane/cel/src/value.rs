@@ -225,13 +225,7 @@ impl<'a> Value<'a> {
             Self::Url(url) => url.text.chars().count(),
             Self::Ip(IpAddr::V4(_)) => 4,
             Self::Ip(IpAddr::V6(_)) => 16,
-            Self::Cidr(cidr) => {
-                if cidr.address.is_ipv4() {
-                    4
-                } else {
-                    16
-                }
-            }
+            Self::Cidr(cidr) => usize::from(cidr.length.div_ceil(8)),
             _ => 1,
         };
         u64::try_from(size).unwrap_or(u64::MAX)

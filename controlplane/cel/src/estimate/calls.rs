@@ -1,10 +1,15 @@
 //! The cost of calls by the sizes of their arguments (`k8s.io/apiserver/pkg/cel/library/cost.go`,
 //! `cel-go/checker/cost.go`).
 
-use super::{ONE, Range, ZERO};
-use crate::actual_cost::{CHECK, FORMAT, quarter, selector, tenth};
+use super::{ONE, Range, UNKNOWN, ZERO};
+use crate::actual_cost::{CHECK, quarter, selector, tenth};
 use crate::eval::LIST_COST;
 use crate::types::Type;
+
+/// Cost of the longest pattern of a named format (`MaxNameFormatRegexSize` of `k8s.io/apiserver/pkg/cel/limits.go`).
+const FORMAT: u64 = quarter(128);
+/// Cost of comparing two named formats (`MaxFormatSize` beside it).
+const FORMATS: Range = Range { min: 1, max: tenth(64) };
 
 /// Types, literals and sizes of a call's arguments, the receiver first.
 pub(super) struct Given<'t> {
@@ -105,7 +110,11 @@ fn of_other(function: &str, given: &Given<'_>) -> (Range, Option<Range>) {
             (if text { size.each(tenth) } else { size.times(each) }, None)
         }
         "containsIP" | "containsCIDR" => {
-            let base = Range { min: 2, max: 7 };
+            let base = if function == "containsIP" {
+                Range { min: 1, max: 4 }
+            } else {
+                Range { min: 3, max: 7 }
+            };
             (
                 if given.text(1) {
                     base.plus(second.each(tenth))
@@ -115,9 +124,19 @@ fn of_other(function: &str, given: &Given<'_>) -> (Range, Option<Range>) {
                 None,
             )
         }
-        "validate" => (second.plus(ONE).each(tenth).times(Range::exactly(FORMAT * 2)), None),
+        "validate" => (second.each(tenth).times(Range::exactly(FORMAT)), None),
         "@in" if matches!(given.types.get(1), Some(Type::List(_))) => (second, None),
         "_<_" | "_<=_" | "_>_" | "_>=_" if given.text(0) && given.text(1) => (compared(size, second), None),
+        "_==_" if matches!(given.types.as_slice(), [Type::Opaque(left), Type::Opaque(right)] if left == right) => {
+            match given.types.first() {
+                Some(Type::Opaque("kubernetes.NamedFormat")) => (FORMATS, None),
+                Some(Type::Opaque("kubernetes.URL")) => {
+                    let most = if second == UNKNOWN { 1 } else { second.max.max(1) };
+                    (Range { min: 1, max: most }.each(tenth), None)
+                }
+                _ => (ONE, None),
+            }
+        }
         "_==_" | "_!=_" => (compared(size, second), None),
         "sets.contains" | "sets.intersects" => (size.times(second).plus(ONE), None),
         "sets.equivalent" => (size.times(second).times(Range::exactly(2)).plus(ONE), None),

@@ -213,7 +213,7 @@ fn float(verb: char, precision: usize, number: f64) -> String {
         .chars()
         .filter_map(|digit| "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().nth(usize::try_from(digit.to_digit(10)?).ok()?))
         .collect();
-    format!("{digits}\u{202f}×\u{202f}10{sign}{raised}")
+    format!("{digits}×10{sign}{raised}")
 }
 
 /// Commas between thousands.

@@ -5,12 +5,13 @@ use std::cmp::Ordering;
 use super::standard::{add, two};
 use super::{Context, Function};
 use crate::json::List;
+use crate::types::Type;
 use crate::value::{Error, Value};
 
 pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {
         "isSorted" => is_sorted,
-        "sum" => sum,
+        "sum" => sum_of(&Type::Int),
         "min" => |_, args| extreme(args, "min", Ordering::Greater),
         "max" => |_, args| extreme(args, "max", Ordering::Less),
         "slice" => slice,
@@ -67,7 +68,17 @@ fn is_sorted<'a>(_: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, E
     Ok(Value::Bool(true))
 }
 
-fn sum<'a>(context: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, Error> {
+/// The sum of items of a type.
+pub(crate) fn sum_of(items: &Type) -> Function {
+    match items {
+        Type::Uint => |context, args| sum(context, args, Value::Uint(0)),
+        Type::Double => |context, args| sum(context, args, Value::Double(0.0)),
+        Type::Duration => |context, args| sum(context, args, Value::Duration(0)),
+        _ => |context, args| sum(context, args, Value::Int(0)),
+    }
+}
+
+fn sum<'a>(context: &mut Context<'_>, args: &[Value<'a>], zero: Value<'a>) -> Result<Value<'a>, Error> {
     let list = only_list(args)?;
     let mut total: Option<Value<'a>> = None;
     for item in list.iter() {
@@ -77,7 +88,7 @@ fn sum<'a>(context: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, E
             None => item,
         });
     }
-    Ok(total.unwrap_or(Value::Int(0)))
+    Ok(total.unwrap_or(zero))
 }
 
 fn extreme<'a>(args: &[Value<'a>], name: &str, prefer: Ordering) -> Result<Value<'a>, Error> {

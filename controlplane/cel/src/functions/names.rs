@@ -10,10 +10,12 @@ use super::{Context, Function};
 use crate::time::Timestamp;
 use crate::value::{Error, Value};
 
-/// A format: its name, and what is wrong with a text.
+/// A format and its check.
 #[derive(Debug)]
 pub struct NamedFormat {
     pub(crate) name: &'static str,
+    /// Length of upstream's pattern, by which cost is counted.
+    pub(crate) pattern: u64,
     check: fn(&str) -> Vec<String>,
 }
 
@@ -24,30 +26,37 @@ const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumer
 static FORMATS: &[NamedFormat] = &[
     NamedFormat {
         name: "dns1123Label",
+        pattern: 30,
         check: names::dns1123_label,
     },
     NamedFormat {
         name: "dns1123Subdomain",
+        pattern: 60,
         check: names::dns1123_subdomain,
     },
     NamedFormat {
         name: "dns1035Label",
+        pattern: 30,
         check: dns1035_label,
     },
     NamedFormat {
         name: "qualifiedName",
+        pattern: 60,
         check: names::qualified_name,
     },
     NamedFormat {
         name: "dns1123LabelPrefix",
+        pattern: 30,
         check: |text| names::Rule::Label.check(text, true),
     },
     NamedFormat {
         name: "dns1123SubdomainPrefix",
+        pattern: 60,
         check: |text| names::Rule::Subdomain.check(text, true),
     },
     NamedFormat {
         name: "dns1035LabelPrefix",
+        pattern: 30,
         check: |text| match text.strip_suffix('-') {
             Some(rest) if !rest.is_empty() => dns1035_label(&format!("{rest}a")),
             _ => dns1035_label(text),
@@ -55,26 +64,32 @@ static FORMATS: &[NamedFormat] = &[
     },
     NamedFormat {
         name: "labelValue",
+        pattern: 40,
         check: names::label_value,
     },
     NamedFormat {
         name: "uri",
+        pattern: 1103,
         check: |text| Url::parse(text).err().into_iter().collect(),
     },
     NamedFormat {
         name: "uuid",
+        pattern: 70,
         check: |text| wrong(!is_uuid(text), "does not match the UUID format"),
     },
     NamedFormat {
         name: "byte",
+        pattern: 84,
         check: |text| wrong(text.is_empty() || STANDARD.decode(text).is_err(), "invalid base64"),
     },
     NamedFormat {
         name: "date",
+        pattern: 71,
         check: |text| wrong(Timestamp::parse(&format!("{text}T00:00:00Z")).is_none(), "invalid date"),
     },
     NamedFormat {
         name: "datetime",
+        pattern: 71,
         check: |text| {
             wrong(
                 Timestamp::parse(&text.to_ascii_uppercase()).is_none(),

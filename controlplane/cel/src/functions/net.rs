@@ -11,7 +11,7 @@ use crate::value::{Error, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
     pub(crate) address: IpAddr,
-    length: u8,
+    pub(crate) length: u8,
 }
 
 impl fmt::Display for Cidr {

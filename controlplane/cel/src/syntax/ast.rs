@@ -41,6 +41,21 @@ pub(crate) enum Kind {
     },
     Comprehension(Box<Comprehension>),
     Bind(Box<Bind>),
+    /// A constant and the expression of it.
+    Folded {
+        value: Value<'static>,
+        of: Box<Expr>,
+    },
+}
+
+impl Expr {
+    /// The node as it is written.
+    pub(crate) fn written(&self) -> &Self {
+        match &self.kind {
+            Kind::Folded { of, .. } => of,
+            _ => self,
+        }
+    }
 }
 
 impl Kind {
@@ -57,6 +72,34 @@ impl Kind {
                 Box::new([&fold.range, &fold.initial, &fold.condition, &fold.step, &fold.result].into_iter())
             }
             Self::Bind(bind) => Box::new([&bind.value, &bind.body].into_iter()),
+            Self::Folded { of, .. } => Box::new(std::iter::once(&**of)),
+        }
+    }
+
+    pub(crate) fn children_mut(&mut self) -> Box<dyn Iterator<Item = &mut Expr> + '_> {
+        match self {
+            Self::Literal(_) | Self::Ident(_) => Box::new(std::iter::empty()),
+            Self::Select { operand, .. } => Box::new(std::iter::once(&mut **operand)),
+            Self::Call(call) => Box::new(call.target.as_deref_mut().into_iter().chain(&mut call.args)),
+            Self::List { elements, .. } => Box::new(elements.iter_mut()),
+            Self::Map(entries) => Box::new(entries.iter_mut().flat_map(|entry| [&mut entry.key, &mut entry.value])),
+            Self::Struct { fields, .. } => Box::new(fields.iter_mut().map(|(_, value)| value)),
+            Self::Comprehension(fold) => {
+                let fold = &mut **fold;
+                let parts = [
+                    &mut fold.range,
+                    &mut fold.initial,
+                    &mut fold.condition,
+                    &mut fold.step,
+                    &mut fold.result,
+                ];
+                Box::new(parts.into_iter())
+            }
+            Self::Bind(bind) => {
+                let bind = &mut **bind;
+                Box::new([&mut bind.value, &mut bind.body].into_iter())
+            }
+            Self::Folded { of, .. } => Box::new(std::iter::once(&mut **of)),
         }
     }
 

@@ -311,10 +311,11 @@ impl<'t> Parser<'t> {
             Token::Ident(name) => (name.to_owned(), false),
             Token::Quoted(name) => (name.to_owned(), true),
             other => {
-                return Err(self.issue(format!(
-                    "Syntax error: no viable alternative at input '.{}'",
-                    if other == Token::End { "" } else { other.text() }
-                )));
+                let text = if other == Token::End { "" } else { other.text() };
+                return Err(self.issue(match other {
+                    Token::Symbol("true" | "false" | "null" | "in") => mismatched(text, "IDENTIFIER"),
+                    _ => format!("Syntax error: no viable alternative at input '.{text}'"),
+                }));
             }
         };
         self.position += 1;
@@ -380,7 +381,7 @@ impl<'t> Parser<'t> {
             Token::Symbol(_) | Token::Quoted(_) | Token::End => {
                 return Err(Issue {
                     at,
-                    message: format!("Syntax error: mismatched input '{}' expecting {EXPECTED}", token.text()),
+                    message: mismatched(token.text(), EXPECTED),
                 });
             }
         };
@@ -404,7 +405,7 @@ impl<'t> Parser<'t> {
         let Token::Ident(name) = token else {
             return Err(Issue {
                 at: place,
-                message: format!("Syntax error: mismatched input '{}' expecting IDENTIFIER", token.text()),
+                message: mismatched(token.text(), "IDENTIFIER"),
             });
         };
         if RESERVED.contains(&name) {
@@ -447,10 +448,7 @@ impl<'t> Parser<'t> {
             let (_, token) = self.take();
             let (Token::Ident(field) | Token::Quoted(field)) = token else {
                 self.position -= 1;
-                return Err(self.issue(format!(
-                    "Syntax error: mismatched input '{}' expecting '}}'",
-                    token.text()
-                )));
+                return Err(self.issue(mismatched(token.text(), "'}'")));
             };
             self.expect(":")?;
             let value = self.expr()?;
@@ -494,4 +492,8 @@ impl<'t> Parser<'t> {
         }
         self.node(at, Kind::Map(entries))
     }
+}
+
+fn mismatched(text: &str, expected: &str) -> String {
+    format!("Syntax error: mismatched input '{text}' expecting {expected}")
 }
