@@ -2,6 +2,7 @@
 
 mod derived;
 mod erased;
+mod rules;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -17,11 +18,9 @@ use serde_json::Value;
 use crate::decode::DecodeError;
 use crate::invalid::Invalid;
 use crate::kind::{Dependents, Kind, Representation, Scope, Scoped, Subresource, Updates, Verbs};
-use crate::kinds::custom_resource_definition;
 use crate::managed::{Types, splice};
 use crate::names::Rule;
 use crate::object::Object;
-use crate::validation::metadata;
 use derived::Names;
 use erased::Of;
 
@@ -101,6 +100,10 @@ pub trait Behavior: Send + Sync {
     }
     /// Warnings about an object that is accepted.
     fn warnings(&self, _new: &dyn Object, _old: Option<&dyn Object>) -> Vec<String> {
+        Vec::new()
+    }
+    /// Warnings about faults that an update, of the object or of its status, finds and does not make.
+    fn tolerated(&self, _: &dyn Object, _: &dyn Object) -> Vec<String> {
         Vec::new()
     }
     /// Fields that selectors may name.
@@ -394,55 +397,6 @@ impl Registration {
     /// Whether two objects are equal in every field: an update that changes nothing needs no write.
     pub fn same(&self, new: &dyn Object, old: &dyn Object) -> bool {
         self.behavior().same(new, old)
-    }
-
-    fn of_metadata(&self, mut found: Vec<Invalid>) -> Vec<Invalid> {
-        if self.is_defined() || self.group == custom_resource_definition::GROUP {
-            found.retain(|error| error.detail != metadata::UNQUALIFIED);
-        }
-        found
-    }
-
-    /// What is wrong with a new object, its metadata included. Call it with the final name and namespace.
-    pub fn validate(&self, object: &dyn Object) -> Vec<Invalid> {
-        let mut errors = self.of_metadata(metadata::validate(object.metadata(), self.scope, self.name_rule));
-        errors.extend(self.behavior().validate(object));
-        errors
-    }
-
-    /// What is wrong with an update, its metadata included.
-    pub fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
-        let found = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
-        let mut errors = self.of_metadata(found);
-        errors.extend(self.behavior().validate_update(new, old));
-        // Kinds that are defined by objects say themselves what an update may leave as it is.
-        if !errors.is_empty() && !self.is_defined() {
-            // What was accepted once is not held against changes of something else.
-            let before = self.behavior().validate(old);
-            errors.retain(|error| !before.contains(error));
-        }
-        errors
-    }
-
-    /// What is wrong with an update of `status`, the metadata included.
-    pub fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
-        let found = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
-        let mut errors = self.of_metadata(found);
-        errors.extend(self.behavior().validate_status(new, old));
-        errors
-    }
-
-    /// What a client is warned of whose new object, or whose change of `old`, is accepted.
-    pub fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
-        self.behavior().warnings(new, old)
-    }
-
-    /// What is wrong with an update of the kind's own subresource, the metadata included.
-    pub fn validate_own(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
-        let found = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
-        let mut errors = self.of_metadata(found);
-        errors.extend(self.behavior().validate_own(new, old));
-        errors
     }
 
     /// Fields that selectors may name, besides `metadata.name` and `metadata.namespace`.

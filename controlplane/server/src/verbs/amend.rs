@@ -215,6 +215,9 @@ async fn prepare<'a>(
         if amendment.part == Part::Object {
             review.warnings.extend(registration.warnings(new, Some(old)));
         }
+        if matches!(amendment.part, Part::Object | Part::Status) {
+            review.warnings.extend(registration.tolerated(new, old));
+        }
         review.validate(new).await?;
         return Ok(review);
     }

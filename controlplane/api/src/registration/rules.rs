@@ -1,0 +1,69 @@
+//! The rules of a kind together with those of metadata.
+
+use super::Registration;
+use crate::invalid::Invalid;
+use crate::kinds::custom_resource_definition;
+use crate::object::Object;
+use crate::validation::metadata;
+
+impl Registration {
+    fn of_metadata(&self, mut found: Vec<Invalid>) -> Vec<Invalid> {
+        if self.is_defined() || self.group == custom_resource_definition::GROUP {
+            found.retain(|error| error.detail != metadata::UNQUALIFIED);
+        }
+        found
+    }
+
+    fn changed_metadata(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+        self.of_metadata(metadata::validate_update(
+            new.metadata(),
+            old.metadata(),
+            self.scope,
+            self.name_rule,
+        ))
+    }
+
+    /// What is wrong with a new object, its metadata included. Call it with the final name and namespace.
+    pub fn validate(&self, object: &dyn Object) -> Vec<Invalid> {
+        let mut errors = self.of_metadata(metadata::validate(object.metadata(), self.scope, self.name_rule));
+        errors.extend(self.behavior().validate(object));
+        errors
+    }
+
+    /// What is wrong with an update, its metadata included.
+    pub fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+        let mut errors = self.changed_metadata(new, old);
+        errors.extend(self.behavior().validate_update(new, old));
+        // Kinds that are defined by objects say themselves what an update may leave as it is.
+        if !errors.is_empty() && !self.is_defined() {
+            // What was accepted once is not held against changes of something else.
+            let before = self.behavior().validate(old);
+            errors.retain(|error| !before.contains(error));
+        }
+        errors
+    }
+
+    /// What is wrong with an update of `status`, the metadata included.
+    pub fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+        let mut errors = self.changed_metadata(new, old);
+        errors.extend(self.behavior().validate_status(new, old));
+        errors
+    }
+
+    /// What a client is warned of whose new object, or whose change of `old`, is accepted.
+    pub fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
+        self.behavior().warnings(new, old)
+    }
+
+    /// What a client is warned of whose change of `old`, or of its status, leaves faults as they were.
+    pub fn tolerated(&self, new: &dyn Object, old: &dyn Object) -> Vec<String> {
+        self.behavior().tolerated(new, old)
+    }
+
+    /// What is wrong with an update of the kind's own subresource, the metadata included.
+    pub fn validate_own(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+        let mut errors = self.changed_metadata(new, old);
+        errors.extend(self.behavior().validate_own(new, old));
+        errors
+    }
+}
