@@ -13,7 +13,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("controlplane-api", &[]),
     ("controlplane-cel", &["controlplane-api"]),
     ("controlplane-plan", &["controlplane-api"]),
-    ("controlplane-schema", &["controlplane-api"]),
+    ("controlplane-schema", &["controlplane-api", "controlplane-cel"]),
     ("controlplane-store", &["controlplane-api"]),
     (
         "controlplane-server",

@@ -1,6 +1,7 @@
 //! What a definition's schema may say (`pkg/apis/apiextensions/validation/validation.go`).
 
 mod defaults;
+mod expressions;
 mod field_path;
 mod invariants;
 mod lists;
@@ -26,20 +27,8 @@ pub struct Options {
     pub status_subresource: bool,
 }
 
-/// A default that a schema has.
-#[derive(Debug)]
-pub struct DefaultValue<'a> {
-    /// The path of the default in the definition.
-    pub path: String,
-    /// The schema that it is for.
-    pub node: &'a crate::Node,
-    /// The value.
-    pub value: &'a Value,
-}
-
 impl Structural {
-    /// Checks the `openAPIV3Schema` of a definition, which stands at `path`, and builds it. Rules in CEL are left to the
-    /// caller, those that defaults must meet among them: see [`Structural::defaults`].
+    /// Checks the `openAPIV3Schema` of a definition, which stands at `path`, and builds it.
     ///
     /// # Errors
     /// All that is wrong with the schema.
@@ -50,6 +39,7 @@ impl Structural {
             return built.map_err(|error| vec![Invalid::value(path, "", error.to_string())]);
         };
         let mut found = Vec::new();
+        let mut with_rules = None;
         if options.status_subresource {
             found.extend(root(props, schema, &at));
         }
@@ -58,25 +48,27 @@ impl Structural {
             found.push(Invalid::forbidden(at, "nullable cannot be true at the root"));
         }
         if let Ok(structural) = &built {
-            let wrong = invariants::check(props, &at);
-            found.extend(if wrong.is_empty() {
-                defaults::check(structural.root(), &at)
-            } else {
-                wrong
-            });
+            let mut wrong = invariants::check(props, &at);
+            if wrong.is_empty() {
+                wrong = defaults::check(structural.root(), &at);
+            }
+            // The rules of a schema that is none cannot be compiled.
+            with_rules = wrong.is_empty().then(|| structural.root());
+            found.extend(wrong);
         }
+        let before = found.len();
         let mut check = Check { found };
         check.schema(props, &at, Place::default());
+        if let Some(root) = with_rules {
+            let faults = check.found.get(before..).unwrap_or_default();
+            let wrong = expressions::check(root, &at, faults);
+            check.found.extend(wrong);
+        }
         match built {
             Ok(structural) if check.found.is_empty() => Ok(structural),
             Err(error) if check.found.is_empty() => Err(vec![Invalid::value(path, "", error.to_string())]),
             Ok(_) | Err(_) => Err(check.found),
         }
-    }
-
-    /// All defaults of a schema that stands at `path`.
-    pub fn defaults(&self, path: &str) -> Vec<DefaultValue<'_>> {
-        defaults::all(self.root(), &Path::given(path))
     }
 }
 

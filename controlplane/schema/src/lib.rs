@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! definition written: props (a view of the JSON) ─► definition (all checks) ─► Structural
-//! request:            decode: prune, null, metadata ─► default ─► validate
+//! request:            decode: prune, null, metadata ─► default ─► validate ─► rules
 //! ```
 //!
 //! A [`Structural`] is built once for each version of a definition. What only readers of the published schema need
@@ -19,9 +19,11 @@ pub mod pattern;
 mod props;
 mod prune;
 mod render;
+mod rules;
 mod structural;
 mod validate;
 
 pub use api::{Invalid, InvalidKind};
-pub use definition::{DefaultValue, FieldPathError, Options};
+pub use definition::{FieldPathError, Options};
+pub use rules::{Rules, Verdict};
 pub use structural::{Additional, Kind, ListType, MAX_DEPTH, MapType, Node, NotStructural, Rule, Structural, Values};

@@ -8,7 +8,7 @@ mod ratchet;
 use serde_json::{Map, Value};
 
 use self::issue::{Issue, Outcome, shown};
-use self::ratchet::Old;
+pub(crate) use self::ratchet::Old;
 use crate::path::Path;
 use crate::structural::{Additional, Kind, Node, Values};
 use crate::{Invalid, format};

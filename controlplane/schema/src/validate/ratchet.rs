@@ -30,6 +30,11 @@ impl<'a> Old<'a> {
         }
     }
 
+    /// The value that there was.
+    pub(crate) fn before(&self) -> &'a Value {
+        self.before
+    }
+
     /// The member that there is before and after.
     pub(crate) fn member(&self, name: &str) -> Option<Self> {
         let node = self.node.member(name)?;

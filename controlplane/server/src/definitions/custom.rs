@@ -259,6 +259,13 @@ impl Behavior for Served {
         errors
     }
 
+    fn tolerated(&self, new: &dyn Object, old: &dyn Object) -> Vec<String> {
+        let (Some(new), Some(old)) = (cast(new), cast(old)) else {
+            return Vec::new();
+        };
+        self.own.tolerated(&new.to_value(), &old.to_value())
+    }
+
     /// `validateKubeFinalizerName` of `pkg/registry/customresource/validator.go`
     fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
         let before = old

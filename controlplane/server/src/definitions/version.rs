@@ -1,18 +1,20 @@
 //! One version of a defined kind, read from its definition once.
 
-use api::Invalid;
+use std::sync::OnceLock;
+
 use api::descriptions::described;
 use api::intern;
 use api::managed::{Keys, Members, Scalar, Shape};
 use api::registration::ColumnDefinition;
 use api::schema::Schema;
 use api::table;
+use api::{Invalid, InvalidKind};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionVersion,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use schema::{Additional, Kind, ListType, MapType, Node, Structural};
+use schema::{Additional, Kind, ListType, MapType, Node, Rules, Structural, Verdict};
 use serde_json::{Value, json};
 
 use super::custom::nested;
@@ -24,6 +26,8 @@ pub(super) struct Version {
     pub(super) qualified: String,
     pub(super) kind: &'static str,
     pub(super) schema: Structural,
+    /// Its rules, compiled when an object is written first; none if it has none.
+    rules: OnceLock<Option<Rules>>,
     /// The same for server-side apply.
     pub(super) shape: Shape,
     /// Tells whether `status` is written apart.
@@ -59,6 +63,7 @@ impl Version {
             kind: intern::text(&definition.spec.names.kind),
             shape: root(schema.root()),
             schema,
+            rules: OnceLock::new(),
             has_status: subresources.is_some_and(|own| own.status.is_some()),
             replicas: scale.map(|scale| Replicas {
                 spec: intern::text(&scale.spec_replicas_path),
@@ -75,13 +80,49 @@ impl Version {
         let mut errors = self.schema.validate(new, old);
         errors.extend(self.scale_errors(new, true));
         errors.extend(self.scale_errors(new, false));
-        errors
+        self.add_rules(errors, new, old)
     }
 
     /// The fault of the status of an object.
     pub(super) fn validate_status(&self, new: &Value, old: &Value) -> Vec<Invalid> {
         let mut errors = self.schema.validate_status(new, old);
         errors.extend(self.scale_errors(new, false));
+        self.add_rules(errors, new, Some(old))
+    }
+
+    /// Warnings about rules that do not hold for what an update leaves as it was.
+    pub(super) fn tolerated(&self, new: &Value, old: &Value) -> Vec<String> {
+        let tolerated = self.ask(new, Some(old)).tolerated.into_iter();
+        tolerated.map(|error| error.to_string()).collect()
+    }
+
+    fn ask(&self, new: &Value, old: Option<&Value>) -> Verdict {
+        match self.rules.get_or_init(|| Rules::compile(&self.schema)) {
+            Some(rules) => rules.validate(&self.schema, new, old),
+            None => Verdict::default(),
+        }
+    }
+
+    /// The rules are asked about what the schema lets through (`hasBlockingErr` of
+    /// `pkg/registry/customresource/strategy.go`).
+    fn add_rules(&self, mut errors: Vec<Invalid>, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
+        let is_blocking = |error: &Invalid| {
+            matches!(
+                error.kind,
+                InvalidKind::NotSupported
+                    | InvalidKind::Required
+                    | InvalidKind::TooLong
+                    | InvalidKind::TooMany
+                    | InvalidKind::TypeInvalid
+            )
+        };
+        if !errors.iter().any(is_blocking) {
+            errors.extend(self.ask(new, old).errors);
+        } else if self.rules.get_or_init(|| Rules::compile(&self.schema)).is_some() {
+            let detail = "some validation rules were not checked because the object was invalid; correct the existing errors \
+                          to complete validation";
+            errors.push(Invalid::rendered("<nil>", "null".to_owned(), detail));
+        }
         errors
     }
 

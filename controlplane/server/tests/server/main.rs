@@ -16,6 +16,7 @@ mod certificates;
 mod classes;
 mod connect;
 mod connections;
+mod definition_expressions;
 mod definition_rules;
 mod definitions;
 mod deletion;
