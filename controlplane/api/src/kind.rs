@@ -212,6 +212,24 @@ pub struct Column<K> {
     pub cell: fn(&K, Timestamp) -> Value,
 }
 
+/// A member of an object's JSON, or of each item of a list, that no cell of the table tells of.
+#[derive(Debug, Clone, Copy)]
+pub enum Unshown {
+    /// It is left out.
+    Whole(&'static str),
+    /// Some of its members are.
+    Within(&'static str, &'static [Unshown]),
+}
+
+impl Unshown {
+    /// Its name.
+    pub(crate) const fn key(&self) -> &'static str {
+        match self {
+            Self::Whole(key) | Self::Within(key, _) => key,
+        }
+    }
+}
+
 /// A field that `fieldSelector` may name, besides `metadata.name` and `metadata.namespace`.
 pub struct Field<K> {
     /// Path of the field, such as `spec.nodeName`.
@@ -269,6 +287,8 @@ pub trait Kind:
     const VERBS: Verbs = Verbs::All;
     /// Columns of the table besides the name.
     const COLUMNS: &'static [Column<Self>] = &[crate::table::age_column::<Self>()];
+    /// Members that no cell tells of.
+    const UNSHOWN: &'static [Unshown] = &[Unshown::Within("metadata", &[Unshown::Whole("managedFields")])];
     /// Whether the name is the last, wide column instead of the first.
     const NAME_LAST: bool = false;
     /// Fields that selectors may name.

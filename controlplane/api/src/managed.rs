@@ -17,7 +17,7 @@ mod fields;
 mod key;
 mod last_applied;
 mod merge;
-mod raw;
+pub(crate) mod raw;
 mod set;
 mod shape;
 pub mod splice;

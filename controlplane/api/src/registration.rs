@@ -116,6 +116,10 @@ pub trait Behavior: Send + Sync {
     fn fields(&self, object: &dyn Object) -> Vec<(&'static str, String)>;
     /// Headings of the table.
     fn columns(&self) -> Vec<ColumnDefinition>;
+    /// Decodes what the cells tell of.
+    fn decode_shown(&self, json: &[u8]) -> Decoded {
+        self.decode(json)
+    }
     /// The cells of one object.
     fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value>;
     /// The `scale` subresource.
@@ -422,6 +426,11 @@ impl Registration {
     /// Headings of the table, the name first.
     pub fn columns(&self) -> Vec<ColumnDefinition> {
         self.behavior().columns()
+    }
+
+    /// Decodes what the cells tell of, and little else.
+    pub fn decode_shown(&self, json: &[u8]) -> Decoded {
+        self.behavior().decode_shown(json)
     }
 
     /// The cells of one object, in the order of the headings.

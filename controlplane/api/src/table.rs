@@ -1,5 +1,7 @@
 //! Cells of the tables that `kubectl get` shows.
 
+mod unshown;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -8,6 +10,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use crate::kind::{CellType, Column, Kind};
+
+pub(crate) use unshown::shown;
 
 impl<K> Column<K> {
     /// A column of texts.

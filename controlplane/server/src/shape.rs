@@ -3,12 +3,12 @@
 mod list;
 mod table;
 
+use api::managed::splice;
 use api::{Object, Registration};
 use bytes::Bytes;
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::compress;
@@ -20,7 +20,7 @@ use crate::respond::{Response, with_type};
 use crate::weight;
 
 pub(crate) use list::list;
-pub(crate) use table::{IncludeObject, Row, Table, raw, table};
+pub(crate) use table::{IncludeObject, Row, Table, table};
 
 /// The kind of an object's metadata alone.
 pub(crate) const PARTIAL: &str = "PartialObjectMetadata";
@@ -59,7 +59,7 @@ fn rendered(
             document(encoding, code, (&registration.api_version(), registration.kind), bytes)
         }
         Shape::Metadata(version) => {
-            let bytes = partial_of(bytes, version).map_err(Failure::internal)?;
+            let bytes = partial_of(bytes, version);
             document(encoding, code, (version.api_version(), PARTIAL), &bytes)
         }
         Shape::MetadataList(_) => Err(misshapen(
@@ -70,9 +70,9 @@ fn rendered(
         )),
         Shape::Table(version) => {
             let table = Table::of(context, version)?;
-            let object = decode(registration, bytes)?;
+            let object = decode_shown(registration, bytes)?;
             let revision = object.metadata().resource_version.clone().unwrap_or_default();
-            let rows = [table.row(&*object, bytes)?];
+            let rows = [table.row(&*object, bytes)];
             let table = table.document(&ListMeta::at(revision), &rows);
             document(encoding, code, (version.api_version(), "Table"), &table)
         }
@@ -145,8 +145,9 @@ impl ListMeta {
     }
 }
 
-fn decode(registration: &Registration, bytes: &[u8]) -> Result<Box<dyn Object>, Failure> {
-    registration.decode(bytes).map_err(Failure::internal)
+/// Decodes what the cells of a table may tell of.
+fn decode_shown(registration: &Registration, bytes: &[u8]) -> Result<Box<dyn Object>, Failure> {
+    registration.decode_shown(bytes).map_err(Failure::internal)
 }
 
 fn unencodable(error: &api::protobuf::ProtobufError) -> Failure {
@@ -163,15 +164,10 @@ fn misshapen(shape: &str, what: &str, registration: &Registration, kind: &str) -
 }
 
 /// An object's metadata alone, from its JSON.
-pub(crate) fn partial_of(object: &[u8], version: MetaVersion) -> Result<Vec<u8>, serde_json::Error> {
-    #[derive(Deserialize)]
-    struct Whole<'a> {
-        #[serde(borrow)]
-        metadata: &'a RawValue,
-    }
-    let metadata = serde_json::from_slice::<Whole<'_>>(object)?.metadata.get();
+pub(crate) fn partial_of(object: &[u8], version: MetaVersion) -> Vec<u8> {
+    let metadata = splice::metadata(object).unwrap_or("{}");
     let api_version = version.api_version();
-    Ok(format!("{{\"kind\":\"{PARTIAL}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata}}}").into_bytes())
+    format!("{{\"kind\":\"{PARTIAL}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata}}}").into_bytes()
 }
 
 /// An object's metadata alone.

@@ -8,7 +8,7 @@ mod update;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 
 use crate::invalid::Invalid;
-use crate::kind::{Column, Field, Kind, Subresource};
+use crate::kind::{Column, Field, Kind, Subresource, Unshown};
 use crate::pod::{apparmor, defaults, label_keys, phase, qos, unsupported};
 use crate::table::{age_column, or};
 use crate::validation::{annotations, pod_spec, required};
@@ -17,6 +17,22 @@ use summary::Summary;
 
 /// Where a pod's annotations are.
 const ANNOTATIONS: &str = "metadata.annotations";
+
+/// What is long about a container and stands in no cell of its pod.
+const OF_CONTAINERS: &[Unshown] = &[
+    Unshown::Whole("args"),
+    Unshown::Whole("command"),
+    Unshown::Whole("env"),
+    Unshown::Whole("envFrom"),
+    Unshown::Whole("lifecycle"),
+    Unshown::Whole("livenessProbe"),
+    Unshown::Whole("ports"),
+    Unshown::Whole("readinessProbe"),
+    Unshown::Whole("resources"),
+    Unshown::Whole("securityContext"),
+    Unshown::Whole("startupProbe"),
+    Unshown::Whole("volumeMounts"),
+];
 
 impl Kind for Pod {
     const ANSWERS_DELETED: bool = true;
@@ -70,6 +86,21 @@ impl Kind for Pod {
         Column::wide("Readiness Gates", "core.v1.PodSpec.readinessGates", |pod, _| {
             gates(pod).into()
         }),
+    ];
+    const UNSHOWN: &'static [Unshown] = &[
+        Unshown::Within("metadata", &[Unshown::Whole("managedFields")]),
+        Unshown::Within(
+            "spec",
+            &[
+                Unshown::Within("containers", OF_CONTAINERS),
+                Unshown::Within("initContainers", OF_CONTAINERS),
+                Unshown::Whole("ephemeralContainers"),
+                Unshown::Whole("volumes"),
+                Unshown::Whole("affinity"),
+                Unshown::Whole("tolerations"),
+                Unshown::Whole("topologySpreadConstraints"),
+            ],
+        ),
     ];
     const FIELDS: &'static [Field<Self>] = &[
         Field {

@@ -3,21 +3,21 @@
 use std::borrow::Cow;
 
 /// The members of an object; nothing for any other value.
-pub(super) fn members(value: &str) -> Members<'_> {
+pub(crate) fn members(value: &str) -> Members<'_> {
     Members(value.strip_prefix('{').unwrap_or_default())
 }
 
 /// The items of a list; nothing for any other value.
-pub(super) fn items(value: &str) -> Items<'_> {
+pub(crate) fn items(value: &str) -> Items<'_> {
     Items(value.strip_prefix('[').unwrap_or_default())
 }
 
-pub(super) fn is_object(value: &str) -> bool {
+pub(crate) fn is_object(value: &str) -> bool {
     value.starts_with('{')
 }
 
 /// Keys and values of an object.
-pub(super) struct Members<'a>(&'a str);
+pub(crate) struct Members<'a>(&'a str);
 
 impl<'a> Iterator for Members<'a> {
     type Item = (Cow<'a, str>, &'a str);
@@ -32,7 +32,7 @@ impl<'a> Iterator for Members<'a> {
 }
 
 /// Values of a list.
-pub(super) struct Items<'a>(&'a str);
+pub(crate) struct Items<'a>(&'a str);
 
 impl<'a> Iterator for Items<'a> {
     type Item = &'a str;
@@ -45,7 +45,7 @@ impl<'a> Iterator for Items<'a> {
 }
 
 /// What a JSON string says.
-pub(super) fn text(json: &str) -> Cow<'_, str> {
+pub(crate) fn text(json: &str) -> Cow<'_, str> {
     let inner = json
         .strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'))
@@ -57,7 +57,7 @@ pub(super) fn text(json: &str) -> Cow<'_, str> {
 }
 
 /// Where the value that begins the text ends; nothing when none begins there.
-pub(super) fn end(json: &str) -> Option<usize> {
+pub(crate) fn end(json: &str) -> Option<usize> {
     let bytes = json.as_bytes();
     match bytes.first()? {
         b'"' => string_end(bytes, 0),

@@ -53,6 +53,12 @@ pub fn join(mut json: Vec<u8>, managed: &str) -> Vec<u8> {
     json
 }
 
+/// The text of an object's metadata in compact JSON.
+pub fn metadata(json: &[u8]) -> Option<&str> {
+    let (_, metadata) = raw::members(std::str::from_utf8(json).ok()?).find(|(key, _)| key == "metadata")?;
+    Some(metadata)
+}
+
 struct Place<'a> {
     /// The range of the member with one comma beside it, and its value.
     member: Option<(usize, usize, &'a str)>,

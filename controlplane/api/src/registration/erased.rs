@@ -18,6 +18,7 @@ use crate::kind::{Column, Kind};
 use crate::managed::Types;
 use crate::object::{Object, written};
 use crate::schema::Schema;
+use crate::table;
 
 /// A kind without an object of it.
 pub(super) struct Of<K>(pub(super) PhantomData<fn() -> K>);
@@ -155,6 +156,10 @@ impl<K: Kind> Behavior for Of<K> {
             priority: column.priority,
         });
         with_name::<K, _>(name, rest.collect())
+    }
+
+    fn decode_shown(&self, json: &[u8]) -> Decoded {
+        decode_erased::<K>(&table::shown(json, K::UNSHOWN))
     }
 
     fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value> {

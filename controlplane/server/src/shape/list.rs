@@ -14,7 +14,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
-use super::{ListMeta, PARTIAL, Row, Table, decode, document, line, misshapen, partial_of, unencodable};
+use super::table::TAIL;
+use super::{ListMeta, PARTIAL, Table, document, misshapen, partial_of, unencodable};
 use crate::compress;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -44,10 +45,7 @@ pub(crate) async fn list(
         Shape::Object => None,
         Shape::MetadataList(version) => Some(version),
         Shape::Metadata(_) => return Err(misshapen(PARTIAL, "a list", registration, registration.list_kind)),
-        Shape::Table(version) => {
-            let rows = async { table(context, encoding, version, &metadata, &items) };
-            return weight::apart(bytes_of(&items), rows).await;
-        }
+        Shape::Table(version) => return table(context, encoding, version, &metadata, items).await,
     };
     let own = registration.api_version();
     let kind = match partial {
@@ -67,10 +65,6 @@ pub(crate) async fn list(
     send(context, encoding, chunks.rendered(kind, &metadata, encoding))
 }
 
-fn bytes_of(items: &[Bytes]) -> usize {
-    items.iter().map(Bytes::len).sum()
-}
-
 fn metadata(head: &Head) -> ListMeta {
     ListMeta {
         resource_version: head.revision.to_string(),
@@ -79,45 +73,56 @@ fn metadata(head: &Head) -> ListMeta {
     }
 }
 
-fn table(
+/// Answers a table, whose rows are made while they are sent.
+async fn table(
     context: &Context,
     encoding: Encoding,
     version: MetaVersion,
     metadata: &ListMeta,
-    items: &[Bytes],
+    items: Vec<Bytes>,
 ) -> Result<Response, Failure> {
     let table = Table::of(context, version)?;
-    let rows: Vec<Row> = items
-        .iter()
-        .map(|item| table.row(&*decode(&context.registration, item)?, item))
-        .collect::<Result<_, Failure>>()?;
-    let bytes = table.document(metadata, &rows);
-    if encoding == Encoding::Json && bytes.len() > COMPRESS_OVER && accepts_gzip(&context.headers) {
-        return Ok(compress::respond(
-            StatusCode::OK,
-            encoding.content_type(),
-            &line(&bytes),
-        ));
+    let length = items.iter().map(Bytes::len).sum();
+    let chunks = Chunks {
+        head: Some(table.head(metadata)),
+        pieces: Rows {
+            table,
+            left: items.into_iter(),
+            first: true,
+        },
+        tail: Some([TAIL, b"\n"].concat().into()),
+        length,
+    };
+    if encoding == Encoding::Json {
+        return send(context, encoding, chunks);
     }
-    document(encoding, StatusCode::OK, (version.api_version(), "Table"), &bytes)
+    weight::apart(length, async {
+        let bytes = chunks.whole().map_err(Failure::internal)?;
+        document(encoding, StatusCode::OK, (version.api_version(), "Table"), &bytes)
+    })
+    .await
 }
 
 /// Sends a list, a long one chunk by chunk.
 fn send<P: Pieces + Send + 'static>(
     context: &Context,
     encoding: Encoding,
-    chunks: Chunks<P>,
+    mut chunks: Chunks<P>,
 ) -> Result<Response, Failure> {
     let content_type = encoding.content_type();
-    if chunks.length > COMPRESS_OVER && accepts_gzip(&context.headers) {
-        let compressed = Body::from_stream(futures::stream::iter(compress::stream(chunks)));
+    let mut begun = Vec::with_capacity(chunks.length.min(CHUNK + 4096));
+    chunks.fill(&mut begun, CHUNK).map_err(Failure::internal)?;
+    let is_whole = chunks.tail.is_none();
+    if begun.len() > COMPRESS_OVER && accepts_gzip(&context.headers) {
+        let all = std::iter::once(Ok(begun.into())).chain(chunks);
+        let compressed = Body::from_stream(futures::stream::iter(compress::stream(all)));
         return Ok(compress::compressed_response(StatusCode::OK, content_type, compressed));
     }
-    if chunks.length <= CHUNK {
-        let whole = chunks.whole().map_err(Failure::internal)?;
-        return Ok(with_type(StatusCode::OK, content_type, whole));
+    if is_whole {
+        return Ok(with_type(StatusCode::OK, content_type, begun));
     }
-    let mut response = Response::new(Body::from_stream(futures::stream::iter(chunks)));
+    let all = std::iter::once(Ok(begun.into())).chain(chunks);
+    let mut response = Response::new(Body::from_stream(futures::stream::iter(all)));
     let content_type = HeaderValue::from_static(content_type);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     Ok(response)
@@ -233,15 +238,15 @@ impl Pieces for Texts {
         if !std::mem::replace(&mut self.first, false) {
             buffer.push(b',');
         }
-        self.item(buffer)
+        Ok(self.item(buffer))
     }
 }
 
 impl Texts {
     /// Appends the next item alone.
-    fn item(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    fn item(&mut self, buffer: &mut Vec<u8>) -> bool {
         let Some(item) = self.left.next() else {
-            return Ok(false);
+            return false;
         };
         match &self.shown {
             Shown::After(type_metas) => match type_metas.iter().find_map(|own| item.strip_prefix(own.as_bytes())) {
@@ -252,9 +257,9 @@ impl Texts {
                 None => buffer.extend_from_slice(&item),
             },
             Shown::Whole => buffer.extend_from_slice(&item),
-            Shown::Metadata(version) => buffer.extend_from_slice(&partial_of(&item, *version)?),
+            Shown::Metadata(version) => buffer.extend_from_slice(&partial_of(&item, *version)),
         }
-        Ok(true)
+        true
     }
 }
 
@@ -299,7 +304,7 @@ struct Rendered {
 impl Pieces for Rendered {
     fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
         let mut item = Vec::new();
-        if !self.texts.item(&mut item)? {
+        if !self.texts.item(&mut item) {
             return Ok(false);
         }
         let first = std::mem::replace(&mut self.texts.first, false);
@@ -313,6 +318,26 @@ impl Pieces for Rendered {
             buffer.extend_from_slice(before.as_bytes());
             buffer.extend_from_slice(&go_json::indent(&item, 4));
         }
+        Ok(true)
+    }
+}
+
+/// Objects as rows of a table.
+struct Rows {
+    table: Table,
+    left: std::vec::IntoIter<Bytes>,
+    first: bool,
+}
+
+impl Pieces for Rows {
+    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        let Some(item) = self.left.next() else {
+            return Ok(false);
+        };
+        if !std::mem::replace(&mut self.first, false) {
+            buffer.push(b',');
+        }
+        self.table.row_of(&item).map_err(io::Error::other)?.append(buffer);
         Ok(true)
     }
 }

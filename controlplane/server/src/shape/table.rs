@@ -4,15 +4,14 @@ use api::registration::ColumnDefinition;
 use api::{Object, Row as Kind};
 use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
-use serde::Serialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::ListMeta;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::MetaVersion;
 use crate::query::Query;
+use crate::respond::encode;
 
 /// What a row carries besides its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,20 +70,29 @@ impl Table {
     }
 
     /// One row; `bytes` are the object's JSON.
-    ///
-    /// # Errors
-    /// 500 for bytes that are no object.
-    pub(crate) fn row(&self, object: &dyn Object, bytes: &[u8]) -> Result<Row, Failure> {
-        Ok(Row {
+    pub(crate) fn row(&self, object: &dyn Object, bytes: &[u8]) -> Row {
+        Row {
             cells: self.registration.row(object, self.now),
             object: match self.include {
                 IncludeObject::None => None,
-                IncludeObject::Metadata => Some(super::partial_of(bytes, self.version).map_err(Failure::internal)?),
-                IncludeObject::Object => Some(bytes.to_vec()),
-            }
-            .map(raw)
-            .transpose()?,
-        })
+                IncludeObject::Metadata => Some(super::partial_of(bytes, self.version).into()),
+                IncludeObject::Object => Some(Bytes::copy_from_slice(bytes)),
+            },
+        }
+    }
+
+    /// The row of an object's JSON.
+    ///
+    /// # Errors
+    /// 500 for bytes that are no object.
+    pub(super) fn row_of(&self, bytes: &[u8]) -> Result<Row, Failure> {
+        let object = super::decode_shown(&self.registration, bytes)?;
+        Ok(self.row(&*object, bytes))
+    }
+
+    /// The table up to its first row.
+    pub(super) fn head(&self, metadata: &ListMeta) -> Vec<u8> {
+        head(self.version, metadata, &self.registration.columns())
     }
 
     /// The whole table.
@@ -99,40 +107,50 @@ impl Table {
 }
 
 /// A row of a table.
-#[derive(Serialize)]
 pub(crate) struct Row {
     /// In the order of the headings.
     pub(crate) cells: Vec<Value>,
-    /// What it is of.
-    pub(crate) object: Option<Box<RawValue>>,
+    /// The JSON of what it is of.
+    pub(crate) object: Option<Bytes>,
 }
 
-/// JSON as it is.
-///
-/// # Errors
-/// 500 for what is none.
-pub(crate) fn raw(json: Vec<u8>) -> Result<Box<RawValue>, Failure> {
-    let text = String::from_utf8(json).map_err(Failure::internal)?;
-    RawValue::from_string(text).map_err(Failure::internal)
+impl Row {
+    /// Appends its JSON.
+    pub(super) fn append(&self, json: &mut Vec<u8>) {
+        json.extend_from_slice(b"{\"cells\":");
+        json.extend_from_slice(&encode(&self.cells));
+        json.extend_from_slice(b",\"object\":");
+        json.extend_from_slice(self.object.as_deref().unwrap_or(b"null"));
+        json.push(b'}');
+    }
 }
+
+/// The bytes that end a table.
+pub(super) const TAIL: &[u8] = b"]}";
 
 /// A table with its members in upstream's order.
 pub(crate) fn table(version: MetaVersion, metadata: &ListMeta, columns: &[ColumnDefinition], rows: &[Row]) -> Bytes {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Whole<'t> {
-        kind: &'static str,
-        api_version: &'static str,
-        metadata: &'t ListMeta,
-        column_definitions: &'t [ColumnDefinition],
-        rows: &'t [Row],
+    let mut json = head(version, metadata, columns);
+    for (index, row) in rows.iter().enumerate() {
+        if index > 0 {
+            json.push(b',');
+        }
+        row.append(&mut json);
     }
-    let whole = Whole {
-        kind: "Table",
-        api_version: version.api_version(),
-        metadata,
-        column_definitions: columns,
-        rows,
-    };
-    serde_json::to_vec(&whole).unwrap_or_default().into()
+    json.extend_from_slice(TAIL);
+    json.into()
+}
+
+/// A table up to its first row.
+fn head(version: MetaVersion, metadata: &ListMeta, columns: &[ColumnDefinition]) -> Vec<u8> {
+    let kind = format!("{{\"kind\":\"Table\",\"apiVersion\":\"{}\"", version.api_version());
+    let head: [&[u8]; 6] = [
+        kind.as_bytes(),
+        b",\"metadata\":",
+        &encode(metadata),
+        b",\"columnDefinitions\":",
+        &encode(&columns),
+        b",\"rows\":[",
+    ];
+    head.concat()
 }

@@ -208,7 +208,7 @@ fn table(context: &Context, scale: &Scale, version: MetaVersion) -> Result<Bytes
     let age = api::table::since(metadata.creation_timestamp.as_ref(), context.now());
     let row = Row {
         cells: vec![json!(metadata.name), desired.into(), available.into(), age.into()],
-        object: object.map(|object| shape::raw(object.into())).transpose()?,
+        object,
     };
     let revision = metadata.resource_version.clone().unwrap_or_default();
     Ok(shape::table(version, &ListMeta::at(revision), &columns, &[row]))

@@ -132,14 +132,14 @@ impl Frames {
             Body::Object => return self.wrap(kind.name(), bytes),
             // Its message leaves out all else.
             Body::Metadata(_) if self.encoding == Encoding::Protobuf => return self.wrap(kind.name(), bytes),
-            Body::Metadata(version) => shape::partial_of(bytes, *version).map_err(Failure::internal),
+            Body::Metadata(version) => Ok(shape::partial_of(bytes, *version)),
             Body::Table(table, headed) => {
                 let table = table.at((self.clock)());
                 let headed = std::mem::replace(headed, true);
                 self.registration
-                    .decode(bytes)
+                    .decode_shown(bytes)
                     .map_err(Failure::internal)
-                    .and_then(|object| rows(&table, &*object, bytes, headed))
+                    .map(|object| rows(&table, &*object, bytes, headed))
             }
         };
         match shaped {
@@ -158,7 +158,7 @@ impl Frames {
             let object = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
             let row = Row {
                 cells: Vec::new(),
-                object: shape::raw(encode(&object).into()).ok(),
+                object: Some(encode(&object)),
             };
             let metadata = ListMeta::at(revision.to_string());
             return self.wrap("BOOKMARK", &table.rows_only(&metadata, &[row]));
@@ -202,15 +202,15 @@ impl Frames {
 }
 
 /// A table of one row.
-fn rows(table: &Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Result<Vec<u8>, Failure> {
+fn rows(table: &Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Vec<u8> {
     let metadata = ListMeta::at(object.metadata().resource_version.clone().unwrap_or_default());
-    let rows = [table.row(object, bytes)?];
+    let rows = [table.row(object, bytes)];
     let table = if headed {
         table.rows_only(&metadata, &rows)
     } else {
         table.document(&metadata, &rows)
     };
-    Ok(table.into())
+    table.into()
 }
 
 fn text(event: &str, object: &[u8]) -> Bytes {
