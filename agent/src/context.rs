@@ -250,6 +250,14 @@ pub(crate) struct Place {
 }
 
 impl Context {
+    /// The ranges that the control plane gave and pods may have addresses of.
+    pub(crate) fn allocated_ranges(&self) -> Option<Ranges> {
+        let served = self.parts.network.served();
+        served
+            .filter(|_| self.config.pod_cidr.is_none())
+            .map(|served| served.ranges)
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         (self.parts.clock)()
     }

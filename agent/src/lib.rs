@@ -98,6 +98,15 @@ pub enum Error {
     /// The Node's range is no range.
     #[error("the node's pod range")]
     Range(#[from] network::ParseRangesError),
+    /// The control plane has given the node other ranges than its pods have addresses of. The agent is to start again: it then
+    /// ends those pods.
+    #[error("the node's pod range is {own} and no longer {used}")]
+    RangeLost {
+        /// The ranges in use.
+        used: Ranges,
+        /// The Node's.
+        own: Ranges,
+    },
     /// The watch of pods ended, which it never does.
     #[error("the watch of pods ended")]
     WatchEnded,
@@ -286,8 +295,25 @@ async fn start_with_allocated_range(context: &Context) -> Result<(Node, Option<n
         }
         node = node::wait_for_range(context).await;
     };
-    context.parts.network.start(ranges).await?;
+    serve(context, ranges).await?;
     let routes = node_routes::begin(context).await;
     let node = node::announce_state(context, node, node::health(context).await).await;
     Ok((node, routes))
+}
+
+/// Starts the network. Where pods have addresses of ranges that are another node's by now, they are ended first, to begin again
+/// with others.
+async fn serve(context: &Context, ranges: Ranges) -> Result<(), Error> {
+    let network = &context.parts.network;
+    match network.start(ranges).await {
+        Err(network::Error::RangeInUse(lost)) => {
+            warn!(%lost, %ranges, "the node has another pod range; its pods are ended and begin again");
+            for attachment in network.attachments().await? {
+                context.parts.runtime.remove_sandbox(&attachment.sandbox_id).await?;
+                network.detach(&attachment.sandbox_id).await?;
+            }
+            Ok(network.start(ranges).await?)
+        }
+        started => Ok(started?),
+    }
 }

@@ -9,6 +9,7 @@ mod proxying;
 mod renewal;
 mod upkeep;
 
+use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ fn main() -> anyhow::Result<ExitCode> {
     common::memory::share(2);
     let arguments = command::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_FILTER));
-    let _log = common::log::start(filter).context("start the log")?;
+    let log = common::log::start(filter).context("start the log")?;
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(std::time::Duration::from_secs(1))
@@ -53,13 +54,19 @@ fn main() -> anyhow::Result<ExitCode> {
         executor.shutdown_background();
         outcome
     });
-    Ok(match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "the agent ends");
-            ExitCode::FAILURE
-        }
-    })
+    let Err(error) = outcome else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    if matches!(error.downcast_ref(), Some(agent::Error::RangeLost { .. })) {
+        tracing::warn!(error = format!("{error:#}"), "the agent starts again");
+        drop(log);
+        // The same process for whoever started it. The pods go on meanwhile, as when an agent is replaced.
+        let own = std::env::current_exe().context("find the own executable")?;
+        let failed = std::process::Command::new(own).args(std::env::args_os().skip(1)).exec();
+        return Err(failed).context("start again");
+    }
+    tracing::error!(error = format!("{error:#}"), "the agent ends");
+    Ok(ExitCode::FAILURE)
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
-//! Pods of three nodes reach each other, Services and node ports, with nothing set by hand: two nodes share a link, the third is
-//! behind a router.
+//! Pods of three nodes reach each other, Services and node ports, with nothing done by hand but `skiff up` and `skiff join`: two
+//! nodes share a link, the third is behind a router.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
@@ -126,7 +126,7 @@ fn routes(namespace: &Namespace) -> Result<String, String> {
 #[test]
 fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Result<()> {
     tests::logging();
-    let mut lab = Lab::start()?;
+    let lab = Lab::start()?;
     let (busybox, nginx) = (images::busybox(&lab.machine)?, images::nginx(&lab.machine)?);
     let file = lab.machine.state().join("objects.yaml");
     std::fs::write(&file, OBJECTS.replace("NGINX", &nginx).replace("IMAGE", &busybox))?;
@@ -142,15 +142,15 @@ fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Resu
         .kubectl(["exec", "daemonset/client", "--", "cat", "/sys/class/net/eth0/mtu"])?;
     ensure!(mtu.trim() == "1450", "what fits the tunnel: {mtu}");
 
-    survives(&mut lab)?;
+    survives(&lab)?;
     is_mended(&lab)?;
-    goes_with_its_node(&mut lab)?;
+    goes_with_its_node(&lab)?;
     all_reach_all(&lab)?;
     lab.finish()
 }
 
 /// The end of an agent interrupts nothing, nor does the start of the next one.
-fn survives(lab: &mut Lab) -> anyhow::Result<()> {
+fn survives(lab: &Lab) -> anyhow::Result<()> {
     let before: Vec<_> = lab.namespaces().map(routes).collect();
     let pods = words(lab, &["pods", "-l", "app=web"], "{.items[*].status.podIP}")?;
     let [_, n2, n3] = lab.namespaces().collect::<Vec<_>>()[..] else {
@@ -167,7 +167,7 @@ fn survives(lab: &mut Lab) -> anyhow::Result<()> {
         shell.args(["-c", &script]).stdout(std::process::Stdio::piped());
         asking.push(shell.stderr(std::process::Stdio::piped()).spawn()?);
     }
-    for node in &mut lab.others {
+    for node in &lab.others {
         node.end(Signal::SIGKILL)?;
         node.start()?;
     }
@@ -210,8 +210,8 @@ fn is_mended(lab: &Lab) -> anyhow::Result<()> {
 }
 
 /// A Node that is deleted takes the routes to its pods along; one that comes again brings them back.
-fn goes_with_its_node(lab: &mut Lab) -> anyhow::Result<()> {
-    let node = lab.others.first_mut().context("a node")?;
+fn goes_with_its_node(lab: &Lab) -> anyhow::Result<()> {
+    let node = lab.others.first().context("a node")?;
     node.end(Signal::SIGTERM)?;
     lab.machine.kubectl(["delete", "node", node.name])?;
     for namespace in [lab.machine.namespace(), &lab.others.last().context("a node")?.namespace] {
@@ -223,7 +223,7 @@ fn goes_with_its_node(lab: &mut Lab) -> anyhow::Result<()> {
             Ok(())
         })?;
     }
-    lab.others.first_mut().context("a node")?.start()?;
+    lab.others.first().context("a node")?.start()?;
     lab.machine
         .kubectl(["rollout", "status", "deployment/web", "--timeout=60s"])?;
     lab.machine

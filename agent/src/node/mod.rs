@@ -202,6 +202,11 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
                 warn!("the node was deleted; it registers again");
                 let registered = register(&context).await;
                 node = announce_state(&context, registered, ready).await;
+                if ranges(&node).is_none() && context.allocated_ranges().is_some() {
+                    // Where nobody gives ranges, it is looked again in the next round.
+                    node = timeout(LOOK, wait_for_range(&context)).await.unwrap_or(node);
+                }
+                keeps_ranges(&context, &node)?;
                 continue;
             }
             Err(error) => {
@@ -210,6 +215,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             }
         };
         node = current;
+        keeps_ranges(&context, &node)?;
         context.see_node(&node);
         announce_scheduling(&context, &node, &mut cordoned);
         match send_status(&context, &node, &ready).await {
@@ -307,6 +313,17 @@ pub(crate) fn ranges(node: &Node) -> Option<String> {
     let spec = node.spec.as_ref()?;
     let all = spec.pod_cidrs.as_ref().filter(|all| !all.is_empty());
     all.map(|all| all.join(",")).or_else(|| spec.pod_cidr.clone())
+}
+
+/// Fails when the Node has other ranges than its pods.
+fn keeps_ranges(context: &Context, node: &Node) -> Result<(), Error> {
+    let (Some(used), Some(own)) = (context.allocated_ranges(), ranges(node)) else {
+        return Ok(());
+    };
+    match own.parse::<network::Ranges>()? {
+        own if own == used => Ok(()),
+        own => Err(Error::RangeLost { used, own }),
+    }
 }
 
 /// Waits until the Node's `spec.podCIDR` is set.

@@ -25,6 +25,8 @@ pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const ATTACHED_BY_CONTROLLERS: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Tells machines of one name apart.
 const INSTANCE: &str = "skiff.dev/instance-id";
+/// Tells the control plane which ranges pods have addresses of that it gave before: it gives them again, or others.
+const USED: &str = "skiff.dev/pod-cidrs";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
 /// The version of the interface that the agent speaks.
@@ -57,6 +59,8 @@ pub(super) fn node(context: &Context) -> Node {
             .iter()
             .map(|id| (INSTANCE.to_owned(), id.clone())),
     );
+    let used = context.allocated_ranges();
+    annotations.extend(used.map(|ranges| (USED.to_owned(), ranges.to_string())));
     let ranges = context.config.pod_cidr.iter().flat_map(network::Ranges::iter);
     let ranges: Vec<String> = ranges.map(|range| range.to_string()).collect();
     Node {

@@ -109,9 +109,15 @@ impl Controller for Nodes {
             })]);
         }
         let range = {
-            let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
             let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-            ranges.give(&node, &nodes)
+            if ranges.has(&node) {
+                None
+            } else {
+                let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
+                let pods = self.caches.pods.all();
+                let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+                ranges.give(&node, &nodes, &pods)
+            }
         };
         if let Some(step) = range {
             plan.stage(vec![step]);

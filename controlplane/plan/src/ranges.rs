@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use crate::{
-    objects::{name, target},
+    objects::{name, node_of, target},
+    pod::Pod,
     step::{NODES, Outcome, PatchKind, Step},
 };
 
@@ -24,11 +25,18 @@ pub struct PodRange {
     pub node_prefix: u8,
 }
 
+/// The annotation by which a node that registers again tells which ranges its pods have addresses of.
+const USED: &str = "skiff.dev/pod-cidrs";
+
 /// The cluster's ranges, and what has been given to whom.
 #[derive(Debug)]
 pub struct Ranges {
     pools: Vec<PodRange>,
+    /// What nodes have, and what those had that are gone while pods are bound to them.
     given: BTreeMap<String, Vec<String>>,
+    /// What nobody has any more, the longest unused first. Of a machine that is cut off the API may know nothing while its pods
+    /// go on, so what was never given comes first.
+    released: Vec<String>,
 }
 
 impl Ranges {
@@ -37,27 +45,61 @@ impl Ranges {
         Self {
             pools,
             given: BTreeMap::new(),
+            released: Vec::new(),
         }
     }
 
-    /// Gives `node` of each range the lowest part that none of `nodes` has and that was not given before. `None` where it has
-    /// some, or where none is left.
-    pub fn give(&mut self, node: &Node, nodes: &[&Node]) -> Option<Step> {
-        if self.pools.is_empty() || used(node).next().is_some() {
+    /// Remembers what a node has; whether it has any.
+    pub fn has(&mut self, node: &Node) -> bool {
+        let mut own: Vec<String> = Vec::new();
+        for range in used(node) {
+            if !own.iter().any(|known| known == range) {
+                own.push(range.to_owned());
+            }
+        }
+        let has = !own.is_empty();
+        if has {
+            self.given.insert(name(node).to_owned(), own);
+        }
+        has
+    }
+
+    /// Gives `node`, which has none, a part of each range in which no pod of another node can live: the one that it had, or says
+    /// that it uses, else the lowest that was never given, else the one that has been unused for longest. `None` where none is
+    /// left.
+    pub fn give(&mut self, node: &Node, nodes: &[&Node], pods: &[&Pod]) -> Option<Step> {
+        if self.pools.is_empty() {
             return None;
         }
-        let present: BTreeSet<&str> = nodes.iter().map(|node| name(*node)).collect();
-        self.given.retain(|node, _| present.contains(node.as_str()));
-        let ranges = if let Some(ranges) = self.given.get(name(node)) {
-            ranges.clone()
-        } else {
-            let given = self.given.values().flatten().map(String::as_str);
-            let taken = given.chain(nodes.iter().flat_map(|node| used(node)));
-            let taken: Vec<(IpAddr, u8)> = taken.filter_map(parse).collect();
-            let each = self.pools.iter().map(|pool| pool.free(&taken));
-            each.collect::<Option<Vec<String>>>()?
-        };
-        self.given.insert(name(node).to_owned(), ranges.clone());
+        self.release(nodes, pods);
+        let own = name(node);
+        let others = self.given.iter().filter(|(other, _)| *other != own);
+        let ranges = others.flat_map(|(_, ranges)| ranges).map(String::as_str);
+        let nodes = nodes.iter().filter(|other| name(**other) != own);
+        let taken = ranges.chain(nodes.flat_map(|node| used(node))).filter_map(parse);
+        let pods = pods.iter().filter(|pod| node_of(pod).is_some_and(|node| node != own));
+        let addresses = pods.flat_map(|pod| &pod.status.addresses);
+        let addresses = addresses.filter_map(|text| text.parse().ok());
+        let addresses = addresses.map(|address: IpAddr| (address, width(address)));
+        let taken: Vec<(IpAddr, u8)> = taken.chain(addresses).collect();
+        let had = self.given.get(own).into_iter().flatten().map(String::as_str);
+        let told = node.metadata.annotations.as_ref().and_then(|all| all.get(USED));
+        let told = told.into_iter().flat_map(|told| told.split(',').map(str::trim));
+        let wanted: Vec<&str> = had.chain(told).collect();
+        let each = self.pools.iter().map(|pool| {
+            let wanted = wanted.iter().find(|wanted| pool.may_give(wanted, &taken));
+            let unused = || {
+                self.released
+                    .iter()
+                    .find(|unused| pool.may_give(unused, &taken))
+                    .cloned()
+            };
+            let fresh = || pool.free(&taken, &self.released);
+            wanted.map(ToString::to_string).or_else(fresh).or_else(unused)
+        });
+        let ranges = each.collect::<Option<Vec<String>>>()?;
+        self.released.retain(|unused| !ranges.contains(unused));
+        self.given.insert(own.to_owned(), ranges.clone());
         Some(Step::Patch {
             target: target(NODES, node),
             subresource: None,
@@ -69,11 +111,22 @@ impl Ranges {
             outcome: Outcome::default(),
         })
     }
+
+    /// Forgets the nodes that are gone with all their pods.
+    fn release(&mut self, nodes: &[&Node], pods: &[&Pod]) {
+        let present = nodes.iter().map(|node| name(*node));
+        let alive: BTreeSet<&str> = present.chain(pods.iter().filter_map(|pod| node_of(pod))).collect();
+        let gone = self.given.extract_if(.., |node, _| !alive.contains(node.as_str()));
+        for range in gone.flat_map(|(_, ranges)| ranges) {
+            self.released.retain(|known| *known != range);
+            self.released.push(range);
+        }
+    }
 }
 
 impl PodRange {
-    /// The lowest part that has no address in common with what is taken.
-    fn free(&self, taken: &[(IpAddr, u8)]) -> Option<String> {
+    /// The lowest part that has no address in common with what is taken or has been used.
+    fn free(&self, taken: &[(IpAddr, u8)], released: &[String]) -> Option<String> {
         let network = cut(self.address, self.prefix)?;
         let parts = u32::from(self.node_prefix.checked_sub(self.prefix)?);
         let rest = u32::from(width(self.address).checked_sub(self.node_prefix)?);
@@ -81,11 +134,26 @@ impl PodRange {
         let mut parts = 0..1_u128 << parts.min(16);
         parts.find_map(|part| {
             let address = with(self.address, network | part.checked_shl(rest)?);
-            let overlaps = |(other, prefix): &(IpAddr, u8)| {
-                let common = self.node_prefix.min(*prefix);
-                other.is_ipv4() == address.is_ipv4() && cut(*other, common) == cut(address, common)
-            };
-            (!taken.iter().any(overlaps)).then(|| format!("{address}/{}", self.node_prefix))
+            let text = format!("{address}/{}", self.node_prefix);
+            (!self.overlaps(address, taken) && !released.contains(&text)).then_some(text)
+        })
+    }
+
+    /// Whether a range is a part of this one, and free.
+    fn may_give(&self, range: &str, taken: &[(IpAddr, u8)]) -> bool {
+        parse(range).is_some_and(|(address, prefix)| {
+            address.is_ipv4() == self.address.is_ipv4()
+                && prefix == self.node_prefix
+                && cut(address, self.prefix) == cut(self.address, self.prefix)
+                && !self.overlaps(address, taken)
+        })
+    }
+
+    /// Whether a part has an address in common with what is taken.
+    fn overlaps(&self, part: IpAddr, taken: &[(IpAddr, u8)]) -> bool {
+        taken.iter().any(|(other, prefix)| {
+            let common = self.node_prefix.min(*prefix);
+            other.is_ipv4() == part.is_ipv4() && cut(*other, common) == cut(part, common)
         })
     }
 }
@@ -131,8 +199,10 @@ fn with(family: IpAddr, bits: u128) -> IpAddr {
 mod tests {
     use k8s_openapi::api::core::v1::{Node, NodeSpec};
 
+    use serde_json::json;
+
     use super::{PodRange, Ranges, parse};
-    use crate::step::Step;
+    use crate::{pod::Pod, step::Step};
 
     fn node(name: &str, ranges: &[&str]) -> Node {
         let mut node = Node::default();
@@ -158,7 +228,14 @@ mod tests {
     }
 
     fn given(ranges: &mut Ranges, to: &Node, nodes: &[&Node]) -> String {
-        match ranges.give(to, nodes) {
+        given_beside(ranges, to, nodes, &[])
+    }
+
+    fn given_beside(ranges: &mut Ranges, to: &Node, nodes: &[&Node], pods: &[&Pod]) -> String {
+        for node in nodes {
+            ranges.has(node);
+        }
+        match ranges.give(to, nodes, pods) {
             Some(Step::Patch { body, .. }) => {
                 assert_eq!(body["spec"]["podCIDR"], body["spec"]["podCIDRs"][0]);
                 body["spec"]["podCIDRs"].to_string()
@@ -181,13 +258,83 @@ mod tests {
         );
         let second = "[\"10.244.1.0/24\",\"fd00:10:244:1::/64\"]";
         assert_eq!(given(&mut ranges, &b, &[&a, &b]), second);
-        let has = node("b", &["10.244.1.0/24"]);
-        assert_eq!(given(&mut ranges, &has, &[&a, &has]), "nothing");
+        let has = node("b", &["10.244.1.0/24", "fd00:10:244:1::/64"]);
+        assert!(ranges.has(&has) && !ranges.has(&a));
         let c = node("c", &[]);
-        assert_eq!(given(&mut ranges, &c, &[&b, &c]), first, "that of a node which is gone");
+        let third = "[\"10.244.2.0/24\",\"fd00:10:244:2::/64\"]";
+        assert_eq!(
+            given(&mut ranges, &c, &[&b, &c]),
+            third,
+            "not that of a node which is gone"
+        );
         let mut six = pools(&[("fd00:10:244::/48", 64)]);
         assert_eq!(given(&mut six, &a, &[&a]), "[\"fd00:10:244::/64\"]");
         assert_eq!(given(&mut pools(&[]), &a, &[&a]), "nothing");
+    }
+
+    fn pod(node: &str, address: &str) -> Pod {
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": node, "containers": []},
+            "status": {"podIPs": [{"ip": address}]},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn using(name: &str, ranges: &str) -> Node {
+        let mut node = node(name, &[]);
+        node.metadata.annotations = Some([(super::USED.to_owned(), ranges.to_owned())].into());
+        node
+    }
+
+    #[test]
+    fn a_range_is_that_of_one_node_while_its_pods_may_live() {
+        let range = |part: u8| format!("10.9.0.{}/27", part * 32);
+        let known = ["a", "b", "c"];
+        let pods = [pod("b", "10.9.0.40"), pod("gone", "10.9.0.100")];
+        // The nodes a, b and c have had the first three of eight parts; who asks says that it uses a range, or nothing.
+        for (case, asks, says, present, with_pods, expected) in [
+            ("the lowest that was never given", "new", "", "abc", false, 3),
+            ("not that of a pod whose node is gone", "new", "", "abc", true, 4),
+            ("nor one whose node has just gone", "new", "", "ac", false, 3),
+            ("its own that it had before", "b", "", "ac", true, 1),
+            ("its own although its pods are gone", "b", "", "ac", false, 1),
+            ("the one that it uses", "new", "10.9.0.160/27", "ab", false, 5),
+            ("unless another node has it", "new", "10.9.0.0/27", "abc", false, 3),
+            ("or pods of another", "new", "10.9.0.96/27", "abc", true, 4),
+            ("or it is none of the cluster's", "new", "10.8.0.0/27", "abc", false, 3),
+            ("or is no part", "new", "10.9.0.0/24,x", "abc", false, 3),
+        ] {
+            let mut ranges = pools(&[("10.9.0.0/24", 27)]);
+            let had = (0..).zip(known).map(|(part, name)| node(name, &[&range(part)]));
+            let had: Vec<Node> = had.collect();
+            for node in &had {
+                assert!(ranges.has(node));
+            }
+            let asks = using(asks, says);
+            let there = had.iter().zip(known).filter(|(_, name)| present.contains(name));
+            let there: Vec<&Node> = there.map(|(node, _)| node).chain([&asks]).collect();
+            let pods: Vec<&Pod> = pods.iter().filter(|_| with_pods).collect();
+            let given = given_beside(&mut ranges, &asks, &there, &pods);
+            assert_eq!(given, format!("[\"{}\"]", range(expected)), "{case}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_nodes_that_are_gone_comes_last() {
+        let mut ranges = pools(&[("10.9.0.0/30", 31)]);
+        let (a, b) = (node("a", &["10.9.0.0/31"]), node("b", &["10.9.0.2/31"]));
+        let (c, d) = (node("c", &[]), node("d", &[]));
+        ranges.has(&a);
+        ranges.has(&b);
+        assert_eq!(given(&mut ranges, &c, &[&a, &b, &c]), "nothing");
+        let left = pod("b", "10.9.0.3");
+        assert_eq!(
+            given_beside(&mut ranges, &c, &[&a, &c], &[&left]),
+            "nothing",
+            "a pod may live"
+        );
+        assert_eq!(given(&mut ranges, &c, &[&a, &c]), "[\"10.9.0.2/31\"]", "none can");
+        assert_eq!(given(&mut ranges, &d, &[&c, &d]), "[\"10.9.0.0/31\"]");
     }
 
     #[test]

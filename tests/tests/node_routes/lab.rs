@@ -1,4 +1,4 @@
-//! Three nodes of one cluster: two on one link, the third behind a router.
+//! Three nodes of one cluster, joined by the line that the server prints: two on one link, the third behind a router.
 //!
 //! ```text
 //! n1 172.30.0.1 ┐
@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command};
 
 use anyhow::Context as _;
 use nix::sys::signal::{Signal, kill};
@@ -23,14 +22,14 @@ pub(crate) struct Lab {
     pub(crate) router: Namespace,
 }
 
-/// A node that joins.
+/// A machine that joins as a node.
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) namespace: Namespace,
     home: tempfile::TempDir,
-    words: Vec<String>,
-    agent: Option<Child>,
+    addresses: String,
     before: BTreeSet<String>,
+    left: bool,
 }
 
 /// A node's place.
@@ -58,10 +57,8 @@ const PLACES: [Place; 3] = [
     },
 ];
 
-/// The ranges of a node's pods.
-fn ranges(number: usize) -> String {
-    format!("10.244.{number}.0/24,fd00:10:244:{number}::/64")
-}
+/// The ranges of the first node's pods; those of the others come from the control plane.
+const RANGES: &str = "10.244.0.0/24,fd00:10:244::/64";
 
 fn ip(namespace: &Namespace, words: &str) -> anyhow::Result<String> {
     process::run(namespace.command("ip").args(words.split(' ')))
@@ -121,84 +118,56 @@ fn connected(router: &Namespace, number: usize, place: &Place) -> anyhow::Result
 }
 
 impl Lab {
+    /// Three nodes: one by `skiff up`, the others by the line that its server prints.
     pub(crate) fn start() -> anyhow::Result<Self> {
-        let router = router()?;
-        let [first, others @ ..] = &PLACES;
-        let namespace = connected(&router, 0, first)?;
-        let words = ["--pod-cidr", &ranges(0), "--node-name", first.name].map(str::to_owned);
-        let setup = Setup {
-            words: &words,
-            ..Setup::default()
-        };
-        let machine = Machine::start_with(namespace, setup)?;
-        let mut lab = Self {
-            machine,
-            others: Vec::new(),
-            router,
-        };
-        for (number, place) in (1..).zip(others) {
-            let node = lab.join(number, place)?;
+        let mut lab = Self::alone()?;
+        for number in 1..PLACES.len() {
+            let node = lab.machine(number)?;
+            node.join(&lab.line(&[])?, &["--bridge", "skiff0"])?;
+            for image in ["nginx", "busybox"] {
+                node.skiff(["image", "import", &images::archive(image)?.display().to_string()])?;
+            }
             lab.others.push(node);
-        }
-        for place in &PLACES {
-            let ready = format!("node/{}", place.name);
-            lab.machine
-                .kubectl(["wait", &ready, "--for=condition=Ready", "--timeout=60s"])?;
         }
         Ok(lab)
     }
 
-    fn join(&self, number: usize, place: &Place) -> anyhow::Result<Node> {
+    /// The first node alone.
+    pub(crate) fn alone() -> anyhow::Result<Self> {
+        let router = router()?;
+        let [first, ..] = &PLACES;
+        let namespace = connected(&router, 0, first)?;
+        let words = ["--pod-cidr", RANGES, "--node-name", first.name].map(str::to_owned);
+        let setup = Setup {
+            words: &words,
+            ..Setup::default()
+        };
+        Ok(Self {
+            machine: Machine::start_with(namespace, setup)?,
+            others: Vec::new(),
+            router,
+        })
+    }
+
+    /// The words after `skiff` of the line that a new token comes with.
+    pub(crate) fn line(&self, options: &[&str]) -> anyhow::Result<Vec<String>> {
+        line(&self.machine, options)
+    }
+
+    /// A machine at the second or third place that is no node yet.
+    pub(crate) fn machine(&self, number: usize) -> anyhow::Result<Node> {
+        let place = PLACES.get(number).context("a place")?;
         let namespace = connected(&self.router, number, place)?;
         let home = tempfile::Builder::new().prefix("skiff-").tempdir()?;
         let before = leaks::traces(home.path(), namespace.name())?;
-        let folder = home.path().join("images");
-        std::fs::create_dir(&folder)?;
-        for image in ["nginx", "busybox"] {
-            std::fs::copy(images::archive(image)?, folder.join(format!("{image}.tar")))?;
-        }
-        let settings: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(self.machine.state().join("cluster.json"))?)?;
-        let port = settings.get("listen_port").context("a port")?;
-        let [v4, v6] = place.addresses;
-        let pki = home.path().join("pki");
-        process::run(
-            self.machine
-                .namespace()
-                .command(process::programs()?.join("skiff-controlplane"))
-                .args(["issue-node", "--name", place.name, "--address", v4, "--address", v6])
-                .args(["--server", &format!("https://172.30.0.1:{port}")])
-                .arg("--state-dir")
-                .arg(self.machine.state())
-                .arg("--out")
-                .arg(&pki),
-        )?;
-        let path = |path: PathBuf| path.display().to_string();
-        let pairs = [
-            ("--state-dir", path(home.path().join("agent"))),
-            ("--node-name", place.name.to_owned()),
-            ("--kubeconfig", path(pki.join("agent.kubeconfig"))),
-            ("--serving-cert", path(pki.join("serving.crt"))),
-            ("--serving-key", path(pki.join("serving.key"))),
-            ("--client-ca", path(pki.join("ca.crt"))),
-            ("--address", format!("{v4},{v6}")),
-            ("--pod-cidr", ranges(number)),
-            ("--cgroup-root", format!("skiff-{}-{}", place.name, std::process::id())),
-            ("--image-dir", path(folder)),
-        ];
-        let mut node = Node {
+        Ok(Node {
             name: place.name,
             namespace,
             home,
-            words: pairs
-                .into_iter()
-                .flat_map(|(flag, value)| [flag.to_owned(), value])
-                .collect(),
-            agent: None,
+            addresses: place.addresses.join(","),
             before,
-        };
-        node.start()?;
-        Ok(node)
+            left: false,
+        })
     }
 
     /// The namespaces that stand for the nodes.
@@ -219,45 +188,73 @@ impl Lab {
             others,
             router,
         } = self;
-        let ends: Vec<_> = others.into_iter().map(Node::finish).collect();
+        let ends: Vec<_> = others.into_iter().map(|mut node| node.leave().map(drop)).collect();
         machine.finish()?;
         drop(router);
         ends.into_iter().collect()
     }
 }
 
+/// The words after `skiff` of the line that a new token of a cluster comes with.
+pub(crate) fn line(machine: &Machine, options: &[&str]) -> anyhow::Result<Vec<String>> {
+    let line = machine.skiff(["token", "create"].iter().chain(options).copied())?;
+    let words = line.trim().strip_prefix("skiff ").context("a line")?;
+    Ok(words.split(' ').map(str::to_owned).collect())
+}
+
 impl Node {
-    fn command(&self, verb: &str) -> anyhow::Result<Command> {
-        let mut command = self.namespace.command(process::programs()?.join("skiff-agent"));
-        command.arg(verb).args(&self.words);
+    /// The directory of the node, which is not there before it joins.
+    fn state(&self) -> PathBuf {
+        self.home.path().join("s")
+    }
+
+    /// Runs `skiff WORDS` on the machine.
+    pub(crate) fn skiff<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
+        let mut command = self.namespace.command(process::programs()?.join("skiff"));
+        command.args(words).arg("--state-dir").arg(self.state());
         command.envs([("SKIFF_EVICTION_HARD", ""), ("SKIFF_IMAGE_GC_HIGH_THRESHOLD", "100")]);
-        Ok(command)
+        process::run(&mut command)
     }
 
-    pub(crate) fn start(&mut self) -> anyhow::Result<()> {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.home.path().join("agent.log"))?;
-        let mut command = self.command("run")?;
-        self.agent = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
-        Ok(())
+    /// Gives the line on the machine; the name and the addresses are the place's.
+    pub(crate) fn join(&self, line: &[String], options: &[&str]) -> anyhow::Result<String> {
+        let own = ["--node-name", self.name, "--node-ip", &self.addresses];
+        let own = own.iter().chain(options).copied();
+        self.skiff(line.iter().map(String::as_str).chain(own))
     }
 
-    pub(crate) fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
-        let mut agent = self.agent.take().context("a running agent")?;
-        kill(Pid::from_raw(i32::try_from(agent.id())?), signal)?;
-        agent.wait()?;
-        Ok(())
+    /// Starts the agent again.
+    pub(crate) fn start(&self) -> anyhow::Result<()> {
+        self.skiff(["up"]).map(drop)
+    }
+
+    /// Ends the agent alone.
+    pub(crate) fn end(&self, signal: Signal) -> anyhow::Result<()> {
+        let file = std::fs::read_to_string(self.state().join("agent.pid"))?;
+        let pid: i32 = file.split(' ').next().context("a pid")?.parse()?;
+        kill(Pid::from_raw(pid), signal)?;
+        eventually("the agent ends", || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state.is_none_or(|state| state == 'Z').then_some(()).ok_or(stat)
+        })
     }
 
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.home.path().join("agent.log")).unwrap_or_default()
+        std::fs::read_to_string(self.state().join("agent.log")).unwrap_or_default()
     }
 
-    fn finish(mut self) -> anyhow::Result<()> {
-        self.end(Signal::SIGTERM)?;
-        process::run(self.command("cleanup")?.arg("--with-images"))?;
+    /// Leaves the cluster; fails when anything is left on the machine.
+    pub(crate) fn leave(&mut self) -> anyhow::Result<String> {
+        let said = self.skiff(["leave"])?;
+        self.is_clean()?;
+        self.left = true;
+        Ok(said)
+    }
+
+    /// Fails when anything of a node is on the machine.
+    pub(crate) fn is_clean(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.state().exists(), "the state directory is there");
         eventually("nothing is left of the node", || {
             let after = leaks::traces(self.home.path(), self.namespace.name());
             let after = after.map_err(|error| format!("{error:#}"))?;
@@ -269,15 +266,11 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if self.agent.is_none() {
+        if self.left || !self.state().exists() {
             return;
         }
         tracing::error!(log = self.log(), node = self.name, "the node ended by a failure");
-        let ended = self.end(Signal::SIGTERM);
-        let clean = self
-            .command("cleanup")
-            .and_then(|mut command| process::run(&mut command));
-        if let Err(error) = ended.and(clean) {
+        if let Err(error) = self.skiff(["leave"]) {
             tracing::error!(%error, "clean up a node");
         }
     }
