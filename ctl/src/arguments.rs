@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cluster::unit;
+
 pub(crate) use backends::Backends;
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
 
@@ -39,6 +41,19 @@ impl Place {
     pub(crate) fn state_dir(&self) -> PathBuf {
         let given = self.state_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_STATE));
         std::path::absolute(&given).unwrap_or(given)
+    }
+
+    /// The directory of this machine's node: where nobody names one, that of a cluster here, or of the agent's unit.
+    pub(crate) fn node_dir(&self) -> PathBuf {
+        let own = self.state_dir();
+        let other = unit::joined().filter(|_| self.state_dir.is_none() && !own.join("cluster.json").exists());
+        other.unwrap_or(own)
+    }
+
+    /// The directory of a node that this machine is to become.
+    pub(crate) fn dir_to_join(&self) -> PathBuf {
+        let other = unit::to_join().filter(|_| self.state_dir.is_none());
+        other.unwrap_or_else(|| self.state_dir())
     }
 
     /// How a server at the kubeconfig's address could be made to answer.

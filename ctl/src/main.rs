@@ -48,14 +48,14 @@ fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let place = &arguments.place;
     let done = match arguments.command {
-        Command::Up(options) => cluster::up::run(&place.state_dir(), &options).await,
-        Command::Down(options) => cluster::down::run(&place.state_dir(), options.purge),
+        Command::Up(options) => cluster::up::run(&place.node_dir(), &options).await,
+        Command::Down(options) => cluster::down::run(&place.node_dir(), options.purge),
         Command::Backup(options) => cluster::copy::backup(&place.state_dir(), &options.file),
         Command::Restore(options) => cluster::copy::restore(&place.state_dir(), &options.file),
-        Command::Status => cluster::status::run(&place.state_dir()).await,
+        Command::Status => cluster::status::run(&place.node_dir()).await,
         Command::Token(command) => token::run(place, &command).await,
-        Command::Join(options) => cluster::join::run(&place.state_dir(), &options).await,
-        Command::Leave => cluster::leave::run(&place.state_dir()).await,
+        Command::Join(options) => cluster::join::run(&place.dir_to_join(), &options).await,
+        Command::Leave => cluster::leave::run(&place.node_dir()).await,
         Command::Get(options) => get::run(place, &options).await,
         Command::Describe(options) => describe::run(place, &options).await,
         Command::Apply(options) => apply::run(place, &options).await,

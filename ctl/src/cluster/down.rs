@@ -11,6 +11,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 
 use super::process::Daemon;
 use super::settings::Settings;
+use super::unit;
 use crate::arguments::UpOptions;
 use crate::terminal::{self, Waiting};
 
@@ -70,11 +71,15 @@ pub(super) fn end(
         Ok(ran) => (ran, None),
         Err(error) => (false, Some(error.context(format!("stop {name}")))),
     };
+    let was_unit = unit::is_its(state_dir) && super::agent(state_dir).running().is_some();
+    if unit::is_its(state_dir) {
+        failures.extend(unit::stop().err());
+    }
     let (agent_ran, failure) = stop(super::agent(state_dir), "the node agent");
     failures.extend(failure);
     waiting.now("stopping pods and removing what they had on the machine");
     let mut left = String::new();
-    if state_dir.join("agent").is_dir() {
+    if super::agent_directory(state_dir).is_dir() {
         match clean_up(state_dir, settings, purge) {
             Ok(told) => left = told,
             Err(error) => failures.push(error),
@@ -85,7 +90,7 @@ pub(super) fn end(
     }
     let (server_ran, failure) = stop(super::control_plane(state_dir), "the control plane");
     failures.extend(failure);
-    let ran = agent_ran || server_ran;
+    let ran = agent_ran || was_unit || server_ran;
     (Ended { ran, left }, failures)
 }
 
@@ -108,13 +113,17 @@ fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Resul
     ))
 }
 
-/// Removes the directory, unless something is still mounted in it.
+/// Removes the directory and the agent's credentials, unless something is still mounted in it.
 pub(super) fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     let mounts = fs::read("/proc/self/mountinfo").context("read the mounts")?;
     // The kernel names mounts by where they are, whatever links lead there.
     let real = fs::canonicalize(state_dir).with_context(|| format!("find {}", state_dir.display()))?;
     if let Some(point) = mounted_inside(&mounts, &real) {
         bail!("{} is still mounted; the state is kept", point.display());
+    }
+    match fs::remove_dir_all(super::pki(state_dir)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context("remove credentials"),
+        Ok(()) | Err(_) => {}
     }
     fs::remove_dir_all(&real).with_context(|| format!("remove {}", real.display()))
 }

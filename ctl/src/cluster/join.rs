@@ -20,7 +20,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::discovery::{self, Endpoint, Found, Token};
 use super::settings::Settings;
-use super::up;
+use super::{unit, up};
 use crate::api::{Api, Refused, text_at};
 use crate::arguments::JoinOptions;
 use crate::terminal::{self, Waiting};
@@ -48,7 +48,7 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(super::pki(state_dir))
+        .create(state_dir)
         .context("create the state directory")?;
     settings.write(state_dir)?;
     let joined = async {
@@ -157,11 +157,14 @@ fn is_of(node: &Value, instance: &str) -> bool {
 /// Puts the token where the agent looks for it, and nothing beside it: certificates of an earlier join prove nothing here.
 fn replace_credentials(state_dir: &Path, bootstrap: &str) -> anyhow::Result<()> {
     let pki = super::pki(state_dir);
-    fs::remove_dir_all(&pki).context("remove earlier credentials")?;
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .create(&pki)
-        .context("create the agent's directory")?;
+    match fs::remove_dir_all(&pki) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).context("remove earlier credentials");
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&pki);
+    made.with_context(|| format!("create {}", pki.display()))?;
     let path = pki.join("bootstrap.kubeconfig");
     let mut file = fs::OpenOptions::new();
     let written = file.write(true).create_new(true).mode(0o600).open(&path);
@@ -179,21 +182,40 @@ pub(super) async fn start(state_dir: &Path, settings: &Settings) -> anyhow::Resu
         arguments.extend(super::agent_arguments(state_dir, settings));
         daemon.start(&super::sibling("skiff-agent")?, &arguments)
     };
+    let as_unit = unit::is_its(state_dir);
     let mut child = None;
-    up::keep(&mut child, &daemon, launch)?;
+    let mut keep = || {
+        if as_unit {
+            Ok(false)
+        } else {
+            up::keep(&mut child, &daemon, launch).map(|()| child.is_some())
+        }
+    };
+    let mut started = keep()?;
+    if as_unit && daemon.running().is_none() {
+        unit::start(state_dir, settings)?;
+        started = true;
+    }
     // What a Node says counts from when its agent has said something.
-    let since = child.as_ref().map_or("", |_| begun.as_str());
+    let since = if started { begun.as_str() } else { "" };
     waiting.now(format!("waiting for node {name} to be Ready"));
     let ready = async {
         loop {
-            up::keep(&mut child, &daemon, launch)?;
+            keep()?;
             if let Ok(node) = own_node(state_dir, name, since).await {
                 return anyhow::Ok(node);
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let node = up::within(ready, &daemon, "the node is not Ready").await?;
+    let node = up::within(ready, &daemon, "the node is not Ready").await;
+    let node = node.map_err(|error| {
+        if as_unit {
+            error.context("see `journalctl -u skiff-agent`")
+        } else {
+            error
+        }
+    })?;
     waiting.done(&if up::lacks_network(&node) {
         format!("node {name} is up; it will be Ready when there is a CNI configuration")
     } else {
@@ -209,7 +231,7 @@ pub(super) async fn own_api(state_dir: &Path) -> anyhow::Result<Api> {
 
 /// The Node, where it is up and has renewed its lease since a moment.
 async fn own_node(state_dir: &Path, name: &str, since: &str) -> anyhow::Result<Value> {
-    tokio::net::UnixStream::connect(state_dir.join("agent/agent.sock")).await?;
+    tokio::net::UnixStream::connect(super::agent_directory(state_dir).join("agent.sock")).await?;
     let api = own_api(state_dir).await?;
     let lease = api.get(&format!("{}/{name}", up::LEASES)).await?;
     let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339);

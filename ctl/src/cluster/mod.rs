@@ -6,6 +6,8 @@
 //! DIR/controlplane/      the control plane's state      DIR/controlplane.log  DIR/controlplane.pid
 //! DIR/agent/             the node agent's state         DIR/agent.log         DIR/agent.pid
 //! DIR/agent/pki/         its credentials: issued by the control plane here, or got with a token (`bootstrap.kubeconfig`)
+//!
+//! A node that joins where the agent's unit is installed has the unit's folders instead: see [`unit`].
 //! ```
 
 pub(crate) mod copy;
@@ -16,6 +18,7 @@ pub(crate) mod leave;
 mod process;
 mod settings;
 pub(crate) mod status;
+pub(crate) mod unit;
 pub(crate) mod up;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -40,45 +43,62 @@ fn control_plane(state_dir: &Path) -> Daemon {
 }
 
 fn agent(state_dir: &Path) -> Daemon {
-    Daemon::new(state_dir, "agent").locking(state_dir.join("agent/agent.lock"))
+    Daemon::new(state_dir, "agent").locking(agent_directory(state_dir).join("agent.lock"))
 }
 
 /// The agent's flags, the same for running it and for cleaning up after it.
 fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
-    let directory = state_dir.join("agent");
     let pki = pki(state_dir);
     let path = |path: PathBuf| path.display().to_string();
     let mut pairs = vec![
-        ("--state-dir", path(directory)),
+        ("--state-dir", path(agent_directory(state_dir))),
         ("--node-name", settings.node_name.clone()),
         ("--kubeconfig", path(pki.join("agent.kubeconfig"))),
         ("--serving-cert", path(pki.join("serving.crt"))),
         ("--serving-key", path(pki.join("serving.key"))),
         ("--client-ca", path(pki.join("ca.crt"))),
-        (
-            "--listen",
-            SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.agent_port)).to_string(),
-        ),
+    ];
+    if settings.joined.is_some() {
+        pairs.push(("--bootstrap-kubeconfig", path(pki.join("bootstrap.kubeconfig"))));
+    }
+    let pairs = pairs.into_iter();
+    let pairs = pairs.flat_map(|(flag, value)| [flag.to_owned(), value]);
+    pairs.chain(chosen_arguments(state_dir, settings)).collect()
+}
+
+/// Those of the agent's flags that do not tell where things are.
+fn chosen_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
+    let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.agent_port));
+    let mut pairs = vec![
+        ("--listen", listen.to_string()),
         ("--cgroup-root", settings.cgroup_root.clone()),
         ("--bridge", settings.bridge.clone()),
         ("--instance-id", instance_id(state_dir)),
     ];
     if settings.joined.is_some() {
-        pairs.push(("--bootstrap-kubeconfig", path(pki.join("bootstrap.kubeconfig"))));
         let addresses = settings.node_addresses.iter();
         pairs.extend(addresses.map(|address| ("--address", address.to_string())));
     } else {
         pairs.push(("--pod-cidr", settings.pod_cidr.clone()));
     }
-    pairs
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value])
-        .chain(settings.backends.flags())
-        .collect()
+    let pairs = pairs.into_iter();
+    let pairs = pairs.flat_map(|(flag, value)| [flag.to_owned(), value]);
+    pairs.chain(settings.backends.flags()).collect()
+}
+
+/// Directory of the agent's own state.
+fn agent_directory(state_dir: &Path) -> PathBuf {
+    if unit::is_its(state_dir) {
+        return state_dir.to_owned();
+    }
+    state_dir.join("agent")
 }
 
 /// Directory of the agent's credentials.
 fn pki(state_dir: &Path) -> PathBuf {
+    if unit::is_its(state_dir) {
+        return PathBuf::from(unit::CREDENTIALS);
+    }
     state_dir.join("agent/pki")
 }
 

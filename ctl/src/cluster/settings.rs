@@ -211,7 +211,7 @@ fn pick<T>(given: Option<T>, known: Option<T>, choose: impl FnOnce() -> anyhow::
 
 /// Six hexadecimal digits of the state directory's path; none for the default one.
 fn own_name(state_dir: &Path) -> Option<String> {
-    if state_dir == Path::new(DEFAULT_STATE) {
+    if state_dir == Path::new(DEFAULT_STATE) || super::unit::is_its(state_dir) {
         return None;
     }
     let mut hasher = std::hash::DefaultHasher::new();
