@@ -20,6 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "common-tls",
             "controlplane-api",
+            "controlplane-cel",
             "controlplane-schema",
             "controlplane-store",
         ],

@@ -7,6 +7,7 @@
 
 mod certificates;
 mod classes;
+mod expressions;
 mod limits;
 mod namespace;
 mod node;

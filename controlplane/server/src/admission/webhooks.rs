@@ -1,7 +1,8 @@
 //! Admission webhooks: whoever a configuration names is asked about a request, over HTTPS.
 //!
 //! 1. [`source`] keeps the webhooks of all configurations, in the order of their names.
-//! 2. [`asked`] is the request as they see it, [`matching`] tells which of them it concerns.
+//! 2. [`asked`] is the request as they see it, [`matching`] tells which of them it concerns, [`conditions`] what they say
+//!    of it in CEL.
 //! 3. [`review`] writes the question and reads the answer; [`client`] carries both, over connections by [`dial`].
 //! 4. Mutating webhooks are asked one after the other ([`mutating`]), each with what those before made of the object;
 //!    validating ones all at once ([`validate`]).
@@ -10,6 +11,7 @@
 
 mod asked;
 mod client;
+mod conditions;
 mod dial;
 mod matching;
 mod mutating;
@@ -29,6 +31,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 pub(crate) use asked::Asked;
+pub(crate) use conditions::faults;
 pub(crate) use mutating::{Rounds, mutate};
 pub(crate) use source::Webhooks;
 

@@ -196,6 +196,7 @@ async fn prepare<'a>(
             review.allocate(new)?;
             let mut found = registration.validate_update(new, old);
             found.extend(definitions::schemas(new, Some(old)));
+            found.extend(admission::webhooks::faults(new, Some(old)));
             found
         }
         Part::Status => {

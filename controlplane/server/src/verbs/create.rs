@@ -123,6 +123,7 @@ async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a
     review.allocate(object)?;
     let mut found = registration.validate(object);
     found.extend(definitions::schemas(object, None));
+    found.extend(admission::webhooks::faults(object, None));
     if !found.is_empty() {
         let name = object.metadata().name.as_deref().unwrap_or_default();
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));

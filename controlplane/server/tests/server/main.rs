@@ -47,6 +47,7 @@ mod tokens;
 mod uses;
 mod watches;
 mod webhook_attacks;
+mod webhook_conditions;
 mod webhook_rules;
 mod webhook_ways;
 mod webhooks;

@@ -311,9 +311,6 @@ fn conditions(errors: &mut Vec<Invalid>, conditions: &[MatchCondition], path: &s
         let path = format!("{path}[{index}]");
         if condition.expression.trim().is_empty() {
             errors.push(Invalid::required(format!("{path}.expression"), ""));
-        } else {
-            let detail = "this server does not evaluate match conditions";
-            errors.push(Invalid::forbidden(format!("{path}.expression"), detail));
         }
         let (name, field) = (&condition.name, format!("{path}.name"));
         if name.is_empty() {

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use api::{Object, Registration};
+use expressions::Question;
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
+use serde_json::Value;
 use store::Key;
 
 use super::asked::{Asked, GroupVersionKind, GroupVersionResource, Operation};
+use super::review::request;
 use super::source::Hook;
+use crate::admission::expressions::{Rights, Variables};
 use crate::failure::{Failure, GroupResource, Target};
 
 /// A webhook that is to be called, and the form in which it wants the object.
@@ -39,12 +43,63 @@ pub(super) fn invocation<'a>(
     if matches!(chosen, Ok(false)) {
         return Ok(None);
     }
-    let invocation = by_rules(hook, asked);
-    if invocation.is_some() {
-        within?;
-        chosen?;
+    let Some(invocation) = by_rules(hook, asked) else {
+        return Ok(None);
+    };
+    within?;
+    chosen?;
+    Ok(meets_conditions(&invocation, asked, object)?.then_some(invocation))
+}
+
+/// Asks the match conditions; where they fail, the failure policy decides.
+fn meets_conditions(
+    invocation: &Invocation<'_>,
+    asked: &Asked<'_>,
+    object: Option<&dyn Object>,
+) -> Result<bool, Failure> {
+    let hook = invocation.hook;
+    let Some(conditions) = hook.conditions() else {
+        return Ok(true);
+    };
+    let shown = |object: Option<&dyn Object>| -> Result<Value, Failure> {
+        let Some(object) = object else { return Ok(Value::Null) };
+        serde_json::from_slice(&asked.shown(object, invocation.form)?).map_err(Failure::internal)
+    };
+    let resource = Question {
+        group: asked.resource.group.clone(),
+        resource: asked.resource.resource.clone(),
+        subresource: asked.context.info.subresource.clone(),
+        namespace: asked.namespace.clone(),
+        name: asked.name.clone(),
+        ..Question::default()
+    };
+    let sent = match &asked.connection {
+        Some(options) => options.clone(),
+        None => shown(object)?,
+    };
+    let variables = Variables {
+        object: &sent,
+        old: &shown(asked.old)?,
+        request: &request(asked, invocation),
+        namespace: &Value::Null,
+        rights: &Rights(asked.context),
+        resource: &resource,
+    };
+    match conditions.hold(&variables) {
+        Ok(holds) => Ok(holds),
+        Err(_) if hook.fails_open() => Ok(false),
+        Err(error) => {
+            tracing::warn!(webhook = hook.name(), error, "match conditions failed");
+            Err(Failure::Forbidden {
+                target: Some(Target {
+                    resource: asked.context.resource(),
+                    name: asked.name.clone(),
+                }),
+                because: error,
+                causes: Vec::new(),
+            })
+        }
     }
-    Ok(invocation)
 }
 
 fn by_rules<'a>(hook: &'a Hook, asked: &Asked<'_>) -> Option<Invocation<'a>> {

@@ -94,12 +94,24 @@ pub(super) fn question(
         json.map(serde_json::from_slice).transpose().map_err(Failure::internal)
     };
     let (object, old) = (raw(object)?, raw(old)?);
-    let subresource = asked.context.info.subresource.as_str();
     Ok(encode(&Question {
         kind: "AdmissionReview",
         api_version: version.name(),
         request: About {
             uid,
+            object: object.as_deref(),
+            old_object: old.as_deref(),
+            ..About::new(asked, invocation)
+        },
+    }))
+}
+
+impl<'a> About<'a> {
+    /// The request without the objects.
+    fn new(asked: &'a Asked<'_>, invocation: &'a Invocation<'_>) -> Self {
+        let subresource = asked.context.info.subresource.as_str();
+        Self {
+            uid: "",
             kind: &invocation.kind,
             resource: &invocation.resource,
             sub_resource: subresource,
@@ -110,12 +122,24 @@ pub(super) fn question(
             namespace: &asked.namespace,
             operation: asked.operation.name(),
             user_info: user_info(&asked.context.user),
-            object: object.as_deref(),
-            old_object: old.as_deref(),
+            object: None,
+            old_object: None,
             dry_run: asked.dry_run,
             options: &asked.options,
-        },
-    }))
+        }
+    }
+}
+
+/// The request as expressions see it: the objects are variables of their own.
+pub(super) fn request(asked: &Asked<'_>, invocation: &Invocation<'_>) -> Value {
+    // What serializes for a webhook serializes for an expression.
+    let mut request = serde_json::to_value(About::new(asked, invocation)).unwrap_or_default();
+    if let Some(members) = request.as_object_mut() {
+        for name in ["uid", "object", "oldObject"] {
+            members.remove(name);
+        }
+    }
+    request
 }
 
 /// Verdict of a webhook.

@@ -4,7 +4,7 @@
 //! keeps its connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use api::selector::LabelSelector;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
@@ -14,6 +14,7 @@ use store::{Entry, Prefix, Store};
 use tokio::sync::watch;
 
 use super::client::Client;
+use super::conditions::Conditions;
 use crate::agents::Agents;
 
 /// API group of the kinds whose objects no webhook sees.
@@ -29,6 +30,8 @@ pub(super) struct Hook {
     pub(super) namespaces: Result<LabelSelector, String>,
     pub(super) objects: Result<LabelSelector, String>,
     pub(super) client: Client,
+    /// Compiled when a request comes that the rules are for.
+    conditions: OnceLock<Conditions>,
 }
 
 impl Hook {
@@ -43,12 +46,19 @@ impl Hook {
             namespaces: selector(&webhook.namespace_selector),
             objects: selector(&webhook.object_selector),
             client: Client::new(&webhook.client_config),
+            conditions: OnceLock::new(),
             webhook,
         }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.webhook.name
+    }
+
+    /// The match conditions; none if there are none.
+    pub(super) fn conditions(&self) -> Option<&Conditions> {
+        let conditions = self.webhook.match_conditions.as_deref()?;
+        (!conditions.is_empty()).then(|| self.conditions.get_or_init(|| Conditions::new(conditions)))
     }
 
     /// Tells whether a request goes on when the webhook cannot be asked.
