@@ -111,11 +111,14 @@ impl Config {
         }
     }
 
-    /// Where clients elsewhere reach a server that listens there: at the first address that is advertised, when it listens on
-    /// all of them.
+    /// Where pods and other clients elsewhere reach a server that listens there: at the first address that is advertised, of IPv4
+    /// where one is as the server's Service, when it listens on all of them.
     pub fn reachable(&self, listening: SocketAddr) -> SocketAddr {
-        let mut advertised = self.advertise.iter().filter_map(|name| name.parse::<IpAddr>().ok());
-        match advertised.next().filter(|_| listening.ip().is_unspecified()) {
+        let advertised = self.advertise.iter().filter_map(|name| name.parse::<IpAddr>().ok());
+        match advertised
+            .min_by_key(IpAddr::is_ipv6)
+            .filter(|_| listening.ip().is_unspecified())
+        {
             Some(address) => SocketAddr::new(address, listening.port()),
             None => listening,
         }
@@ -123,9 +126,13 @@ impl Config {
 
     /// The URL by which nodes that join reach a server that listens there: by the first name or address that is advertised.
     pub fn public_url(&self, listening: SocketAddr) -> String {
-        match self.advertise.iter().find(|name| !name.is_empty()) {
-            Some(name) if name.parse::<IpAddr>().is_err() => format!("https://{name}:{}", listening.port()),
-            _ => url(self.reachable(listening)),
+        let advertised = self.advertise.iter().find(|name| !name.is_empty());
+        match advertised.map(|name| (name, name.parse::<IpAddr>())) {
+            Some((name, Err(_))) => format!("https://{name}:{}", listening.port()),
+            Some((_, Ok(address))) if listening.ip().is_unspecified() => {
+                format!("https://{}", SocketAddr::new(address, listening.port()))
+            }
+            Some(_) | None => url(listening),
         }
     }
 
@@ -229,6 +236,44 @@ mod tests {
             "",
         ] {
             assert_eq!(text.parse::<Range>(), Err(InvalidRange), "{text}");
+        }
+    }
+
+    #[test]
+    fn others_are_told_of_an_address_that_they_reach() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            config: Config,
+        }
+        for (listening, advertised, service, joining) in [
+            ("0.0.0.0:6443", "10.0.0.1", "10.0.0.1:6443", "https://10.0.0.1:6443"),
+            (
+                "0.0.0.0:6443",
+                "k8s.example.com,10.0.0.1",
+                "10.0.0.1:6443",
+                "https://k8s.example.com:6443",
+            ),
+            ("[::]:7", "fd30::1,10.0.0.1", "10.0.0.1:7", "https://[fd30::1]:7"),
+            ("[::]:7", "fd30::1", "[fd30::1]:7", "https://[fd30::1]:7"),
+            ("10.0.0.2:6443", "10.0.0.1", "10.0.0.2:6443", "https://10.0.0.2:6443"),
+            (
+                "10.0.0.2:6443",
+                "k8s.example.com",
+                "10.0.0.2:6443",
+                "https://k8s.example.com:6443",
+            ),
+            ("0.0.0.0:6443", "", "0.0.0.0:6443", "https://127.0.0.1:6443"),
+        ] {
+            let words = ["program", "--listen", listening, "--advertise", advertised];
+            let config = <Program as clap::Parser>::parse_from(words).config;
+            let address = listening.parse().unwrap();
+            let told = (config.reachable(address).to_string(), config.public_url(address));
+            assert_eq!(
+                told,
+                (service.to_owned(), joining.to_owned()),
+                "{listening} {advertised}"
+            );
         }
     }
 

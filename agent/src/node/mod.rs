@@ -71,6 +71,9 @@ async fn try_register(context: &Context) -> Result<Node, kube::Error> {
         }
         Err(kube::Error::Api(status)) if status.code == 409 => {
             let known = api.get(name).await?;
+            if object::is_anothers(context, &known) {
+                return Err(kube::Error::Service("another machine is the node, and Ready".into()));
+            }
             let boot = known
                 .status
                 .as_ref()

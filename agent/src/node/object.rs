@@ -84,6 +84,29 @@ pub(super) fn node(context: &Context) -> Node {
     }
 }
 
+/// Whether another machine, which joined under the same name while this one was away, is the node and Ready: two would give pods
+/// the same addresses. A cluster's own first node is what its state directory says, wherever that was moved.
+pub(super) fn is_anothers(context: &Context, known: &Node) -> bool {
+    let config = &context.config;
+    let own = config.instance_id.as_ref().filter(|_| config.pod_cidr.is_none());
+    own.is_some_and(|own| is_of_other(own, known))
+}
+
+fn is_of_other(own: &str, known: &Node) -> bool {
+    let annotations = known.metadata.annotations.as_ref();
+    let other = annotations
+        .and_then(|all| all.get(INSTANCE))
+        .is_some_and(|known| known != own);
+    let conditions = known
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    other
+        && conditions
+            .into_iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 /// The status at `now`; `Err` says why the node is not ready.
 pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), String>, now: Timestamp) -> NodeStatus {
     let machine = &context.machine;
@@ -360,10 +383,27 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::NodeStatus;
+    use k8s_openapi::api::core::v1::{Node, NodeStatus};
     use serde_json::json;
 
-    use super::{extended, withdrawn};
+    use super::{extended, is_of_other, withdrawn};
+
+    #[test]
+    fn a_node_is_anothers_while_that_is_ready() {
+        for (instance, ready, expected) in [
+            (Some("other"), "True", true),
+            (Some("other"), "Unknown", false),
+            (Some("own"), "True", false),
+            (None, "True", false),
+        ] {
+            let node: Node = serde_json::from_value(json!({
+                "metadata": {"annotations": instance.map(|id| json!({"skiff.dev/instance-id": id}))},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]},
+            }))
+            .unwrap();
+            assert_eq!(is_of_other("own", &node), expected, "{instance:?} {ready}");
+        }
+    }
 
     #[test]
     fn what_others_say_that_a_node_has_may_be_given_to_pods() {

@@ -1,7 +1,7 @@
 //! `skiff up`.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -158,7 +158,7 @@ async fn start_control_plane(state_dir: &Path, settings: &Settings, daemon: &Dae
             "--state-dir",
             &state_dir.display().to_string(),
             "--listen",
-            &format!("{}:{}", listen_address(settings), settings.listen_port),
+            &SocketAddr::new(listen_address(settings), settings.listen_port).to_string(),
         ];
         let mut arguments: Vec<String> = arguments.map(str::to_owned).into();
         let own = settings.node_addresses.iter().filter(|address| !address.is_loopback());
@@ -198,11 +198,15 @@ fn answers(settings: &Settings) -> String {
 }
 
 /// Pods reach the server at the machine's addresses. A machine that has none of its own keeps it to itself.
-fn listen_address(settings: &Settings) -> Ipv4Addr {
-    if settings.advertise.is_empty() && settings.node_addresses.iter().all(IpAddr::is_loopback) {
-        Ipv4Addr::LOCALHOST
+fn listen_address(settings: &Settings) -> IpAddr {
+    let is_v6 = |name: &String| name.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6());
+    if settings.advertise.iter().any(is_v6) {
+        // Every address of IPv4, too.
+        Ipv6Addr::UNSPECIFIED.into()
+    } else if settings.advertise.is_empty() && settings.node_addresses.iter().all(IpAddr::is_loopback) {
+        Ipv4Addr::LOCALHOST.into()
     } else {
-        Ipv4Addr::UNSPECIFIED
+        Ipv4Addr::UNSPECIFIED.into()
     }
 }
 
@@ -404,8 +408,9 @@ mod tests {
 
     #[test]
     fn where_the_api_server_listens_is_said() {
-        let said = |addresses: &[&str]| {
+        let said = |addresses: &[&str], advertise: &[&str]| {
             let options = UpOptions {
+                advertise: advertise.iter().map(ToString::to_string).collect(),
                 listen_port: Some(7000),
                 pod_cidr: Some("10.9.0.0/24".into()),
                 node_address: addresses.iter().map(|address| address.parse().unwrap()).collect(),
@@ -416,8 +421,18 @@ mod tests {
         };
         let own = "the API server answers on https://127.0.0.1:7000";
         let all = format!("{own} and at the machine's other addresses");
-        assert_eq!(said(&["10.1.2.3", "127.0.0.1"]), ("0.0.0.0".to_owned(), all));
-        assert_eq!(said(&["127.0.0.1"]), ("127.0.0.1".to_owned(), own.to_owned()));
+        for (addresses, advertise, listens, says) in [
+            (&["10.1.2.3", "127.0.0.1"][..], &[][..], "0.0.0.0", all.as_str()),
+            (&["127.0.0.1"], &[], "127.0.0.1", own),
+            (&["127.0.0.1"], &["k8s.example.com"], "0.0.0.0", &all),
+            (&["10.1.2.3"], &["10.1.2.3", "fd30::1"], "::", &all),
+        ] {
+            assert_eq!(
+                said(addresses, advertise),
+                (listens.to_owned(), says.to_owned()),
+                "{addresses:?} {advertise:?}"
+            );
+        }
     }
 
     #[test]
