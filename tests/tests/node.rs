@@ -99,6 +99,7 @@ impl World {
             service_proxy: None,
             network_policies: None,
             secrets_in_memory: true,
+            instance_id: None,
             labels: std::collections::BTreeMap::new(),
         };
         let parts = Parts {

@@ -246,8 +246,12 @@ impl Node {
 
     /// Leaves the cluster; fails when anything is left on the machine.
     pub(crate) fn leave(&mut self) -> anyhow::Result<String> {
+        let settings: serde_json::Value = serde_json::from_slice(&std::fs::read(self.state().join("cluster.json"))?)?;
+        let groups = settings.get("cgroup_root").and_then(serde_json::Value::as_str);
         let said = self.skiff(["leave"])?;
         self.is_clean()?;
+        let groups = leaks::cgroups(groups.context("a control group")?)?;
+        anyhow::ensure!(groups.is_empty(), "left on the machine: {groups:#?}");
         self.left = true;
         Ok(said)
     }
