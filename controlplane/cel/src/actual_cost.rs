@@ -76,6 +76,22 @@ pub(crate) fn before(function: &str, args: &[Value<'_>]) -> u64 {
     }
 }
 
+/// Cost of walking through values within values, which upstream does not count: parts that an expression has nested into
+/// each other may be met any number of times.
+pub(crate) fn nested(function: &str, args: &[Value<'_>]) -> u64 {
+    let excess = |value: &Value<'_>| match value {
+        Value::List(_) | Value::Map(_) => value.all().saturating_sub(value.size() + 1) / 10,
+        _ => 0,
+    };
+    let each = args.iter().map(excess).fold(0, u64::saturating_add);
+    match function {
+        "distinct" | "sort" | "sets.contains" | "sets.intersects" | "sets.equivalent" => {
+            each.saturating_mul(args.first().map_or(1, Value::size))
+        }
+        _ => each,
+    }
+}
+
 /// Cost that the result decides.
 pub(crate) fn after(function: &str, result: &Value<'_>) -> u64 {
     match function {

@@ -1,12 +1,23 @@
 //! What may stand where: unification of types (`cel-go/checker/types.go`).
 
+use std::cell::Cell;
+
 use crate::types::Type;
+
+/// Most parts of a type. A type may share parts with itself, so that a short text makes one of any size.
+const MAX_PARTS: usize = 1_000;
+/// Most steps of one comparison of types.
+const MAX_STEPS: usize = 20_000;
 
 /// Types found for type variables, with a journal to take back a failed attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Substitutions {
     known: Vec<Option<Type>>,
     journal: Vec<(usize, Option<Type>)>,
+    /// Steps that are left of a comparison.
+    steps: Cell<usize>,
+    /// A type was too large.
+    exceeded: Cell<bool>,
 }
 
 impl Substitutions {
@@ -28,18 +39,44 @@ impl Substitutions {
 
     /// The type with everything that is known filled in; what is not known becomes `dyn` where asked.
     pub(crate) fn fill(&self, of: &Type, to_dyn: bool) -> Type {
+        self.filled(of, to_dyn, &mut 0)
+    }
+
+    fn filled(&self, of: &Type, to_dyn: bool, parts: &mut usize) -> Type {
+        *parts += 1;
+        if *parts > MAX_PARTS {
+            self.exceeded.set(true);
+            return Type::Error;
+        }
         match of {
             Type::Var(number) => match self.get(*number) {
-                Some(known) => self.fill(&known, to_dyn),
+                Some(known) => self.filled(&known, to_dyn, parts),
                 None if to_dyn => Type::Dyn,
                 None => of.clone(),
             },
-            Type::List(items) => Type::list(self.fill(items, to_dyn)),
-            Type::Map(keys, values) => Type::map(self.fill(keys, to_dyn), self.fill(values, to_dyn)),
-            Type::Optional(value) => Type::optional(self.fill(value, to_dyn)),
-            Type::Type(inner) => Type::Type(self.fill(inner, to_dyn).into()),
+            Type::List(items) => Type::list(self.filled(items, to_dyn, parts)),
+            Type::Map(keys, values) => {
+                let keys = self.filled(keys, to_dyn, parts);
+                Type::map(keys, self.filled(values, to_dyn, parts))
+            }
+            Type::Optional(value) => Type::optional(self.filled(value, to_dyn, parts)),
+            Type::Type(inner) => Type::Type(self.filled(inner, to_dyn, parts).into()),
             other => other.clone(),
         }
+    }
+
+    /// A type was too large to be looked at as a whole.
+    pub(crate) fn exceeded(&self) -> bool {
+        self.exceeded.get()
+    }
+
+    fn step(&self) -> bool {
+        let left = self.steps.get().checked_sub(1);
+        self.steps.set(left.unwrap_or(0));
+        if left.is_none() {
+            self.exceeded.set(true);
+        }
+        left.is_some()
     }
 
     /// Lists of types that may stand for each other, all or none.
@@ -48,6 +85,7 @@ impl Substitutions {
             return false;
         }
         self.journal.clear();
+        self.steps.set(MAX_STEPS);
         if left.iter().zip(right).all(|(left, right)| self.assignable(left, right)) {
             return true;
         }
@@ -65,6 +103,9 @@ impl Substitutions {
     }
 
     fn assignable(&mut self, left: &Type, right: &Type) -> bool {
+        if !self.step() {
+            return false;
+        }
         if let Type::Var(variable) = right {
             let (valid, known) = self.substitutes(left, *variable);
             if valid || known {
@@ -119,6 +160,9 @@ impl Substitutions {
     }
 
     fn occurs(&self, variable: usize, within: &Type) -> bool {
+        if !self.step() {
+            return true;
+        }
         if *within == Type::Var(variable) {
             return true;
         }

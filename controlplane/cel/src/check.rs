@@ -30,7 +30,12 @@ pub(crate) fn check(expr: &mut Expr, nodes: usize, variables: &BTreeMap<String, 
         return Err(checker.issues);
     }
     let known = &checker.known;
-    Ok(checker.types.iter().map(|found| known.fill(found, true)).collect())
+    let types = checker.types.iter().map(|found| known.fill(found, true)).collect();
+    if known.exceeded() {
+        let message = "expression's types are too large".to_owned();
+        return Err(vec![Issue { at: expr.at, message }]);
+    }
+    Ok(types)
 }
 
 struct Checker<'e> {
@@ -99,6 +104,12 @@ impl Checker<'_> {
             Kind::Comprehension(fold) => self.comprehension(fold),
             Kind::Bind(bind) => self.bind(bind),
         };
+        // Nothing grows from a type that is too large.
+        let is_large = matches!(found, Type::List(_) | Type::Map(..) | Type::Optional(_)) && {
+            drop(self.known.fill(&found, false));
+            self.known.exceeded()
+        };
+        let found = if is_large { Type::Error } else { found };
         self.set(expr, found);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::actual_cost;
 use crate::functions::{Context, add};
-use crate::json::Map;
+use crate::json::{Map, bounded};
 use crate::program::Bindings;
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Kind};
 use crate::value::{Entries, Error, Key, Value};
@@ -151,6 +151,7 @@ impl<'e, 'a> Machine<'e, 'a> {
         } else {
             actual_cost::before(&call.function, &args)
         })?;
+        self.charge(actual_cost::nested(&call.function, &args))?;
         let result = run(&mut self.context, &args)?;
         self.charge(actual_cost::after(&call.function, &result))?;
         Ok(result)
@@ -218,7 +219,9 @@ impl<'e, 'a> Machine<'e, 'a> {
             }
         }
         self.charge(LIST_COST)?;
-        Ok(Value::from(items))
+        let made = Value::from(items);
+        bounded(made.all())?;
+        Ok(made)
     }
 
     fn map(&mut self, entries: &'e [Entry]) -> Result<Value<'a>, Error> {
@@ -241,7 +244,9 @@ impl<'e, 'a> Machine<'e, 'a> {
             made.insert(key, value);
         }
         self.charge(MAP_COST)?;
-        Ok(Value::Map(Map::from(made)))
+        let made = Value::Map(Map::from(made));
+        bounded(made.all())?;
+        Ok(made)
     }
 
     fn fold(&mut self, fold: &'e Comprehension) -> Result<Value<'a>, Error> {

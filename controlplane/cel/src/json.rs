@@ -23,14 +23,16 @@ pub struct List<'a> {
 
 #[derive(Clone, Debug)]
 enum Items<'a> {
-    Made(Arc<Vec<Value<'a>>>),
+    /// With all that is in it, counted as often as it is reached.
+    Made(Arc<Vec<Value<'a>>>, u64),
     Json(&'a [Json], Option<&'a Schema>),
 }
 
 impl<'a> From<Vec<Value<'a>>> for List<'a> {
     fn from(items: Vec<Value<'a>>) -> Self {
+        let all = items.iter().map(Value::all).fold(0, u64::saturating_add);
         Self {
-            items: Items::Made(Arc::new(items)),
+            items: Items::Made(Arc::new(items), all),
             kind: None,
         }
     }
@@ -40,7 +42,7 @@ impl<'a> List<'a> {
     /// Number of items.
     pub fn len(&self) -> usize {
         match &self.items {
-            Items::Made(items) => items.len(),
+            Items::Made(items, _) => items.len(),
             Items::Json(items, _) => items.len(),
         }
     }
@@ -50,10 +52,18 @@ impl<'a> List<'a> {
         self.len() == 0
     }
 
+    /// Values that an expression made and a walk through the list meets.
+    pub(crate) fn all(&self) -> u64 {
+        match &self.items {
+            Items::Made(_, all) => *all,
+            Items::Json(items, _) => u64::try_from(items.len()).unwrap_or(u64::MAX),
+        }
+    }
+
     /// The item at an index.
     pub fn get(&self, index: usize) -> Option<Result<Value<'a>, Error>> {
         match &self.items {
-            Items::Made(items) => items.get(index).cloned().map(Ok),
+            Items::Made(items, _) => items.get(index).cloned().map(Ok),
             Items::Json(items, schema) => items.get(index).map(|item| view(item, *schema)),
         }
     }
@@ -92,9 +102,9 @@ impl<'a> List<'a> {
     pub(crate) fn join(mut self, other: &Self) -> Result<Self, Error> {
         let added = other.to_vec()?;
         let kind = self.kind;
-        let mut items = match self.items {
-            Items::Made(items) => items,
-            Items::Json(..) => Arc::new(self.to_vec()?),
+        let (mut items, mut all) = match self.items {
+            Items::Made(items, all) => (items, all),
+            Items::Json(..) => (Arc::new(self.to_vec()?), self.all()),
         };
         let grown = Arc::make_mut(&mut items);
         for item in added {
@@ -103,14 +113,22 @@ impl<'a> List<'a> {
                 Some(ListKind::Set) => grown.iter().position(|known| known.equals(&item)),
                 Some(ListKind::Map(keys)) => grown.iter().position(|known| same_keys(known, &item, keys)),
             };
+            all = all.saturating_add(item.all());
             match place.and_then(|place| grown.get_mut(place)) {
                 Some(known) => *known = item,
                 None => grown.push(item),
             }
         }
-        self.items = Items::Made(items);
+        self.items = Items::Made(items, bounded(all)?);
         Ok(self)
     }
+}
+
+/// Most values that a walk through a made value may meet: parts that are shared count each time.
+const MAX_ALL: u64 = 1_000_000;
+
+pub(crate) fn bounded(all: u64) -> Result<u64, Error> {
+    if all > MAX_ALL { Err(Error::Cost) } else { Ok(all) }
 }
 
 fn same_keys(left: &Value<'_>, right: &Value<'_>, keys: &[String]) -> bool {
@@ -131,7 +149,8 @@ pub struct Map<'a>(Form<'a>);
 
 #[derive(Clone, Debug)]
 enum Form<'a> {
-    Made(Arc<Entries<'a>>),
+    /// With all that is in it, counted as often as it is reached.
+    Made(Arc<Entries<'a>>, u64),
     Json(&'a JsonMap, Fields<'a>),
 }
 
@@ -144,7 +163,8 @@ enum Fields<'a> {
 
 impl<'a> From<Entries<'a>> for Map<'a> {
     fn from(entries: Entries<'a>) -> Self {
-        Self(Form::Made(Arc::new(entries)))
+        let all = entries.values().map(Value::all).fold(0, u64::saturating_add);
+        Self(Form::Made(Arc::new(entries), all))
     }
 }
 
@@ -152,7 +172,7 @@ impl<'a> Map<'a> {
     /// Number of entries.
     pub fn len(&self) -> usize {
         match &self.0 {
-            Form::Made(entries) => entries.len(),
+            Form::Made(entries, _) => entries.len(),
             Form::Json(entries, Fields::Object(_)) => self.keys_of(entries).count(),
             Form::Json(entries, _) => entries.len(),
         }
@@ -163,10 +183,18 @@ impl<'a> Map<'a> {
         self.len() == 0
     }
 
+    /// Values that an expression made and a walk through the map meets.
+    pub(crate) fn all(&self) -> u64 {
+        match &self.0 {
+            Form::Made(_, all) => *all,
+            Form::Json(entries, _) => u64::try_from(entries.len()).unwrap_or(u64::MAX),
+        }
+    }
+
     /// The value under a key.
     pub fn get(&self, key: &Key<'_>) -> Option<Result<Value<'a>, Error>> {
         match (&self.0, key) {
-            (Form::Made(entries), _) => {
+            (Form::Made(entries, _), _) => {
                 // The key of a lookup lives shorter than those of the map.
                 let found = match key {
                     Key::Bool(value) => entries.get(&Key::Bool(*value)),
@@ -228,7 +256,7 @@ impl<'a> Map<'a> {
     /// The keys in their order.
     pub fn keys(&self) -> Vec<Key<'a>> {
         match &self.0 {
-            Form::Made(entries) => entries.keys().cloned().collect(),
+            Form::Made(entries, _) => entries.keys().cloned().collect(),
             Form::Json(entries, _) => self.keys_of(entries).collect(),
         }
     }
@@ -253,8 +281,9 @@ impl<'a> Map<'a> {
 
     /// The map with one more entry.
     pub(crate) fn insert(self, key: Key<'a>, value: Value<'a>) -> Result<Self, Error> {
+        let all = bounded(self.all().saturating_add(value.all()))?;
         let mut entries = match self.0 {
-            Form::Made(entries) => entries,
+            Form::Made(entries, _) => entries,
             Form::Json(..) => {
                 let mut made = BTreeMap::new();
                 for key in self.keys() {
@@ -269,7 +298,7 @@ impl<'a> Map<'a> {
             return Err(Error::new(format!("insert failed: key {} already exists", shown(&key))));
         }
         Arc::make_mut(&mut entries).insert(key, value);
-        Ok(Self(Form::Made(entries)))
+        Ok(Self(Form::Made(entries, all)))
     }
 }
 

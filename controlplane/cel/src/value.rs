@@ -231,6 +231,16 @@ impl<'a> Value<'a> {
         u64::try_from(size).unwrap_or(u64::MAX)
     }
 
+    /// Values that a walk through the value meets, itself among them.
+    pub(crate) fn all(&self) -> u64 {
+        match self {
+            Self::List(list) => list.all().saturating_add(1),
+            Self::Map(map) => map.all().saturating_add(1),
+            Self::Optional(Some(value)) => value.all().saturating_add(1),
+            _ => 1,
+        }
+    }
+
     fn number(&self) -> Option<Number> {
         match self {
             Self::Int(value) => Some(Number::Whole(i128::from(*value))),

@@ -117,6 +117,29 @@ fn texts_and_lists_grow_only_so_far() {
 }
 
 #[test]
+fn types_that_hold_themselves_twice_are_refused() {
+    for (start, step) in [
+        ("[1]", ".map(x, {x: x})"),
+        ("[[]]", ".map(x, {x: x})"),
+        ("[optional.none()]", ".map(x, {x: x})"),
+    ] {
+        let text = format!("{start}{}", step.repeat(40));
+        assert!(refusal(&text).contains("types are too large"), "{}", refusal(&text));
+    }
+}
+
+#[test]
+fn values_that_hold_themselves_twice_cost_what_a_walk_through_them_costs() {
+    let nested = |levels| format!("[1]{}", ".map(x, [dyn(x), dyn(x)])".repeat(levels));
+    assert_eq!(run(&nested(40)), Err(Error::Cost));
+    let text = format!(
+        "{}.map(x, self.list.all(a, self.list.all(b, self.list.all(c, x == x && [x].indexOf(x) == 0))))",
+        nested(16)
+    );
+    assert_eq!(run(&text), Err(Error::Cost));
+}
+
+#[test]
 fn formats_grow_only_so_far() {
     assert!(refusal("'%.1000000f'.format([1.0])").contains("precision is too large"));
     let text = format!("'{}'.format(lists.range(2).map(x, 1.0))", "%.999f".repeat(3));
