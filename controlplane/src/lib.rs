@@ -113,6 +113,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     options.url = config.public_url(address);
     options.service_range = (config.service_cidr.address, config.service_cidr.length);
     options.authority = Some(authority.authority().into());
+    options.front_proxy = Some(certificates.front_proxy());
     options.flags.clone_from(&config.flags);
     let metrics = controllers.metrics.clone();
     options.metrics = Some(Arc::new(move || metrics.text()));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use server::FrontProxy;
 use server::node_proxy::NodeProxy;
 use server::pki::{self, Pki, PkiError, Profile};
 use server::tls::{TlsError, Transport};
@@ -35,6 +36,8 @@ pub struct Certificates {
     authority: Arc<Pki>,
     transport: Transport,
     nodes: Arc<NodeProxy>,
+    front_authority: Pki,
+    front_proxy: Arc<FrontProxy>,
     serving: Profile,
 }
 
@@ -48,7 +51,11 @@ impl Certificates {
         let profile = config.serving_profile();
         let serving = authority.keep("apiserver", &profile, now)?;
         let client = authority.keep(pki::KUBELET_CLIENT, &client_profile(), now)?;
+        let front_authority = Pki::open_front_proxy(&config.pki(), now)?.with_lifetime(config.certificate_lifetime());
+        let front = front_authority.keep("client", &front_profile(), now)?;
         Ok(Self {
+            front_proxy: Arc::new(FrontProxy::new(&front_authority, &front)?),
+            front_authority,
             transport: Transport::new(&authority, &serving)?,
             nodes: Arc::new(NodeProxy::new(&authority, &client, config.listen.ip().is_loopback())?),
             authority: Arc::new(authority),
@@ -71,6 +78,11 @@ impl Certificates {
         Arc::clone(&self.nodes)
     }
 
+    /// What servers behind Services know the server by.
+    pub fn front_proxy(&self) -> Arc<FrontProxy> {
+        Arc::clone(&self.front_proxy)
+    }
+
     /// Renews what is nearly over, and writes the administrator's kubeconfig anew where it holds something else.
     ///
     /// # Errors
@@ -80,6 +92,8 @@ impl Certificates {
         self.transport.renew(&serving)?;
         let client = self.authority.keep(pki::KUBELET_CLIENT, &client_profile(), now)?;
         self.nodes.renew(&self.authority, &client)?;
+        let front = self.front_authority.keep("client", &front_profile(), now)?;
+        self.front_proxy.renew(&front)?;
         let kubeconfig = config.admin_kubeconfig();
         self.authority
             .admin_kubeconfig(&kubeconfig, &config::url(address), now)?;
@@ -96,6 +110,10 @@ impl Certificates {
             }
         }
     }
+}
+
+fn front_profile() -> Profile {
+    Profile::client(pki::FRONT_PROXY, &[])
 }
 
 fn client_profile() -> Profile {

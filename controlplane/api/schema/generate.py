@@ -31,7 +31,7 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).parent
-GROUPS = """admissionregistration.v1 apiextensions.v1 apps.v1 authentication.v1 authorization.v1 autoscaling.v1 autoscaling.v2 batch.v1
+GROUPS = """admissionregistration.v1 apiextensions.v1 apiregistration.v1 apps.v1 authentication.v1 authorization.v1 autoscaling.v1 autoscaling.v2 batch.v1
 certificates.v1 coordination.v1 core.v1 discovery.v1 events.v1 flowcontrol.v1 networking.v1 node.v1 policy.v1 rbac.v1
 resource.v1 scheduling.v1 storage.v1""".split()
 META = "apimachinery.pkg.apis.meta.v1."
@@ -191,8 +191,8 @@ def with_upstream_names(messages, names):
 
 
 def own(name):
-    """The group of custom kinds stands outside the others."""
-    return re.sub(r"^apiextensions.apiserver\.pkg\.apis\.", "api.", name)
+    """The groups of custom kinds and of the aggregation layer stand outside the others."""
+    return re.sub(r"^(apiextensions.apiserver|kube.aggregator)\.pkg\.apis\.", "api.", name)
 
 
 def joined(field):
@@ -269,7 +269,7 @@ def read_go_values(folder):
     for file in sorted(folder.glob("staging/src/k8s.io/*/**/types*.go")):
         parts = file.parent.relative_to(folder / "staging/src/k8s.io").parts
         prefix = (META if "meta" in parts else "api." + ".".join(parts[1:]) + "." if parts[0] == "api"
-                  else "api.apiextensions.v1." if parts[0] == "apiextensions-apiserver" and parts[-1] == "v1" else None)
+                  else f"api.{parts[-2]}.v1." if parts[0] in ("apiextensions-apiserver", "kube-aggregator") and parts[-1] == "v1" else None)
         if not prefix:
             continue
         message = None
@@ -339,7 +339,7 @@ WRITTEN_TIMES = {
     "lastObservedTime": "core.v1.EventSeries events.v1.EventSeries",
     "lastProbeTime": "batch.v1.JobCondition core.v1.PersistentVolumeClaimCondition core.v1.PodCondition",
     "lastTimestamp": "core.v1.Event",
-    "lastTransitionTime": """apiextensions.v1.CustomResourceDefinitionCondition apps.v1.DaemonSetCondition apps.v1.DeploymentCondition apps.v1.ReplicaSetCondition
+    "lastTransitionTime": """apiextensions.v1.CustomResourceDefinitionCondition apiregistration.v1.APIServiceCondition apps.v1.DaemonSetCondition apps.v1.DeploymentCondition apps.v1.ReplicaSetCondition
         apps.v1.StatefulSetCondition autoscaling.v2.HorizontalPodAutoscalerCondition batch.v1.JobCondition
         certificates.v1.CertificateSigningRequestCondition core.v1.NamespaceCondition core.v1.NodeCondition
         core.v1.PersistentVolumeClaimCondition core.v1.PodCondition core.v1.ReplicationControllerCondition

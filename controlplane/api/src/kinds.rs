@@ -1,6 +1,7 @@
 //! The table of kinds. A new kind is a file here, a line in [`KINDS`] and a fixture.
 
 pub mod access_review;
+pub mod api_service;
 pub mod binding;
 pub mod certificate_signing_request;
 pub mod component_status;
@@ -64,6 +65,7 @@ use k8s_openapi::api::{
     discovery, events, flowcontrol, networking, node as nodes, policy, rbac, resource, scheduling, storage,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration;
 
 use crate::registration::{Registration, Row};
 
@@ -86,6 +88,7 @@ pub static KINDS: &[Registration] = &[
     Registration::of::<core::v1::Secret>(),
     Registration::of::<core::v1::Service>(),
     Registration::of::<core::v1::ServiceAccount>(),
+    Registration::of::<apiregistration::v1::APIService>(),
     Registration::of::<admissionregistration::v1::MutatingWebhookConfiguration>(),
     Registration::of::<admissionregistration::v1::ValidatingWebhookConfiguration>(),
     Registration::of::<apiextensions::v1::CustomResourceDefinition>(),

@@ -23,6 +23,7 @@ use tower::ServiceExt;
 
 use crate::authorization::policy::{self, PolicyError, Repair, Wanted};
 use crate::identity::{Assumed, MASTERS, User, assume};
+use crate::pki::FRONT_PROXY;
 use crate::server::Options;
 use crate::tokens::day;
 use own_service::Own;
@@ -133,20 +134,33 @@ fn published(options: &Options) -> Vec<Published> {
         "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {encoded}\n    server: {url}\n  name: \"\"\n\
          contexts: null\ncurrent-context: \"\"\nkind: Config\nusers: null\n"
     );
-    vec![
-        Published {
-            namespace: HOME,
-            name: "extension-apiserver-authentication",
-            key: "client-ca-file",
-            value: authority.to_string(),
-        },
+    let trust = |key, value| Published {
+        namespace: HOME,
+        name: "extension-apiserver-authentication",
+        key,
+        value,
+    };
+    let mut all = vec![
+        trust("client-ca-file", authority.to_string()),
         Published {
             namespace: "kube-public",
             name: "cluster-info",
             key: "kubeconfig",
             value: kubeconfig,
         },
-    ]
+    ];
+    if let Some(front_proxy) = &options.front_proxy {
+        let list = |text: &str| json!([text]).to_string();
+        all.extend([
+            trust("requestheader-allowed-names", list(FRONT_PROXY)),
+            trust("requestheader-client-ca-file", front_proxy.authority().to_owned()),
+            trust("requestheader-extra-headers-prefix", list("X-Remote-Extra-")),
+            trust("requestheader-group-headers", list("X-Remote-Group")),
+            trust("requestheader-uid-headers", list("X-Remote-Uid")),
+            trust("requestheader-username-headers", list("X-Remote-User")),
+        ]);
+    }
+    all
 }
 
 fn tracking(today: &str) -> First {
@@ -230,10 +244,10 @@ async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool,
 }
 
 /// The server as its own client.
-struct Client(Assumed<Router>);
+pub(crate) struct Client(Assumed<Router>);
 
 impl Client {
-    fn new(router: Router) -> Self {
+    pub(crate) fn new(router: Router) -> Self {
         let user = User::new("system:apiserver", [MASTERS]);
         Self(assume(
             user,
@@ -373,7 +387,8 @@ impl Client {
         self.send(Method::PUT, format!("{path}/{TRACKING}"), body).await
     }
 
-    async fn send(&self, method: Method, path: String, object: Value) -> Result<(), BootstrapError> {
+    /// Sends an object; what conflicts is taken for done.
+    pub(crate) async fn send(&self, method: Method, path: String, object: Value) -> Result<(), BootstrapError> {
         let body = if object.is_null() {
             Body::empty()
         } else {

@@ -41,7 +41,7 @@ pub(crate) use upkeep::run;
 
 const PLURAL: &str = "customresourcedefinitions";
 
-fn prefix() -> Prefix {
+pub(crate) fn prefix() -> Prefix {
     Prefix::resource(GROUP, PLURAL)
 }
 

@@ -13,9 +13,10 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::aggregation::Added;
 use crate::failure::Failure;
 use crate::negotiation::{Encoding, clauses, for_people};
 use crate::query::Query;
@@ -103,7 +104,7 @@ fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
 pub(crate) struct Version {
     pub(crate) name: &'static str,
     /// Tells whether it has no kind of the program.
-    is_defined: bool,
+    pub(crate) is_defined: bool,
     pub(crate) kinds: Vec<Row>,
 }
 
@@ -126,7 +127,7 @@ fn verbs(registration: &Registration) -> &'static [&'static str] {
 }
 
 /// All documents, ready to be sent.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Discovery {
     /// By path: `api`, `api/v1`, `apis`, `apis/GROUP`, `apis/GROUP/VERSION`.
     legacy: BTreeMap<String, Document>,
@@ -153,6 +154,36 @@ impl Discovery {
             })
             .collect();
         Self { legacy, aggregated }
+    }
+
+    /// The documents with group versions that others serve.
+    pub(crate) fn with(&self, added: &[Added]) -> Self {
+        let read = |document: &Document| serde_json::from_slice::<Value>(&document.bytes).unwrap_or_default();
+        let mut all = self.clone();
+        if let Some(document) = all.legacy.get_mut("apis") {
+            let mut list = read(document);
+            let groups = list.get_mut("groups").and_then(Value::as_array_mut);
+            let groups = groups.map(|groups| added.iter().map(|own| own.to_legacy(groups)).collect::<Vec<_>>());
+            *document = Document::new(&list);
+            for group in groups.into_iter().flatten() {
+                let name = group.get("name").and_then(Value::as_str).unwrap_or_default();
+                let path = format!("apis/{name}");
+                let mut one = json!({"kind": "APIGroup", "apiVersion": "v1"});
+                legacy::merge(&mut one, &group);
+                all.legacy.insert(path, Document::new(&one));
+            }
+        }
+        let aggregated = all.aggregated.iter_mut().filter(|((path, _), _)| *path == "apis");
+        for (_, document) in aggregated {
+            let mut list = read(document);
+            if let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) {
+                for own in added {
+                    own.to_aggregated(items);
+                }
+            }
+            *document = Document::new(&list);
+        }
+        all
     }
 
     /// The paths that are served, for the index at `/`.

@@ -1,5 +1,6 @@
 //! From a request to the handler of its verb: identity, request information, authorization, and the audit record.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use http::request::Parts;
 use http_body::Body as _;
 use tokio::time::Instant;
 
+use crate::aggregation;
 use crate::authentication::{self, Caller};
 use crate::authorization::{self, Attributes, Decision};
 use crate::context::{Context, Gathered, Notes, Wire};
@@ -102,18 +104,14 @@ async fn route(
     outcome.impersonated.clone_from(&impersonated);
     let user = impersonated.map_or(caller.user, |impersonated| impersonated.user);
     authorize(shared, &user, &info, &segments, outcome)?;
+    if let Some(remote) = shared.aggregation.of(&segments) {
+        return elsewhere(shared, &remote, parts, body, (&user, &info)).await;
+    }
     if !info.is_resource {
         return other(shared, &parts, &segments, &query).await;
     }
     let table = shared.definitions.current();
-    let Some(registration) = table.kinds.find(&info.group, &info.version, &info.resource) else {
-        let known = table.kinds.has_version(&info.group, &info.version);
-        return Err(if known {
-            Failure::NoSuchResource
-        } else {
-            Failure::NoSuchPath
-        });
-    };
+    let registration = registration(&table, &info)?;
     // The old paths of watches have no other use.
     if info.verb == "watch" && !matches!(parts.method.as_str(), "GET" | "HEAD") {
         return Err(Failure::MethodNotAllowed);
@@ -153,6 +151,42 @@ async fn route(
     outcome.warnings.extend(context.warnings.into_vec());
     outcome.annotations.extend(context.annotations.into_vec());
     outcome.notes = context.notes;
+    match pass {
+        Some(pass) if lasts => {
+            let ending = shared.gates.ending();
+            answer.map(|response| response.map(|body| Body::new(pass.hold(body, ending))))
+        }
+        Some(_) | None => answer,
+    }
+}
+
+/// The kind at a path.
+fn registration(table: &Table, info: &RequestInfo) -> Result<api::Row, Failure> {
+    let known = table.kinds.has_version(&info.group, &info.version);
+    let found = table.kinds.find(&info.group, &info.version, &info.resource);
+    found.ok_or(if known {
+        Failure::NoSuchResource
+    } else {
+        Failure::NoSuchPath
+    })
+}
+
+/// Answers with what the server of a group version says that is not served here.
+async fn elsewhere(
+    shared: &Arc<Shared>,
+    remote: &aggregation::Remote,
+    mut parts: Parts,
+    body: Body,
+    (user, info): (&User, &RequestInfo),
+) -> Result<Response, Failure> {
+    let lasts = info.lasts();
+    let pass = if parts.extensions.get::<Source>().is_some() {
+        Some(shared.gates.enter(info, lasts, &user.name).await?)
+    } else {
+        None
+    };
+    let wire = Wire::of(&mut parts);
+    let answer = aggregation::answer(shared, remote, (wire, parts.headers, body), user).await;
     match pass {
         Some(pass) if lasts => {
             let ending = shared.gates.ending();
@@ -206,10 +240,12 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
     }
     let path = segments.join("/");
     let table = shared.definitions.current();
-    if let Some(answer) = table
-        .discovery(&shared.options.address)
-        .answer(&path, &parts.headers, query)
-    {
+    let mut discovery = Cow::Borrowed(table.discovery(&shared.options.address));
+    let added = shared.aggregation.added();
+    if !added.is_empty() {
+        discovery = Cow::Owned(discovery.with(&added));
+    }
+    if let Some(answer) = discovery.answer(&path, &parts.headers, query) {
         return answer;
     }
     if let Some(answer) = openapi::answer(shared, &table, &path, &parts.headers, query) {

@@ -33,6 +33,7 @@ pub mod version;
 mod weight;
 
 mod admission;
+mod aggregation;
 mod authentication;
 mod bootstrap;
 mod compress;
@@ -62,6 +63,7 @@ mod tunnel;
 mod uses;
 mod verbs;
 
+pub use aggregation::FrontProxy;
 pub use bootstrap::BootstrapError;
 pub use failure::Failure;
 pub use identity::User;

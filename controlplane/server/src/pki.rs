@@ -4,6 +4,8 @@
 //! pki/ca.{crt,key}                          signs everything below
 //! pki/apiserver.{crt,key}                   what clients see
 //! pki/apiserver-kubelet-client.{crt,key}    what agents see when the server asks them for logs
+//! pki/front-proxy/ca.{crt,key}              signs only what is below
+//! pki/front-proxy/client.{crt,key}          what servers behind Services see, which believe what it says of users
 //! pki/sa.key                                signs the tokens of service accounts
 //! admin.kubeconfig                          kubernetes-admin in system:masters
 //! ```
@@ -35,6 +37,8 @@ pub use kubeconfig::kubeconfig;
 
 /// The user of the server when it asks an agent for something.
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// The user of the front proxy's certificate.
+pub const FRONT_PROXY: &str = "front-proxy-client";
 /// How long certificates live unless it is said otherwise.
 pub const LIFETIME: Duration = Duration::from_hours(365 * 24);
 /// The user of `admin.kubeconfig`.
@@ -171,10 +175,19 @@ pub struct Pki {
 impl Pki {
     /// Opens the authority in a directory, or makes a new one.
     pub fn open(directory: &Path, now: Timestamp) -> Result<Self, PkiError> {
+        Self::open_as("kubernetes", directory, now)
+    }
+
+    /// Opens the authority of the front proxy, or makes a new one.
+    pub fn open_front_proxy(directory: &Path, now: Timestamp) -> Result<Self, PkiError> {
+        Self::open_as("front-proxy-ca", &directory.join("front-proxy"), now)
+    }
+
+    fn open_as(name: &str, directory: &Path, now: Timestamp) -> Result<Self, PkiError> {
         private_directory(directory)?;
         let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
         let make = || {
-            let made = certificate::authority(now)?;
+            let made = certificate::authority(name, now)?;
             files::write(&key, &made.key)?;
             files::write(&certificate, &made.certificate)
         };

@@ -13,6 +13,7 @@ use store::Store;
 
 use crate::admission::webhooks::Webhooks;
 use crate::agents::Agents;
+use crate::aggregation::{self, Aggregation, FrontProxy};
 use crate::audit::Sink;
 use crate::authorization::Authorizer;
 use crate::bootstrap::{self, BootstrapError};
@@ -46,6 +47,8 @@ pub struct Options {
     pub url: String,
     /// The authority that signs clients' certificates, as PEM, for servers that extend this one and nodes that join.
     pub authority: Option<Arc<str>>,
+    /// What servers behind Services know this one by; without it they are asked without a client certificate.
+    pub front_proxy: Option<Arc<FrontProxy>>,
     /// What others in the process count: a page in the format of `/metrics`, which goes with the server's own.
     pub metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     /// What the process was told on its command line, as `/flagz` shows it: names and values.
@@ -66,6 +69,7 @@ impl Options {
             address: "127.0.0.1:6443".to_owned(),
             url: "https://127.0.0.1:6443".to_owned(),
             authority: None,
+            front_proxy: None,
             metrics: None,
             flags: Vec::new(),
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 12),
@@ -80,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) definitions: Definitions,
     pub(crate) authorizer: Authorizer,
     pub(crate) webhooks: Webhooks,
+    pub(crate) aggregation: Aggregation,
     pub(crate) tokens: Tokens,
     /// Of namespaces with quotas.
     pub(crate) lines: Lines,
@@ -108,6 +113,7 @@ impl Server {
         let shared = Shared {
             authorizer: Authorizer::new(store.clone()),
             webhooks: Webhooks::new(store.clone(), options.agents.clone()),
+            aggregation: Aggregation::new(store.clone()),
             definitions: Definitions::new(store.clone()),
             store,
             metrics: Metrics::new(&options.version),
@@ -147,13 +153,14 @@ impl Server {
     }
 
     /// Makes what [`Self::bootstrap`] could not make, and anew what nobody should have deleted of the rest; and looks after
-    /// the definitions of kinds, for as long as it is polled.
+    /// the definitions of kinds and the `APIServices`, for as long as it is polled.
     pub async fn heal(&self) -> Infallible {
         let shared = &self.shared;
         let upkeep = definitions::run(Arc::clone(shared), self.router());
         let healed = bootstrap::heal(self.router(), &shared.store, &shared.options, &shared.whole);
         tokio::select! {
             never = upkeep => never,
+            never = aggregation::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,
         }
     }

@@ -23,6 +23,8 @@ const DEFINITIONS: &str = "#/components/schemas/";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 /// The place where upstream keeps the definitions of custom kinds' definitions.
 const EXTENSIONS: &str = "apiextensions-apiserver.pkg.apis.";
+/// The place where it keeps those of the aggregation layer.
+const AGGREGATION: &str = "kube-aggregator.pkg.apis.";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 /// What upstream requires, where the Rust types tell it otherwise.
@@ -144,8 +146,13 @@ fn describe_object(event: &mut Value) {
 
 /// The name of a kind's definition: `io.k8s.api.apps.v1.Deployment`.
 pub(super) fn name_of(row: &Registration) -> String {
-    if row.group == "apiextensions.k8s.io" {
-        return format!("io.k8s.{EXTENSIONS}apiextensions.{}.{}", row.version, row.kind);
+    let elsewhere = match row.group {
+        "apiextensions.k8s.io" => Some((EXTENSIONS, "apiextensions")),
+        "apiregistration.k8s.io" => Some((AGGREGATION, "apiregistration")),
+        _ => None,
+    };
+    if let Some((place, group)) = elsewhere {
+        return format!("io.k8s.{place}{group}.{}.{}", row.version, row.kind);
     }
     let group = if row.group.is_empty() {
         "core"
@@ -334,6 +341,7 @@ fn short_name(name: &str) -> Option<String> {
     }
     let name = name
         .strip_prefix(EXTENSIONS)
+        .or(name.strip_prefix(AGGREGATION))
         .or(name.strip_prefix("apimachinery.pkg.apis."));
     name.map(str::to_owned)
 }

@@ -68,6 +68,7 @@ fn the_table_has_every_field_of_the_types() {
             let short = name
                 .replace("io.k8s.api.", "")
                 .replace("io.k8s.apiextensions-apiserver.pkg.apis.", "")
+                .replace("io.k8s.kube-aggregator.pkg.apis.", "")
                 .replace("io.k8s.apimachinery.pkg.apis.", "");
             let Some(properties) = definition["properties"].as_object() else {
                 continue;

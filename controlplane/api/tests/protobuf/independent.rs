@@ -29,10 +29,17 @@ macro_rules! messages {
 
 #[test]
 fn it_reads_and_writes_the_same_objects() {
-    let definition = (
-        "apiextensions/v1 CustomResourceDefinition",
-        rewrite::<k8s_pb::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> as Rewrite,
-    );
+    let elsewhere = [
+        (
+            "apiextensions/v1 CustomResourceDefinition",
+            rewrite::<k8s_pb::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition>
+                as Rewrite,
+        ),
+        (
+            "apiregistration/v1 APIService",
+            rewrite::<k8s_pb::kube_aggregator::pkg::apis::apiregistration::v1::APIService> as Rewrite,
+        ),
+    ];
     let messages = messages! {
         admissionregistration::v1: MutatingWebhookConfiguration ValidatingWebhookConfiguration;
         apps::v1: ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet;
@@ -68,7 +75,7 @@ fn it_reads_and_writes_the_same_objects() {
         let name = format!("{group}/{} {}", row.version, row.kind);
         let (_, rewrite) = messages
             .iter()
-            .chain([&definition])
+            .chain(&elsewhere)
             .find(|(own, _)| *own == name)
             .unwrap_or_else(|| panic!("{name} is not among the messages"));
         let mut object: Value = whole(&row.api_version(), row.kind);

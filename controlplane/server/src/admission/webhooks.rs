@@ -31,7 +31,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 pub(crate) use asked::Asked;
+pub(crate) use client::trust;
 pub(crate) use conditions::faults;
+pub(crate) use dial::{Address, dial};
 pub(crate) use mutating::{Rounds, mutate};
 pub(crate) use source::Webhooks;
 

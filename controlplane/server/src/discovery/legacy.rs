@@ -43,7 +43,7 @@ pub(super) fn documents(groups: &[(&'static str, Vec<Version>)], address: &str) 
     documents
 }
 
-fn merge(into: &mut Value, from: &Value) {
+pub(super) fn merge(into: &mut Value, from: &Value) {
     if let (Some(into), Some(from)) = (into.as_object_mut(), from.as_object()) {
         into.extend(from.iter().map(|(name, value)| (name.clone(), value.clone())));
     }

@@ -23,7 +23,7 @@ const LAST_PART: i64 = 6;
 const SKEW: Duration = Duration::from_hours(1);
 
 /// A new authority.
-pub(super) fn authority(now: Timestamp) -> Result<Identity, PkiError> {
+pub(super) fn authority(name: &str, now: Timestamp) -> Result<Identity, PkiError> {
     let mut params = params(Vec::new(), now, DAY * AUTHORITY_DAYS)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![
@@ -31,7 +31,7 @@ pub(super) fn authority(now: Timestamp) -> Result<Identity, PkiError> {
         KeyUsagePurpose::CrlSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    params.distinguished_name.push(DnType::CommonName, "kubernetes");
+    params.distinguished_name.push(DnType::CommonName, name);
     let key = KeyPair::generate().map_err(PkiError::Make)?;
     let certificate = params.self_signed(&key).map_err(PkiError::Make)?;
     Ok(Identity {

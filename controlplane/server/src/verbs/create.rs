@@ -8,6 +8,7 @@ use store::{CommitError, Entry, Write};
 use uuid::Uuid;
 
 use crate::admission::{self, Review, quota};
+use crate::aggregation;
 use crate::body;
 use crate::context::{Context, Identity};
 use crate::definitions;
@@ -79,6 +80,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
         let _turn = quota::turn(context).await;
         let _names = definitions::settle(context, &mut *object).await;
+        aggregation::settle(context, &mut *object);
         let terms = review.end(Some(&*object))?;
         let name = object.metadata().name.clone().unwrap_or_default();
         let key = context.key(&name)?;

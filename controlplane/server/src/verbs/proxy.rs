@@ -4,7 +4,7 @@
 //! word about an address opens a connection to anything else.
 
 pub(crate) mod endpoints;
-mod forward;
+pub(crate) mod forward;
 mod links;
 mod target;
 

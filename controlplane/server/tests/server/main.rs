@@ -8,6 +8,7 @@
 
 mod access;
 mod accounts;
+mod aggregation;
 mod apply;
 mod backends;
 mod bodies;

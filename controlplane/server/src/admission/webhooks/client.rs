@@ -265,15 +265,18 @@ fn known(address: Address, host: &str) -> Known {
     Ok((address, name))
 }
 
-/// Trust in the bundle, or in what the machine trusts where there is none.
 fn connector(bundle: &[u8]) -> Result<TlsConnector, Unusable> {
-    let mut config = if bundle.is_empty() {
-        machine().map_err(|error| Unusable(error.to_string()))?
-    } else {
-        common_tls::Bundle::client(bundle).map_err(|error| Unusable(error.to_string()))?
-    };
+    let mut config = trust(bundle).map_err(Unusable)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Trust in the bundle, or in what the machine trusts where there is none. The error is in Go's words.
+pub(crate) fn trust(bundle: &[u8]) -> Result<ClientConfig, String> {
+    if bundle.is_empty() {
+        return machine().map_err(|error| error.to_string());
+    }
+    common_tls::Bundle::client(bundle).map_err(|error| error.to_string())
 }
 
 fn machine() -> Result<ClientConfig, rustls::Error> {

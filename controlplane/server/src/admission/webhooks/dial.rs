@@ -22,7 +22,7 @@ use crate::verbs::proxy::endpoints::{Endpoint, ready};
 
 /// The place where a webhook is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
+pub(crate) enum Address {
     Host { name: String, port: u16 },
     Service { namespace: String, name: String, port: i32 },
 }
@@ -30,12 +30,12 @@ pub(super) enum Address {
 /// Why there is no connection, in Go's words.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub(super) struct DialError(pub(super) String);
+pub(crate) struct DialError(pub(super) String);
 
 type Dialed = Result<Box<dyn Stream>, DialError>;
 
 /// Opens a connection.
-pub(super) async fn dial(webhooks: &Webhooks, address: &Address) -> Dialed {
+pub(crate) async fn dial(webhooks: &Webhooks, address: &Address) -> Dialed {
     match address {
         Address::Host { name, port } => host(name, *port).await,
         Address::Service { namespace, name, port } => service(webhooks, namespace, name, *port).await,

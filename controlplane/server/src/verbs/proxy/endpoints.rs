@@ -40,6 +40,13 @@ pub(crate) fn ready(store: &Store, namespace: &str, service: &str, port: &str) -
     Ok(found)
 }
 
+/// Tells whether a Service has slices at all.
+pub(crate) fn has_slices(store: &Store, namespace: &str, service: &str) -> bool {
+    let prefix = Prefix::namespace("discovery.k8s.io", "endpointslices", namespace);
+    let mut slices = store.present(&prefix).into_iter();
+    slices.any(|entry| entry.attributes.labels.get(SERVICE).is_some_and(|name| name == service))
+}
+
 fn endpoint(written: &Written, port: u16) -> Option<Endpoint> {
     let ready = written.conditions.as_ref().and_then(|conditions| conditions.ready);
     let target = written.target_ref.as_ref();

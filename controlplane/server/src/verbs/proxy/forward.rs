@@ -115,7 +115,8 @@ pub(super) fn request(context: &Context, prefix: &str, body: Body) -> Result<Req
     Ok(request)
 }
 
-fn strip(headers: &mut HeaderMap) {
+/// Removes them.
+pub(crate) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -152,7 +153,7 @@ pub(super) async fn answer(answer: Response, place: &Place) -> Response {
 }
 
 /// Headers of an answer that switches protocols.
-pub(super) fn switched(headers: &HeaderMap) -> HeaderMap {
+pub(crate) fn switched(headers: &HeaderMap) -> HeaderMap {
     let mut all = headers.clone();
     let upgrade = all.get(UPGRADE).cloned();
     strip(&mut all);

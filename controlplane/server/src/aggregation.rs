@@ -1,0 +1,191 @@
+//! The aggregation layer (`staging/src/k8s.io/kube-aggregator`): group versions that servers behind Services serve.
+//!
+//! ```text
+//! kinds of this server ─► `local`: an APIService for each of their group versions
+//! APIService with a Service ─► `availability`: its condition, and the resources that its server tells
+//! request for its group version ─► authentication ─► authorization ─► `proxy` ─► the Service's endpoint
+//! ```
+//!
+//! The server behind the Service learns who asks from the headers of a front proxy, which it believes because of the client
+//! certificate beside them ([`FrontProxy`]). Discovery lists what all of them serve.
+
+mod availability;
+mod front_proxy;
+mod groups;
+mod local;
+mod proxy;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use api::kinds::api_service::{GROUP, available};
+use axum::Router;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use serde_json::Value;
+use store::{Entry, Prefix, Store};
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+
+use crate::context::Context;
+use crate::server::Shared;
+
+pub use front_proxy::FrontProxy;
+pub(crate) use groups::Added;
+pub(crate) use proxy::answer;
+
+const PLURAL: &str = "apiservices";
+
+fn prefix() -> Prefix {
+    Prefix::resource(GROUP, PLURAL)
+}
+
+/// A group version that a server behind a Service serves.
+pub(crate) struct Remote {
+    /// Name of its `APIService`.
+    name: String,
+    group: String,
+    version: String,
+    namespace: String,
+    service: String,
+    port: i32,
+    bundle: Vec<u8>,
+    is_insecure: bool,
+    is_available: bool,
+    priority: (i32, i32),
+    tls: OnceLock<Result<TlsConnector, String>>,
+}
+
+impl Remote {
+    /// The server's name, as its certificate tells it.
+    fn host(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
+    }
+
+    /// What an entry of the store names; nothing for a group version that is served here.
+    fn of(entry: &Entry) -> Option<Self> {
+        let read = serde_json::from_slice::<APIService>(&entry.bytes);
+        let own =
+            read.inspect_err(|error| tracing::error!(key = %entry.key, %error, "unreadable, so it serves nothing"));
+        let own = own.ok()?;
+        let is_available = available(&own).is_some_and(|condition| condition.status == "True");
+        let spec = own.spec?;
+        let service = spec.service?;
+        Some(Self {
+            name: entry.key.name().to_owned(),
+            group: spec.group.unwrap_or_default(),
+            version: spec.version.unwrap_or_default(),
+            namespace: service.namespace.unwrap_or_default(),
+            service: service.name.unwrap_or_default(),
+            port: service.port.unwrap_or(443),
+            bundle: spec.ca_bundle.map(|bundle| bundle.0).unwrap_or_default(),
+            is_insecure: spec.insecure_skip_tls_verify == Some(true),
+            is_available,
+            priority: (spec.group_priority_minimum, spec.version_priority),
+            tls: OnceLock::new(),
+        })
+    }
+}
+
+/// Those of a moment, by the names of their `APIServices`.
+type Remotes = Arc<BTreeMap<String, (u64, Option<Arc<Remote>>)>>;
+
+/// All group versions that others serve, kept up to date with the store by whoever asks.
+pub(crate) struct Aggregation {
+    store: Store,
+    changed: watch::Receiver<u64>,
+    current: RwLock<(u64, Remotes)>,
+    /// The resources that their servers told last.
+    told: RwLock<BTreeMap<String, Arc<Value>>>,
+}
+
+impl Aggregation {
+    pub(crate) fn new(store: Store) -> Self {
+        let changed = store.last_change(&prefix());
+        let revision = *changed.borrow();
+        let remotes = read(&store, &Remotes::default());
+        Self {
+            store,
+            changed,
+            current: RwLock::new((revision, remotes)),
+            told: RwLock::default(),
+        }
+    }
+
+    fn current(&self) -> Remotes {
+        let newest = *self.changed.borrow();
+        let known = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        if known.0 == newest {
+            return Arc::clone(&known.1);
+        }
+        drop(known);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        // Read before the store is: what comes in between is read again.
+        let newest = *self.changed.borrow();
+        if current.0 != newest {
+            *current = (newest, read(&self.store, &current.1));
+        }
+        Arc::clone(&current.1)
+    }
+
+    /// All of them.
+    fn remotes(&self) -> Vec<Arc<Remote>> {
+        let current = self.current();
+        current.values().filter_map(|(_, remote)| remote.clone()).collect()
+    }
+
+    /// Who serves a path of these segments, if it is not this server.
+    pub(crate) fn of(&self, segments: &[String]) -> Option<Arc<Remote>> {
+        let [apis, group, version, ..] = segments else {
+            return None;
+        };
+        if apis != "apis" {
+            return None;
+        }
+        let (_, remote) = self.current().get(&format!("{version}.{group}"))?.clone();
+        remote
+    }
+
+    /// What discovery adds to this server's own groups, by priority.
+    pub(crate) fn added(&self) -> Vec<Added> {
+        let mut remotes = self.remotes();
+        remotes.sort_by(|one, other| other.priority.cmp(&one.priority).then(one.name.cmp(&other.name)));
+        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let added = remotes.iter().map(|remote| Added {
+            group: remote.group.clone(),
+            version: remote.version.clone(),
+            is_current: remote.is_available,
+            resources: told.get(&remote.name).cloned(),
+        });
+        added.collect()
+    }
+}
+
+fn read(store: &Store, before: &Remotes) -> Remotes {
+    let entries = store.present(&prefix()).into_iter();
+    let read = entries.map(|entry| {
+        let name = entry.key.name().to_owned();
+        let known = before.get(&name).filter(|(revision, _)| *revision == entry.revision);
+        let remote = known.map_or_else(|| Remote::of(&entry).map(Arc::new), |(_, remote)| remote.clone());
+        (name, (entry.revision, remote))
+    });
+    Arc::new(read.collect())
+}
+
+/// Marks a group version that is served here as available with the commit that creates it (`PrepareForCreate` of
+/// `pkg/registry/apiservice/strategy.go`).
+pub(crate) fn settle(context: &Context, object: &mut dyn api::Object) {
+    if let Some(own) = object.as_any_mut().downcast_mut::<APIService>()
+        && own.spec.as_ref().is_none_or(|spec| spec.service.is_none())
+    {
+        local::set_available(own, context.now());
+    }
+}
+
+/// Looks after the `APIServices` for as long as it is polled.
+pub(crate) async fn run(shared: Arc<Shared>, router: Router) -> Infallible {
+    tokio::select! {
+        never = local::run(&shared, &router) => never,
+        never = availability::run(&shared, &router) => never,
+    }
+}

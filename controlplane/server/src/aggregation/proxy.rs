@@ -1,0 +1,158 @@
+//! Requests on their way to the server behind a Service, and its answers back
+//! (`staging/src/k8s.io/kube-aggregator/pkg/apiserver/handler_proxy.go`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::header::{AUTHORIZATION, CONNECTION, HOST, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+
+use super::Remote;
+use crate::admission::webhooks::{Address, dial};
+use crate::agents::{Answer, Stream};
+use crate::context::Wire;
+use crate::dialing;
+use crate::exchange::exchange;
+use crate::failure::Failure;
+use crate::identity::User;
+use crate::path::escape;
+use crate::respond::{self, Response};
+use crate::server::Shared;
+use crate::tunnel;
+use crate::verbs::proxy::forward::{strip, switched};
+
+/// Headers of a front proxy; the server behind it takes them for true, so nobody else's go through.
+const OF_USERS: &str = "x-remote-";
+
+/// Hands a request on and the answer back.
+///
+/// # Errors
+/// 500 for a request that cannot be written.
+pub(crate) async fn answer(
+    shared: &Shared,
+    remote: &Remote,
+    (mut wire, headers, body): (Wire, HeaderMap, Body),
+    user: &User,
+) -> Result<Response, Failure> {
+    if !remote.is_available {
+        return Ok(unavailable("service unavailable"));
+    }
+    let mut request = Request::new(body);
+    *request.method_mut() = wire.method.clone();
+    *request.uri_mut() = wire
+        .uri
+        .path_and_query()
+        .map_or("/", http::uri::PathAndQuery::as_str)
+        .parse()
+        .map_err(Failure::internal)?;
+    *request.headers_mut() = forwarded(remote, &wire, headers, user)?;
+    let answer = match ask(shared, remote, request, None).await {
+        Ok(answer) => answer,
+        Err(because) => return Ok(unavailable(&because)),
+    };
+    match answer {
+        Answer::Switched(head, back) => tunnel::open(wire.upgrade.take(), switched(&head.headers), back),
+        // It would lead clients, with their credentials, to where this server never looked.
+        Answer::Whole(answer) if answer.status().is_redirection() && answer.headers().contains_key("location") => {
+            let message = "the backend attempted to redirect this request, which is not permitted";
+            Ok(respond::text(StatusCode::BAD_GATEWAY, format!("{message}\n")))
+        }
+        Answer::Whole(mut answer) => {
+            strip(answer.headers_mut());
+            Ok(answer)
+        }
+    }
+}
+
+fn unavailable(because: &str) -> Response {
+    respond::text(StatusCode::SERVICE_UNAVAILABLE, format!("{because}\n"))
+}
+
+/// The request's headers, with those that tell who asks.
+fn forwarded(remote: &Remote, wire: &Wire, mut headers: HeaderMap, user: &User) -> Result<HeaderMap, Failure> {
+    let upgrade = tunnel::is_wanted(&headers)
+        .then(|| headers.get(UPGRADE).cloned())
+        .flatten();
+    strip(&mut headers);
+    headers.remove(AUTHORIZATION);
+    let of_users = headers.keys().filter(|name| name.as_str().starts_with(OF_USERS));
+    for name in of_users.cloned().collect::<Vec<_>>() {
+        headers.remove(name);
+    }
+    if let Some(upgrade) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, upgrade);
+    }
+    let value = |text: &str| HeaderValue::from_str(text).map_err(Failure::internal);
+    headers.insert(HOST, value(&remote.host())?);
+    if let Some(source) = wire.source {
+        let before = headers.get("x-forwarded-for").and_then(|value| value.to_str().ok());
+        let own = source.0.ip().to_string();
+        let all = before.map_or_else(|| own.clone(), |before| format!("{before}, {own}"));
+        headers.insert("x-forwarded-for", value(&all)?);
+    }
+    identify(&mut headers, user)?;
+    Ok(headers)
+}
+
+/// `SetAuthProxyHeaders` of `staging/src/k8s.io/client-go/transport/round_trippers.go`.
+pub(super) fn identify(headers: &mut HeaderMap, user: &User) -> Result<(), Failure> {
+    let value = |text: &str| HeaderValue::from_str(text).map_err(Failure::internal);
+    headers.insert("x-remote-user", value(&user.name)?);
+    if !user.uid.is_empty() {
+        headers.insert("x-remote-uid", value(&user.uid)?);
+    }
+    for group in &user.groups {
+        headers.append("x-remote-group", value(group)?);
+    }
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", escape(key).replace('/', "%2F").to_lowercase());
+        let name: HeaderName = name.parse().map_err(Failure::internal)?;
+        for text in values {
+            headers.append(name.clone(), value(text)?);
+        }
+    }
+    Ok(())
+}
+
+/// Sends a request over a connection of its own; the error is in Go's words.
+pub(super) async fn ask(
+    shared: &Shared,
+    remote: &Remote,
+    request: Request<Body>,
+    limit: Option<Duration>,
+) -> Result<Answer, String> {
+    let address = Address::Service {
+        namespace: remote.namespace.clone(),
+        name: remote.service.clone(),
+        port: remote.port,
+    };
+    let connector = remote.tls.get_or_init(|| connector(shared, remote)).clone()?;
+    let name = ServerName::try_from(remote.host()).map_err(|error| error.to_string())?;
+    let stream = dial(&shared.webhooks, &address)
+        .await
+        .map_err(|error| error.to_string())?;
+    let secured = connector.connect(name, stream).await;
+    let stream: Box<dyn Stream> = Box::new(secured.map_err(|error| dialing::unsecured(&error))?);
+    exchange(stream, request, limit)
+        .await
+        .map_err(|error| error.to_string())
+}
+
+fn connector(shared: &Shared, remote: &Remote) -> Result<TlsConnector, String> {
+    let config: Result<ClientConfig, String> = if remote.is_insecure {
+        common_tls::trusting().map_err(|error| error.to_string())
+    } else {
+        crate::admission::webhooks::trust(&remote.bundle)
+    };
+    let mut config = config?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    if let Some(front_proxy) = &shared.options.front_proxy {
+        config.client_auth_cert_resolver = Arc::clone(front_proxy) as _;
+    }
+    Ok(TlsConnector::from(Arc::new(config)))
+}

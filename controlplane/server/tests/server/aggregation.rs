@@ -1,0 +1,241 @@
+//! Group versions that servers behind Services serve.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use controlplane_server::identity::User;
+use http::{Method, Request};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::support::webhook::{Reply, Webhook};
+use crate::support::{Answer, Api, collect};
+
+const ALL: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const OWN: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.wardle.example.com";
+const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders";
+
+/// An API server that looks after what it has, for as long as the second value lives.
+async fn start() -> (Api, JoinSet<()>) {
+    let api = Api::start().await;
+    let server = api.server.clone();
+    let mut healing = JoinSet::new();
+    healing.spawn(async move {
+        server.heal().await;
+    });
+    (api, healing)
+}
+
+/// A server of flunders, which answers what its path asks for.
+async fn server() -> Webhook {
+    Webhook::start(|request| {
+        let raw = |code, body: Value| Reply::Raw(code, vec![("content-type", "application/json".into())], body.to_string().into());
+        match request["path"].as_str().unwrap_or_default() {
+            "/apis/wardle.example.com/v1alpha1" => raw(
+                200,
+                json!({"kind": "APIResourceList", "groupVersion": "wardle.example.com/v1alpha1", "resources": [
+                    {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder",
+                     "verbs": ["get", "list"], "shortNames": ["fl"]},
+                    {"name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["get"]},
+                ]}),
+            ),
+            path if path.ends_with("/away") => Reply::Raw(307, vec![("location", "https://10.0.0.1/".into())], Vec::new()),
+            path => raw(200, json!({"kind": "FlunderList", "path": path})),
+        }
+    })
+    .await
+}
+
+async fn register(api: &Api, server: &Webhook) {
+    let path = "/api/v1/namespaces";
+    assert_eq!(api.post(path, &json!({"metadata": {"name": "hooks"}})).await.code, 201);
+    let service = json!({"metadata": {"name": "hook"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    assert_eq!(api.post("/api/v1/namespaces/hooks/services", &service).await.code, 201);
+    let own = json!({"metadata": {"name": "v1alpha1.wardle.example.com"}, "spec": {
+        "group": "wardle.example.com", "version": "v1alpha1", "groupPriorityMinimum": 2000, "versionPriority": 200,
+        "service": {"namespace": "hooks", "name": "hook", "port": server.address.port()}, "caBundle": server.bundle,
+    }});
+    let made = api.post(ALL, &own).await;
+    assert_eq!(made.code, 201, "{}", made.text());
+}
+
+/// Waits until an answer is as it should be.
+async fn until(api: &Api, path: &str, is_so: impl Fn(&Answer) -> bool) -> Answer {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let answer = api.get(path).await;
+        if is_so(&answer) {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{path}: {}", answer.text());
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn condition(answer: &Answer) -> Value {
+    answer.json()["status"]["conditions"][0].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_behind_a_service_serves_its_group_version() {
+    let (api, _healing) = start().await;
+    let server = server().await;
+    register(&api, &server).await;
+    let own = until(&api, OWN, |answer| condition(answer)["status"] == "True").await;
+    let passed = condition(&own);
+    assert_eq!(
+        (&passed["type"], &passed["reason"]),
+        (&json!("Available"), &json!("Passed"))
+    );
+    assert_eq!(passed["message"], "all checks passed");
+    let flunders = api.get(&format!("{FLUNDERS}?limit=3")).await;
+    assert_eq!(flunders.code, 200, "{}", flunders.text());
+    assert_eq!(flunders.json()["path"], format!("{FLUNDERS}?limit=3"));
+    let groups = api.get("/apis").await.json();
+    let group = groups["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|group| group["name"] == "wardle.example.com");
+    assert_eq!(
+        group.unwrap()["preferredVersion"]["groupVersion"],
+        "wardle.example.com/v1alpha1"
+    );
+    let accept = [(
+        "accept",
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+    )];
+    let groups = api.request(Method::GET, "/apis", &accept, Body::empty()).await.json();
+    let items = groups["items"].as_array().unwrap();
+    let group = items
+        .iter()
+        .find(|group| group["metadata"]["name"] == "wardle.example.com")
+        .unwrap();
+    assert_eq!(
+        group["versions"],
+        json!([{"version": "v1alpha1", "freshness": "Current", "resources": [{
+            "resource": "flunders", "singularResource": "flunder", "scope": "Namespaced", "verbs": ["get", "list"],
+            "shortNames": ["fl"],
+            "responseKind": {"group": "wardle.example.com", "version": "v1alpha1", "kind": "Flunder"},
+            "subresources": [{"subresource": "status", "verbs": ["get"],
+                "responseKind": {"group": "wardle.example.com", "version": "v1alpha1", "kind": "Flunder"}}],
+        }]}])
+    );
+    assert_eq!(api.delete(OWN, "").await.code, 200);
+    assert_eq!(api.get(FLUNDERS).await.code, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_told_who_asks_by_nobody_else() {
+    let (api, _healing) = start().await;
+    let server = server().await;
+    register(&api, &server).await;
+    until(&api, OWN, |answer| condition(answer)["status"] == "True").await;
+    let mut user = User::new("jane", ["system:masters"]);
+    user.extra.insert("scopes/a".into(), vec!["b".into()]);
+    let request = Request::get(FLUNDERS)
+        .header("x-remote-user", "root")
+        .header("x-remote-extra-more", "no")
+        .header("authorization", "Bearer secret")
+        .body(Body::empty())
+        .unwrap();
+    assert_eq!(collect(api.send_as(user, request).await).await.code, 200);
+    let asked = server.asked.lock().unwrap().last().unwrap()["headers"].clone();
+    assert_eq!(asked["x-remote-user"], "jane");
+    assert_eq!(asked["x-remote-extra-scopes%2fa"], "b");
+    assert_eq!(
+        (asked.get("x-remote-extra-more"), asked.get("authorization")),
+        (None, None)
+    );
+    // Who may not ask does not get there.
+    let before = server.asked.lock().unwrap().len();
+    let request = Request::get(FLUNDERS).body(Body::empty()).unwrap();
+    let refused = collect(api.send_as(User::new("joe", []), request).await).await;
+    assert_eq!(refused.code, 403);
+    assert_eq!(server.asked.lock().unwrap().len(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_a_server_that_is_away_or_leads_elsewhere() {
+    let (api, _healing) = start().await;
+    let own = json!({"metadata": {"name": "v1.gone.example.com"}, "spec": {
+        "group": "gone.example.com", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+        "service": {"namespace": "hooks", "name": "none"}, "insecureSkipTLSVerify": true,
+    }});
+    let made = api.post(ALL, &own).await;
+    assert_eq!(
+        (made.code.as_u16(), &made.json()["spec"]["service"]["port"]),
+        (201, &json!(443))
+    );
+    let away = until(&api, &format!("{ALL}/v1.gone.example.com"), |answer| {
+        condition(answer)["status"] == "False"
+    })
+    .await;
+    assert_eq!(condition(&away)["reason"], "ServiceNotFound");
+    assert_eq!(condition(&away)["message"], "service/none in \"hooks\" is not present");
+    let answer = api.get("/apis/gone.example.com/v1/things").await;
+    assert_eq!(
+        (answer.code.as_u16(), answer.text().as_str()),
+        (503, "service unavailable\n")
+    );
+    let server = server().await;
+    register(&api, &server).await;
+    until(&api, OWN, |answer| condition(answer)["status"] == "True").await;
+    let answer = api.get(&format!("{FLUNDERS}/away")).await;
+    assert_eq!(answer.code, 502, "{}", answer.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_own_group_versions_have_one_each_that_nobody_can_take() {
+    let (api, _healing) = start().await;
+    let own = until(&api, &format!("{ALL}/v1.apps"), |answer| answer.code == 200)
+        .await
+        .json();
+    assert_eq!(
+        own["metadata"]["labels"]["kube-aggregator.kubernetes.io/automanaged"],
+        "onstart"
+    );
+    assert_eq!(
+        own["spec"],
+        json!({"group": "apps", "version": "v1", "groupPriorityMinimum": 17800, "versionPriority": 15})
+    );
+    let local = &own["status"]["conditions"][0];
+    assert_eq!(
+        (&local["status"], &local["reason"], &local["message"]),
+        (
+            &json!("True"),
+            &json!("Local"),
+            &json!("Local APIServices are always available")
+        )
+    );
+    let claim = json!({"metadata": {"name": "v1.apps"}, "spec": {
+        "group": "apps", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+        "service": {"namespace": "default", "name": "mine"},
+    }});
+    let refused = api.post(ALL, &claim).await;
+    assert_eq!(
+        (refused.code.as_u16(), refused.json()["reason"].as_str()),
+        (409, Some("AlreadyExists"))
+    );
+    for (spec, message) in [
+        (
+            json!({"group": "a.b", "version": "v1", "versionPriority": 1}),
+            "spec.groupPriorityMinimum: Invalid value: 0: must be positive and less than 20000",
+        ),
+        (
+            json!({"version": "v2", "groupPriorityMinimum": 1, "versionPriority": 1}),
+            "spec.group: Required value: only v1 may have an empty group and it better be legacy kube",
+        ),
+        (
+            json!({"group": "a.b", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1, "insecureSkipTLSVerify": true}),
+            "spec.insecureSkipTLSVerify: Invalid value: true: local APIServices may not have insecureSkipTLSVerify",
+        ),
+    ] {
+        let refused = api
+            .post(ALL, &json!({"metadata": {"name": "v1.a.b"}, "spec": spec}))
+            .await;
+        assert_eq!(refused.code, 422, "{}", refused.text());
+        assert!(refused.message().contains(message), "{}", refused.message());
+    }
+}
