@@ -7,6 +7,7 @@
 //! compressed.
 
 mod components;
+mod defined;
 mod gnostic;
 mod gnostic_v3;
 mod marks;
@@ -25,6 +26,7 @@ use sha2::{Digest as _, Sha256};
 use crate::registration::Registration;
 use roots::Root;
 
+pub use defined::Defined;
 pub use v2::{v2_json, v2_protobuf};
 
 /// The content type of [`v2_protobuf`], for which clients up to 1.28 ask.
@@ -36,10 +38,10 @@ pub const V3_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.s
 const REVISION: u32 = 6;
 
 /// The answer to `/openapi/v3`: where each document is, with a hash that changes with its content.
-pub fn v3_index(kinds: &[Registration]) -> Value {
-    let paths = documents(kinds).into_iter().map(|path| {
-        let url = format!("/openapi/v3/{path}?hash={}", hash(kinds, &path));
-        (path, json!({ "serverRelativeURL": url }))
+pub fn v3_index<'p>(documents: impl IntoIterator<Item = (&'p str, &'p str)>) -> Value {
+    let paths = documents.into_iter().map(|(path, hash)| {
+        let url = format!("/openapi/v3/{path}?hash={hash}");
+        (path.to_owned(), json!({ "serverRelativeURL": url }))
     });
     json!({ "paths": paths.collect::<Map<String, Value>>() })
 }
@@ -113,7 +115,8 @@ pub fn hash(kinds: &[Registration], path: &str) -> String {
     })
 }
 
-fn path_of(row: &Registration) -> String {
+/// The path of a row's group version: `apis/apps/v1`.
+pub fn path_of(row: &Registration) -> String {
     if row.group.is_empty() {
         format!("api/{}", row.version)
     } else {

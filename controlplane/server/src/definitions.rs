@@ -27,13 +27,14 @@ use api::{Kinds, Registration};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionVersion,
 };
-use store::{Entry, Prefix, Store};
+use serde_json::Value;
+use store::{Entry, Key, Prefix, Store};
 use tokio::sync::watch;
 
 use self::custom::Served;
 use self::version::Version;
 use crate::discovery::Discovery;
-use crate::openapi::Documents;
+use crate::openapi::{Documents, Program};
 
 pub(crate) use names::{mark_deleted, settle};
 pub(crate) use rules::{may_create, schemas};
@@ -51,6 +52,7 @@ pub(crate) struct Table {
     by_definition: BTreeMap<String, (u64, Arc<Made>)>,
     discovery: OnceLock<Discovery>,
     documents: OnceLock<Documents>,
+    program: Program,
 }
 
 /// Rows made from one definition.
@@ -87,6 +89,7 @@ impl Table {
             by_definition,
             discovery: OnceLock::new(),
             documents: OnceLock::new(),
+            program: before.map(|before| before.program.clone()).unwrap_or_default(),
         }
     }
 
@@ -97,7 +100,14 @@ impl Table {
 
     /// The documents of OpenAPI.
     pub(crate) fn documents(&self) -> &Documents {
-        self.documents.get_or_init(Documents::new)
+        self.documents.get_or_init(|| Documents::new(&self.program, self))
+    }
+
+    /// A text that changes when what a row of a definition says may have changed.
+    pub(crate) fn revised(&self, row: &Registration) -> String {
+        let name = format!("{}.{}", row.plural, row.group);
+        let revision = self.by_definition.get(&name).map_or(0, |(revision, _)| *revision);
+        format!("{name} {revision}")
     }
 
     /// The names of the definitions for which the server has something to do.
@@ -124,6 +134,17 @@ impl Table {
         let (_, made) = self.by_definition.get(&format!("{plural}.{group}"))?;
         Some(made)
     }
+}
+
+/// The schema of a row, as its definition in the store has it.
+pub(crate) fn published_schema(store: &Store, row: &Registration) -> Option<Value> {
+    let key = Key::new(GROUP, PLURAL, "", &format!("{}.{}", row.plural, row.group)).ok()?;
+    let mut definition: Value = serde_json::from_slice(&store.get(&key)?.bytes).ok()?;
+    let versions = definition.pointer_mut("/spec/versions")?.as_array_mut()?;
+    let own = versions
+        .iter_mut()
+        .find(|own| own.get("name").is_some_and(|name| name == row.version))?;
+    own.pointer_mut("/schema/openAPIV3Schema").map(Value::take)
 }
 
 impl Made {

@@ -1,11 +1,15 @@
 //! `/openapi/v2` and `/openapi/v3`.
 //!
-//! Documents are large and follow from the table of kinds: each is made when it is first asked for and kept compressed.
+//! Documents are large and follow from the table of kinds: each is made when it is first asked for and kept compressed. Those of
+//! the program's group versions stay when definitions change.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use api::openapi::Defined;
+use api::{Registration, Row};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -17,7 +21,7 @@ use k8s_openapi::jiff::fmt::rfc2822::DateTimePrinter;
 use sha2::{Digest, Sha256};
 
 use crate::compress;
-use crate::definitions::Table;
+use crate::definitions::{Table, published_schema};
 use crate::failure::Failure;
 use crate::negotiation::{accepts_gzip, clauses};
 use crate::query::Query;
@@ -54,37 +58,69 @@ impl Document {
     }
 }
 
+/// Documents of group versions by path (`apis/apps/v1`): JSON and protobuf, under one tag.
+type Versions = Vec<(String, [Document; 2])>;
+
+fn version((path, hash): (String, String)) -> (String, [Document; 2]) {
+    (path, [Document::new(hash.clone()), Document::new(hash)])
+}
+
+/// What is said of the program's own kinds, whatever definitions there are.
+#[derive(Clone, Default)]
+pub(crate) struct Program(Arc<OnceLock<Versions>>);
+
+impl Program {
+    fn versions(&self) -> &Versions {
+        self.0.get_or_init(|| {
+            let paths = api::openapi::documents(api::KINDS).into_iter();
+            let hashed = paths.map(|path| (path.clone(), api::openapi::hash(api::KINDS, &path)));
+            hashed.map(version).collect()
+        })
+    }
+}
+
 /// Documents, made when they are first asked for.
 pub(crate) struct Documents {
     index: Bytes,
     index_hash: String,
-    /// By path (`apis/apps/v1`): JSON and protobuf, under one tag.
-    v3: Vec<(String, [Document; 2])>,
+    program: Program,
+    /// Of group versions that definitions bring.
+    defined: Versions,
     v2: Document,
     v2_protobuf: Document,
 }
 
 impl Documents {
-    pub(crate) fn new() -> Self {
-        let v3: Vec<_> = api::openapi::documents(api::KINDS)
-            .into_iter()
-            .map(|path| {
-                let hash = api::openapi::hash(api::KINDS, &path);
-                (path, [Document::new(hash.clone()), Document::new(hash)])
-            })
-            .collect();
-        let of_all = |form: &str| {
-            let hashes = v3.iter().map(|(_, [document, _])| document.hash.as_str());
-            hash(hashes.chain([form]))
+    pub(crate) fn new(program: &Program, table: &Table) -> Self {
+        let defined = defined(table).into_iter().map(|(path, rows)| {
+            let parts = rows.iter().map(|row| table.revised(row)).collect::<Vec<_>>();
+            let hash = hash(parts.iter().map(String::as_str).chain([path.as_str()]));
+            version((path, hash))
+        });
+        let defined: Versions = defined.collect();
+        let all = || {
+            let all = program.versions().iter().chain(&defined);
+            all.map(|(path, [document, _])| (path.as_str(), document.hash.as_str()))
         };
+        let of_all = |form: &str| hash(all().map(|(_, hash)| hash).chain([form]));
         Self {
-            index: api::openapi::v3_index(api::KINDS).to_string().into(),
+            index: api::openapi::v3_index(all()).to_string().into(),
             index_hash: of_all("index"),
             v2: Document::new(of_all("v2")),
             v2_protobuf: Document::new(of_all("v2 protobuf")),
-            v3,
+            program: program.clone(),
+            defined,
         }
     }
+}
+
+/// The rows that definitions bring, by the paths of their group versions.
+fn defined(table: &Table) -> BTreeMap<String, Vec<Row>> {
+    let mut all: BTreeMap<String, Vec<Row>> = BTreeMap::new();
+    for row in table.kinds.rows().filter(|row| row.is_defined()) {
+        all.entry(api::openapi::path_of(&row)).or_default().push(row);
+    }
+    all
 }
 
 fn hash<'t>(parts: impl Iterator<Item = &'t str>) -> String {
@@ -108,12 +144,13 @@ pub(crate) fn answer(
     let rest = path.strip_prefix("openapi/")?;
     let documents = table.documents();
     match rest {
-        "v2" => Some(v2(documents, headers)),
+        "v2" => Some(v2((shared, table), documents, headers)),
         "v3" => Some(Ok(index(documents, headers))),
         _ => {
             let wanted = rest.strip_prefix("v3/")?;
-            let (path, forms) = documents.v3.iter().find(|(path, _)| path == wanted)?;
-            Some(v3(shared, path, forms, headers, query))
+            let mut all = documents.program.versions().iter().chain(&documents.defined);
+            let (path, forms) = all.find(|(path, _)| path == wanted)?;
+            Some(v3((shared, table), path, forms, headers, query))
         }
     }
 }
@@ -130,7 +167,7 @@ fn index(documents: &Documents, headers: &HeaderMap) -> Response {
 }
 
 fn v3(
-    shared: &Shared,
+    (shared, table): (&Shared, &Table),
     path: &str,
     [document, protobuf]: &[Document; 2],
     headers: &HeaderMap,
@@ -147,13 +184,26 @@ fn v3(
         set(&mut response, LOCATION, &location);
         return Ok(response);
     }
+    let rows = defined(table).remove(path);
+    let schema = |row: &Registration| published_schema(&shared.store, row);
+    let own = rows.as_ref().map(|rows| Defined {
+        rows: rows.iter().map(|row| &**row).collect(),
+        schema: &schema,
+    });
     let mut response = if in_protobuf {
         served(protobuf, api::openapi::V3_PROTOBUF_MEDIA_TYPE, headers, |out| {
-            out.write_all(&api::openapi::v3_protobuf(api::KINDS, path).unwrap_or_default())
+            let whole = match &own {
+                Some(own) => own.v3_protobuf(),
+                None => api::openapi::v3_protobuf(api::KINDS, path).unwrap_or_default(),
+            };
+            out.write_all(&whole)
         })?
     } else {
         served(document, JSON, headers, |out| {
-            let whole = api::openapi::v3_document(api::KINDS, path).unwrap_or_default();
+            let whole = match &own {
+                Some(own) => own.v3_document(),
+                None => api::openapi::v3_document(api::KINDS, path).unwrap_or_default(),
+            };
             serde_json::to_writer(out, &whole).map_err(io::Error::from)
         })?
     };
@@ -169,15 +219,22 @@ fn v3(
     Ok(response)
 }
 
-fn v2(documents: &Documents, headers: &HeaderMap) -> Result<Response, Failure> {
+fn v2((shared, table): (&Shared, &Table), documents: &Documents, headers: &HeaderMap) -> Result<Response, Failure> {
+    let rows = defined(table);
+    let schema = |row: &Registration| published_schema(&shared.store, row);
+    let own = rows.values().map(|rows| Defined {
+        rows: rows.iter().map(|row| &**row).collect(),
+        schema: &schema,
+    });
+    let own: Vec<Defined<'_>> = own.collect();
     match prefers_protobuf(headers, V2_PROTOBUF) {
         Some(false) => served(&documents.v2, JSON, headers, |out| {
-            api::openapi::v2_json(api::KINDS, out)
+            api::openapi::v2_json(api::KINDS, &own, out)
         }),
         Some(true) => {
             let media_type = api::openapi::V2_PROTOBUF_MEDIA_TYPE;
             served(&documents.v2_protobuf, media_type, headers, |out| {
-                api::openapi::v2_protobuf(api::KINDS, out)
+                api::openapi::v2_protobuf(api::KINDS, &own, out)
             })
         }
         None => Ok(not_acceptable()),

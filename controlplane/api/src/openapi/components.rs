@@ -6,7 +6,7 @@ use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    APIResourceList, DeleteOptions, ListMeta, Patch, Status, WatchEvent,
+    APIResourceList, DeleteOptions, ListMeta, ObjectMeta, Patch, Status, WatchEvent,
 };
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use schemars::SchemaGenerator;
@@ -72,6 +72,9 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
         }
         for row in rows {
             row.define(generator);
+            if row.is_defined() {
+                generator.subschema_for::<ObjectMeta>();
+            }
         }
     });
     for row in rows {
@@ -146,6 +149,10 @@ fn describe_object(event: &mut Value) {
 
 /// The name of a kind's definition: `io.k8s.api.apps.v1.Deployment`.
 pub(super) fn name_of(row: &Registration) -> String {
+    if row.is_defined() {
+        let group: Vec<&str> = row.group.rsplit('.').collect();
+        return format!("{}.{}.{}", group.join("."), row.version, row.kind);
+    }
     let elsewhere = match row.group {
         "apiextensions.k8s.io" => Some((EXTENSIONS, "apiextensions")),
         "apiregistration.k8s.io" => Some((AGGREGATION, "apiregistration")),

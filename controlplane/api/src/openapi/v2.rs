@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use serde_json::{Map, Value, json};
 
-use super::{components, documents, gnostic, paths_at, schemas_at, title};
+use super::{Defined, components, documents, gnostic, paths_at, schemas_at, title};
 use crate::registration::Registration;
 
 const V3: &str = "#/components/schemas/";
@@ -19,11 +19,11 @@ const V2: &str = "#/definitions/";
 ///
 /// # Errors
 /// What the writer fails with.
-pub fn v2_json(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
+pub fn v2_json(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl Write) -> io::Result<()> {
     let info = title();
     write!(out, r#"{{"swagger":"2.0","info":{info},"paths":{{"#)?;
     let mut separator = "";
-    let shared = each_path(kinds, |path, item| {
+    let shared = each_path(kinds, defined, |path, item| {
         write!(out, "{separator}{}:{item}", json!(path))?;
         separator = ",";
         Ok(())
@@ -31,7 +31,7 @@ pub fn v2_json(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
     write!(out, r#"}},"parameters":{}"#, json!(shared))?;
     write!(out, r#","definitions":{{"#)?;
     separator = "";
-    each_definition(kinds, |name, definition| {
+    each_definition(kinds, defined, |name, definition| {
         write!(out, "{separator}{}:{definition}", json!(name))?;
         separator = ",";
         Ok(())
@@ -47,11 +47,11 @@ pub fn v2_json(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
 ///
 /// # Errors
 /// What the writer fails with.
-pub fn v2_protobuf(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
+pub fn v2_protobuf(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl Write) -> io::Result<()> {
     out.write_all(&gnostic::head(&title()))?;
-    let shared = each_path(kinds, |path, item| out.write_all(&gnostic::path(path, item)))?;
+    let shared = each_path(kinds, defined, |path, item| out.write_all(&gnostic::path(path, item)))?;
     out.write_all(&gnostic::shared(&shared))?;
-    each_definition(kinds, |name, definition| {
+    each_definition(kinds, defined, |name, definition| {
         out.write_all(&gnostic::definition(name, definition))
     })
 }
@@ -71,10 +71,15 @@ fn without_validation(namespace: &mut Value) {
 type Shared = BTreeMap<String, Value>;
 
 /// Visits all paths; the parameters to which they refer.
-fn each_path(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<Shared> {
+fn each_path(
+    kinds: &[Registration],
+    defined: &[Defined<'_>],
+    mut visit: impl FnMut(&str, &Value) -> io::Result<()>,
+) -> io::Result<Shared> {
     let mut shared = Shared::new();
-    for document in documents(kinds) {
-        for (path, item) in paths_at(kinds, &document) {
+    let own = documents(kinds).into_iter().map(|document| paths_at(kinds, &document));
+    for paths in own.chain(defined.iter().map(Defined::paths)) {
+        for (path, item) in paths {
             let mut item = path_item(item);
             if path == NAMESPACE {
                 without_validation(&mut item);
@@ -133,17 +138,27 @@ fn hash(json: &str) -> String {
     URL_SAFE.encode(hash.to_be_bytes().get(..6).unwrap_or_default())
 }
 
-fn each_definition(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<()> {
+fn each_definition(
+    kinds: &[Registration],
+    defined: &[Defined<'_>],
+    mut visit: impl FnMut(&str, &Value) -> io::Result<()>,
+) -> io::Result<()> {
     let mut seen = BTreeSet::new();
-    for document in documents(kinds) {
-        for (name, mut definition) in schemas_at(kinds, &document) {
+    let own = documents(kinds)
+        .into_iter()
+        .map(|document| schemas_at(kinds, &document));
+    for schemas in own.chain(defined.iter().map(Defined::v2_schemas)) {
+        for (name, mut definition) in schemas {
             if seen.contains(&name) {
                 continue;
             }
             for (_, kind) in components::EVERYWHERE.iter().filter(|(own, _)| *own == name) {
-                components::mark_everywhere(&mut definition, kind, kinds);
+                let rows = defined.iter().flat_map(|own| own.rows.iter().copied());
+                components::mark_everywhere(&mut definition, kind, kinds.iter().chain(rows));
             }
-            schema(&mut definition);
+            if !defined.iter().any(|own| own.defines(&name)) {
+                schema(&mut definition);
+            }
             visit(&name, &definition)?;
             seen.insert(name);
         }

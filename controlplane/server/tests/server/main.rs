@@ -17,6 +17,7 @@ mod certificates;
 mod classes;
 mod connect;
 mod connections;
+mod definition_documents;
 mod definition_expressions;
 mod definition_rules;
 mod definitions;
