@@ -53,6 +53,7 @@ pub mod stateful_set;
 pub mod storage_class;
 pub mod subresources;
 pub mod token_review;
+pub mod validating_admission_policy;
 pub mod volume_attachment;
 pub mod volume_attributes_class;
 pub mod webhook_configuration;
@@ -90,6 +91,8 @@ pub static KINDS: &[Registration] = &[
     Registration::of::<core::v1::ServiceAccount>(),
     Registration::of::<apiregistration::v1::APIService>(),
     Registration::of::<admissionregistration::v1::MutatingWebhookConfiguration>(),
+    Registration::of::<admissionregistration::v1::ValidatingAdmissionPolicy>(),
+    Registration::of::<admissionregistration::v1::ValidatingAdmissionPolicyBinding>(),
     Registration::of::<admissionregistration::v1::ValidatingWebhookConfiguration>(),
     Registration::of::<apiextensions::v1::CustomResourceDefinition>(),
     Registration::of::<apps::v1::ControllerRevision>(),

@@ -102,6 +102,11 @@ impl Program {
         self.types.get(self.expr.id).unwrap_or(&Type::Dyn)
     }
 
+    /// Levels of the expression, each of which takes stack when it is evaluated.
+    pub const fn depth(&self) -> usize {
+        self.expr.depth
+    }
+
     /// The expression reads a variable.
     pub fn uses(&self, variable: &str) -> bool {
         with_stack(self.expr.depth, || estimate::uses(&self.expr, variable)).unwrap_or(true)

@@ -2,7 +2,7 @@
 //!
 //! [`MUTATING`] steps run first, then what the server derives is filled in, last of it what it
 //! [hands out](ALLOCATING); then come the kind's own rules, then [`VALIDATING`] steps, each list in
-//! upstream's order. Each list ends with the [webhooks] of its kind. Steps see the store, never change it; every step may run again on its own
+//! upstream's order. Each list ends with the [webhooks] of its kind, before which [policies] decide. Steps see the store, never change it; every step may run again on its own
 //! result, because a commit whose ground has moved meanwhile starts over.
 
 mod certificates;
@@ -12,6 +12,7 @@ mod limits;
 mod namespace;
 mod node;
 mod pod_security;
+pub(crate) mod policies;
 mod priority;
 mod protection;
 pub(crate) mod quota;
@@ -195,7 +196,7 @@ impl<'a> Review<'a> {
         ALLOCATING.iter().try_for_each(|step| step(self, object))
     }
 
-    /// Says no to what the cluster does not allow, or a validating webhook.
+    /// Says no to what the cluster does not allow, or a policy, or a validating webhook.
     ///
     /// # Errors
     /// 403, 422, and whatever a webhook answers

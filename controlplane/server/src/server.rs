@@ -11,6 +11,7 @@ use http::Request;
 use k8s_openapi::jiff::Timestamp;
 use store::Store;
 
+use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::agents::Agents;
 use crate::aggregation::{self, Aggregation, FrontProxy};
@@ -83,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) definitions: Definitions,
     pub(crate) authorizer: Authorizer,
+    pub(crate) policies: Policies,
     pub(crate) webhooks: Webhooks,
     pub(crate) aggregation: Aggregation,
     pub(crate) tokens: Tokens,
@@ -112,6 +114,7 @@ impl Server {
         let tokens = Tokens::new(options.signing_key.clone());
         let shared = Shared {
             authorizer: Authorizer::new(store.clone()),
+            policies: Policies::new(store.clone()),
             webhooks: Webhooks::new(store.clone(), options.agents.clone()),
             aggregation: Aggregation::new(store.clone()),
             definitions: Definitions::new(store.clone()),

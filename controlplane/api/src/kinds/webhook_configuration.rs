@@ -1,6 +1,6 @@
 //! `MutatingWebhookConfiguration` and `ValidatingWebhookConfiguration`: who is asked before an object is stored.
 
-mod validation;
+pub(super) mod validation;
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhook, MutatingWebhookConfiguration, ValidatingWebhook, ValidatingWebhookConfiguration,
@@ -140,7 +140,7 @@ fn set_defaults(webhook: &mut MutatingWebhook) {
 }
 
 /// `pkg/apis/admissionregistration/validation/static_suffix.go`
-fn warnings(name: Option<&str>) -> Vec<String> {
+pub(super) fn warnings(name: Option<&str>) -> Vec<String> {
     let is_static = name.is_some_and(|name| name.ends_with(STATIC));
     let warning = format!(
         "metadata.name: names ending with {STATIC:?} are reserved for static manifest-based configurations and cannot \

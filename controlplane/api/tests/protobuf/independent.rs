@@ -41,7 +41,7 @@ fn it_reads_and_writes_the_same_objects() {
         ),
     ];
     let messages = messages! {
-        admissionregistration::v1: MutatingWebhookConfiguration ValidatingWebhookConfiguration;
+        admissionregistration::v1: MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration;
         apps::v1: ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet;
         authentication::v1: SelfSubjectReview TokenReview;
         authorization::v1: LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview;

@@ -15,16 +15,25 @@ use crate::identity::User;
 /// The variables of conditions of webhooks: `object`, `oldObject`, `request`, `namespaceObject` and `authorizer`.
 pub(crate) fn environment() -> &'static Environment {
     static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
-        Environment::default()
-            .with("object", Type::Dyn)
-            .with("oldObject", Type::Dyn)
-            .with("namespaceObject", namespace().as_type())
-            .with("request", request().as_type())
+        without_authorizer()
+            .clone()
             .with("authorizer", Type::Opaque("kubernetes.authorization.Authorizer"))
             .with(
                 "authorizer.requestResource",
                 Type::Opaque("kubernetes.authorization.ResourceCheck"),
             )
+    });
+    &ENVIRONMENT
+}
+
+/// The variables but for the authorizer, which messages of policies do not ask.
+pub(crate) fn without_authorizer() -> &'static Environment {
+    static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
+        Environment::default()
+            .with("object", Type::Dyn)
+            .with("oldObject", Type::Dyn)
+            .with("namespaceObject", namespace().as_type())
+            .with("request", request().as_type())
     });
     &ENVIRONMENT
 }

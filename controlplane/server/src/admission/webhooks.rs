@@ -3,20 +3,20 @@
 //! 1. [`source`] keeps the webhooks of all configurations, in the order of their names.
 //! 2. [`asked`] is the request as they see it, [`matching`] tells which of them it concerns, [`conditions`] what they say
 //!    of it in CEL.
-//! 3. [`review`] writes the question and reads the answer; [`client`] carries both, over connections by [`dial`].
+//! 3. [`review`] writes the question and reads the answer; [`client`] carries both, over connections by [`dial`](mod@dial).
 //! 4. Mutating webhooks are asked one after the other ([`mutating`]), each with what those before made of the object;
 //!    validating ones all at once ([`validate`]).
 //!
 //! No webhook sees the kinds that configure admission: one could keep itself from being removed.
 
-mod asked;
+pub(super) mod asked;
 mod client;
-mod conditions;
+pub(super) mod conditions;
 mod dial;
-mod matching;
+pub(super) mod matching;
 mod mutating;
-mod review;
-mod source;
+pub(super) mod review;
+pub(super) mod source;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -37,6 +37,7 @@ pub(crate) use dial::{Address, dial};
 pub(crate) use mutating::{Rounds, mutate};
 pub(crate) use source::Webhooks;
 
+use super::policies;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::metrics::{Called, Half};
@@ -90,23 +91,28 @@ pub(crate) fn mutates(context: &Context) -> bool {
     context.registration.group != GROUP && !context.server.webhooks.mutating().is_empty()
 }
 
-/// Tells whether there are validating webhooks that may look at a request.
+/// Tells whether there are policies or validating webhooks that may look at a request.
 pub(crate) fn validates(context: &Context) -> bool {
+    policies::decide(context) || asks_validating(context)
+}
+
+fn asks_validating(context: &Context) -> bool {
     context.registration.group != GROUP && !context.server.webhooks.validating().is_empty()
 }
 
-/// Tells whether no webhook at all looks at a request.
+/// Tells whether no webhook and no policy looks at a request.
 pub(crate) fn are_idle(context: &Context) -> bool {
     !mutates(context) && !validates(context)
 }
 
-/// Asks validating webhooks about what is about to be done.
+/// Asks policies, then validating webhooks about what is about to be done.
 ///
 /// # Errors
 /// Those of the first that refuses.
 pub(crate) async fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<(), Failure> {
     let context = asked.context;
-    if !validates(context) {
+    policies::validate(asked, object)?;
+    if !asks_validating(context) {
         return Ok(());
     }
     let hooks = context.server.webhooks.validating();
@@ -152,11 +158,11 @@ async fn ask(
     };
     let uid = Uuid::new_v4().to_string();
     let new = match (object, &asked.connection) {
-        (Some(object), _) => Some(asked.shown(object, invocation.form)?),
+        (Some(object), _) => Some(asked.shown(object, invocation.fit.form)?),
         (None, Some(options)) => Some(options.to_string().into_bytes()),
         (None, None) => None,
     };
-    let old = asked.old.map(|old| asked.shown(old, invocation.form)).transpose()?;
+    let old = asked.old.map(|old| asked.shown(old, invocation.fit.form)).transpose()?;
     let question = review::question(asked, invocation, version, &uid, (new.as_deref(), old.as_deref()))?;
     let seconds = hook
         .webhook

@@ -197,6 +197,10 @@ async fn prepare<'a>(
             let mut found = registration.validate_update(new, old);
             found.extend(definitions::schemas(new, Some(old)));
             found.extend(admission::webhooks::faults(new, Some(old)));
+            found.extend(admission::policies::faults(new, Some(old)));
+            if found.is_empty() {
+                found.extend(admission::policies::unreadable(context, new, Some(old)));
+            }
             found
         }
         Part::Status => {

@@ -126,6 +126,10 @@ async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a
     let mut found = registration.validate(object);
     found.extend(definitions::schemas(object, None));
     found.extend(admission::webhooks::faults(object, None));
+    found.extend(admission::policies::faults(object, None));
+    if found.is_empty() {
+        found.extend(admission::policies::unreadable(context, object, None));
+    }
     if !found.is_empty() {
         let name = object.metadata().name.as_deref().unwrap_or_default();
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));

@@ -33,6 +33,7 @@ mod objects;
 mod order;
 mod paths;
 mod pod_security;
+mod policies;
 mod protobuf;
 mod quotas;
 mod restrictions;

@@ -124,7 +124,7 @@ fn alone(errors: &mut Vec<Invalid>, list: &[String], field: &str, others: &str) 
     }
 }
 
-fn rule(errors: &mut Vec<Invalid>, rule: &RuleWithOperations, path: &str) {
+pub(in crate::kinds) fn rule(errors: &mut Vec<Invalid>, rule: &RuleWithOperations, path: &str) {
     let (operations, field) = (
         rule.operations.as_deref().unwrap_or_default(),
         format!("{path}.operations"),
@@ -302,7 +302,7 @@ fn service(errors: &mut Vec<Invalid>, service: &ServiceReference, path: &str) {
     }
 }
 
-fn conditions(errors: &mut Vec<Invalid>, conditions: &[MatchCondition], path: &str) {
+pub(in crate::kinds) fn conditions(errors: &mut Vec<Invalid>, conditions: &[MatchCondition], path: &str) {
     if conditions.len() > MOST_CONDITIONS {
         errors.push(Invalid::too_many(path, conditions.len(), MOST_CONDITIONS));
     }

@@ -21,7 +21,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(super) const fn name(self) -> &'static str {
+    pub(in crate::admission) const fn name(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
             Self::Update => "UPDATE",
@@ -32,14 +32,14 @@ impl Operation {
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub(super) struct GroupVersionKind {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) kind: String,
+pub(in crate::admission) struct GroupVersionKind {
+    pub(in crate::admission) group: String,
+    pub(in crate::admission) version: String,
+    pub(in crate::admission) kind: String,
 }
 
 impl GroupVersionKind {
-    pub(super) fn of(row: &Registration) -> Self {
+    pub(in crate::admission) fn of(row: &Registration) -> Self {
         Self {
             group: row.group.to_owned(),
             version: row.version.to_owned(),
@@ -49,27 +49,27 @@ impl GroupVersionKind {
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub(super) struct GroupVersionResource {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) resource: String,
+pub(in crate::admission) struct GroupVersionResource {
+    pub(in crate::admission) group: String,
+    pub(in crate::admission) version: String,
+    pub(in crate::admission) resource: String,
 }
 
 /// One request.
 pub(crate) struct Asked<'a> {
-    pub(super) context: &'a Context,
-    pub(super) operation: Operation,
-    pub(super) kind: GroupVersionKind,
-    pub(super) resource: GroupVersionResource,
-    pub(super) name: String,
+    pub(in crate::admission) context: &'a Context,
+    pub(in crate::admission) operation: Operation,
+    pub(in crate::admission) kind: GroupVersionKind,
+    pub(in crate::admission) resource: GroupVersionResource,
+    pub(in crate::admission) name: String,
     /// A Namespace lies in itself.
-    pub(super) namespace: String,
-    pub(super) dry_run: bool,
+    pub(in crate::admission) namespace: String,
+    pub(in crate::admission) dry_run: bool,
     /// The options of the operation.
-    pub(super) options: Value,
-    pub(super) old: Option<&'a dyn Object>,
+    pub(in crate::admission) options: Value,
+    pub(in crate::admission) old: Option<&'a dyn Object>,
     /// The options of what is connected to: they stand where an object would.
-    pub(super) connection: Option<Value>,
+    pub(in crate::admission) connection: Option<Value>,
     /// Kind of the object; nothing for a connection.
     row: Option<&'a Registration>,
     /// Text of the object's managed fields.
@@ -160,12 +160,16 @@ impl<'a> Asked<'a> {
     }
 
     /// Tells whether the object has labels of its own in the form in which it is sent.
-    pub(super) fn has_labels(&self) -> bool {
+    pub(in crate::admission) fn has_labels(&self) -> bool {
         !self.is_of_scale()
     }
 
     /// JSON of the object, or of the old one, as a webhook gets it: in the request's own form, or in another of the same kind.
-    pub(super) fn shown(&self, object: &dyn Object, form: Option<&Registration>) -> Result<Vec<u8>, Failure> {
+    pub(in crate::admission) fn shown(
+        &self,
+        object: &dyn Object,
+        form: Option<&Registration>,
+    ) -> Result<Vec<u8>, Failure> {
         if self.is_of_scale() {
             let scale = self.context.registration.scale(object).ok_or(Failure::NoSuchResource)?;
             return Ok(scale.to_json());
@@ -185,7 +189,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Takes over what a patch made of the object; whether it changed anything.
-    pub(super) fn take(
+    pub(in crate::admission) fn take(
         &self,
         patched: &Value,
         form: Option<&Registration>,

@@ -1,7 +1,7 @@
 //! Match conditions of webhooks (`pkg/admission/plugin/webhook/matchconditions/matcher.go`).
 
 use api::{Invalid, Object};
-use expressions::{Bindings, Error, PER_CALL_LIMIT, Program, Type};
+use expressions::{Bindings, Environment, Error, PER_CALL_LIMIT, Program, Type};
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
@@ -12,10 +12,14 @@ use crate::admission::expressions::environment;
 const BUDGET: u64 = 2_500_000;
 
 /// The conditions of a webhook, compiled.
-pub(super) struct Conditions(Vec<(String, Result<Program, String>)>);
+pub(in crate::admission) struct Conditions(Vec<(String, Result<Program, String>)>);
 
-fn compile(expression: &str) -> Result<Program, String> {
-    match environment().compile(expression) {
+/// Compiles an expression that is true or false.
+///
+/// # Errors
+/// Its faults, in upstream's words (`pkg/admission/plugin/cel/compile.go`).
+pub(in crate::admission) fn compile(environment: &Environment, expression: &str) -> Result<Program, String> {
+    match environment.compile(expression) {
         Ok(program) if *program.result() == Type::Bool => Ok(program),
         Ok(program) => Err(format!("must evaluate to bool but got {}", program.result())),
         Err(error) => Err(format!("compilation failed: {error}")),
@@ -23,10 +27,13 @@ fn compile(expression: &str) -> Result<Program, String> {
 }
 
 impl Conditions {
-    pub(super) fn new(conditions: &[MatchCondition]) -> Self {
-        let compiled = conditions
-            .iter()
-            .map(|condition| (condition.expression.clone(), compile(&condition.expression)));
+    pub(in crate::admission) fn new(conditions: &[MatchCondition], environment: &Environment) -> Self {
+        let compiled = conditions.iter().map(|condition| {
+            (
+                condition.expression.clone(),
+                compile(environment, &condition.expression),
+            )
+        });
         Self(compiled.collect())
     }
 
@@ -34,7 +41,7 @@ impl Conditions {
     ///
     /// # Errors
     /// The failures of conditions.
-    pub(super) fn hold(&self, variables: &dyn Bindings<'_>) -> Result<bool, String> {
+    pub(in crate::admission) fn hold(&self, variables: &dyn Bindings<'_>) -> Result<bool, String> {
         let mut left = BUDGET;
         let mut is_excluded = false;
         let mut errors: Vec<String> = Vec::new();
@@ -104,7 +111,7 @@ pub(crate) fn faults(new: &dyn Object, old: Option<&dyn Object>) -> Vec<Invalid>
             if expression.is_empty() {
                 continue;
             }
-            if let Err(error) = compile(expression) {
+            if let Err(error) = compile(environment(), expression) {
                 let at = format!("webhooks[{index}].matchConditions[{place}].expression");
                 found.push(Invalid::value(at, expression, error));
             }

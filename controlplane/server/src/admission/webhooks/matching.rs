@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use api::selector::LabelSelector;
 use api::{Object, Registration};
 use expressions::Question;
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use serde_json::Value;
 use store::Key;
 
@@ -17,11 +19,51 @@ use crate::failure::{Failure, GroupResource, Target};
 /// A webhook that is to be called, and the form in which it wants the object.
 pub(super) struct Invocation<'a> {
     pub(super) hook: &'a Hook,
-    pub(super) kind: GroupVersionKind,
-    pub(super) resource: GroupVersionResource,
-    /// Another form than the request's own.
-    pub(super) form: Option<&'static Registration>,
+    pub(super) fit: Fit,
 }
+
+/// The form of a request in which rules are for it.
+pub(in crate::admission) struct Fit {
+    pub(in crate::admission) kind: GroupVersionKind,
+    pub(in crate::admission) resource: GroupVersionResource,
+    /// Another form than the request's own.
+    pub(in crate::admission) form: Option<&'static Registration>,
+}
+
+impl Fit {
+    /// The request's own form.
+    pub(in crate::admission) fn own(asked: &Asked<'_>) -> Self {
+        Self {
+            kind: asked.kind.clone(),
+            resource: asked.resource.clone(),
+            form: None,
+        }
+    }
+}
+
+/// Selectors of namespaces and objects. The error is of the selector's own text.
+pub(in crate::admission) struct Selectors {
+    namespaces: Result<LabelSelector, String>,
+    objects: Result<LabelSelector, String>,
+}
+
+impl Selectors {
+    pub(in crate::admission) fn new(namespaces: Option<&Structure>, objects: Option<&Structure>) -> Self {
+        let selector = |structure: Option<&Structure>| {
+            let selector = LabelSelector::of(Some(structure.unwrap_or(&EVERYTHING)));
+            selector.map_err(|error| error.to_string())
+        };
+        Self {
+            namespaces: selector(namespaces),
+            objects: selector(objects),
+        }
+    }
+}
+
+static EVERYTHING: Structure = Structure {
+    match_expressions: None,
+    match_labels: None,
+};
 
 type Labels = BTreeMap<String, String>;
 
@@ -34,21 +76,38 @@ pub(super) fn invocation<'a>(
     asked: &Asked<'_>,
     object: Option<&dyn Object>,
 ) -> Result<Option<Invocation<'a>>, Failure> {
-    // What goes wrong is told only of a webhook whose rules fit.
-    let within = in_namespace(hook, asked, object);
+    let webhook = &hook.webhook;
+    let fit = fit(&hook.selectors, asked, object, || {
+        let rules = webhook.rules.iter().flatten().map(|rule| (rule, [].as_slice()));
+        by_rules(rules, webhook.match_policy.as_deref(), asked)
+    })?;
+    let Some(fit) = fit else { return Ok(None) };
+    let invocation = Invocation { hook, fit };
+    Ok(meets_conditions(&invocation, asked, object)?.then_some(invocation))
+}
+
+/// The form in which a request is selected and fits rules. What goes wrong is told only where the rules fit.
+///
+/// # Errors
+/// 404 for a namespace that is not there, 500
+pub(in crate::admission) fn fit(
+    selectors: &Selectors,
+    asked: &Asked<'_>,
+    object: Option<&dyn Object>,
+    by_rules: impl FnOnce() -> Option<Fit>,
+) -> Result<Option<Fit>, Failure> {
+    let within = in_namespace(&selectors.namespaces, asked, object);
     if matches!(within, Ok(false)) {
         return Ok(None);
     }
-    let chosen = is_chosen(hook, asked, object);
+    let chosen = is_chosen(&selectors.objects, asked, object);
     if matches!(chosen, Ok(false)) {
         return Ok(None);
     }
-    let Some(invocation) = by_rules(hook, asked) else {
-        return Ok(None);
-    };
+    let Some(fit) = by_rules() else { return Ok(None) };
     within?;
     chosen?;
-    Ok(meets_conditions(&invocation, asked, object)?.then_some(invocation))
+    Ok(Some(fit))
 }
 
 /// Asks the match conditions; where they fail, the failure policy decides.
@@ -63,16 +122,9 @@ fn meets_conditions(
     };
     let shown = |object: Option<&dyn Object>| -> Result<Value, Failure> {
         let Some(object) = object else { return Ok(Value::Null) };
-        serde_json::from_slice(&asked.shown(object, invocation.form)?).map_err(Failure::internal)
+        serde_json::from_slice(&asked.shown(object, invocation.fit.form)?).map_err(Failure::internal)
     };
-    let resource = Question {
-        group: asked.resource.group.clone(),
-        resource: asked.resource.resource.clone(),
-        subresource: asked.context.info.subresource.clone(),
-        namespace: asked.namespace.clone(),
-        name: asked.name.clone(),
-        ..Question::default()
-    };
+    let resource = resource(asked);
     let sent = match &asked.connection {
         Some(options) => options.clone(),
         None => shown(object)?,
@@ -80,7 +132,7 @@ fn meets_conditions(
     let variables = Variables {
         object: &sent,
         old: &shown(asked.old)?,
-        request: &request(asked, invocation),
+        request: &request(asked, &invocation.fit),
         namespace: &Value::Null,
         rights: &Rights(asked.context),
         resource: &resource,
@@ -102,20 +154,32 @@ fn meets_conditions(
     }
 }
 
-fn by_rules<'a>(hook: &'a Hook, asked: &Asked<'_>) -> Option<Invocation<'a>> {
-    let rules = || hook.webhook.rules.iter().flatten();
-    if rules().any(|rule| fits(rule, asked, &asked.resource)) {
-        return Some(Invocation {
-            hook,
-            kind: asked.kind.clone(),
-            resource: asked.resource.clone(),
-            form: None,
-        });
+/// The resource of a request, as `authorizer.requestResource` asks about it.
+pub(in crate::admission) fn resource(asked: &Asked<'_>) -> Question {
+    Question {
+        group: asked.resource.group.clone(),
+        resource: asked.resource.resource.clone(),
+        subresource: asked.context.info.subresource.clone(),
+        namespace: asked.namespace.clone(),
+        name: asked.name.clone(),
+        ..Question::default()
     }
-    if hook.webhook.match_policy.as_deref() != Some("Equivalent") {
+}
+
+/// The form in which a request fits one of the rules, each with the names that it is for; none are all.
+pub(in crate::admission) fn by_rules<'r>(
+    rules: impl Iterator<Item = (&'r RuleWithOperations, &'r [String])> + Clone,
+    policy: Option<&str>,
+    asked: &Asked<'_>,
+) -> Option<Fit> {
+    let mut rules = rules.filter(|(_, names)| names.is_empty() || names.contains(&asked.name));
+    if rules.clone().any(|(rule, _)| fits(rule, asked, &asked.resource)) {
+        return Some(Fit::own(asked));
+    }
+    if policy != Some("Equivalent") {
         return None;
     }
-    rules().find_map(|rule| {
+    rules.find_map(|(rule, _)| {
         let mut others = equivalents(asked);
         others.find_map(|row| {
             let resource = GroupVersionResource {
@@ -124,8 +188,7 @@ fn by_rules<'a>(hook: &'a Hook, asked: &Asked<'_>) -> Option<Invocation<'a>> {
                 resource: row.plural.to_owned(),
             };
             let own = asked.kind == GroupVersionKind::of(&asked.context.registration);
-            fits(rule, asked, &resource).then(|| Invocation {
-                hook,
+            fits(rule, asked, &resource).then(|| Fit {
                 resource,
                 // What is sent to a subresource has one form only.
                 kind: if own {
@@ -173,8 +236,12 @@ fn in_scope(scope: Option<&str>, asked: &Asked<'_>, resource: &GroupVersionResou
     }
 }
 
-fn is_chosen(hook: &Hook, asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<bool, Failure> {
-    let selector = hook.objects.as_ref().map_err(Failure::internal)?;
+fn is_chosen(
+    selector: &Result<LabelSelector, String>,
+    asked: &Asked<'_>,
+    object: Option<&dyn Object>,
+) -> Result<bool, Failure> {
+    let selector = selector.as_ref().map_err(Failure::internal)?;
     if selector.is_everything() {
         return Ok(true);
     }
@@ -185,13 +252,17 @@ fn is_chosen(hook: &Hook, asked: &Asked<'_>, object: Option<&dyn Object>) -> Res
     Ok(object.is_some_and(labels) || asked.old.is_some_and(labels))
 }
 
-fn in_namespace(hook: &Hook, asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<bool, Failure> {
+fn in_namespace(
+    selector: &Result<LabelSelector, String>,
+    asked: &Asked<'_>,
+    object: Option<&dyn Object>,
+) -> Result<bool, Failure> {
     let is_namespace = asked.resource.resource == "namespaces";
     if asked.namespace.is_empty() && !is_namespace {
         // What is in no namespace is never left out.
         return Ok(true);
     }
-    let selector = hook.namespaces.as_ref().map_err(Failure::internal)?;
+    let selector = selector.as_ref().map_err(Failure::internal)?;
     if selector.is_everything() {
         return Ok(true);
     }

@@ -129,10 +129,10 @@ fn take(
         let because = format!("unsupported patch type {:?}", verdict.patch_type);
         return Err(Refusal::calling(hook, &because, 400));
     }
-    let shown = asked.shown(&**object, invocation.form)?;
+    let shown = asked.shown(&**object, invocation.fit.form)?;
     let mut document: Value = serde_json::from_slice(&shown).map_err(Failure::internal)?;
     json::apply(&mut document, &patch).map_err(|error| told(error.to_string()))?;
-    match asked.take(&document, invocation.form, object) {
+    match asked.take(&document, invocation.fit.form, object) {
         Err(Failure::Internal { message }) => Err(told(message)),
         outcome => Ok(outcome?),
     }

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use super::asked::{Asked, GroupVersionKind, GroupVersionResource};
 use super::client::Answer;
-use super::matching::Invocation;
+use super::matching::{Fit, Invocation};
 use crate::body::syntax;
 use crate::failure::Failure;
 use crate::respond::encode;
@@ -101,19 +101,19 @@ pub(super) fn question(
             uid,
             object: object.as_deref(),
             old_object: old.as_deref(),
-            ..About::new(asked, invocation)
+            ..About::new(asked, &invocation.fit)
         },
     }))
 }
 
 impl<'a> About<'a> {
     /// The request without the objects.
-    fn new(asked: &'a Asked<'_>, invocation: &'a Invocation<'_>) -> Self {
+    fn new(asked: &'a Asked<'_>, fit: &'a Fit) -> Self {
         let subresource = asked.context.info.subresource.as_str();
         Self {
             uid: "",
-            kind: &invocation.kind,
-            resource: &invocation.resource,
+            kind: &fit.kind,
+            resource: &fit.resource,
             sub_resource: subresource,
             request_kind: &asked.kind,
             request_resource: &asked.resource,
@@ -131,9 +131,9 @@ impl<'a> About<'a> {
 }
 
 /// The request as expressions see it: the objects are variables of their own.
-pub(super) fn request(asked: &Asked<'_>, invocation: &Invocation<'_>) -> Value {
+pub(in crate::admission) fn request(asked: &Asked<'_>, fit: &Fit) -> Value {
     // What serializes for a webhook serializes for an expression.
-    let mut request = serde_json::to_value(About::new(asked, invocation)).unwrap_or_default();
+    let mut request = serde_json::to_value(About::new(asked, fit)).unwrap_or_default();
     if let Some(members) = request.as_object_mut() {
         for name in ["uid", "object", "oldObject"] {
             members.remove(name);

@@ -6,19 +6,19 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use api::selector::LabelSelector;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use serde::Deserialize;
 use store::{Entry, Prefix, Store};
 use tokio::sync::watch;
 
 use super::client::Client;
 use super::conditions::Conditions;
+use super::matching::Selectors;
+use crate::admission::expressions::environment;
 use crate::agents::Agents;
 
 /// API group of the kinds whose objects no webhook sees.
-pub(super) const GROUP: &str = "admissionregistration.k8s.io";
+pub(in crate::admission) const GROUP: &str = "admissionregistration.k8s.io";
 
 /// One webhook of a configuration. A validating one has no field that a mutating one has not.
 pub(super) struct Hook {
@@ -26,9 +26,7 @@ pub(super) struct Hook {
     pub(super) id: String,
     pub(super) configuration: Arc<str>,
     pub(super) webhook: MutatingWebhook,
-    /// The error is of the selector's own text.
-    pub(super) namespaces: Result<LabelSelector, String>,
-    pub(super) objects: Result<LabelSelector, String>,
+    pub(super) selectors: Selectors,
     pub(super) client: Client,
     /// Compiled when a request comes that the rules are for.
     conditions: OnceLock<Conditions>,
@@ -36,15 +34,10 @@ pub(super) struct Hook {
 
 impl Hook {
     fn new(configuration: &Arc<str>, id: String, webhook: MutatingWebhook) -> Self {
-        let selector = |structure: &Option<Structure>| {
-            let selector = LabelSelector::of(Some(structure.as_ref().unwrap_or(&EVERYTHING)));
-            selector.map_err(|error| error.to_string())
-        };
         Self {
             id,
             configuration: Arc::clone(configuration),
-            namespaces: selector(&webhook.namespace_selector),
-            objects: selector(&webhook.object_selector),
+            selectors: Selectors::new(webhook.namespace_selector.as_ref(), webhook.object_selector.as_ref()),
             client: Client::new(&webhook.client_config),
             conditions: OnceLock::new(),
             webhook,
@@ -58,7 +51,10 @@ impl Hook {
     /// The match conditions; none if there are none.
     pub(super) fn conditions(&self) -> Option<&Conditions> {
         let conditions = self.webhook.match_conditions.as_deref()?;
-        (!conditions.is_empty()).then(|| self.conditions.get_or_init(|| Conditions::new(conditions)))
+        (!conditions.is_empty()).then(|| {
+            self.conditions
+                .get_or_init(|| Conditions::new(conditions, environment()))
+        })
     }
 
     /// Tells whether a request goes on when the webhook cannot be asked.
@@ -66,11 +62,6 @@ impl Hook {
         self.webhook.failure_policy.as_deref() == Some("Ignore")
     }
 }
-
-static EVERYTHING: Structure = Structure {
-    match_expressions: None,
-    match_labels: None,
-};
 
 type Hooks = Arc<[Arc<Hook>]>;
 
