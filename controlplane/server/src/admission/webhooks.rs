@@ -3,7 +3,7 @@
 //! 1. [`source`] keeps the webhooks of all configurations, in the order of their names.
 //! 2. [`asked`] is the request as they see it, [`matching`] tells which of them it concerns, [`conditions`] what they say
 //!    of it in CEL.
-//! 3. [`review`] writes the question and reads the answer; [`client`] carries both, over connections by [`dial`](mod@dial).
+//! 3. [`review`] writes the question and reads the answer; [`client`] carries both, over connections by [`mod@dial`](mod@dial).
 //! 4. Mutating webhooks are asked one after the other ([`mutating`]), each with what those before made of the object;
 //!    validating ones all at once ([`validate`]).
 //!

@@ -333,7 +333,7 @@ impl Behavior for Served {
                 ..ObjectMeta::default()
             },
             spec: Some(ScaleSpec {
-                replicas: Some(replicas_of(spec)?),
+                replicas: replicas_of(spec),
             }),
             status: Some(ScaleStatus {
                 replicas: replicas_of(status).unwrap_or(0),

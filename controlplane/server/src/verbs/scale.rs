@@ -28,6 +28,11 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
     let entry = context.entry()?;
     let object = object::stored(&context.registration, &entry)?;
     let scale = scale(context, &*object)?;
+    if context.registration.is_defined() && replicas(&scale).is_none() {
+        let path = context.registration.replicas_path();
+        let message = format!("the spec replicas field {path:?} does not exist");
+        return Err(Failure::internal(message));
+    }
     answer(context, &scale)
 }
 
@@ -84,11 +89,15 @@ async fn change(
     let bytes = amend(shared, amendment, &mut |_entry: &Entry, old: &dyn Object| {
         let wanted = wanted(&scale(shared, old)?)?;
         check(&wanted, &name)?;
+        let replicas = replicas(&wanted);
+        if shared.registration.is_defined() && replicas.is_none() {
+            let path = shared.registration.replicas_path();
+            return Err(Failure::bad_request(format!(
+                "the spec replicas field {path:?} cannot be empty"
+            )));
+        }
         let mut new = old.clone_box();
-        shared.registration.set_scale(
-            &mut *new,
-            wanted.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
-        );
+        shared.registration.set_scale(&mut *new, replicas.unwrap_or(0));
         let metadata = new.metadata_mut();
         metadata.resource_version = wanted.metadata.resource_version;
         metadata.uid = wanted.metadata.uid;
@@ -151,7 +160,7 @@ async fn apply(context: &mut Context, body: Body) -> Result<Response, Failure> {
 
 fn check(wanted: &Scale, name: &str) -> Result<(), Failure> {
     check_name(wanted, name)?;
-    let replicas = wanted.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
+    let replicas = replicas(wanted).unwrap_or(0);
     if replicas < 0 {
         let found = api::Invalid::value("spec.replicas", replicas, "must be greater than or equal to 0");
         return Err(Failure::invalid("autoscaling", "Scale", name, &[found]));
@@ -159,14 +168,14 @@ fn check(wanted: &Scale, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The scale of an object. One of a kind that is defined need not say the replicas
+/// (`ScaleREST` of `staging/src/k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go`).
 fn scale(context: &Context, object: &dyn Object) -> Result<Scale, Failure> {
-    context.registration.scale(object).ok_or_else(|| {
-        if !context.registration.is_defined() {
-            return Failure::NoSuchResource;
-        }
-        let path = context.registration.replicas_path();
-        Failure::internal(format!("the spec replicas field {path:?} does not exist"))
-    })
+    context.registration.scale(object).ok_or(Failure::NoSuchResource)
+}
+
+fn replicas(scale: &Scale) -> Option<i32> {
+    scale.spec.as_ref().and_then(|spec| spec.replicas)
 }
 
 fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {

@@ -416,3 +416,35 @@ async fn versions_are_read_as_each_other() {
         gone.text()
     );
 }
+
+#[tokio::test]
+async fn a_scale_whose_field_is_missing_can_be_set() {
+    let api = Api::start().await;
+    let mut definition = tabs();
+    let size = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size";
+    *definition.pointer_mut(size).unwrap() = json!({"type": "integer"});
+    assert_eq!(api.post(DEFINITIONS, &definition).await.code, 201);
+    assert_eq!(api.post(TABS, &tab("a", &json!({}))).await.code, 201);
+    let scale = format!("{TABS}/a/scale");
+    let missing = api.get(&scale).await;
+    assert_eq!(missing.code, 500);
+    assert!(
+        missing
+            .message()
+            .ends_with("the spec replicas field \".spec.size\" does not exist"),
+        "{}",
+        missing.message()
+    );
+    let empty = api
+        .put(&scale, &json!({"metadata": {"name": "a", "namespace": "default"}}))
+        .await;
+    assert_eq!(
+        (empty.code.as_u16(), empty.message().as_str()),
+        (400, "the spec replicas field \".spec.size\" cannot be empty")
+    );
+    let set = api
+        .patch(&scale, "merge-patch+json", &json!({"spec": {"replicas": 2}}))
+        .await;
+    assert_eq!((set.code.as_u16(), &set.json()["spec"]["replicas"]), (200, &json!(2)));
+    assert_eq!(api.get(&format!("{TABS}/a")).await.json()["spec"]["size"], 2);
+}
