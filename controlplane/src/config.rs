@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use controllers::Addresses;
 use server::audit::file::Limits;
 use server::pki::{self, Profile};
 
@@ -34,6 +35,10 @@ pub struct Config {
     /// The pods' addresses.
     #[command(flatten)]
     pub pod_ranges: PodRanges,
+    /// Addresses that Services which want a load balancer get: `nodes` for those of the nodes, or ranges that the network leads to
+    /// them, such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20 [default: none, as where a cloud gives them]
+    #[arg(long, value_name = "ADDRESSES")]
+    pub load_balancer_addresses: Option<Addresses>,
     /// How many seconds of the past are kept for watches and paged lists
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
     pub retention_seconds: u64,
@@ -166,6 +171,7 @@ impl Config {
     pub fn controllers(&self) -> Result<controllers::Options, InvalidPodRanges> {
         Ok(controllers::Options {
             pod_ranges: self.pod_ranges.each()?,
+            load_balancer_addresses: self.load_balancer_addresses.clone(),
             ..controllers::Options::default()
         })
     }

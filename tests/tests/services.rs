@@ -6,7 +6,7 @@
 use anyhow::{Context as _, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tests::machine::{Machine, eventually};
+use tests::machine::{Machine, Namespace, Setup, eventually};
 use tests::{images, process};
 
 const OBJECTS: &str = r#"
@@ -54,6 +54,18 @@ kind: Service
 metadata: {name: by-hand}
 spec: {ports: [{port: 80}]}
 "#;
+
+const BALANCED: &str = r"
+apiVersion: v1
+kind: Service
+metadata: {name: balanced}
+spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 8081, targetPort: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: rival}
+spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 8081, targetPort: 80}]}
+";
 
 const SLICE: &str = r"
 apiVersion: discovery.k8s.io/v1
@@ -132,6 +144,41 @@ fn exposed_deployments_are_reached_whatever_happens() -> anyhow::Result<()> {
             Err(_) => Ok(()),
         }
     })?;
+    machine.finish()
+}
+
+#[test]
+fn balanced_services_answer_at_the_nodes_addresses() -> anyhow::Result<()> {
+    let words = ["--load-balancer-addresses".to_owned(), "nodes".to_owned()];
+    let setup = Setup {
+        words: &words,
+        ..Setup::default()
+    };
+    let machine = Machine::start_with(Namespace::new("balanced")?, setup)?;
+    let (busybox, nginx) = (images::busybox(&machine)?, images::nginx(&machine)?);
+    apply(&machine, &OBJECTS.replace("NGINX", &nginx).replace("IMAGE", &busybox))?;
+    apply(&machine, BALANCED)?;
+    let given = "--for=jsonpath={.status.loadBalancer.ingress[0].ip}=172.30.0.1";
+    machine.kubectl(["wait", "service/balanced", given, "--timeout=60s"])?;
+    machine.kubectl(["rollout", "status", "deployment/web", "--timeout=60s"])?;
+    machine.kubectl(["wait", "pod/client", "--for=condition=Ready", "--timeout=60s"])?;
+    reached(&machine, "172.30.0.1:8081")?;
+    ensure!(welcomes(&from_pod(&machine, "172.30.0.1:8081")?), "from a pod");
+
+    // One port of the nodes is one Service's.
+    let told = machine.kubectl(["get", "service", "rival", "-o", "jsonpath={.status.loadBalancer}"])?;
+    ensure!(told.trim() == "{}", "{told}");
+    eventually("the other one is told why", || {
+        let events = machine.kubectl(["get", "events", "--field-selector=involvedObject.name=rival"]);
+        let events = events.map_err(|error| format!("{error:#}"))?;
+        let because = "port 8081/TCP of the nodes is that of service default/balanced";
+        if events.contains(because) { Ok(()) } else { Err(events) }
+    })?;
+    machine.kubectl(["delete", "service", "balanced"])?;
+    let rival = "service/rival";
+    machine.kubectl(["wait", rival, given, "--timeout=60s"])?;
+    machine.skiff(["up"])?;
+    reached(&machine, "172.30.0.1:8081")?;
     machine.finish()
 }
 

@@ -27,6 +27,7 @@ mod events;
 mod garbage;
 mod jobs;
 mod kinds;
+mod load_balancers;
 mod metrics;
 mod namespaces;
 mod nodes;
@@ -52,6 +53,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub use controlplane_plan::load_balancers::Addresses;
 pub use controlplane_plan::ranges::PodRange;
 pub use metrics::Metrics;
 
@@ -95,6 +97,8 @@ pub struct Options {
     /// The ranges that nodes without a `podCIDR` get a part of each from, for example `10.244.0.0/16`. Without any, nodes
     /// are left alone.
     pub pod_ranges: Vec<PodRange>,
+    /// The place where Services of type `LoadBalancer` get their addresses; `None` leaves these to somebody else.
+    pub load_balancer_addresses: Option<Addresses>,
     /// `None` leaves `kube-root-ca.crt` and Secrets that hold tokens to somebody else.
     pub credentials: Option<Credentials>,
     /// Counters of what is done.
@@ -112,6 +116,7 @@ impl Default for Options {
                 prefix: 16,
                 node_prefix: 24,
             }],
+            load_balancer_addresses: None,
             credentials: None,
             metrics: Metrics::default(),
         }

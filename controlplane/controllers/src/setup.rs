@@ -19,7 +19,7 @@ use crate::{
     events::{self, Recorder},
     garbage, jobs,
     kinds::Caches,
-    namespaces, nodes,
+    load_balancers, namespaces, nodes,
     protection::{self, Guard},
     provisioner,
     queue::Queue,
@@ -166,6 +166,11 @@ impl Setup<'_> {
             service_ranges::listen(caches),
             service_ranges::ServiceRanges,
         );
+        if let Some(addresses) = self.options.load_balancer_addresses.clone() {
+            self.add("service-controller", load_balancers::listen(caches), |caches| {
+                load_balancers::LoadBalancers { caches, addresses }
+            });
+        }
         self.add(BINDER, volumes::listen_claims(caches), volumes::Claims::new);
         self.add(BINDER, volumes::listen_volumes(caches), volumes::Volumes::new);
         self.add(EPHEMERAL, ephemeral::listen(caches), ephemeral::Ephemeral);

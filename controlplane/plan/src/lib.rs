@@ -16,6 +16,7 @@ pub mod garbage;
 mod history;
 pub mod job;
 pub mod leftovers;
+pub mod load_balancers;
 pub mod namespaces;
 pub mod node_health;
 pub mod objects;

@@ -30,6 +30,9 @@ pub(super) struct Settings {
     /// Names and addresses of the API server, for others than this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) advertise: Vec<String>,
+    /// The control plane's own flag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) load_balancer_addresses: Option<String>,
     /// URL of the API server that a node has joined; the server of one that `skiff up` made is on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) joined: Option<String>,
@@ -64,6 +67,7 @@ impl Settings {
             cgroup_root: String::new(),
             node_addresses: Vec::new(),
             advertise: Vec::new(),
+            load_balancer_addresses: None,
             joined: None,
             backends: Backends::default(),
         }
@@ -157,6 +161,7 @@ impl Settings {
                 Some(known) if options.advertise.is_empty() => known.advertise.clone(),
                 Some(_) | None => options.advertise.clone(),
             },
+            load_balancer_addresses: balancers(options, known),
             joined,
             backends: known.map_or_else(
                 || options.backends.clone(),
@@ -200,6 +205,11 @@ pub(super) fn cluster_ranges(pod_cidr: &str) -> Vec<String> {
         format!("--cluster-cidr={}", ranges.join(",")),
         format!("--node-cidr-mask-size-ipv6={length}"),
     ]
+}
+
+fn balancers(options: &UpOptions, known: Option<&Settings>) -> Option<String> {
+    let before = known.and_then(|known| known.load_balancer_addresses.as_ref());
+    options.load_balancer_addresses.as_ref().or(before).cloned()
 }
 
 fn pick<T>(given: Option<T>, known: Option<T>, choose: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {

@@ -166,6 +166,9 @@ async fn start_control_plane(state_dir: &Path, settings: &Settings, daemon: &Dae
             arguments.extend(["--advertise".to_owned(), name]);
         }
         arguments.extend(settings::cluster_ranges(&settings.pod_cidr));
+        if let Some(addresses) = &settings.load_balancer_addresses {
+            arguments.extend(["--load-balancer-addresses".to_owned(), addresses.clone()]);
+        }
         daemon.start(&super::sibling("skiff-controlplane")?, &arguments)
     };
     let mut child = None;

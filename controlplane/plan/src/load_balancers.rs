@@ -1,0 +1,446 @@
+//! Addresses of Services of type `LoadBalancer`, for clusters without a cloud: those of the nodes, or of a pool.
+//!
+//! One with a `loadBalancerClass` belongs to somebody else. The oldest Service has the first choice, as it has in the agents'
+//! tables, and what a Service was given it keeps. Without an address a Service stays pending and an event says why.
+
+use std::{cmp::Reverse, collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use serde_json::json;
+
+use crate::{
+    node_health::is_ready,
+    objects::target,
+    step::{Note, Outcome, PatchKind, Plan, SERVICES, Severity, Step},
+};
+
+/// The label of nodes whose addresses are none of a balancer's (`staging/src/k8s.io/api/core/v1/well_known_labels.go`).
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// The place where the addresses come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Addresses {
+    /// Every node that is ready answers at its own.
+    Nodes,
+    /// One for each Service, from the first to the last of a range.
+    Pool(Vec<(IpAddr, IpAddr)>),
+}
+
+/// The text names no addresses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected `nodes`, or ranges such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20 with commas between them, not {0:?}"
+)]
+pub struct InvalidAddresses(String);
+
+impl std::str::FromStr for Addresses {
+    type Err = InvalidAddresses;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "nodes" {
+            return Ok(Self::Nodes);
+        }
+        let ranges: Option<Vec<_>> = text.split(',').map(|range| read(range.trim())).collect();
+        let ranges = ranges.filter(|ranges| !ranges.is_empty());
+        ranges.map(Self::Pool).ok_or_else(|| InvalidAddresses(text.to_owned()))
+    }
+}
+
+/// The first and the last address of `A/LENGTH`, `A-B` or `A`.
+fn read(text: &str) -> Option<(IpAddr, IpAddr)> {
+    if let Some((first, last)) = text.split_once('-') {
+        let (first, last): (IpAddr, IpAddr) = (first.parse().ok()?, last.parse().ok()?);
+        return (first.is_ipv4() == last.is_ipv4() && first <= last).then_some((first, last));
+    }
+    let Some((address, length)) = text.split_once('/') else {
+        let address = text.parse().ok()?;
+        return Some((address, address));
+    };
+    let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);
+    match address {
+        IpAddr::V4(address) => {
+            let host = u32::MAX.checked_shr(length).unwrap_or(0);
+            let bits = address.to_bits();
+            (length <= 32 && bits & host == 0).then(|| (address.into(), IpAddr::V4((bits | host).into())))
+        }
+        IpAddr::V6(address) => {
+            let host = u128::MAX.checked_shr(length).unwrap_or(0);
+            let bits = address.to_bits();
+            (length <= 128 && bits & host == 0).then(|| (address.into(), IpAddr::V6((bits | host).into())))
+        }
+    }
+}
+
+/// Tells whether a Service is to have addresses.
+pub fn is_balanced(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    service.metadata.deletion_timestamp.is_none()
+        && spec.is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer") && spec.load_balancer_class.is_none())
+}
+
+/// The addresses of a node that balancers use.
+pub fn addresses_of(node: &Node) -> Vec<IpAddr> {
+    let is_excluded = node
+        .metadata
+        .labels
+        .as_ref()
+        .is_some_and(|labels| labels.contains_key(EXCLUDED));
+    if is_excluded || node.metadata.deletion_timestamp.is_some() || !is_ready(node) {
+        return Vec::new();
+    }
+    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let internal = all.filter(|address| address.type_ == "InternalIP");
+    internal.filter_map(|address| address.address.parse().ok()).collect()
+}
+
+/// Makes the plan for one Service. `all` are all of the cluster.
+pub fn plan(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>], from: &Addresses) -> Plan {
+    let mut plan = Plan::default();
+    if !is_balanced(service) {
+        return plan;
+    }
+    let found = match from {
+        Addresses::Nodes => of_nodes(service, all, nodes),
+        Addresses::Pool(ranges) => of_pool(service, all, ranges),
+    };
+    let (wanted, refusal) = match found {
+        Ok(wanted) => (wanted, None),
+        Err(because) => (Vec::new(), Some(because)),
+    };
+    let mut steps = Vec::new();
+    if wanted != given(service) {
+        steps.push(give(service, &wanted));
+    }
+    steps.extend(refusal.map(|because| {
+        let message = format!("Error syncing load balancer: failed to ensure load balancer: {because}");
+        Step::Event(note(service, Severity::Warning, "SyncLoadBalancerFailed", message))
+    }));
+    plan.stage(steps);
+    plan
+}
+
+fn note(service: &Service, severity: Severity, reason: &'static str, message: String) -> Note {
+    Note {
+        about: target(SERVICES, service).reference(),
+        severity,
+        reason,
+        message,
+    }
+}
+
+fn give(service: &Service, addresses: &[IpAddr]) -> Step {
+    let ingress: Vec<_> = addresses.iter().map(|ip| json!({"ip": ip, "ipMode": "VIP"})).collect();
+    let done = note(
+        service,
+        Severity::Normal,
+        "EnsuredLoadBalancer",
+        "Ensured load balancer".to_owned(),
+    );
+    Step::Patch {
+        target: target(SERVICES, service),
+        subresource: Some("status"),
+        kind: PatchKind::Merge,
+        body: Box::new(json!({
+            "metadata": {"uid": service.metadata.uid, "resourceVersion": service.metadata.resource_version},
+            "status": {"loadBalancer": {"ingress": ingress}},
+        })),
+        outcome: Outcome {
+            done: (!addresses.is_empty()).then_some(done),
+            failed: None,
+        },
+    }
+}
+
+/// The addresses that a Service has.
+fn given(service: &Service) -> Vec<IpAddr> {
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = balancer
+        .into_iter()
+        .flat_map(|balancer| balancer.ingress.iter().flatten());
+    ingress.filter_map(|own| own.ip.as_ref()?.parse().ok()).collect()
+}
+
+/// The order in which Services choose.
+fn turn(service: &Service) -> impl Ord + use<> {
+    let metadata = &service.metadata;
+    let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
+    (
+        Reverse(created.map(Reverse)),
+        metadata.namespace.clone(),
+        metadata.name.clone(),
+    )
+}
+
+fn ports(service: &Service) -> BTreeSet<(i32, String)> {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    ports
+        .map(|port| (port.port, port.protocol.clone().unwrap_or_else(|| "TCP".to_owned())))
+        .collect()
+}
+
+fn families(service: &Service) -> Vec<bool> {
+    let spec = service.spec.as_ref();
+    let families = spec.and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
+    let families: Vec<bool> = families.iter().map(|family| family == "IPv6").collect();
+    if families.is_empty() { vec![false] } else { families }
+}
+
+/// All nodes answer on a Service's ports, so that each port is one Service's.
+fn of_nodes(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>]) -> Result<Vec<IpAddr>, String> {
+    let (own, order) = (ports(service), turn(service));
+    let before = all.iter().filter(|other| is_balanced(other) && turn(other) < order);
+    for other in before {
+        if let Some((port, protocol)) = ports(other).intersection(&own).next() {
+            let metadata = &other.metadata;
+            let name = |text: &Option<String>| text.clone().unwrap_or_default();
+            return Err(format!(
+                "port {port}/{protocol} of the nodes is that of service {}/{}",
+                name(&metadata.namespace),
+                name(&metadata.name)
+            ));
+        }
+    }
+    let families = families(service);
+    let addresses: BTreeSet<IpAddr> = nodes
+        .iter()
+        .flat_map(|node| addresses_of(node))
+        .filter(|address| families.contains(&address.is_ipv6()))
+        .collect();
+    if addresses.is_empty() {
+        return Err("no node is ready".to_owned());
+    }
+    Ok(addresses.into_iter().collect())
+}
+
+/// What is given stays; then each Service without an address takes one, the oldest first.
+fn of_pool(service: &Service, all: &[Arc<Service>], ranges: &[(IpAddr, IpAddr)]) -> Result<Vec<IpAddr>, String> {
+    let mut waiting: Vec<&Service> = all
+        .iter()
+        .map(|other| &**other)
+        .filter(|other| is_balanced(other))
+        .collect();
+    waiting.sort_by_cached_key(|other| turn(other));
+    let is_own = |other: &Service| other.metadata.uid == service.metadata.uid;
+    let mut taken = BTreeSet::new();
+    // Two that were given one address at once: the younger gives it back.
+    waiting.retain(|other| {
+        let kept = kept(other, ranges).filter(|address| taken.insert(*address));
+        kept.is_none() || is_own(other)
+    });
+    if let Some(address) = kept(service, ranges)
+        && !all.iter().any(|other| {
+            !is_own(other) && is_balanced(other) && turn(other) < turn(service) && kept(other, ranges) == Some(address)
+        })
+    {
+        return Ok(vec![address]);
+    }
+    for other in waiting {
+        let found = choose(other, ranges, &taken);
+        if is_own(other) {
+            return found.map(|address| vec![address]);
+        }
+        taken.extend(found.ok());
+    }
+    Err("the service is not known yet".to_owned())
+}
+
+/// The address that a Service has of the pool, if it may keep it.
+fn kept(service: &Service, ranges: &[(IpAddr, IpAddr)]) -> Option<IpAddr> {
+    let families = families(service);
+    let wanted = requested(service);
+    let mut given = given(service).into_iter();
+    given.find(|address| {
+        families.contains(&address.is_ipv6())
+            && ranges.iter().any(|(first, last)| (first..=last).contains(&address))
+            && wanted.is_none_or(|wanted| wanted.parse() == Ok(*address))
+    })
+}
+
+/// `spec.loadBalancerIP`
+fn requested(service: &Service) -> Option<&str> {
+    let wanted = service.spec.as_ref()?.load_balancer_ip.as_deref()?;
+    (!wanted.is_empty()).then_some(wanted)
+}
+
+fn choose(service: &Service, ranges: &[(IpAddr, IpAddr)], taken: &BTreeSet<IpAddr>) -> Result<IpAddr, String> {
+    let families = families(service);
+    if let Some(wanted) = requested(service) {
+        let address: Option<IpAddr> = wanted.parse().ok();
+        let in_pool = |address: &IpAddr| ranges.iter().any(|(first, last)| (first..=last).contains(&address));
+        let address = address.filter(|address| in_pool(address) && families.contains(&address.is_ipv6()));
+        let address = address.ok_or_else(|| format!("the address {wanted} is none of the pool"))?;
+        let is_free = !taken.contains(&address);
+        return is_free
+            .then_some(address)
+            .ok_or_else(|| format!("the address {wanted} is taken"));
+    }
+    for is_v6 in families {
+        let ranges = ranges.iter().filter(|(first, _)| first.is_ipv6() == is_v6);
+        for (first, last) in ranges {
+            // So many are taken at most that one of the next is free, if there is any.
+            let mut candidates = after(*first, *last).take(taken.len() + 1);
+            if let Some(address) = candidates.find(|address| !taken.contains(address)) {
+                return Ok(address);
+            }
+        }
+    }
+    Err("no address of the pool is free".to_owned())
+}
+
+/// Addresses from the first to the last.
+fn after(first: IpAddr, last: IpAddr) -> impl Iterator<Item = IpAddr> {
+    std::iter::successors(Some(first), move |address| {
+        let next = match address {
+            IpAddr::V4(address) => IpAddr::V4(address.to_bits().checked_add(1)?.into()),
+            IpAddr::V6(address) => IpAddr::V6(address.to_bits().checked_add(1)?.into()),
+        };
+        (next <= last).then_some(next)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// `NAME@AGE PORT[/PROTOCOL] [has=ADDRESS] [wants=ADDRESS] [class] [v6]`
+    fn service(line: &str) -> Arc<Service> {
+        let mut words = line.split_whitespace();
+        let (name, age) = words.next().unwrap().split_once('@').unwrap();
+        let (port, protocol) = words.next().unwrap().split_once('/').unwrap();
+        let mut own = json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1",
+                "creationTimestamp": format!("2026-01-01T00:00:{age}Z")},
+            "spec": {"type": "LoadBalancer", "ipFamilies": ["IPv4"],
+                "ports": [{"port": port.parse::<i32>().unwrap(), "protocol": protocol}]},
+        });
+        for word in words {
+            match word.split_once('=') {
+                Some(("has", address)) => own["status"] = json!({"loadBalancer": {"ingress": [{"ip": address}]}}),
+                Some(("wants", address)) => own["spec"]["loadBalancerIP"] = json!(address),
+                _ if word == "class" => own["spec"]["loadBalancerClass"] = json!("a.b/c"),
+                _ => own["spec"]["ipFamilies"] = json!(["IPv6"]),
+            }
+        }
+        Arc::new(serde_json::from_value(own).unwrap())
+    }
+
+    fn node(name: &str, ready: &str, addresses: &[&str]) -> Arc<Node> {
+        let addresses: Vec<Value> = addresses
+            .iter()
+            .map(|ip| json!({"type": "InternalIP", "address": ip}))
+            .collect();
+        let own = json!({"metadata": {"name": name}, "status": {
+            "addresses": addresses,
+            "conditions": [{"type": "Ready", "status": ready}],
+        }});
+        Arc::new(serde_json::from_value(own).unwrap())
+    }
+
+    /// What becomes of the last Service: its addresses, or the event.
+    fn outcome(lines: &[&str], from: &str) -> String {
+        let all: Vec<_> = lines.iter().map(|line| service(line)).collect();
+        let nodes = [
+            node("a", "True", &["10.0.0.1", "fd00::1"]),
+            node("b", "True", &["10.0.0.2"]),
+            node("c", "False", &["10.0.0.3"]),
+        ];
+        let plan = plan(all.last().unwrap(), &all, &nodes, &from.parse().unwrap());
+        let told = plan.stages.into_iter().flatten().map(|step| match step {
+            Step::Patch { body, .. } => {
+                let ingress = body["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap();
+                let addresses = ingress.iter().map(|own| own["ip"].as_str().unwrap().to_owned());
+                format!("[{}]", addresses.collect::<Vec<_>>().join(" "))
+            }
+            Step::Event(note) => note.message.rsplit(": ").next().unwrap().to_owned(),
+            other @ (Step::Create { .. } | Step::Delete { .. } | Step::Look(_)) => other.to_string(),
+        });
+        told.collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn services_are_given_addresses() {
+        let pool = "192.0.2.4/31,192.0.2.9-192.0.2.9,fd01::/127";
+        for (lines, from, told) in [
+            (&["a@01 80/TCP"][..], "nodes", "[10.0.0.1 10.0.0.2]"),
+            (&["a@01 80/TCP v6"], "nodes", "[fd00::1]"),
+            (&["a@01 80/TCP class"], "nodes", ""),
+            (
+                &["b@01 80/TCP", "a@02 80/TCP"],
+                "nodes",
+                "port 80/TCP of the nodes is that of service ns/b",
+            ),
+            (&["b@02 80/TCP", "a@01 80/TCP"], "nodes", "[10.0.0.1 10.0.0.2]"),
+            (
+                &["b@01 80/UDP", "c@01 80/TCP class", "a@02 80/TCP"],
+                "nodes",
+                "[10.0.0.1 10.0.0.2]",
+            ),
+            (
+                &["b@01 80/TCP", "a@02 80/TCP has=10.0.0.1"],
+                "nodes",
+                "[], port 80/TCP of the nodes is that of service ns/b",
+            ),
+            (&["a@01 80/TCP"], pool, "[192.0.2.4]"),
+            (&["a@01 80/TCP v6"], pool, "[fd01::]"),
+            (&["a@01 80/TCP has=192.0.2.5"], pool, ""),
+            (&["a@01 80/TCP has=192.0.2.7"], pool, "[192.0.2.4]"),
+            (&["b@02 80/TCP has=192.0.2.4", "a@01 80/TCP"], pool, "[192.0.2.5]"),
+            (&["b@01 80/TCP", "a@02 80/TCP"], pool, "[192.0.2.5]"),
+            (
+                &["b@01 80/TCP has=192.0.2.4", "a@02 80/TCP has=192.0.2.4"],
+                pool,
+                "[192.0.2.5]",
+            ),
+            (&["b@02 80/TCP has=192.0.2.4", "a@01 80/TCP has=192.0.2.4"], pool, ""),
+            (&["a@01 80/TCP wants=192.0.2.9"], pool, "[192.0.2.9]"),
+            (&["a@01 80/TCP has=192.0.2.4 wants=192.0.2.9"], pool, "[192.0.2.9]"),
+            (
+                &["a@01 80/TCP wants=192.0.2.8"],
+                pool,
+                "the address 192.0.2.8 is none of the pool",
+            ),
+            (
+                &["b@02 80/TCP has=192.0.2.9", "a@01 80/TCP wants=192.0.2.9"],
+                pool,
+                "the address 192.0.2.9 is taken",
+            ),
+            (
+                &[
+                    "b@01 1/TCP has=192.0.2.4",
+                    "c@01 1/TCP has=192.0.2.5",
+                    "d@01 1/TCP has=192.0.2.9",
+                    "a@02 80/TCP",
+                ],
+                pool,
+                "no address of the pool is free",
+            ),
+        ] {
+            assert_eq!(outcome(lines, from), told, "{lines:?} from {from}");
+        }
+    }
+
+    #[test]
+    fn texts_that_name_no_addresses_are_refused() {
+        for text in [
+            "",
+            "node",
+            "10.0.0.1/24",
+            "10.0.0.2-10.0.0.1",
+            "10.0.0.0/33",
+            "10.0.0.1-fd00::1",
+            "10.0.0.0/24,",
+        ] {
+            assert!(text.parse::<Addresses>().is_err(), "{text}");
+        }
+        let whole = "0.0.0.0/0".parse::<Addresses>();
+        assert_eq!(
+            whole,
+            Ok(Addresses::Pool(vec![(
+                [0, 0, 0, 0].into(),
+                [255, 255, 255, 255].into()
+            )]))
+        );
+    }
+}
