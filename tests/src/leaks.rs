@@ -49,6 +49,21 @@ pub fn process_in(pid: impl std::fmt::Display, namespace: &str) -> String {
     format!("process {pid} in network namespace {namespace}")
 }
 
+/// A trace, that of a process with what it is called; nothing of a process that has ended meanwhile.
+pub fn named(trace: &str) -> Option<String> {
+    let Some(rest) = trace.strip_prefix("process ") else {
+        return Some(trace.to_owned());
+    };
+    let pid = rest.split([' ', ':']).next()?;
+    let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(format!("{trace}: {}", command.trim()))
+}
+
+/// Whether a named trace is of a shim of containerd.
+pub fn is_shim(trace: &str) -> bool {
+    trace.starts_with("process ") && trace.ends_with(": containerd-shim")
+}
+
 /// Control groups below any hierarchy whose path holds `name`.
 ///
 /// # Errors

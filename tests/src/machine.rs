@@ -276,13 +276,30 @@ impl Machine {
         self.down = true;
         let root = self.cgroup_root()?;
         self.skiff(["down", "--purge"])?;
-        let mut after = leaks::traces(self.state(), self.namespace.name())?;
-        after.extend(leaks::cgroups(&root)?);
-        let left: Vec<&String> = after.difference(&self.before).collect();
+        let left = eventually("shims of containerd end", || {
+            let left = self.left(&root).map_err(|error| format!("{error:#}"))?;
+            // They do so by themselves, a moment after containerd has said that their task is deleted.
+            let are_ending = !left.is_empty() && left.iter().all(|trace| leaks::is_shim(trace));
+            if are_ending {
+                Err(format!("{left:#?}"))
+            } else {
+                Ok(left)
+            }
+        })?;
         if !left.is_empty() {
             bail!("left on the machine: {left:#?}");
         }
         Ok(())
+    }
+
+    /// What there is more than when the cluster was started, with what processes are called.
+    fn left(&self, root: &str) -> anyhow::Result<Vec<String>> {
+        let mut after = leaks::traces(self.state(), self.namespace.name())?;
+        after.extend(leaks::cgroups(root)?);
+        Ok(after
+            .difference(&self.before)
+            .filter_map(|trace| leaks::named(trace))
+            .collect())
     }
 
     /// Whether a process is in the cluster's control groups.
