@@ -107,6 +107,10 @@ pub enum Error {
         /// The Node's.
         own: Ranges,
     },
+    /// Another machine has joined under the node's name while this one was cut off. The agent is to start again: it then waits
+    /// until the name is free.
+    #[error("another machine is the node now")]
+    Replaced,
     /// The watch of pods ended, which it never does.
     #[error("the watch of pods ended")]
     WatchEnded,

@@ -57,7 +57,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let Err(error) = outcome else {
         return Ok(ExitCode::SUCCESS);
     };
-    if matches!(error.downcast_ref(), Some(agent::Error::RangeLost { .. })) {
+    if matches!(
+        error.downcast_ref(),
+        Some(agent::Error::RangeLost { .. } | agent::Error::Replaced)
+    ) {
         tracing::warn!(error = format!("{error:#}"), "the agent starts again");
         drop(log);
         // The same process for whoever started it. The pods go on meanwhile, as when an agent is replaced.

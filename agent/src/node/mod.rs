@@ -218,6 +218,9 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             }
         };
         node = current;
+        if object::is_anothers(&context, &node) {
+            return Err(Error::Replaced);
+        }
         keeps_ranges(&context, &node)?;
         context.see_node(&node);
         announce_scheduling(&context, &node, &mut cordoned);

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
+use crate::digest::{Places, pair};
 use crate::schema::{Format, ListKind, ObjectSchema, Schema, Shape, escape};
 use crate::time;
 use crate::value::{Entries, Error, Key, Text, Value};
@@ -87,14 +88,14 @@ impl<'a> List<'a> {
         };
         match self.kind {
             None | Some(ListKind::Atomic) => left.iter().zip(&right).all(|(left, right)| left.equals(right)),
-            Some(ListKind::Set) => {
-                left.len() == right.len() && left.iter().all(|item| right.iter().any(|other| item.equals(other)))
+            Some(ListKind::Set | ListKind::Map(_)) if left.len() != right.len() => false,
+            Some(kind @ (ListKind::Set | ListKind::Map(_))) => {
+                let places = places(&right, kind);
+                left.iter().all(|item| {
+                    let mut others = places.at(digest(item, kind)).filter_map(|place| right.get(place));
+                    others.any(|other| is_same(item, other, kind) && item.equals(other))
+                })
             }
-            Some(ListKind::Map(keys)) => left.iter().all(|item| {
-                right
-                    .iter()
-                    .any(|other| same_keys(item, other, keys) && item.equals(other))
-            }),
         }
     }
 
@@ -107,17 +108,24 @@ impl<'a> List<'a> {
             Items::Json(..) => (Arc::new(self.to_vec()?), self.all()),
         };
         let grown = Arc::make_mut(&mut items);
+        let kind = kind.filter(|kind| !matches!(kind, ListKind::Atomic));
+        let mut places = kind.map(|kind| places(grown, kind)).unwrap_or_default();
         for item in added {
-            let place = match kind {
-                None | Some(ListKind::Atomic) => None,
-                Some(ListKind::Set) => grown.iter().position(|known| known.equals(&item)),
-                Some(ListKind::Map(keys)) => grown.iter().position(|known| same_keys(known, &item, keys)),
-            };
+            let place = kind.and_then(|kind| {
+                let found = places.at(digest(&item, kind));
+                let mut found =
+                    found.filter(|place| grown.get(*place).is_some_and(|known| is_same(known, &item, kind)));
+                found.next()
+            });
             all = all.saturating_add(item.all());
-            match place.and_then(|place| grown.get_mut(place)) {
-                Some(known) => *known = item,
-                None => grown.push(item),
+            if let Some(known) = place.and_then(|place| grown.get_mut(place)) {
+                *known = item;
+                continue;
             }
+            if let Some(kind) = kind {
+                places.add(digest(&item, kind), grown.len());
+            }
+            grown.push(item);
         }
         self.items = Items::Made(items, bounded(all)?);
         Ok(self)
@@ -129,6 +137,35 @@ const MAX_ALL: u64 = 1_000_000;
 
 pub(crate) fn bounded(all: u64) -> Result<u64, Error> {
     if all > MAX_ALL { Err(Error::Cost) } else { Ok(all) }
+}
+
+/// What tells the items of a list apart, as a number.
+fn digest(item: &Value<'_>, kind: &ListKind) -> u64 {
+    match (kind, item) {
+        (ListKind::Map(keys), Value::Map(map)) => {
+            let parts = keys
+                .iter()
+                .filter_map(|key| Some(pair(key, map.json_field(key)?.digest())));
+            parts.fold(0, u64::wrapping_add)
+        }
+        _ => item.digest(),
+    }
+}
+
+fn places(items: &[Value<'_>], kind: &ListKind) -> Places {
+    let mut places = Places::default();
+    for (place, item) in items.iter().enumerate() {
+        places.add(digest(item, kind), place);
+    }
+    places
+}
+
+/// Tells whether two items may not stand in one list beside each other.
+fn is_same(left: &Value<'_>, right: &Value<'_>, kind: &ListKind) -> bool {
+    match kind {
+        ListKind::Map(keys) => same_keys(left, right, keys),
+        ListKind::Set | ListKind::Atomic => left.equals(right),
+    }
 }
 
 fn same_keys(left: &Value<'_>, right: &Value<'_>, keys: &[String]) -> bool {

@@ -38,7 +38,7 @@
 //! * [`Environment`] declares variables and compiles; a [`Program`] evaluates and estimates its cost: `program`.
 //! * text to tree: `syntax`; types: `check`, `assign`, `declarations`; further refusals: `lint`; constants: `fold`.
 //! * tree to value: `eval`, `functions` (one file a library), `actual_cost`; the cost beforehand: `estimate`.
-//! * values: `value`, views of JSON by [`schema::Schema`]: `json`, times and durations: `time`.
+//! * values: `value`, views of JSON by [`schema::Schema`]: `json`, which of many may be equal: `digest`, times: `time`.
 
 #![allow(
     clippy::wildcard_enum_match_arm,
@@ -49,6 +49,7 @@ mod actual_cost;
 mod assign;
 mod check;
 mod declarations;
+mod digest;
 mod estimate;
 mod eval;
 mod fold;

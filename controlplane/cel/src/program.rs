@@ -168,21 +168,10 @@ fn with_stack<T: Send>(levels: usize, run: impl FnOnce() -> T + Send) -> Result<
     })
 }
 
-/// Most levels that a text can nest, seen from its brackets and conditions alone.
+/// Most levels that a text can nest, seen from the brackets that open in it and its conditions alone: one that closes may stand
+/// in a text.
 fn levels(text: &str) -> usize {
-    let (mut open, mut most, mut conditions) = (0_usize, 0, 0);
-    for byte in text.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => {
-                open += 1;
-                most = most.max(open);
-            }
-            b')' | b']' | b'}' => open = open.saturating_sub(1),
-            b'?' => conditions += 1,
-            _ => {}
-        }
-    }
-    most + conditions
+    text.bytes().filter(|byte| b"([{?".contains(byte)).count()
 }
 
 /// All issues in the order of their places (`cel-go/common/error.go`).

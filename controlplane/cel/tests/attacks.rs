@@ -2,6 +2,10 @@
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use controlplane_cel::schema::{Field, ListKind, ObjectSchema, Schema, Shape};
 use controlplane_cel::{Environment, Error, Type, Value, view};
 use proptest::prelude::*;
 use serde_json::json;
@@ -163,6 +167,70 @@ fn patterns_are_linear_and_bounded() {
     assert!(refusal("self.a.matches('(((a{60}){60}){60}){60}')").contains("invalid matches argument"));
     assert!(refusal("self.a.matches('a{1001}')").contains("invalid matches argument"));
     assert!(run("self.a.matches('(((a{60}){60}){60}){60}' + '')").is_err());
+}
+
+#[test]
+fn patterns_that_an_expression_makes_run_out() {
+    let text = "lists.range(9000).all(i, 'a'.matches('[^a]{900}' + string(i)) || true)";
+    assert_eq!(run(text), Err(Error::Cost));
+}
+
+#[test]
+fn brackets_within_texts_do_not_hide_levels() {
+    let text = format!("{}1{}", "(size(')')+".repeat(240), ")".repeat(240));
+    assert_eq!(run(&text).as_deref(), Ok("int"));
+}
+
+/// A list of objects with a name and a number, in this order, as the list of a set or by its keys.
+fn listed(kind: ListKind) -> Schema {
+    let field = |json: &str, shape| {
+        let (json, schema) = (json.to_owned(), Schema::new(shape));
+        (
+            json.clone(),
+            Field {
+                json,
+                required: true,
+                schema,
+            },
+        )
+    };
+    let fields = BTreeMap::from([field("name", Shape::Int), field("value", Shape::Int)]);
+    let item = Schema::new(Shape::Object(Arc::new(ObjectSchema {
+        name: "Item".to_owned(),
+        fields,
+    })));
+    Schema::new(Shape::List {
+        items: Box::new(item),
+        kind,
+    })
+}
+
+#[test]
+fn lists_that_are_equal_in_another_order_are_compared_at_once() {
+    let many = |numbers: &mut dyn Iterator<Item = i64>| {
+        let items: Vec<_> = numbers
+            .map(|number| json!({"name": number, "value": number % 7}))
+            .collect();
+        json!(items)
+    };
+    let (forth, back) = (many(&mut (0..40_000)), many(&mut (0..40_000).rev()));
+    let other = many(&mut (1..40_001).rev());
+    for kind in [ListKind::Set, ListKind::Map(vec!["name".to_owned()])] {
+        let schema = listed(kind);
+        let environment = Environment::default()
+            .with("self", schema.as_type())
+            .with("old", schema.as_type());
+        let told = |text: &str, old| {
+            let program = environment.compile(text).unwrap_or_else(|error| panic!("{error}"));
+            let view = |value| view(value, Some(&schema)).expect("a view");
+            let value = program.evaluate(&[("self", view(&forth)), ("old", view(old))], &mut 10_000_000);
+            value.map(|value| value.as_bool())
+        };
+        assert_eq!(told("self == old", &back), Ok(Some(true)));
+        assert_eq!(told("self == old", &other), Ok(Some(false)));
+        assert_eq!(told("size(self + old) == 40000", &back), Ok(Some(true)));
+        assert_eq!(told("size(self + old) == 40001", &other), Ok(Some(true)));
+    }
 }
 
 #[test]

@@ -139,11 +139,18 @@ impl Aggregation {
         let [apis, group, version, ..] = segments else {
             return None;
         };
-        if apis != "apis" {
+        // What tells who serves what is this server's own, whatever an APIService says.
+        if apis != "apis" || group == GROUP {
             return None;
         }
         let (_, remote) = self.current().get(&format!("{version}.{group}"))?.clone();
         remote
+    }
+
+    /// Forgets what servers told that are none of these.
+    fn forget_others(&self, remotes: &[Arc<Remote>]) {
+        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|name, _| remotes.iter().any(|remote| remote.name == *name));
     }
 
     /// What discovery adds to this server's own groups, by priority.

@@ -29,10 +29,13 @@ use crate::respond::{self, Response};
 use crate::server::Shared;
 use crate::tokens::Used;
 use crate::verbs::connect::{Wanted, connect};
-use crate::{health, openapi, pages, subresource, uses, verbs, weight};
+use crate::{health, openapi, pages, subresource, tunnel, uses, verbs, weight};
 
 /// `requestTimeoutUpperBound` of upstream's `pkg/endpoints/handlers/rest.go`.
 const LONGEST_WRITE: Duration = Duration::from_secs(34);
+
+/// The time that the server of another group version has (`RequestTimeout` of `pkg/server/config.go`).
+const LONGEST_ELSEWHERE: Duration = Duration::from_mins(1);
 
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
@@ -186,7 +189,17 @@ async fn elsewhere(
         None
     };
     let wire = Wire::of(&mut parts);
-    let answer = aggregation::answer(shared, remote, (wire, parts.headers, body), user).await;
+    let lasting = lasts || tunnel::is_wanted(&parts.headers);
+    let answer = aggregation::answer(shared, remote, (wire, parts.headers, body), user);
+    let answer = if lasting {
+        answer.await
+    } else {
+        let answer = tokio::time::timeout(LONGEST_ELSEWHERE, answer).await;
+        answer.unwrap_or_else(|_elapsed| {
+            let message = "Timeout: request did not complete within the allotted timeout\n";
+            Ok(respond::text(http::StatusCode::GATEWAY_TIMEOUT, message))
+        })
+    };
     match pass {
         Some(pass) if lasts => {
             let ending = shared.gates.ending();
@@ -241,9 +254,11 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
     let path = segments.join("/");
     let table = shared.definitions.current();
     let mut discovery = Cow::Borrowed(table.discovery(&shared.options.address));
-    let added = shared.aggregation.added();
-    if !added.is_empty() {
-        discovery = Cow::Owned(discovery.with(&added));
+    if path.is_empty() || segments.first().is_some_and(|first| first == "apis") {
+        let added = shared.aggregation.added();
+        if !added.is_empty() {
+            discovery = Cow::Owned(discovery.with(&added));
+        }
     }
     if let Some(answer) = discovery.answer(&path, &parts.headers, query) {
         return answer;

@@ -7,7 +7,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -58,6 +58,7 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     if let Err(error) = joined.await {
         return Err(take_back(state_dir, known, &settings, &error));
     }
+    remove(&set_aside(&super::pki(state_dir)))?;
     // The token has done its work.
     fs::remove_file(super::pki(state_dir).join("bootstrap.kubeconfig")).context("remove the token")?;
     terminal::line(format!(
@@ -157,9 +158,10 @@ fn is_of(node: &Value, instance: &str) -> bool {
 /// Puts the token where the agent looks for it, and nothing beside it: certificates of an earlier join prove nothing here.
 fn replace_credentials(state_dir: &Path, bootstrap: &str) -> anyhow::Result<()> {
     let pki = super::pki(state_dir);
-    match fs::remove_dir_all(&pki) {
+    remove(&set_aside(&pki))?;
+    match fs::rename(&pki, set_aside(&pki)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).context("remove earlier credentials");
+            return Err(error).context("set earlier credentials aside");
         }
         Ok(()) | Err(_) => {}
     }
@@ -170,6 +172,32 @@ fn replace_credentials(state_dir: &Path, bootstrap: &str) -> anyhow::Result<()> 
     let written = file.write(true).create_new(true).mode(0o600).open(&path);
     let written = written.and_then(|mut file| file.write_all(bootstrap.as_bytes()));
     written.with_context(|| format!("write {}", path.display()))
+}
+
+/// The place of the credentials of an earlier join, until this one has succeeded.
+fn set_aside(pki: &Path) -> PathBuf {
+    pki.with_extension("before")
+}
+
+fn remove(directory: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", directory.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Puts earlier credentials where they were, in place of what this join has left, the token with it.
+fn restore_credentials(state_dir: &Path) -> anyhow::Result<()> {
+    let pki = super::pki(state_dir);
+    remove(&pki)?;
+    match fs::rename(set_aside(&pki), &pki) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context("put earlier credentials back")
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Starts the agent of a node that joins or has joined, unless it runs, and waits until the node is Ready.
@@ -253,6 +281,7 @@ async fn own_node(state_dir: &Path, name: &str, since: &str) -> anyhow::Result<V
 fn take_back(state_dir: &Path, known: Option<Settings>, settings: &Settings, error: &anyhow::Error) -> anyhow::Error {
     let waiting = Waiting::start("taking back what was started");
     let mut failures = super::down::end(state_dir, settings, false, &waiting).1;
+    failures.extend(restore_credentials(state_dir).err());
     let restored = match known {
         Some(known) => known.write(state_dir),
         None if failures.is_empty() => super::down::remove_state(state_dir),

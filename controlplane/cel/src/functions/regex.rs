@@ -124,6 +124,11 @@ fn translate(pattern: &str) -> Option<String> {
     Some(out)
 }
 
+/// Patterns that are kept of those that an expression makes, each of at most some MiB.
+const KEPT: usize = 4;
+/// What each of those counts for.
+const PER_PATTERN: usize = 64 * 1024;
+
 impl Context<'_> {
     fn with_pattern<T>(&mut self, pattern: &str, run: impl FnOnce(&Regex) -> T) -> Result<T, Error> {
         if let Some(known) = self.known.get(pattern) {
@@ -132,9 +137,12 @@ impl Context<'_> {
         if let Some(met) = self.met.get(pattern) {
             return Ok(run(met));
         }
-        // Compiling takes memory by the pattern's length and its counts.
-        self.allocate(pattern.len().saturating_mul(256))?;
+        // Compiling takes time and memory by the pattern's length and its counts.
+        self.allocate(pattern.len().saturating_mul(256).saturating_add(PER_PATTERN))?;
         let compiled = Arc::new(compile(pattern).map_err(Error::new)?);
+        if self.met.len() >= KEPT {
+            self.met.clear();
+        }
         self.met.insert(pattern.to_owned(), Arc::clone(&compiled));
         Ok(run(&compiled))
     }

@@ -102,6 +102,8 @@ fn nobody_becomes_the_api_server_as_a_node() {
         "localhost",
         "api.example.com",
         "API.example.com.",
+        "*.example.com",
+        "*.default",
     ] {
         assert!(is_the_servers(name, &server), "{name}");
     }

@@ -46,6 +46,7 @@ pub(super) async fn run(shared: &Arc<Shared>, router: &Router) -> Infallible {
         own.mark_unchanged();
         slices.mark_unchanged();
         let remotes = shared.aggregation.remotes();
+        shared.aggregation.forget_others(&remotes);
         let looks = remotes.iter().map(|remote| look(shared, &client, remote));
         let all_answer = futures::future::join_all(looks)
             .await

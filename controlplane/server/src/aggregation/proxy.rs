@@ -28,6 +28,9 @@ use crate::verbs::proxy::forward::{strip, switched};
 /// Headers of a front proxy; the server behind it takes them for true, so nobody else's go through.
 const OF_USERS: &str = "x-remote-";
 
+/// The time that a connection and its handshake may take.
+const CONNECT: Duration = Duration::from_secs(10);
+
 /// Hands a request on and the answer back.
 ///
 /// # Errors
@@ -101,7 +104,8 @@ fn forwarded(remote: &Remote, wire: &Wire, mut headers: HeaderMap, user: &User) 
 
 /// `SetAuthProxyHeaders` of `staging/src/k8s.io/client-go/transport/round_trippers.go`.
 pub(super) fn identify(headers: &mut HeaderMap, user: &User) -> Result<(), Failure> {
-    let value = |text: &str| HeaderValue::from_str(text).map_err(Failure::internal);
+    // Names beyond ASCII go as the bytes that they are.
+    let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).map_err(Failure::internal);
     headers.insert("x-remote-user", value(&user.name)?);
     if !user.uid.is_empty() {
         headers.insert("x-remote-uid", value(&user.uid)?);
@@ -133,11 +137,15 @@ pub(super) async fn ask(
     };
     let connector = remote.tls.get_or_init(|| connector(shared, remote)).clone()?;
     let name = ServerName::try_from(remote.host()).map_err(|error| error.to_string())?;
-    let stream = dial(&shared.webhooks, &address)
-        .await
-        .map_err(|error| error.to_string())?;
-    let secured = connector.connect(name, stream).await;
-    let stream: Box<dyn Stream> = Box::new(secured.map_err(|error| dialing::unsecured(&error))?);
+    let connected = async {
+        let stream = dial(&shared.webhooks, &address)
+            .await
+            .map_err(|error| error.to_string())?;
+        let secured = connector.connect(name, stream).await;
+        secured.map_err(|error| dialing::unsecured(&error))
+    };
+    let connected = tokio::time::timeout(CONNECT, connected).await;
+    let stream: Box<dyn Stream> = Box::new(connected.map_err(|_elapsed| "dial tcp: i/o timeout".to_owned())??);
     exchange(stream, request, limit)
         .await
         .map_err(|error| error.to_string())
