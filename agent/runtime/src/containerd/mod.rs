@@ -218,6 +218,10 @@ impl Containerd {
         self.shared.loggers.end().await;
         let aborted = self.shared.remove_aborted(Duration::ZERO).await;
         failures.extend(aborted.err().map(|error| error.to_string()));
+        let idle = self.shared.blocking("end shims without containers", |shared| {
+            orphans::end_idle(&shared.config.address, &shared.config.namespace);
+        });
+        failures.extend(idle.await.err().map(|error| error.to_string()));
         let root = PathBuf::from(&self.shared.config.cgroup_root);
         failures.extend(self.shared.cgroups.remove(&root));
         if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {

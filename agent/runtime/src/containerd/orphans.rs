@@ -35,10 +35,24 @@ struct Orphan {
 
 /// Ends the shims of this containerd and this namespace that serve nobody.
 pub(super) fn end(address: &Path, namespace: &str) {
+    end_those(|pid| orphan(pid, address, namespace));
+}
+
+/// Ends all shims of this containerd and this namespace that have no container, when nothing is made any more: one that was
+/// cut off while it was made may have a directory and an address still.
+pub(super) fn end_idle(address: &Path, namespace: &str) {
+    end_those(|pid| {
+        let process = shim(pid, address, namespace)?;
+        let socket = listening(pid);
+        (!has_containers(pid)).then_some(Orphan { pid, process, socket })
+    });
+}
+
+fn end_those(find: impl Fn(i32) -> Option<Orphan>) {
     let Ok(processes) = fs::read_dir("/proc") else { return };
     for entry in processes.flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        let Some(orphan) = pid.and_then(|pid| orphan(pid, address, namespace)) else {
+        let Some(orphan) = pid.and_then(&find) else {
             continue;
         };
         tracing::info!(pid = orphan.pid, "ending a shim that serves no task");
@@ -82,11 +96,15 @@ pub(super) fn remove(aborted: &[(String, PathBuf)]) {
     }
 }
 
-fn orphan(pid: i32, address: &Path, namespace: &str) -> Option<Orphan> {
+fn shim(pid: i32, address: &Path, namespace: &str) -> Option<OwnedFd> {
     // Opened before anything is read: from then on it cannot be another process.
-    let process = is_shim(&proc(pid, "cmdline"), address, namespace)
+    is_shim(&proc(pid, "cmdline"), address, namespace)
         .then(|| sys::pidfd_open(pid).ok())
-        .flatten()?;
+        .flatten()
+}
+
+fn orphan(pid: i32, address: &Path, namespace: &str) -> Option<Orphan> {
+    let process = shim(pid, address, namespace)?;
     let directory = fs::read_link(proc(pid, "cwd")).ok()?;
     let directory = directory.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
     let socket = listening(pid);
