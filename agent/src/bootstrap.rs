@@ -13,7 +13,7 @@ use tracing::info;
 use crate::command::Arguments;
 use crate::renewal::{self, CLIENT_SIGNER, Own, SERVING_SIGNER, Wanted};
 
-/// How long the cluster may take to sign; upstream's is an hour, which nobody who joins a machine waits.
+/// Time that the cluster may take to sign; upstream's is an hour, which nobody who joins a machine waits.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Asks for what is missing or over, where the agent was told how.

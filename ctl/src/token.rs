@@ -20,7 +20,7 @@ const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 /// The group that may ask for certificates of nodes: kubeadm's (`cmd/kubeadm/app/constants/constants.go`).
 const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
-/// How long the signature of a new token may take.
+/// Time that the signature of a new token may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(place: &Place, command: &TokenCommand) -> anyhow::Result<()> {

@@ -59,7 +59,7 @@ pub fn named(trace: &str) -> Option<String> {
     Some(format!("{trace}: {}", command.trim()))
 }
 
-/// Whether a named trace is of a shim of containerd.
+/// Tells whether a named trace is of a shim of containerd.
 pub fn is_shim(trace: &str) -> bool {
     trace.starts_with("process ") && trace.ends_with(": containerd-shim")
 }

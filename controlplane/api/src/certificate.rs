@@ -87,7 +87,7 @@ impl Request {
     /// Reads a request in PEM that is signed by its own key.
     ///
     /// # Errors
-    /// What is wrong with it, as people read it.
+    /// Faults of it, as people read it.
     pub fn parse(pem: &[u8]) -> Result<Self, Malformed> {
         let block = first_block(pem).ok_or(Malformed::Block)?;
         if block.label != "CERTIFICATE REQUEST" {

@@ -351,7 +351,7 @@ pub trait Kind:
     fn validate_own(&self, old: &Self) -> Vec<Invalid> {
         self.validate_status(old)
     }
-    /// What a client is warned of whose new object, or whose change of `old`, is accepted.
+    /// Warnings for a client whose new object, or whose change of `old`, is accepted.
     fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
         Vec::new()
     }

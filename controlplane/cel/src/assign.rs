@@ -1,4 +1,4 @@
-//! What may stand where: unification of types (`cel-go/checker/types.go`).
+//! Assignability: unification of types (`cel-go/checker/types.go`).
 
 use std::cell::Cell;
 

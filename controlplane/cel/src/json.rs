@@ -139,7 +139,7 @@ pub(crate) fn bounded(all: u64) -> Result<u64, Error> {
     if all > MAX_ALL { Err(Error::Cost) } else { Ok(all) }
 }
 
-/// What tells the items of a list apart, as a number.
+/// Number that tells the items of a list apart.
 fn digest(item: &Value<'_>, kind: &ListKind) -> u64 {
     match (kind, item) {
         (ListKind::Map(keys), Value::Map(map)) => {

@@ -134,7 +134,7 @@ impl Aggregation {
         current.values().filter_map(|(_, remote)| remote.clone()).collect()
     }
 
-    /// Who serves a path of these segments, if it is not this server.
+    /// Server of a path of these segments, if it is not this one.
     pub(crate) fn of(&self, segments: &[String]) -> Option<Arc<Remote>> {
         let [apis, group, version, ..] = segments else {
             return None;
@@ -153,7 +153,7 @@ impl Aggregation {
         told.retain(|name, _| remotes.iter().any(|remote| remote.name == *name));
     }
 
-    /// What discovery adds to this server's own groups, by priority.
+    /// Additions of discovery to this server's own groups, by priority.
     pub(crate) fn added(&self) -> Vec<Added> {
         let mut remotes = self.remotes();
         remotes.sort_by(|one, other| other.priority.cmp(&one.priority).then(one.name.cmp(&other.name)));

@@ -1,4 +1,4 @@
-//! How other machines come into a cluster.
+//! Tokens by which other machines come into a cluster.
 
 use std::net::IpAddr;
 

@@ -83,7 +83,7 @@ pub(crate) struct Token {
     pub(crate) secret: String,
 }
 
-/// Whether it is the id of a token.
+/// Tells whether it is the id of a token.
 pub(crate) fn is_id(text: &str) -> bool {
     text.len() == 6 && is_plain(text)
 }
@@ -302,7 +302,7 @@ fn untrusted(
     }
 }
 
-/// Whether a server's certificate is for other names.
+/// Tells whether a server's certificate is for other names.
 pub(crate) fn is_other_name(error: &anyhow::Error) -> bool {
     format!("{error:#}").contains("not valid for name")
 }

@@ -149,7 +149,7 @@ async fn may_have_name(bootstrap: &str, state_dir: &Path, name: &str, found: &Fo
     }
 }
 
-/// Whether a Node is that of an instance.
+/// Tells whether a Node is that of an instance.
 fn is_of(node: &Value, instance: &str) -> bool {
     let annotations = node.pointer("/metadata/annotations");
     annotations.and_then(|all| all.get(INSTANCE)).and_then(Value::as_str) == Some(instance)

@@ -22,7 +22,7 @@ pub(super) const CREDENTIALS: &str = "/etc/skiff/agent";
 const ENVIRONMENT: &str = "/etc/skiff/agent.env";
 const NAME: &str = "skiff-agent.service";
 
-/// Whether the node in a state directory is the unit's.
+/// Tells whether the node in a state directory is the unit's.
 pub(super) fn is_its(state_dir: &Path) -> bool {
     state_dir == Path::new(STATE)
 }

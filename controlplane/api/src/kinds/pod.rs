@@ -18,7 +18,7 @@ use summary::Summary;
 /// Where a pod's annotations are.
 const ANNOTATIONS: &str = "metadata.annotations";
 
-/// What is long about a container and stands in no cell of its pod.
+/// Long members of a container that stand in no cell of its pod.
 const OF_CONTAINERS: &[Unshown] = &[
     Unshown::Whole("args"),
     Unshown::Whole("command"),

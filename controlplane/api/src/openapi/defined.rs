@@ -1,4 +1,4 @@
-//! What the documents say of kinds that are defined by objects
+//! Documents of OpenAPI about kinds that are defined by objects
 //! (`staging/src/k8s.io/apiextensions-apiserver/pkg/controller/openapi/{builder/builder.go,v2/conversion.go}`).
 
 use serde_json::{Map, Value, json};

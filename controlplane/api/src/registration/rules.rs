@@ -23,14 +23,14 @@ impl Registration {
         ))
     }
 
-    /// What is wrong with a new object, its metadata included. Call it with the final name and namespace.
+    /// Faults of a new object, its metadata included. Call it with the final name and namespace.
     pub fn validate(&self, object: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.of_metadata(metadata::validate(object.metadata(), self.scope, self.name_rule));
         errors.extend(self.behavior().validate(object));
         errors
     }
 
-    /// What is wrong with an update, its metadata included.
+    /// Faults of an update, its metadata included.
     pub fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
         errors.extend(self.behavior().validate_update(new, old));
@@ -43,24 +43,24 @@ impl Registration {
         errors
     }
 
-    /// What is wrong with an update of `status`, the metadata included.
+    /// Faults of an update of `status`, the metadata included.
     pub fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
         errors.extend(self.behavior().validate_status(new, old));
         errors
     }
 
-    /// What a client is warned of whose new object, or whose change of `old`, is accepted.
+    /// Warnings for a client whose new object, or whose change of `old`, is accepted.
     pub fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
         self.behavior().warnings(new, old)
     }
 
-    /// What a client is warned of whose change of `old`, or of its status, leaves faults as they were.
+    /// Warnings for a client whose change of `old`, or of its status, leaves faults as they were.
     pub fn tolerated(&self, new: &dyn Object, old: &dyn Object) -> Vec<String> {
         self.behavior().tolerated(new, old)
     }
 
-    /// What is wrong with an update of the kind's own subresource, the metadata included.
+    /// Faults of an update of the kind's own subresource, the metadata included.
     pub fn validate_own(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
         errors.extend(self.behavior().validate_own(new, old));

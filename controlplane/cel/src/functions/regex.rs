@@ -126,7 +126,7 @@ fn translate(pattern: &str) -> Option<String> {
 
 /// Patterns that are kept of those that an expression makes, each of at most some MiB.
 const KEPT: usize = 4;
-/// What each of those counts for.
+/// Cost of each of those.
 const PER_PATTERN: usize = 64 * 1024;
 
 impl Context<'_> {

@@ -431,7 +431,7 @@ impl Run {
     }
 }
 
-/// Why an expression has no value.
+/// Reason that an expression has no value.
 enum Failed {
     /// The object's budget is spent.
     Budget,

@@ -54,7 +54,7 @@ pub(crate) fn decide(context: &Context) -> bool {
     }
 }
 
-/// Why a request is refused.
+/// Reason that a request is refused.
 struct Denial {
     policy: String,
     binding: Option<String>,

@@ -1,4 +1,4 @@
-//! Whether the servers behind Services answer (`pkg/controllers/status/remote/remote_available_controller.go`), and the
+//! Availability of the servers behind Services (`pkg/controllers/status/remote/remote_available_controller.go`), and the
 //! resources that they have.
 
 use std::convert::Infallible;

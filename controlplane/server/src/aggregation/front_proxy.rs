@@ -1,4 +1,4 @@
-//! How servers behind Services know this one, so that they believe what it says of users: a client certificate of an
+//! Identity of this server for those behind Services, so that they believe what it says of users: a client certificate of an
 //! authority that signs nothing else.
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -39,7 +39,7 @@ impl FrontProxy {
         Ok(())
     }
 
-    /// Who signed the certificate, as PEM.
+    /// Authority that signed the certificate, as PEM.
     pub(crate) fn authority(&self) -> &str {
         &self.authority
     }

@@ -1,4 +1,4 @@
-//! What discovery adds for group versions that others serve.
+//! Additions to discovery for group versions that others serve.
 
 use std::sync::Arc;
 

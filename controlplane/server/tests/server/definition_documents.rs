@@ -1,4 +1,4 @@
-//! What OpenAPI says of kinds that objects define.
+//! OpenAPI of kinds that objects define.
 
 use http::Method;
 use serde_json::{Value, json};

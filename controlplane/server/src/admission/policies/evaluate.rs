@@ -1,4 +1,4 @@
-//! What a policy says of a request (`pkg/admission/plugin/policy/validating/validator.go`).
+//! Verdict of a policy on a request (`pkg/admission/plugin/policy/validating/validator.go`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +64,7 @@ impl Input {
     }
 }
 
-/// What a validation says.
+/// Verdict of a validation.
 pub(super) enum Decision {
     Admit,
     Deny { message: String, reason: Option<String> },
@@ -76,7 +76,7 @@ pub(super) enum Annotation {
     Failed(String),
 }
 
-/// What a policy says.
+/// Verdict of a policy.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) decisions: Vec<Decision>,

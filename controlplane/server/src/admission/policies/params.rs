@@ -49,7 +49,7 @@ pub(super) fn row(context: &Context, policy: &Policy) -> Result<Option<Row>, Str
 /// The params with which a binding's policy is asked: nothing but one that is none where there are none to be read.
 ///
 /// # Errors
-/// Why the binding cannot be used.
+/// Reason that the binding cannot be used.
 pub(super) fn collect(asked: &Asked<'_>, row: Option<&Row>, binding: &Binding) -> Result<Vec<Option<Value>>, String> {
     let (Some(row), Some(reference)) = (row, &binding.params) else {
         return Ok(vec![None]);
