@@ -33,7 +33,9 @@ test:
 	tests/images/build busybox
 	tests/images/build nginx
 	@# What a failed test has seen last is not to drown in frames.
-	RUST_BACKTRACE=0 cargo nextest run --locked --workspace
+	RUST_BACKTRACE=0 cargo nextest run --locked --workspace -E 'not binary(simulation)'
+	@# They load a processor each and need no machine of their own: side by side, after the tests that wait for real things.
+	RUST_BACKTRACE=0 cargo nextest run --locked --workspace -E 'binary(simulation)'
 
 simulation:
 	SEEDS=$(SEEDS) cargo test --locked --package tests --test simulation over_a_lossy_network
