@@ -1,11 +1,12 @@
 //! What an operator may choose, and where things are kept.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, FromArgMatches as _};
 use controllers::Addresses;
 use server::audit::file::Limits;
 use server::pki::{self, Profile};
@@ -64,9 +65,51 @@ pub struct Config {
     /// All that was said on the command line, and what was not by its default: names and values.
     #[arg(skip)]
     pub flags: Vec<(String, String)>,
+    /// The API server runs alone, under its upstream name.
+    #[arg(skip)]
+    pub api_server: Option<ApiServer>,
+}
+
+/// Settings of an API server that runs alone, as those that `kube-apiserver` is told: no controllers run beside it.
+#[derive(Debug, Clone)]
+pub struct ApiServer {
+    /// Files of the serving certificate and its key; by default one is issued.
+    pub serving: Option<(PathBuf, PathBuf)>,
+    /// Directory that an issued serving certificate is written to.
+    pub certificates: Option<PathBuf>,
+    /// Authorities of clients' certificates, as PEM.
+    pub client_authorities: Option<String>,
+    /// The private key that signs tokens, as PEM; by default one is made.
+    pub signing_key: Option<String>,
+    /// Further keys whose tokens are taken: public keys or certificates, as PEM.
+    pub verifying_keys: Vec<String>,
+    /// Issuers of tokens: the first one issues, all are taken.
+    pub issuers: Vec<String>,
+    /// Audiences of tokens that the server itself takes.
+    pub audiences: Vec<String>,
+    /// Admission plugins that are turned off.
+    pub disabled_plugins: BTreeSet<String>,
+    /// Requests without credentials pass.
+    pub anonymous: bool,
+    /// Everything is allowed.
+    pub always_allow: bool,
 }
 
 impl Config {
+    /// The defaults, for an API server that runs alone; it writes no audit log.
+    ///
+    /// # Errors
+    /// For what the environment says.
+    pub fn alone(state_dir: PathBuf, listen: SocketAddr) -> Result<Self, clap::Error> {
+        let defaults = Self::augment_args(clap::Command::new("run")).try_get_matches_from(["run"])?;
+        Ok(Self {
+            state_dir,
+            listen,
+            audit_files: 0,
+            ..Self::from_arg_matches(&defaults)?
+        })
+    }
+
     /// The private part of the state directory.
     pub fn directory(&self) -> PathBuf {
         self.state_dir.join("controlplane")

@@ -7,6 +7,7 @@ pub mod backup;
 pub mod clock;
 pub mod config;
 pub mod credentials;
+pub mod envtest;
 pub mod notify;
 pub mod pod_ranges;
 pub mod renewal;
@@ -21,7 +22,7 @@ use server::audit::Sink;
 use server::audit::file::FileSink;
 use server::audit::policy::{Policy, PolicyError};
 use server::identity::{User, assume};
-use server::pki::{self, Pki};
+use server::pki::{self, Pki, PkiError};
 use server::tls;
 use server::tokens::SigningKey;
 use server::{Options, Server};
@@ -31,7 +32,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::config::Config;
+use crate::config::{ApiServer, Config};
 use crate::pod_ranges::InvalidPodRanges;
 use crate::renewal::{Certificates, RenewalError};
 
@@ -105,7 +106,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let mut options = Options::new(Arc::new(clock::now));
     options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
     options.agents = Some(certificates.nodes());
-    let key = Arc::new(authority.token_key().map_err(RenewalError::Make)?);
+    let key = Arc::new(token_key(&config, &authority).map_err(RenewalError::Make)?);
     let names = authority.serving_names().map_err(RenewalError::Make)?;
     let credentials = credentials(&authority, Arc::clone(&key), names);
     options.signing_key = Some(key);
@@ -113,6 +114,9 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     options.url = config.public_url(address);
     options.service_range = (config.service_cidr.address, config.service_cidr.length);
     options.authority = Some(authority.authority().into());
+    if let Some(alone) = &config.api_server {
+        alone_options(alone, &mut options);
+    }
     options.front_proxy = Some(certificates.front_proxy());
     options.flags.clone_from(&config.flags);
     let metrics = controllers.metrics.clone();
@@ -142,6 +146,33 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     }
     info!("stopped");
     outcome
+}
+
+/// The key that signs service accounts' tokens: the one that was named, else our own.
+fn token_key(config: &Config, authority: &Pki) -> Result<SigningKey, PkiError> {
+    let Some(alone) = &config.api_server else {
+        return authority.token_key();
+    };
+    let key = match &alone.signing_key {
+        Some(pem) => SigningKey::from_pem(pem).map_err(PkiError::TokenKey)?,
+        None => authority.token_key()?,
+    };
+    let mut further = alone.verifying_keys.iter();
+    further
+        .try_fold(key, |key, pem| key.trusting(pem))
+        .map_err(PkiError::TokenKey)
+}
+
+/// The server's options that an API server alone is told.
+fn alone_options(alone: &ApiServer, options: &mut Options) {
+    if let Some(authorities) = &alone.client_authorities {
+        options.authority = Some(authorities.as_str().into());
+    }
+    options.issuers.clone_from(&alone.issuers);
+    options.audiences.clone_from(&alone.audiences);
+    options.disabled_plugins.clone_from(&alone.disabled_plugins);
+    options.anonymous = alone.anonymous;
+    options.always_allow = alone.always_allow;
 }
 
 /// The name of this machine.
@@ -205,12 +236,14 @@ impl Running {
                         () = stopped.cancelled() => Err(Error::Ended),
                     }
                 });
-                let (clients, stopped) = (clients(&self.server), stop.clone());
-                tasks.spawn(async move {
-                    controllers::run(clients, controllers, stopped)
-                        .await
-                        .map_err(Error::Controllers)
-                });
+                if self.config.api_server.is_none() {
+                    let (clients, stopped) = (clients(&self.server), stop.clone());
+                    tasks.spawn(async move {
+                        controllers::run(clients, controllers, stopped)
+                            .await
+                            .map_err(Error::Controllers)
+                    });
+                }
                 first_end(&mut tasks, &cancel).await
             }
             Err(failure) => Err(failure),

@@ -7,6 +7,8 @@ use clap::{ArgMatches, Args as _, CommandFactory as _, FromArgMatches as _, Pars
 use controlplane::backup::{Backup, Restore, backup, restore};
 use controlplane::config::Config;
 use controlplane::credentials::{Issue, IssueNode, issue, issue_node};
+use controlplane::envtest::etcd::Etcd;
+use controlplane::envtest::{Name, api_server};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -40,6 +42,19 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
+    match std::env::args_os().next().as_deref().and_then(Name::of) {
+        Some(Name::ApiServer) => {
+            let started = api_server::parse(std::env::args_os().skip(1));
+            let _log = start_log(started.log)?;
+            return Ok(ended(started.config().and_then(run)));
+        }
+        Some(Name::Etcd) => {
+            let etcd = Etcd::parse();
+            let _log = start_log("info")?;
+            return Ok(ended(run_until_told(etcd.run())));
+        }
+        None => {}
+    }
     let matches = Arguments::command().get_matches();
     let mut arguments = match Arguments::from_arg_matches(&matches) {
         Ok(arguments) => arguments,
@@ -59,11 +74,29 @@ fn main() -> anyhow::Result<ExitCode> {
         Some(Command::Backup(options)) => backup(&options),
         Some(Command::Restore(options)) => restore(&options),
     };
-    Ok(match outcome {
+    Ok(ended(outcome))
+}
+
+fn ended(outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             error!("{failure:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what need not end by itself, on this thread.
+fn run_until_told(running: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("start the runtime")?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        tokio::select! {
+            outcome = running => outcome,
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
         }
     })
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use rustls_pki_types::CertificateDer;
 use server::FrontProxy;
 use server::node_proxy::NodeProxy;
-use server::pki::{self, Pki, PkiError, Profile};
+use server::pki::{self, Identity, Pki, PkiError, Profile};
 use server::tls::{TlsError, Transport};
 use tracing::error;
 
@@ -49,14 +50,14 @@ impl Certificates {
     pub fn open(config: &Config, now: Timestamp) -> Result<Self, RenewalError> {
         let authority = Pki::open(&config.pki(), now)?.with_lifetime(config.certificate_lifetime());
         let profile = config.serving_profile();
-        let serving = authority.keep("apiserver", &profile, now)?;
+        let serving = serving(config, &authority, &profile, now)?;
         let client = authority.keep(pki::KUBELET_CLIENT, &client_profile(), now)?;
         let front_authority = Pki::open_front_proxy(&config.pki(), now)?.with_lifetime(config.certificate_lifetime());
         let front = front_authority.keep("client", &front_profile(), now)?;
         Ok(Self {
             front_proxy: Arc::new(FrontProxy::new(&front_authority, &front)?),
             front_authority,
-            transport: Transport::new(&authority, &serving)?,
+            transport: Transport::trusting(&authority, &serving, &client_authorities(config)?)?,
             nodes: Arc::new(NodeProxy::new(&authority, &client, config.listen.ip().is_loopback())?),
             authority: Arc::new(authority),
             serving: profile,
@@ -88,7 +89,7 @@ impl Certificates {
     /// # Errors
     /// When a certificate cannot be made or used; what is in use stays.
     pub fn renew(&self, config: &Config, address: SocketAddr, now: Timestamp) -> Result<(), RenewalError> {
-        let serving = self.authority.keep("apiserver", &self.serving, now)?;
+        let serving = serving(config, &self.authority, &self.serving, now)?;
         self.transport.renew(&serving)?;
         let client = self.authority.keep(pki::KUBELET_CLIENT, &client_profile(), now)?;
         self.nodes.renew(&self.authority, &client)?;
@@ -109,6 +110,33 @@ impl Certificates {
                 error!(error = &failure as &dyn std::error::Error, "renew certificates");
             }
         }
+    }
+}
+
+/// The certificate that clients see: that of the files which were named, else one of our own.
+fn serving(config: &Config, authority: &Pki, profile: &Profile, now: Timestamp) -> Result<Identity, PkiError> {
+    let alone = config.api_server.as_ref();
+    if let Some((certificate, key)) = alone.and_then(|alone| alone.serving.as_ref()) {
+        return Ok(Identity {
+            certificate: pki::read(certificate)?,
+            key: pki::read(key)?,
+        });
+    }
+    let kept = authority.keep("apiserver", profile, now)?;
+    if let Some(directory) = alone.and_then(|alone| alone.certificates.as_ref()) {
+        pki::write_private(&directory.join("apiserver.key"), &kept.key)?;
+        let chain = format!("{}{}", kept.certificate, authority.authority());
+        pki::write_private(&directory.join("apiserver.crt"), &chain)?;
+    }
+    Ok(kept)
+}
+
+/// The authorities of clients' certificates besides our own.
+fn client_authorities(config: &Config) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+    let alone = config.api_server.as_ref();
+    match alone.and_then(|alone| alone.client_authorities.as_ref()) {
+        Some(pem) => pki::certificates(pem),
+        None => Ok(Vec::new()),
     }
 }
 

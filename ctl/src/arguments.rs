@@ -121,6 +121,8 @@ pub(crate) enum Command {
     Cp(CopyOptions),
     /// Set the number of replicas
     Scale(ScaleOptions),
+    /// Fill a folder with what controller-runtime's envtest starts, and print it: for KUBEBUILDER_ASSETS
+    TestAssets(TestAssetsOptions),
     /// Watch, list and undo rollouts
     #[command(subcommand)]
     Rollout(RolloutCommand),
@@ -181,6 +183,13 @@ pub(crate) struct DownOptions {
 pub(crate) struct BackupOptions {
     /// The backup
     pub(crate) file: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct TestAssetsOptions {
+    /// The folder; it is made where it is missing
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Args)]

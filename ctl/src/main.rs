@@ -20,6 +20,7 @@ mod rollout;
 mod scale;
 mod session;
 mod terminal;
+mod test_assets;
 mod token;
 mod trace;
 mod why;
@@ -64,6 +65,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Scale(options) => scale::run(place, &options).await,
         Command::Rollout(command) => rollout::run(place, &command).await,
         Command::Image(command) => image::run(&place.state_dir(), &command).await,
+        Command::TestAssets(options) => test_assets::run(&options.folder),
         Command::Trace(options) => trace::run(place, &options).await,
         Command::PortForward(options) => forward::run(place, &options).await,
         Command::Cp(options) => copy::run(place, &options).await,

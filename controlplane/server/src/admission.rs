@@ -180,6 +180,9 @@ impl<'a> Review<'a> {
         let context = self.context;
         let mut watch = Watch::start(&context.server.metrics.admission, Half::Admit, self.is_new());
         let outcome = MUTATING.iter().try_for_each(|(plugin, step)| {
+            if !context.server.options.admits(plugin) {
+                return Ok(());
+            }
             let outcome = step(self, object);
             watch.lap(plugin, outcome.is_err());
             outcome
@@ -213,6 +216,9 @@ impl<'a> Review<'a> {
         let context = self.context;
         let mut watch = Watch::start(&context.server.metrics.admission, Half::Validate, self.is_new());
         let outcome = VALIDATING.iter().try_for_each(|(plugin, step)| {
+            if !context.server.options.admits(plugin) {
+                return Ok(());
+            }
             let outcome = step(self, object);
             watch.lap(plugin, outcome.is_err());
             outcome

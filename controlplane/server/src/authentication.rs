@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::identity::{ANONYMOUS, User};
 use crate::server::Shared;
 use crate::tls::{Known, RefusedCertificate};
-use crate::tokens::{ISSUER, Refused, Used};
+use crate::tokens::{Refused, Used};
 
 pub(crate) use impersonation::{Impersonated, impersonated};
 
@@ -23,8 +23,8 @@ pub(crate) struct Caller {
 }
 
 /// The audiences of tokens that the server itself takes.
-pub(crate) fn audiences() -> Vec<String> {
-    vec![ISSUER.to_owned()]
+pub(crate) fn audiences(shared: &Shared) -> &[String] {
+    &shared.options.audiences
 }
 
 /// The caller of a request. The token is taken out of it: nothing behind here has use for it. That it lives in a Secret is
@@ -59,7 +59,7 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
         })?,
     };
     let Some(token) = token else {
-        if parts.extensions.get::<RefusedCertificate>().is_some() {
+        if !shared.options.anonymous || parts.extensions.get::<RefusedCertificate>().is_some() {
             return Err(Failure::Unauthorized);
         }
         return Ok(Caller {
@@ -68,7 +68,10 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
         });
     };
     let now = (shared.options.clock)();
-    match shared.tokens.authenticate(&shared.store, &token, &audiences(), now) {
+    match shared
+        .tokens
+        .authenticate(&shared.store, &token, audiences(shared), now)
+    {
         Ok(proven) => {
             if let Some(used) = proven.used {
                 parts.extensions.insert(used);

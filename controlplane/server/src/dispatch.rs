@@ -302,7 +302,7 @@ fn issuer(shared: &Shared, path: &str) -> Result<Response, Failure> {
     let document = format!(
         "{{\"issuer\":{:?},\"jwks_uri\":{:?},\"response_types_supported\":[\"id_token\"],\
          \"subject_types_supported\":[\"public\"],\"id_token_signing_alg_values_supported\":[\"ES256\"]}}",
-        crate::tokens::ISSUER,
+        shared.options.issuers.first().map_or("", String::as_str),
         format!("https://{}/openid/v1/jwks", shared.options.address),
     );
     Ok(respond::json(http::StatusCode::OK, document))

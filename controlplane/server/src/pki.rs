@@ -117,9 +117,8 @@ impl Identity {
             source: error.into(),
         };
 
-        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect::<Result<_, _>>();
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes());
-        Ok((chain.map_err(unreadable)?, key.map_err(unreadable)?))
+        Ok((certificates(&self.certificate)?, key.map_err(unreadable)?))
     }
 }
 
@@ -280,6 +279,29 @@ impl Pki {
         let identity = self.keep("admin", &Profile::client(ADMIN, &["system:masters"]), now)?;
         write_private(path, &kubeconfig(server, &self.authority, ADMIN, &identity))
     }
+}
+
+/// The certificates of a PEM text in the form that rustls takes.
+///
+/// # Errors
+/// When it holds something else.
+pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+    let read = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>();
+    read.map_err(|error| PkiError::Unreadable {
+        what: "certificates",
+        source: error.into(),
+    })
+}
+
+/// The text of a file that must be there.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read(path: &Path) -> Result<String, PkiError> {
+    std::fs::read_to_string(path).map_err(|source| PkiError::File {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Writes a file that only its owner may read, whole or not at all.

@@ -1,5 +1,6 @@
 //! The server as a value: what it is made of, and its router.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::dispatch;
 use crate::gate::Gates;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
-use crate::tokens::{SigningKey, Tokens};
+use crate::tokens::{ISSUER, SigningKey, Tokens};
 use crate::version::Version;
 
 /// The wall clock. Timers use `tokio::time`, which tests can pause.
@@ -56,6 +57,16 @@ pub struct Options {
     pub flags: Vec<(String, String)>,
     /// Range of Services' addresses, of 8 to 30 bits; the first address is the server's own.
     pub service_range: (Ipv4Addr, u8),
+    /// Issuers of service accounts' tokens: the first one issues, all are taken. At least one.
+    pub issuers: Vec<String>,
+    /// Audiences of tokens that the server itself takes.
+    pub audiences: Vec<String>,
+    /// Admission plugins that are turned off, by upstream's names.
+    pub disabled_plugins: BTreeSet<String>,
+    /// Requests without credentials pass as `system:anonymous`; otherwise they are refused.
+    pub anonymous: bool,
+    /// Everything is allowed to everybody who has proved who he is (authorization mode `AlwaysAllow`).
+    pub always_allow: bool,
 }
 
 impl Options {
@@ -74,7 +85,17 @@ impl Options {
             metrics: None,
             flags: Vec::new(),
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 12),
+            issuers: vec![ISSUER.to_owned()],
+            audiences: vec![ISSUER.to_owned()],
+            disabled_plugins: BTreeSet::new(),
+            anonymous: true,
+            always_allow: false,
         }
+    }
+
+    /// An admission plugin is not turned off.
+    pub(crate) fn admits(&self, plugin: &str) -> bool {
+        self.disabled_plugins.is_empty() || !self.disabled_plugins.contains(plugin)
     }
 }
 
@@ -111,9 +132,9 @@ pub struct Server {
 impl Server {
     /// A server over a store that was opened with [`crate::storage::index`] and [`crate::storage::class`].
     pub fn new(store: Store, options: Options) -> Self {
-        let tokens = Tokens::new(options.signing_key.clone());
+        let tokens = Tokens::new(options.signing_key.clone(), options.issuers.clone());
         let shared = Shared {
-            authorizer: Authorizer::new(store.clone()),
+            authorizer: Authorizer::new(store.clone()).allowing_all(options.always_allow),
             policies: Policies::new(store.clone()),
             webhooks: Webhooks::new(store.clone(), options.agents.clone()),
             aggregation: Aggregation::new(store.clone()),

@@ -31,7 +31,7 @@ use ring::digest;
 use settings::Settings;
 
 /// A program that was installed beside this one.
-fn sibling(name: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn sibling(name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the own executable")?;
     let path = own.with_file_name(name);
     anyhow::ensure!(path.is_file(), "{} is missing beside {}", path.display(), own.display());

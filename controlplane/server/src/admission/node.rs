@@ -381,7 +381,7 @@ fn may_request_audience(context: &Context, pod: &Pod, audiences: &[String]) -> R
         .flatten()
         .filter_map(|source| source.service_account_token.as_ref());
     let mut mounted = tokens.map(|token| token.audience.as_deref().unwrap_or_default());
-    let own = authentication::audiences();
+    let own = authentication::audiences(&context.server);
     if mounted.any(|audience| audience == wanted || (audience.is_empty() && own.contains(wanted))) {
         return Ok(());
     }

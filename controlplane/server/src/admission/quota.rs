@@ -21,7 +21,9 @@ fn quotas(context: &Context) -> Prefix {
 }
 
 fn is_limited(context: &Context) -> bool {
-    context.registration.scope == api::kind::Scope::Namespaced && context.store().has_any(&quotas(context))
+    context.registration.scope == api::kind::Scope::Namespaced
+        && context.server.options.admits("ResourceQuota")
+        && context.store().has_any(&quotas(context))
 }
 
 /// Waits for the namespace's turn, if it has quotas: each commit would make all others of its namespace start over. Hold it

@@ -32,6 +32,9 @@ pub(crate) async fn await_account(context: &Context, object: &dyn Object) {
     let Some(pod) = object.as_any().downcast_ref::<Pod>() else {
         return;
     };
+    if !context.server.options.admits("ServiceAccount") {
+        return;
+    }
     let wanted = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
     if wanted.is_some_and(|wanted| !wanted.is_empty() && wanted != DEFAULT) || is_mirror(pod) {
         return;

@@ -88,16 +88,21 @@ impl Refusal {
 
 /// Tells whether there are mutating webhooks that may look at a request.
 pub(crate) fn mutates(context: &Context) -> bool {
-    context.registration.group != GROUP && !context.server.webhooks.mutating().is_empty()
+    context.registration.group != GROUP
+        && !context.server.webhooks.mutating().is_empty()
+        && context.server.options.admits("MutatingAdmissionWebhook")
 }
 
 /// Tells whether there are policies or validating webhooks that may look at a request.
 pub(crate) fn validates(context: &Context) -> bool {
-    policies::decide(context) || asks_validating(context)
+    (policies::decide(context) && context.server.options.admits("ValidatingAdmissionPolicy"))
+        || asks_validating(context)
 }
 
 fn asks_validating(context: &Context) -> bool {
-    context.registration.group != GROUP && !context.server.webhooks.validating().is_empty()
+    context.registration.group != GROUP
+        && !context.server.webhooks.validating().is_empty()
+        && context.server.options.admits("ValidatingAdmissionWebhook")
 }
 
 /// Tells whether no webhook and no policy looks at a request.
@@ -111,7 +116,9 @@ pub(crate) fn are_idle(context: &Context) -> bool {
 /// Those of the first that refuses.
 pub(crate) async fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<(), Failure> {
     let context = asked.context;
-    policies::validate(asked, object)?;
+    if context.server.options.admits("ValidatingAdmissionPolicy") {
+        policies::validate(asked, object)?;
+    }
     if !asks_validating(context) {
         return Ok(());
     }

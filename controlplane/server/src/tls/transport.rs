@@ -41,8 +41,16 @@ pub(super) enum Caller {
 impl Transport {
     /// The server shows `identity`; clients' certificates count when they are of the same authority.
     pub fn new(pki: &Pki, identity: &Identity) -> Result<Self, TlsError> {
+        Self::trusting(pki, identity, &[])
+    }
+
+    /// Takes clients' certificates of further authorities, too.
+    pub fn trusting(pki: &Pki, identity: &Identity, further: &[CertificateDer<'_>]) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
+        for authority in further {
+            roots.add(authority.clone().into_owned()).map_err(TlsError::Setup)?;
+        }
         roots
             .add(pki.authority_der().map_err(TlsError::Certificates)?)
             .map_err(TlsError::Setup)?;

@@ -7,9 +7,12 @@ use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
 };
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// What stands before the point in the DER form of a public key on P-256.
 const PUBLIC_PREFIX: [u8; 26] = [
@@ -29,6 +32,12 @@ pub enum KeyError {
     /// It is one on another curve.
     #[error("the key that signs tokens is none on the curve P-256: {0}")]
     Unfit(ring::error::KeyRejected),
+    /// The text holds no public key and no certificate.
+    #[error("read a public key that verifies tokens")]
+    NoPublic(#[source] rustls_pki_types::pem::Error),
+    /// It is a public key of another kind.
+    #[error("a public key that verifies tokens is none on the curve P-256")]
+    NotOnCurve,
     /// A new key could not be made.
     #[error("make the key that signs tokens")]
     Make(#[source] rcgen::Error),
@@ -43,6 +52,8 @@ pub struct SigningKey {
     random: SystemRandom,
     /// The key's name in tokens and in the published set.
     id: String,
+    /// Public keys of others whose tokens are taken: names and uncompressed points.
+    further: Vec<(String, Vec<u8>)>,
 }
 
 impl std::fmt::Debug for SigningKey {
@@ -61,6 +72,13 @@ struct Header<'a> {
     kid: &'a str,
 }
 
+/// The name of a public key, by its uncompressed point.
+fn name(point: &[u8]) -> String {
+    let mut public = PUBLIC_PREFIX.to_vec();
+    public.extend_from_slice(point);
+    URL_SAFE_NO_PAD.encode(Sha256::digest(&public))
+}
+
 impl SigningKey {
     /// A new private key, as PEM.
     pub fn generate() -> Result<String, KeyError> {
@@ -73,10 +91,41 @@ impl SigningKey {
         let random = SystemRandom::new();
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.serialized_der(), &random)
             .map_err(KeyError::Unfit)?;
-        let mut public = PUBLIC_PREFIX.to_vec();
-        public.extend_from_slice(pair.public_key().as_ref());
-        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(&public));
-        Ok(Self { pair, random, id })
+        let id = name(pair.public_key().as_ref());
+        Ok(Self {
+            pair,
+            random,
+            id,
+            further: Vec::new(),
+        })
+    }
+
+    /// Takes the tokens of a further key, too: a PEM text with its public key or a certificate of it.
+    ///
+    /// # Errors
+    /// When it holds no key on the curve P-256.
+    pub fn trusting(mut self, pem: &str) -> Result<Self, KeyError> {
+        let public = if let Ok(public) = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()) {
+            public.to_vec()
+        } else {
+            let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(KeyError::NoPublic)?;
+            let (_, certificate) =
+                X509Certificate::from_der(&certificate).map_err(|_unreadable| KeyError::NotOnCurve)?;
+            certificate.public_key().raw.to_vec()
+        };
+        let point = public.strip_prefix(&PUBLIC_PREFIX).ok_or(KeyError::NotOnCurve)?;
+        let id = name(point);
+        if id != self.id {
+            self.further.push((id, point.to_vec()));
+        }
+        Ok(self)
+    }
+
+    /// Names and points of all keys whose tokens are taken.
+    fn keys(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let own = (self.id.as_str(), self.pair.public_key().as_ref());
+        let further = self.further.iter().map(|(id, point)| (id.as_str(), point.as_slice()));
+        std::iter::once(own).chain(further)
     }
 
     /// A token with these claims.
@@ -108,33 +157,35 @@ impl SigningKey {
         let (header, claims) = message.split_once('.')?;
         let header = URL_SAFE_NO_PAD.decode(header).ok()?;
         let header: Header<'_> = serde_json::from_slice(&header).ok()?;
-        if header.alg != ALGORITHM || !(header.kid.is_empty() || header.kid == self.id) {
+        if header.alg != ALGORITHM {
             return None;
         }
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.pair.public_key().as_ref())
-            .verify(message.as_bytes(), &signature)
-            .ok()?;
+        let mut keys = self.keys().filter(|(id, _)| header.kid.is_empty() || header.kid == *id);
+        keys.find(|(_, point)| {
+            let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
+            key.verify(message.as_bytes(), &signature).is_ok()
+        })?;
         URL_SAFE_NO_PAD.decode(claims).ok()
     }
 
     /// The public key for others, as a set of JSON Web Keys.
     pub(crate) fn published(&self) -> Value {
-        // An uncompressed point: a mark and two numbers of 32 bytes.
-        let point = self.pair.public_key().as_ref();
-        let (x, y) = point
-            .get(1..)
-            .and_then(|point| point.split_at_checked(32))
-            .unwrap_or_default();
-        json!({"keys": [{
-            "use": "sig",
-            "kty": "EC",
-            "kid": self.id,
-            "crv": "P-256",
-            "alg": ALGORITHM,
-            "x": URL_SAFE_NO_PAD.encode(x),
-            "y": URL_SAFE_NO_PAD.encode(y),
-        }]})
+        let keys = self.keys().map(|(id, point)| {
+            // An uncompressed point: a mark and two numbers of 32 bytes.
+            let numbers = point.get(1..).and_then(|point| point.split_at_checked(32));
+            let (x, y) = numbers.unwrap_or_default();
+            json!({
+                "use": "sig",
+                "kty": "EC",
+                "kid": id,
+                "crv": "P-256",
+                "alg": ALGORITHM,
+                "x": URL_SAFE_NO_PAD.encode(x),
+                "y": URL_SAFE_NO_PAD.encode(y),
+            })
+        });
+        json!({ "keys": keys.collect::<Vec<Value>>() })
     }
 }
 

@@ -65,7 +65,7 @@ fn review_token(context: &Context, review: &mut TokenReview) -> Result<Option<Us
         ));
     }
     let wanted = review.spec.audiences.clone().filter(|wanted| !wanted.is_empty());
-    let wanted = wanted.unwrap_or_else(authentication::audiences);
+    let wanted = wanted.unwrap_or_else(|| authentication::audiences(&context.server).to_vec());
     let server = &context.server;
     let proven = server
         .tokens

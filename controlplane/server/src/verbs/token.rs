@@ -23,7 +23,7 @@ use crate::object;
 use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::{Response, encode};
 use crate::shape;
-use crate::tokens::{Claims, ISSUER, Named, Private};
+use crate::tokens::{Claims, Named, Private};
 use crate::verbs::create::check_namespace;
 
 const GROUP: &str = "authentication.k8s.io";
@@ -102,7 +102,7 @@ fn check_name(context: &Context, metadata: &ObjectMeta) -> Result<(), Failure> {
 fn begin(context: &Context, request: &mut Parsed, now: Timestamp) {
     let spec = &mut request.spec;
     if spec.audiences.as_ref().is_none_or(Vec::is_empty) {
-        spec.audiences = Some(authentication::audiences());
+        spec.audiences = Some(authentication::audiences(&context.server).to_vec());
     }
     spec.expiration_seconds.get_or_insert(DEFAULT);
     request.metadata.name = Some(context.info.name.clone());
@@ -250,7 +250,7 @@ fn issue(
     let promised = spec.expiration_seconds.unwrap_or(DEFAULT);
     let audiences = spec.audiences.clone().unwrap_or_default();
     let mut lives = promised;
-    if private.pod.is_some() && promised == EXTENDED && audiences == authentication::audiences() {
+    if private.pod.is_some() && promised == EXTENDED && audiences == authentication::audiences(&context.server) {
         lives = YEAR;
         private.warnafter = Some(now.as_second() + promised);
     }
@@ -263,7 +263,7 @@ fn issue(
         aud: audiences,
         exp: now.as_second() + lives,
         iat: now.as_second(),
-        iss: ISSUER.to_owned(),
+        iss: context.server.options.issuers.first().cloned().unwrap_or_default(),
         jti: id,
         sub: User::account_name(&private.namespace, &private.serviceaccount.name),
         kubernetes: private,

@@ -1,0 +1,307 @@
+//! `kube-apiserver`: upstream's flags, as far as they mean something here.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{CommandFactory as _, Parser};
+use tracing::warn;
+
+use super::etcd;
+use crate::config::{ApiServer, Config};
+
+/// Admission plugins of upstream that can be turned off.
+const PLUGINS: [&str; 19] = [
+    "CertificateApproval",
+    "DefaultIngressClass",
+    "DefaultStorageClass",
+    "DefaultTolerationSeconds",
+    "LimitRanger",
+    "MutatingAdmissionWebhook",
+    "NamespaceLifecycle",
+    "PersistentVolumeClaimResize",
+    "PodResizeValidator",
+    "PodSecurity",
+    "PodTopologyLabels",
+    "Priority",
+    "ResourceQuota",
+    "RuntimeClass",
+    "ServiceAccount",
+    "StorageObjectInUseProtection",
+    "TaintNodesByCondition",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionWebhook",
+];
+
+/// Its further plugins: those that cannot be turned off here, and those that are not there
+/// (`pkg/kubeapiserver/options/plugins.go`).
+const FIXED: [&str; 22] = [
+    "AlwaysAdmit",
+    "AlwaysDeny",
+    "AlwaysPullImages",
+    "CertificateSigning",
+    "CertificateSubjectRestriction",
+    "ClusterTrustBundleAttest",
+    "DenyServiceExternalIPs",
+    "EventRateLimit",
+    "ExtendedResourceToleration",
+    "ImagePolicyWebhook",
+    "JobValidation",
+    "LimitPodHardAntiAffinityTopology",
+    "MutatingAdmissionPolicy",
+    "NamespaceAutoProvision",
+    "NamespaceExists",
+    "NodeDeclaredFeatureValidator",
+    "NodeRestriction",
+    "OwnerReferencesPermissionEnforcement",
+    "PodGroupProtection",
+    "PodGroupWorkloadExists",
+    "PodNodeSelector",
+    "PodTolerationRestriction",
+];
+
+/// The Kubernetes API server alone: no controllers, no scheduler, no nodes. Flags of upstream's that are not named here are
+/// accepted and do nothing; the log names them.
+#[derive(Debug, Parser)]
+#[command(name = "kube-apiserver", version, args_override_self = true)]
+struct Flags {
+    /// List of etcd servers to connect with (scheme://ip:port), comma separated: those that `skiff test-assets` brings
+    #[arg(long, value_delimiter = ',', required = true)]
+    etcd_servers: Vec<String>,
+    /// The port on which to serve HTTPS with authentication and authorization
+    #[arg(long, default_value_t = 6443)]
+    secure_port: u16,
+    /// The IP address on which to listen for the --secure-port port
+    #[arg(long, default_value = "0.0.0.0")]
+    bind_address: IpAddr,
+    /// The IP address on which to advertise the apiserver to members of the cluster
+    #[arg(long)]
+    advertise_address: Option<IpAddr>,
+    /// A CIDR notation IP range from which to assign service cluster IPs
+    #[arg(long, value_delimiter = ',', default_value = "10.0.0.0/24")]
+    service_cluster_ip_range: Vec<String>,
+    /// The directory where the TLS certs are located: apiserver.crt and apiserver.key, which are made where they are missing
+    #[arg(long, default_value = "/var/run/kubernetes")]
+    cert_dir: PathBuf,
+    /// File containing the x509 Certificate for HTTPS, instead of the one in --cert-dir
+    #[arg(long, requires = "tls_private_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    /// File containing the x509 private key matching --tls-cert-file
+    #[arg(long, requires = "tls_cert_file")]
+    tls_private_key_file: Option<PathBuf>,
+    /// Authorities of client certificates: their common name is the user, their organizations are the groups
+    #[arg(long)]
+    client_ca_file: Option<PathBuf>,
+    /// File with public keys (ECDSA on P-256) or certificates that service account tokens are verified by; may be repeated
+    #[arg(long)]
+    service_account_key_file: Vec<PathBuf>,
+    /// File with the private key (ECDSA on P-256) that service account tokens are signed by
+    #[arg(long)]
+    service_account_signing_key_file: Option<PathBuf>,
+    /// Identifier of the service account token issuer; may be repeated: the first one issues, all are taken
+    #[arg(long, default_value = server::tokens::ISSUER)]
+    service_account_issuer: Vec<String>,
+    /// Audiences of tokens that the API takes [default: the first issuer]
+    #[arg(long, value_delimiter = ',')]
+    api_audiences: Vec<String>,
+    /// RBAC and Node, which are one here, or AlwaysAllow
+    #[arg(long, value_delimiter = ',', default_value = "AlwaysAllow")]
+    authorization_mode: Vec<String>,
+    /// Whether requests without credentials are those of system:anonymous
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
+    anonymous_auth: bool,
+    /// Admission plugins that are on, which are those that are on by default
+    #[arg(long, value_delimiter = ',')]
+    enable_admission_plugins: Vec<String>,
+    /// Admission plugins that should be off although they are on by default
+    #[arg(long, value_delimiter = ',')]
+    disable_admission_plugins: Vec<String>,
+    /// Accepted: privileged containers are always allowed
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    allow_privileged: Option<bool>,
+    /// Number for the log level verbosity
+    #[arg(short, long, default_value_t = 0)]
+    v: u32,
+}
+
+/// A command line that was read.
+#[derive(Debug)]
+pub struct Started {
+    /// The log's directives.
+    pub log: &'static str,
+    flags: Flags,
+    given: Vec<(String, String)>,
+    ignored: Vec<String>,
+}
+
+/// Reads a command line; ends the process for `--help` and what cannot be read.
+pub fn parse(words: impl Iterator<Item = OsString>) -> Started {
+    let (kept, ignored) = sort(words.map(|word| word.to_string_lossy().into_owned()));
+    let given = kept.iter().filter_map(|word| word.strip_prefix("--")?.split_once('='));
+    let given = given.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let flags = Flags::parse_from(std::iter::once("kube-apiserver".to_owned()).chain(kept));
+    Started {
+        log: if flags.v < 4 { "info" } else { "debug" },
+        flags,
+        given,
+        ignored,
+    }
+}
+
+/// Parts flags that are known from those that are not. A value that stands apart goes with its flag, and an underscore in a
+/// flag's name is a dash (`WordSepNormalizeFunc` in `staging/src/k8s.io/component-base/cli/flag/flags.go`).
+fn sort(words: impl Iterator<Item = String>) -> (Vec<String>, Vec<String>) {
+    let command = Flags::command();
+    let known: BTreeSet<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+    let (mut kept, mut ignored) = (Vec::new(), Vec::new());
+    let mut keeps = true;
+    for word in words {
+        let Some(flag) = word.strip_prefix("--") else {
+            keeps |= word.starts_with('-');
+            if keeps {
+                kept.push(word);
+            }
+            continue;
+        };
+        let (name, value) = flag.split_at(flag.find('=').unwrap_or(flag.len()));
+        let name = name.replace('_', "-");
+        keeps = known.contains(name.as_str()) || matches!(name.as_str(), "help" | "version");
+        if keeps {
+            kept.push(format!("--{name}{value}"));
+        } else {
+            ignored.push(name);
+        }
+    }
+    (kept, ignored)
+}
+
+impl Started {
+    /// The configuration of the control plane.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or for what no API server could be.
+    pub fn config(self) -> anyhow::Result<Config> {
+        let Self {
+            flags, given, ignored, ..
+        } = self;
+        for name in &ignored {
+            warn!("--{name} does nothing here");
+        }
+        if flags.allow_privileged == Some(false) {
+            warn!("--allow-privileged=false does nothing here: privileged containers are allowed");
+        }
+        let state_dir = etcd::data_dir(&flags.etcd_servers)?;
+        let range = flags
+            .service_cluster_ip_range
+            .first()
+            .map(String::as_str)
+            .unwrap_or_default();
+        if flags.service_cluster_ip_range.len() > 1 {
+            warn!("of --service-cluster-ip-range only {range} is used");
+        }
+        let mut config = Config::alone(state_dir, SocketAddr::new(flags.bind_address, flags.secure_port))?;
+        config.service_cidr = range
+            .parse()
+            .with_context(|| format!("--service-cluster-ip-range={range}"))?;
+        config.advertise = flags.advertise_address.iter().map(IpAddr::to_string).collect();
+        config.flags = given;
+        config.api_server = Some(flags.api_server()?);
+        Ok(config)
+    }
+}
+
+impl Flags {
+    fn api_server(mut self) -> anyhow::Result<ApiServer> {
+        let read = |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
+        let always_allow = self.always_allow()?;
+        if always_allow && self.anonymous_auth {
+            // As `ApplyAuthorization` in pkg/kubeapiserver/options/authentication.go.
+            warn!("AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false");
+        }
+        if self.api_audiences.is_empty() {
+            self.api_audiences.extend(self.service_account_issuer.first().cloned());
+        }
+        let named = self.tls_cert_file.take().zip(self.tls_private_key_file.take());
+        let usual = (self.cert_dir.join("apiserver.crt"), self.cert_dir.join("apiserver.key"));
+        let serving = named.or_else(|| (usual.0.exists() && usual.1.exists()).then_some(usual));
+        if serving.is_none() {
+            server::pki::private_directory(&self.cert_dir)?;
+        }
+        Ok(ApiServer {
+            certificates: serving.is_none().then(|| self.cert_dir.clone()),
+            serving,
+            client_authorities: self.client_ca_file.as_ref().map(read).transpose()?,
+            signing_key: self.service_account_signing_key_file.as_ref().map(read).transpose()?,
+            verifying_keys: self
+                .service_account_key_file
+                .iter()
+                .map(read)
+                .collect::<Result<_, _>>()?,
+            disabled_plugins: self.disabled_plugins()?,
+            issuers: self.service_account_issuer,
+            audiences: self.api_audiences,
+            anonymous: self.anonymous_auth && !always_allow,
+            always_allow,
+        })
+    }
+
+    fn always_allow(&self) -> anyhow::Result<bool> {
+        for mode in &self.authorization_mode {
+            match mode.as_str() {
+                "RBAC" | "Node" | "AlwaysAllow" => {}
+                "ABAC" | "AlwaysDeny" | "Webhook" => bail!("authorization mode {mode} is not supported"),
+                other => bail!("authorization-mode {other:?} is not a valid mode"),
+            }
+        }
+        Ok(self.authorization_mode.iter().any(|mode| mode == "AlwaysAllow"))
+    }
+
+    /// Checks the names of plugins as `Validate` in `staging/src/k8s.io/apiserver/pkg/server/options/admission.go`.
+    fn disabled_plugins(&self) -> anyhow::Result<BTreeSet<String>> {
+        for name in &self.enable_admission_plugins {
+            let name = name.as_str();
+            ensure!(is_plugin(name), "enable-admission-plugins plugin {name:?} is unknown");
+            if FIXED.contains(&name) && !matches!(name, "NodeRestriction" | "NamespaceExists") {
+                warn!("the admission plugin {name} cannot be turned on here");
+            }
+        }
+        for name in &self.disable_admission_plugins {
+            let name = name.as_str();
+            ensure!(is_plugin(name), "disable-admission-plugins plugin {name:?} is unknown");
+            let both = self.enable_admission_plugins.iter().any(|enabled| enabled == name);
+            ensure!(
+                !both,
+                "[{name}] in enable-admission-plugins and disable-admission-plugins overlapped"
+            );
+            if matches!(
+                name,
+                "NodeRestriction" | "CertificateSigning" | "CertificateSubjectRestriction"
+            ) {
+                warn!("the admission plugin {name} cannot be turned off here");
+            }
+        }
+        let mut disabled: BTreeSet<String> = self.disable_admission_plugins.iter().cloned().collect();
+        disabled.retain(|name| PLUGINS.contains(&name.as_str()));
+        Ok(disabled)
+    }
+}
+
+fn is_plugin(name: &str) -> bool {
+    PLUGINS.contains(&name) || FIXED.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_are_not_known_take_their_values_along() {
+        let words =
+            "--feature-gates A=true --secure_port=7 -v 4 --audit-log-path=- --etcd-servers http://a:1 --profiling";
+        let (kept, ignored) = sort(words.split(' ').map(str::to_owned));
+        assert_eq!(kept, ["--secure-port=7", "-v", "4", "--etcd-servers", "http://a:1"]);
+        assert_eq!(ignored, ["feature-gates", "audit-log-path", "profiling"]);
+    }
+}
