@@ -165,7 +165,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         users: users::UserIds::new(&config.state_directory),
         services: watch::Sender::new(None),
         slices: Mutex::default(),
-        names: names::Names::default(),
+        names: names::Names::open(config.state_directory.join("names.json")),
         programmed: services::Programmed::default(),
         admissions: policies::Admissions::default(),
         pulls: Semaphore::new(PULLS),
@@ -239,12 +239,11 @@ pub async fn run(
     });
     let started = async {
         let Some(ranges) = context.config.pod_cidr else {
-            let (node, routes) = start_with_allocated_range(&context).await?;
-            return Ok((node, names::start(&context).await, routes));
+            return start_with_allocated_range(&context).await;
         };
         let network = async {
             context.parts.network.start(ranges).await?;
-            let (named, routes) = tokio::join!(names::start(&context), node_routes::begin(&context));
+            let (named, routes) = tokio::join!(names::start(&context, None), node_routes::begin(&context));
             Ok::<_, Error>((named, routes))
         };
         // The Node is in the API while the bridge is made, and Ready as soon as both are done. Names are asked for also while
@@ -286,8 +285,12 @@ pub async fn run(
     }
 }
 
+/// The Node, the name server, and the routes to other nodes' pods.
+type Started = (Node, Option<names::Started>, Option<node_routes::Follower>);
+
 /// Registers first, then waits for the range that the control plane gives the node.
-async fn start_with_allocated_range(context: &Context) -> Result<(Node, Option<node_routes::Follower>), Error> {
+async fn start_with_allocated_range(context: &Arc<Context>) -> Result<Started, Error> {
+    let resumed = names::resume(context).await;
     let mut node = node::register(context).await;
     if node::ranges(&node).is_none() {
         let waiting = "container runtime network not ready: the node has no pod range yet".to_owned();
@@ -300,9 +303,9 @@ async fn start_with_allocated_range(context: &Context) -> Result<(Node, Option<n
         node = node::wait_for_range(context).await;
     };
     serve(context, ranges).await?;
-    let routes = node_routes::begin(context).await;
+    let (named, routes) = tokio::join!(names::start(context, resumed), node_routes::begin(context));
     let node = node::announce_state(context, node, node::health(context).await).await;
-    Ok((node, routes))
+    Ok((node, named, routes))
 }
 
 /// Starts the network. Where pods have addresses of ranges that are another node's by now, they are ended first, to begin again

@@ -1,25 +1,34 @@
 //! The cluster's name server on this node: pods of the built-in network ask it at their gateways, an address that is the
 //! node's own, so that no Service stands between and no name waits for another node. Operators who name servers by
 //! `--cluster-dns` keep those.
+//!
+//! While the API server is away, names are answered as they were last known: from memory, and after a restart from a file
+//! ([`last`]).
+
+mod last;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use agent_plan::dns::Directory;
 use agent_plan::files::{self, ClusterDns};
 use agent_plan::proxy::{Name, Service, Slice};
 use dns::{Bound, Forwarder, Rules};
+use last::Last;
+use network::Ranges;
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::Error;
 use crate::context::Context;
 use crate::events::Kind;
 use crate::resolver;
-use crate::services::slices_of;
+use crate::services::{Services, Slices, slices_of};
 
 const PORT: u16 = 53;
 
@@ -29,18 +38,57 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// Time before a server whose sockets failed is started again.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
+/// Changes within this time are written together.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Least time between two writes of what is known.
+const WRITE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The node's name server, as others see it.
-#[derive(Default)]
 pub(crate) struct Names {
     servers: OnceLock<Vec<IpAddr>>,
     /// Whether all Services and EndpointSlices have been listed.
-    pub(crate) complete: AtomicBool,
+    complete: AtomicBool,
+    /// State before that, of an earlier run.
+    last: Mutex<Option<Last>>,
+    file: PathBuf,
+    changed: Notify,
 }
 
 impl Names {
+    /// Reads what an earlier run has left in the file.
+    pub(crate) fn open(file: PathBuf) -> Self {
+        Self {
+            servers: OnceLock::new(),
+            complete: AtomicBool::new(false),
+            last: Mutex::new(Last::read(&file)),
+            file,
+            changed: Notify::new(),
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All Services and EndpointSlices have been listed, or changed since.
+    pub(crate) fn learn(&self) {
+        if !self.complete.swap(true, Ordering::Relaxed) {
+            *self.last() = None;
+        }
+        self.changed.notify_one();
+    }
+
     /// Whether this node has a name server of the cluster's.
     pub(crate) fn is_served(&self) -> bool {
         self.servers.get().is_some_and(|servers| !servers.is_empty())
+    }
+
+    /// Text that tells the control plane of the server's addresses.
+    pub(crate) fn told(&self) -> Option<String> {
+        let servers = self.servers.get().filter(|servers| !servers.is_empty())?;
+        let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        Some(servers.join(","))
     }
 
     /// Servers and domain that pods are told of.
@@ -61,75 +109,129 @@ impl Names {
 /// Services and EndpointSlices as the agent follows them.
 pub(crate) struct Known(Arc<Context>);
 
+impl Known {
+    /// Looks at what is known: as it was last, while not all has been listed.
+    fn look<T>(&self, look: impl FnOnce(&Services, &Slices) -> T) -> T {
+        let names = &self.0.names;
+        if !names.complete.load(Ordering::Relaxed)
+            && let Some(last) = &*names.last()
+        {
+            return look(&last.services, &last.slices);
+        }
+        let services = self.0.services.borrow().clone().unwrap_or_default();
+        look(&services, &self.0.slices())
+    }
+}
+
 impl Directory for Known {
     fn is_complete(&self) -> bool {
-        self.0.names.complete.load(Ordering::Relaxed)
+        self.0.names.complete.load(Ordering::Relaxed) || self.0.names.last().is_some()
     }
 
     fn service(&self, name: &Name) -> Option<Arc<Service>> {
-        let services = self.0.services.borrow();
-        services.as_ref().and_then(|all| all.get(name).cloned())
+        self.look(|services, _| services.get(name).cloned())
     }
 
     fn slices(&self, service: &Name) -> Vec<Arc<Slice>> {
-        slices_of(&self.0.slices(), service).cloned().collect()
+        self.look(|_, slices| slices_of(slices, service).cloned().collect())
     }
 
     fn has_namespace(&self, namespace: &str) -> bool {
-        let services = self.0.services.borrow();
-        let mut from = services
-            .iter()
-            .flat_map(|all| all.range((namespace.to_owned(), String::new())..));
-        from.next().is_some_and(|((own, _), _)| own == namespace)
+        self.look(|services, _| {
+            let mut from = services.range((namespace.to_owned(), String::new())..);
+            from.next().is_some_and(|((own, _), _)| own == namespace)
+        })
     }
 
     fn at(&self, address: IpAddr) -> Vec<Name> {
-        let services = self.0.services.borrow();
-        let all = services.iter().flat_map(|all| all.iter());
-        let mut found: Vec<Name> = all
-            .filter(|(_, service)| service.cluster_ips.contains(&address))
-            .map(|(name, _)| name.clone())
-            .collect();
-        let slices = self.0.slices();
-        let with = slices.iter().filter(|(_, slice)| {
-            let mut endpoints = slice.endpoints.iter();
-            endpoints.any(|endpoint| endpoint.address == address)
-        });
-        found.extend(with.map(|((namespace, _), slice)| (namespace.clone(), slice.service.to_string())));
-        found
+        self.look(|services, slices| {
+            let mut found: Vec<Name> = services
+                .iter()
+                .filter(|(_, service)| service.cluster_ips.contains(&address))
+                .map(|(name, _)| name.clone())
+                .collect();
+            let with = slices.iter().filter(|(_, slice)| {
+                let mut endpoints = slice.endpoints.iter();
+                endpoints.any(|endpoint| endpoint.address == address)
+            });
+            found.extend(with.map(|((namespace, _), slice)| (namespace.clone(), slice.service.to_string())));
+            found
+        })
     }
 }
 
-/// A name server that is ready to run.
+/// A name server that answers.
 pub(crate) struct Started {
     server: Bound<Known>,
     forwarder: Forwarder,
+    gateways: Vec<IpAddr>,
 }
 
-/// Starts to listen, before the first pod is told whom to ask. Without a server, pods ask those of the machine.
-pub(crate) async fn start(context: &Arc<Context>) -> Option<Started> {
+/// Answers where an earlier run did, before the control plane has given the node its range again.
+pub(crate) async fn resume(context: &Arc<Context>) -> Option<Started> {
     if !context.config.dns.servers.is_empty() {
         return None;
     }
+    let ranges = context.names.last().as_ref()?.ranges?;
     let forwarder = Forwarder::default();
-    let server = listen(context, &forwarder).await;
-    if server.is_none() {
+    // After the machine's restart there is no such address yet.
+    let failed = |error: &dns::Error| debug!(error = image::chain(error), "names are not answered yet");
+    let (server, gateways) = listen(context, &forwarder, ranges).await.inspect_err(failed).ok()?;
+    Some(Started {
+        server,
+        forwarder,
+        gateways,
+    })
+}
+
+/// Starts to listen, before the first pod is told whom to ask. Without a server, pods ask those of the machine.
+pub(crate) async fn start(context: &Arc<Context>, resumed: Option<Started>) -> Option<Started> {
+    if !context.config.dns.servers.is_empty() {
+        return None;
+    }
+    let ranges = context.parts.network.served().map(|served| served.ranges);
+    let same = |resumed: &Started| ranges.is_some_and(|ranges| resumed.gateways == gateways(ranges));
+    let started = if let Some(resumed) = resumed.filter(same) {
+        Some(resumed)
+    } else {
+        begin(context, ranges).await
+    };
+    if let Some(started) = &started {
+        info!(gateways = ?started.gateways, "names of the cluster are answered");
+        context.names.servers.get_or_init(|| started.gateways.clone());
+    } else {
         // Upstream says it of each pod, which on a cluster without name servers would be of every one.
         let message = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. \
                        Falling back to \"Default\" policy.";
         context.node_event(Kind::Warning, "MissingClusterDNS", message.to_owned());
     }
+    started
+}
+
+async fn begin(context: &Arc<Context>, ranges: Option<Ranges>) -> Option<Started> {
+    let forwarder = Forwarder::default();
+    let listening = listen(context, &forwarder, ranges?).await;
+    let failed = |error: &dns::Error| warn!(error = image::chain(error), "names of the cluster are not answered");
+    let (server, gateways) = listening.inspect_err(failed).ok()?;
     Some(Started {
-        server: server?,
+        server,
         forwarder,
+        gateways,
     })
 }
 
-async fn listen(context: &Arc<Context>, forwarder: &Forwarder) -> Option<Bound<Known>> {
-    let served = context.parts.network.served()?;
-    let gateways: Vec<IpAddr> = served.ranges.iter().map(network::Cidr::gateway).collect();
+fn gateways(ranges: Ranges) -> Vec<IpAddr> {
+    ranges.iter().map(network::Cidr::gateway).collect()
+}
+
+async fn listen(
+    context: &Arc<Context>,
+    forwarder: &Forwarder,
+    ranges: Ranges,
+) -> Result<(Bound<Known>, Vec<IpAddr>), dns::Error> {
+    let gateways = gateways(ranges);
     forwarder.set(upstreams(context, &gateways));
-    let ranges = served.ranges.iter().map(|range| (range.address, range.prefix));
+    let ranges = ranges.iter().map(|range| (range.address, range.prefix));
     let own = context.config.addresses.iter().map(|address| {
         let prefix = if address.is_ipv4() { 32 } else { 128 };
         (*address, prefix)
@@ -139,30 +241,25 @@ async fn listen(context: &Arc<Context>, forwarder: &Forwarder) -> Option<Bound<K
         domain: context.config.dns.domain.clone(),
         clients: dns::networks(ranges.chain(own)),
     };
-    match dns::bind(config, Arc::new(Known(Arc::clone(context))), forwarder.clone()).await {
-        Ok(bound) => {
-            info!(?gateways, "names of the cluster are answered");
-            // Only ever the same.
-            context.names.servers.get_or_init(|| gateways);
-            Some(bound)
-        }
-        Err(error) => {
-            warn!(error = image::chain(&error), "names of the cluster are not answered");
-            None
-        }
-    }
+    let bound = dns::bind(config, Arc::new(Known(Arc::clone(context))), forwarder.clone()).await?;
+    Ok((bound, gateways))
 }
 
 /// Serves for ever, and follows the machine's own name servers.
 pub(crate) async fn run(context: Arc<Context>, started: Option<Started>) -> Result<Infallible, Error> {
-    let Some(Started { server, forwarder }) = started else {
+    let Some(started) = started else {
         return std::future::pending().await;
     };
+    let Started { server, forwarder, .. } = started;
     let mut server = Some(server);
     loop {
         let Some(bound) = server.take() else {
             sleep(RESTART_DELAY).await;
-            server = listen(&context, &forwarder).await;
+            if let Some(served) = context.parts.network.served() {
+                let listening = listen(&context, &forwarder, served.ranges).await;
+                let failed = |error: &dns::Error| warn!(error = image::chain(error), "names are not answered");
+                server = listening.inspect_err(failed).ok().map(|(server, _)| server);
+            }
             continue;
         };
         tokio::select! {
@@ -170,7 +267,27 @@ pub(crate) async fn run(context: Arc<Context>, started: Option<Started>) -> Resu
                 warn!(error = image::chain(&error), "the name server of this node starts again");
             },
             () = reload(&context, &forwarder) => {}
+            () = write_changes(&context) => {}
         }
+    }
+}
+
+/// Keeps the file as what is known.
+async fn write_changes(context: &Arc<Context>) {
+    loop {
+        context.names.changed.notified().await;
+        sleep(SETTLE).await;
+        let own = Arc::clone(context);
+        let written = tokio::task::spawn_blocking(move || {
+            let services = own.services.borrow().clone().unwrap_or_default();
+            let slices = own.slices().clone();
+            let ranges = own.parts.network.served().map(|served| served.ranges);
+            last::write(&own.names.file, ranges, &services, &slices)
+        });
+        if let Ok(Err(error)) = written.await {
+            warn!(%error, "what is known of Services is not kept for a restart");
+        }
+        sleep(WRITE_INTERVAL).await;
     }
 }
 

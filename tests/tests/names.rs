@@ -3,7 +3,13 @@
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
-use anyhow::ensure;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tests::images;
 use tests::machine::{Machine, eventually};
 
@@ -101,6 +107,9 @@ fn pods_find_services_endpoints_and_themselves_by_name() -> anyhow::Result<()> {
         "{resolver}"
     );
 
+    answers_behind_a_service(&machine, &cluster)?;
+    answers_without_a_server(&machine, &cluster)?;
+
     machine.kubectl(["delete", "service", "web"])?;
     eventually("a name goes with its Service", || {
         match asked(&machine, "web.default.svc.cluster.local.") {
@@ -109,4 +118,103 @@ fn pods_find_services_endpoints_and_themselves_by_name() -> anyhow::Result<()> {
         }
     })?;
     machine.finish()
+}
+
+/// The Service that charts and tools look for, from pods and from the machine itself, until somebody brings another server.
+fn answers_behind_a_service(machine: &Machine, web: &str) -> anyhow::Result<()> {
+    let own = ["-n", "kube-system", "get", "service", "kube-dns", "-o"];
+    let get = |path: &str| machine.kubectl(own.into_iter().chain([path]));
+    let address = get("jsonpath={.spec.clusterIP}")?;
+    ensure!(address == "10.96.0.10", "{address}");
+    let behind = "kubernetes.io/service-name=kube-dns";
+    let slices = ["-n", "kube-system", "get", "endpointslices", "-l", behind, "-o"];
+    let slices = |path: &str| machine.kubectl(slices.into_iter().chain([path]));
+    let nodes = slices("jsonpath={.items[*].endpoints[*].nodeName}")?;
+    let node = machine.kubectl(["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"])?;
+    ensure!(nodes == node, "{nodes} instead of {node}");
+    finds(machine, &format!("web.default.svc.cluster.local {address}"), web)?;
+    from_machine(machine, &address, web)?;
+
+    // As a chart of CoreDNS does.
+    let selector = r#"{"spec": {"selector": {"k8s-app": "kube-dns"}}}"#;
+    machine.kubectl(["-n", "kube-system", "patch", "service", "kube-dns", "-p", selector])?;
+    eventually("the endpoints of others are left alone", || {
+        let all = slices("jsonpath={.items[*].endpoints[*].nodeName}").map_err(|error| format!("{error:#}"))?;
+        if all.is_empty() { Ok(()) } else { Err(all) }
+    })?;
+    machine.kubectl(["-n", "kube-system", "delete", "service", "kube-dns"])?;
+    from_machine(machine, &address, web)
+}
+
+/// The agent begins again while the API server is away.
+fn answers_without_a_server(machine: &Machine, web: &str) -> anyhow::Result<()> {
+    let resolver = machine.kubectl(["exec", "client", "--", "cat", "/etc/resolv.conf"])?;
+    let gateway = resolver.lines().find_map(|line| line.strip_prefix("nameserver "));
+    let gateway = gateway.context("a name server")?;
+    let written = machine.state().join("agent").join("names.json");
+    eventually("what is known is written", || {
+        let text = std::fs::read_to_string(&written).map_err(|error| error.to_string())?;
+        if text.contains(web) { Ok(()) } else { Err(text) }
+    })?;
+    let agent = machine.daemon("skiff-agent")?;
+    let read = |what: &str| std::fs::read(format!("/proc/{agent}/{what}"));
+    let split = |bytes: Vec<u8>| {
+        let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+        let words = words.map(|word| String::from_utf8_lossy(word).into_owned());
+        words.collect::<Vec<_>>()
+    };
+    let (words, variables) = (split(read("cmdline")?), split(read("environ")?));
+    let log = std::fs::File::create(machine.state().join("alone.log"))?;
+    for daemon in [machine.daemon("skiff-controlplane")?, agent] {
+        kill(Pid::from_raw(daemon), Signal::SIGKILL)?;
+        eventually("a daemon ends", || match kill(Pid::from_raw(daemon), None) {
+            Err(_) => Ok(()),
+            Ok(()) => Err(daemon.to_string()),
+        })?;
+    }
+    let (program, words) = words.split_first().context("a program")?;
+    let mut alone: Command = machine.namespace().command(program);
+    alone.args(words).stdout(log.try_clone()?).stderr(log);
+    alone.envs(variables.iter().filter_map(|variable| variable.split_once('=')));
+    let mut alone = alone.spawn()?;
+    let answered = from_machine(machine, gateway, web);
+    alone.kill()?;
+    alone.wait()?;
+    machine.skiff(["up"])?;
+    answered
+}
+
+/// Asks a server from the machine itself for the address of `web`.
+fn from_machine(machine: &Machine, server: &str, address: &str) -> anyhow::Result<()> {
+    let address: std::net::Ipv4Addr = address.parse()?;
+    let mut question = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0".to_vec();
+    for label in "web.default.svc.cluster.local".split('.') {
+        question.push(u8::try_from(label.len())?);
+        question.extend(label.bytes());
+    }
+    question.extend(b"\0\0\x01\0\x01");
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            // This thread alone.
+            machine.namespace().enter()?;
+            eventually(&format!("the machine finds {address} at {server}"), || {
+                let answer = ask(server, &question).map_err(|error| error.to_string())?;
+                let found = answer.windows(4).any(|part| part == address.octets());
+                if found { Ok(()) } else { Err(format!("{answer:?}")) }
+            })
+        });
+        let asked = asking.join();
+        asked.map_err(|_panic| anyhow::anyhow!("the client panicked"))?
+    })
+}
+
+fn ask(server: &str, question: &[u8]) -> std::io::Result<Vec<u8>> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    socket.connect((server, 53))?;
+    socket.send(question)?;
+    let mut answer = vec![0; 1500];
+    let length = socket.recv(&mut answer)?;
+    answer.truncate(length);
+    Ok(answer)
 }

@@ -98,9 +98,15 @@ async fn try_register(context: &Context) -> Result<Node, kube::Error> {
     Ok(node)
 }
 
-/// Sends the status if it differs from what the node shows, or that is old.
+/// Tells of the node's name server, and sends the status if it differs from what the node shows, or that is old.
 async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>) -> Result<Node, kube::Error> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
+    let name = &context.config.node_name;
+    let told = match object::untold(context, node) {
+        Some(change) => Some(api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await?),
+        None => None,
+    };
+    let node = told.as_ref().unwrap_or(node);
     let old = node.status.clone().unwrap_or_default();
     let now = context.now();
     let new = object::status(context, &old, ready, now);
@@ -117,11 +123,7 @@ async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>)
         allocatable.extend(withdrawn.map(|resource| (resource, Value::Null)));
     }
     let updated = api
-        .patch_status(
-            &context.config.node_name,
-            &PatchParams::default(),
-            &Patch::Strategic(change),
-        )
+        .patch_status(name, &PatchParams::default(), &Patch::Strategic(change))
         .await?;
     announce(context, node, &old, &new);
     Ok(updated)

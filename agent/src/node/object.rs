@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::node_routes::Routed;
@@ -27,6 +28,8 @@ const ATTACHED_BY_CONTROLLERS: &str = "volumes.kubernetes.io/controller-managed-
 const INSTANCE: &str = "skiff.dev/instance-id";
 /// Tells the control plane which ranges pods have addresses of that it gave before: it gives them again, or others.
 const USED: &str = "skiff.dev/pod-cidrs";
+/// Tells the control plane where the node answers names of the cluster: endpoints of `kube-system/kube-dns`.
+const NAME_SERVERS: &str = "skiff.dev/name-servers";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
 /// The version of the interface that the agent speaks.
@@ -82,6 +85,14 @@ pub(super) fn node(context: &Context) -> Node {
         }),
         status: None,
     }
+}
+
+/// The change of annotations that tells of the node's name server; nothing where the Node tells of it already.
+pub(super) fn untold(context: &Context, node: &Node) -> Option<Value> {
+    let wanted = context.names.told();
+    let annotations = node.metadata.annotations.as_ref();
+    let told = annotations.and_then(|all| all.get(NAME_SERVERS));
+    (told != wanted.as_ref()).then(|| json!({"metadata": {"annotations": {NAME_SERVERS: wanted}}}))
 }
 
 /// Whether another machine, which joined under the same name while this one was away, is the node and Ready: two would give pods

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use agent_plan::proxy::{Endpoint, Input, Name, Place, Protocol, Service, Slice, SlicePort, name};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -60,7 +59,7 @@ impl Known {
             Heard::Range(change) => self.hear_of_range(change),
         }
         if self.services.complete && self.slices.complete {
-            context.names.complete.store(true, Ordering::Relaxed);
+            context.names.learn();
         }
     }
 

@@ -16,6 +16,7 @@ mod autoscaling;
 mod cache;
 mod certificates;
 mod clock;
+mod cluster_dns;
 mod cron_jobs;
 mod daemon_sets;
 mod deployments;

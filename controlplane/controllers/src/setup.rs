@@ -13,7 +13,7 @@ use crate::{
     accounts::{self, RootCertificates, TokenSecrets},
     aggregation, autoscaling,
     cache::Key,
-    certificates, cron_jobs, daemon_sets, deployments, disruption,
+    certificates, cluster_dns, cron_jobs, daemon_sets, deployments, disruption,
     driver::{self, Context, Controller},
     endpoints, ephemeral,
     events::{self, Recorder},
@@ -146,6 +146,11 @@ impl Setup<'_> {
             endpoints::Legacy,
         );
         self.add(MIRROR, endpoints::listen_mirror(caches), endpoints::Mirror);
+        self.add(
+            "cluster-dns-controller",
+            cluster_dns::listen(caches),
+            cluster_dns::ClusterDns,
+        );
         self.add(
             "service-account-controller",
             accounts::listen_accounts(caches),

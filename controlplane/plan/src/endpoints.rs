@@ -1,6 +1,7 @@
 //! What answers for a Service: its pods as endpoint slices, the same as `Endpoints` for older clients, and slices of the
 //! `Endpoints` that people write for Services without a selector.
 
+pub mod cluster_dns;
 mod legacy;
 mod mirror;
 mod slice;

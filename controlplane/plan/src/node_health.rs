@@ -131,6 +131,11 @@ pub fn is_ready(node: &Node) -> bool {
     condition(node, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
+/// Whether nothing was heard of the node for a while.
+pub(crate) fn is_unknown(node: &Node) -> bool {
+    condition(node, "Ready").is_some_and(|ready| ready.status == "Unknown")
+}
+
 /// Sets what the node no longer reports to Unknown.
 fn unknown(node: &Node, now: Timestamp) -> Option<Step> {
     let changes: Vec<_> = REPORTED

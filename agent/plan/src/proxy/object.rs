@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
 
 /// Namespace and name.
 pub type Name = (String, String);
@@ -17,7 +18,7 @@ const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const AFFINITY_SECONDS: u32 = 10_800;
 
 /// The protocol of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Protocol {
     /// TCP
     Tcp,
@@ -57,7 +58,7 @@ impl Protocol {
 }
 
 /// A Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// `spec.clusterIPs`; none of a headless Service, nor of one with an external name.
     pub cluster_ips: Box<[IpAddr]>,
@@ -80,7 +81,7 @@ pub struct Service {
 }
 
 /// A port of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
     /// Empty where it has none.
     pub name: Box<str>,
@@ -93,7 +94,7 @@ pub struct Port {
 }
 
 /// The ways from outside to a Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct External {
     /// `externalTrafficPolicy: Local`
     pub local: bool,
@@ -274,7 +275,7 @@ pub fn name(metadata: &ObjectMeta) -> Name {
 }
 
 /// An EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
     /// The name of its Service, in the same namespace.
     pub service: Box<str>,
@@ -287,7 +288,7 @@ pub struct Slice {
 }
 
 /// A port of endpoints.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlicePort {
     /// The name of the Service's port.
     pub name: Box<str>,
@@ -298,7 +299,7 @@ pub struct SlicePort {
 }
 
 /// An endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Its first address; the others have no meaning.
     pub address: IpAddr,
@@ -317,7 +318,7 @@ pub struct Endpoint {
 }
 
 /// Where an endpoint is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// On this node.
     Here,
@@ -328,7 +329,7 @@ pub enum Place {
 }
 
 /// Who an endpoint is meant for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hints {
     /// `hints.forNodes`
     pub nodes: Vec<String>,

@@ -22,10 +22,36 @@ const MANAGER: &str = "endpointslice-controller.k8s.io";
 const LIMIT: usize = 100;
 
 /// Endpoints that can share a slice.
-struct Group {
-    family: &'static str,
-    ports: Vec<EndpointPort>,
-    endpoints: Vec<Endpoint>,
+pub(super) struct Group {
+    pub(super) family: &'static str,
+    pub(super) ports: Vec<EndpointPort>,
+    pub(super) endpoints: Vec<Endpoint>,
+}
+
+impl Group {
+    pub(super) fn key(&self) -> GroupKey {
+        group(self.family, &self.ports)
+    }
+}
+
+/// The family and the ports that a slice's endpoints share.
+type GroupKey = (String, Vec<String>);
+
+/// The slices that a manager keeps for a Service, by what their endpoints share.
+pub(super) fn own_groups<'a>(
+    service: &Service,
+    slices: &[&'a EndpointSlice],
+    manager: &str,
+) -> BTreeMap<GroupKey, Vec<&'a EndpointSlice>> {
+    let mut own: BTreeMap<_, Vec<&EndpointSlice>> = BTreeMap::new();
+    for slice in slices.iter().filter(|slice| is_of(slice, name(service), manager)) {
+        let ports = slice.ports.as_deref().unwrap_or_default();
+        own.entry(group(&slice.address_type, ports)).or_default().push(slice);
+    }
+    for there in own.values_mut() {
+        there.sort_by_key(|slice| name(*slice));
+    }
+    own
 }
 
 /// A slice that is there and what it is to hold.
@@ -46,28 +72,19 @@ pub fn plan(
     if !is_served(service) {
         return plan;
     }
-    let mut own: BTreeMap<_, Vec<&EndpointSlice>> = BTreeMap::new();
-    for slice in slices.iter().filter(|slice| is_of(slice, name(service), MANAGER)) {
-        let ports = slice.ports.as_deref().unwrap_or_default();
-        own.entry(group(&slice.address_type, ports)).or_default().push(slice);
-    }
-    let mut work = Work::new(service);
+    let mut own = own_groups(service, slices, MANAGER);
+    let mut work = Work::new(service, MANAGER);
     for (key, wanted) in groups(service, pods, zone) {
-        let mut there = own.remove(&key).unwrap_or_default();
-        there.sort_by_key(|slice| name(*slice));
+        let there = own.remove(&key).unwrap_or_default();
         work.fill(wanted, &there);
     }
-    work.spare.extend(own.into_values().flatten());
+    work.abandon(own.into_values().flatten());
     plan.stage(work.steps());
     plan
 }
 
 /// What the slices should say, by family and ports; a family without pods has one empty slice.
-fn groups(
-    service: &Service,
-    pods: &[&Pod],
-    zone: &dyn Fn(&str) -> Option<String>,
-) -> BTreeMap<(String, Vec<String>), Group> {
+fn groups(service: &Service, pods: &[&Pod], zone: &dyn Fn(&str) -> Option<String>) -> BTreeMap<GroupKey, Group> {
     let mut groups = BTreeMap::new();
     let answering = answering(service, pods, true);
     for family in families(service) {
@@ -97,7 +114,7 @@ fn groups(
 }
 
 /// What is to be done, step by step.
-struct Work<'a> {
+pub(super) struct Work<'a> {
     service: &'a Service,
     labels: Map,
     updates: Vec<(&'a EndpointSlice, Wanted)>,
@@ -106,8 +123,8 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(service: &'a Service) -> Self {
-        let mut labels = slice::labels(service.metadata.labels.as_ref(), name(service), MANAGER);
+    pub(super) fn new(service: &'a Service, manager: &str) -> Self {
+        let mut labels = slice::labels(service.metadata.labels.as_ref(), name(service), manager);
         labels.remove(HEADLESS);
         if is_headless(service) {
             labels.insert(HEADLESS.to_owned(), String::new());
@@ -132,7 +149,7 @@ impl<'a> Work<'a> {
     }
 
     /// Endpoints stay where they are; new ones fill slices that change anyway, then others, then new slices.
-    fn fill(&mut self, wanted: Group, there: &[&'a EndpointSlice]) {
+    pub(super) fn fill(&mut self, wanted: Group, there: &[&'a EndpointSlice]) {
         let Group {
             family,
             ports,
@@ -171,13 +188,18 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Gives up slices of which nothing is wanted.
+    pub(super) fn abandon(&mut self, slices: impl Iterator<Item = &'a EndpointSlice>) {
+        self.spare.extend(slices);
+    }
+
     /// Whether the slice is of this very Service, not of an earlier one of its name.
     fn owns(&self, slice: &EndpointSlice) -> bool {
         controller_of(&slice.metadata).is_some_and(|owner| owner.uid == uid(self.service))
     }
 
     /// Slices that nobody needs any more become those that would be made.
-    fn steps(mut self) -> Vec<Step> {
+    pub(super) fn steps(mut self) -> Vec<Step> {
         let owner = target(SERVICES, self.service);
         let mut steps = Vec::new();
         for wanted in std::mem::take(&mut self.creations) {

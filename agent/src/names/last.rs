@@ -1,0 +1,62 @@
+//! Services and EndpointSlices as they were last known, in a file: after a restart, names are answered from it until the API server
+//! has told what there is now.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use agent_plan::proxy::{Name, Service, Slice};
+use network::Ranges;
+use serde::{Deserialize, Serialize};
+
+use crate::services::{Services, Slices};
+
+/// State of an earlier run.
+pub(super) struct Last {
+    /// The pods' ranges, at whose gateways it answered.
+    pub(super) ranges: Option<Ranges>,
+    pub(super) services: Services,
+    pub(super) slices: Slices,
+}
+
+#[derive(Deserialize)]
+struct Read {
+    ranges: Option<Ranges>,
+    services: Vec<(Name, Service)>,
+    slices: Vec<(Name, Slice)>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    ranges: Option<Ranges>,
+    services: Vec<(&'a Name, &'a Service)>,
+    slices: Vec<(&'a Name, &'a Slice)>,
+}
+
+impl Last {
+    /// Nothing where there is no file, or one of another version.
+    pub(super) fn read(path: &Path) -> Option<Self> {
+        let Read {
+            ranges,
+            services,
+            slices,
+        } = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        Some(Self {
+            ranges,
+            services: services.into_iter().map(|(name, own)| (name, Arc::new(own))).collect(),
+            slices: slices.into_iter().map(|(name, own)| (name, Arc::new(own))).collect(),
+        })
+    }
+}
+
+/// Replaces the file. One that a power cut leaves empty counts as absent.
+pub(super) fn write(path: &Path, ranges: Option<Ranges>, services: &Services, slices: &Slices) -> io::Result<()> {
+    let written = Written {
+        ranges,
+        services: services.iter().map(|(name, own)| (name, &**own)).collect(),
+        slices: slices.iter().map(|(name, own)| (name, &**own)).collect(),
+    };
+    let draft = path.with_extension("draft");
+    std::fs::write(&draft, serde_json::to_vec(&written)?)?;
+    std::fs::rename(&draft, path)
+}
