@@ -85,6 +85,24 @@ impl Cache {
             .insert(entry.key.clone(), entry);
     }
 
+    /// Shows another state; the changes that led to it are not known. Every watch from before it ends.
+    pub(crate) fn reset(&mut self, revision: u64, entries: Vec<Entry>) {
+        (self.revision, self.floor, self.aged, self.base) = (revision, revision, revision, revision);
+        self.ring.clear();
+        self.ring_bytes = 0;
+        for resource in self.resources.values_mut() {
+            resource.entries.clear();
+            resource.left = (0, 0);
+        }
+        for entry in entries {
+            self.load(entry);
+        }
+        for resource in self.resources.values() {
+            resource.last.send_replace(revision);
+            resource.news.send_replace(revision);
+        }
+    }
+
     pub(crate) fn get(&self, key: &Key) -> Option<&Entry> {
         self.resources.get(key.resource())?.entries.get(key)
     }

@@ -30,8 +30,15 @@ impl Committer {
         Self::Inline(Arc::new(Mutex::new(writer)))
     }
 
-    pub(crate) fn start(writer: Writer) -> Result<Self, OpenError> {
+    pub(crate) fn start(mut writer: Writer) -> Result<Self, OpenError> {
         let (queue, receiver) = mpsc::channel(QUEUE);
+        let waking = queue.downgrade();
+        // Where the queue is full, the writer follows the others before it takes what is there.
+        writer.backend.listen(Arc::new(move || {
+            if let Some(queue) = waking.upgrade() {
+                drop(queue.try_send(Job::Follow));
+            }
+        }));
         let writer = Arc::new(Mutex::new(Some(writer)));
         let own = Arc::clone(&writer);
         let thread = std::thread::Builder::new()

@@ -8,6 +8,9 @@
 //!                            Watch::next ◄── ring of recent changes, then ledger ◄─┘
 //! ```
 //!
+//! A ledger may be shared by several processes. Each of them is such a writer; what the others append is published like its
+//! own, in the same order everywhere, and who was overtaken decides again ([`Backend::follow`]).
+//!
 //! What holds, always:
 //!
 //! * A write is acknowledged when it is on disk, and readers and watchers see nothing that is not. This is so for every
@@ -20,6 +23,8 @@ mod backend;
 mod cache;
 mod committer;
 mod entry;
+mod follow;
+mod fresh;
 mod key;
 mod ledger;
 mod options;
@@ -33,10 +38,11 @@ mod write;
 mod writer;
 
 pub use backend::{
-    Backend, BackendError, Change, CopyError, History, Loaded, Memory, Operation, Record, Sqlite, check_copy, copy,
-    outdate,
+    Backend, BackendError, Change, CopyError, Followed, History, Limits, Loaded, Memory, Newest, Operation, Peers,
+    Record, Sqlite, Wake, check_copy, copy, outdate,
 };
 pub use entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
+pub use fresh::FreshError;
 pub use key::{InvalidKey, Key, Prefix};
 pub use options::{OpenError, Options};
 pub use store::{ListAt, ListError, Store};

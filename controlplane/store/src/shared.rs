@@ -54,6 +54,22 @@ impl Shared {
         if !self.history.blocks() {
             return self.history.changes(prefix, after, until, limit).map_err(Arc::new);
         }
+        let changes = self.read_behind(prefix, after, until, limit).await?;
+        // Others may have raised it, and have removed what was asked for.
+        let floor = self.history.floor();
+        if floor > self.cache().floor {
+            self.cache_mut().floor = floor;
+        }
+        Ok(changes)
+    }
+
+    async fn read_behind(
+        &self,
+        prefix: &Prefix,
+        after: u64,
+        until: u64,
+        limit: usize,
+    ) -> Result<Vec<Change>, Arc<BackendError>> {
         let (history, prefix) = (Arc::clone(&self.history), prefix.clone());
         let read = tokio::task::spawn_blocking(move || history.changes(&prefix, after, until, limit)).await;
         match read {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::{Backend, Memory, Sqlite};
+use crate::backend::{Backend, Memory, Record, Sqlite};
 use crate::cache::{Cache, RingLimits};
 use crate::committer::Committer;
 use crate::entry::{Entry, List};
+use crate::fresh::{Fresh, FreshError};
 use crate::key::{Key, Prefix};
 use crate::options::{OpenError, Options};
 use crate::pool::Pool;
@@ -62,6 +63,8 @@ pub enum ListError {
 pub struct Store {
     shared: Arc<Shared>,
     committer: Committer,
+    /// Where the ledger is shared.
+    fresh: Option<Arc<Fresh>>,
     opened: tokio::time::Instant,
 }
 
@@ -84,6 +87,7 @@ impl Store {
         Self {
             shared,
             committer: Committer::inline(writer),
+            fresh: None,
             opened: tokio::time::Instant::now(),
         }
     }
@@ -91,9 +95,11 @@ impl Store {
     /// A store on any backend, with a writer's thread of its own.
     pub fn with_backend(backend: Box<dyn Backend>, options: Options) -> Result<Self, OpenError> {
         let (shared, writer) = parts(backend, options)?;
+        let fresh = writer.backend.peers().map(|peers| Arc::new(Fresh::new(peers)));
         Ok(Self {
             shared,
             committer: Committer::start(writer)?,
+            fresh,
             opened: tokio::time::Instant::now(),
         })
     }
@@ -115,6 +121,27 @@ impl Store {
         // Whether it came or the time was up, the newest revision tells.
         drop(tokio::time::timeout(limit, reached).await);
         self.revision()
+    }
+
+    /// Waits, at most for a while, until reads show every write that was acknowledged before the call, by whichever process.
+    /// Nothing is waited for where this process alone writes.
+    pub async fn refresh(&self, limit: Duration) -> Result<(), FreshError> {
+        let Some(fresh) = &self.fresh else { return Ok(()) };
+        let deadline = tokio::time::Instant::now() + limit;
+        let newest = tokio::time::timeout_at(deadline, fresh.newest())
+            .await
+            .map_err(|_elapsed| FreshError::Late)?
+            .map_err(FreshError::Failed)?;
+        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+        if self.revision() < newest && self.reach(newest, left).await < newest {
+            return Err(FreshError::Late);
+        }
+        Ok(())
+    }
+
+    /// Whether other processes write to the same ledger.
+    pub fn is_shared(&self) -> bool {
+        self.fresh.is_some()
     }
 
     /// What was superseded up to this revision is forgotten.
@@ -316,15 +343,14 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
     let mut cache = Cache::new(loaded.revision, loaded.floor, limits);
     let mut pool = Pool::default();
     for record in loaded.heads {
-        let mut attributes = (options.index)(&record.key, &record.bytes);
-        pool.share(&mut attributes);
-        cache.load(Entry::new(record.key, record.revision, record.bytes, attributes));
+        cache.load(entry(&options, &mut pool, record));
     }
     let retention = Retention::new(options.retention, options.retention_bytes, loaded.revision);
     let shared = Arc::new(Shared::new(options, cache, history));
     Ok((
         Arc::clone(&shared),
         Writer {
+            shares: backend.peers().is_some(),
             shared,
             backend,
             retention,
@@ -333,4 +359,11 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
             full: false,
         },
     ))
+}
+
+/// What readers are given of a row that holds an object.
+pub(crate) fn entry(options: &Options, pool: &mut Pool, record: Record) -> Entry {
+    let mut attributes = (options.index)(&record.key, &record.bytes);
+    pool.share(&mut attributes);
+    Entry::new(record.key, record.revision, record.bytes, attributes)
 }

@@ -135,6 +135,9 @@ pub enum CommitError {
     /// The write did not reach the disk. It may be tried again.
     #[error("the write did not reach the disk")]
     Failed(#[source] Arc<BackendError>),
+    /// The database did not answer in time: the write may have been done, or may be so yet.
+    #[error("the database did not answer in time")]
+    Unknown(#[source] Arc<BackendError>),
     /// The store is closed.
     #[error("the store is closed")]
     Closed,

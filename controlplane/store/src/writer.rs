@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::{debug, error, info};
 
-use crate::backend::{Backend, Operation, Record};
+use crate::backend::{Backend, Limits, Operation, Record};
 use crate::cache::Cache;
 use crate::entry::{Entry, Event, EventKind};
 use crate::key::Key;
@@ -22,9 +22,8 @@ use crate::{BackendError, Value};
 
 /// Writes that may wait for the writer; more wait for a place in the queue.
 pub(crate) const QUEUE: usize = 1024;
-/// The most writes, and bytes, in one transaction.
-const BATCH: usize = 256;
-const BATCH_BYTES: usize = 8 << 20;
+/// How long a batch is decided again because others were first.
+const OVERTAKEN: Duration = Duration::from_secs(20);
 /// When a write, the waking of its watchers included, takes no longer, the next one may be committed by who brings it.
 const SWIFT: Duration = Duration::from_millis(1);
 /// Rows that one step of compaction visits between two batches.
@@ -40,7 +39,7 @@ const SHORT: &str = "the room that is left on the disk is for deletions";
 pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
 
 /// One change and those that go with it: all of them or none.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) write: Write,
     pub(crate) also: Vec<Write>,
@@ -50,10 +49,16 @@ impl Request {
     fn size(&self) -> usize {
         self.write.size() + self.also.iter().map(Write::size).sum::<usize>()
     }
+
+    fn writes(&self) -> usize {
+        1 + self.also.len()
+    }
 }
 
 pub(crate) enum Job {
     Write(Request, Reply),
+    /// Others have written.
+    Follow,
     /// Look after retention; the time since the store was opened. Sweeping goes on after the answer.
     Maintain(Duration, oneshot::Sender<()>),
     Close(oneshot::Sender<Result<(), Arc<BackendError>>>),
@@ -67,6 +72,8 @@ pub(crate) struct Writer {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) retention: Retention,
     pub(crate) pool: Pool,
+    /// Others write to the same ledger.
+    pub(crate) shares: bool,
     /// The last write was alone and took no longer than [`SWIFT`].
     pub(crate) swift: bool,
     /// The disk is full, and the room that was kept on it is for what makes room.
@@ -75,7 +82,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// The writer's thread: one transaction for all that waits, and maintenance when nothing does. It ends when the store is
-    /// closed, or nobody holds it any more, or a commit panicked: what it left is in no state to go on from.
+    /// closed, or nobody holds it any more, or the others cannot be followed, or a commit panicked: what it left is in no
+    /// state to go on from.
     pub(crate) fn run(slot: &Slot, mut queue: mpsc::Receiver<Job>) {
         let mut sweeping = false;
         let mut next = None;
@@ -90,13 +98,18 @@ impl Writer {
             };
             let Ok(mut slot) = slot.lock() else { return };
             let Some(writer) = slot.as_mut() else { return };
+            if writer.follow().is_err() && !matches!(job, Some(Job::Close(_))) {
+                break;
+            }
             match job {
                 None => sweeping = writer.sweep(),
+                Some(Job::Follow) => {}
                 Some(Job::Write(request, reply)) => {
                     let mut batch = vec![(request, reply)];
-                    next = drain(&mut queue, &mut batch);
+                    let limits = writer.backend.limits();
+                    next = drain(&mut queue, &mut batch, limits);
                     writer.commit(batch);
-                    if sweeping && queue.len() < BATCH {
+                    if sweeping && queue.len() < limits.writes {
                         sweeping = writer.sweep();
                     }
                 }
@@ -128,12 +141,26 @@ impl Writer {
 
     /// Decides, stores and publishes one batch, then answers every writer. `false` when the disk did not take it.
     pub(crate) fn commit(&mut self, batch: Vec<(Request, Reply)>) -> bool {
-        let mut answers = Vec::with_capacity(batch.len());
         let (alone, begun) = (batch.len() == 1, Instant::now());
-        let (events, makes_room) = self.decide(batch, &mut answers);
-        let done = match self.store(events, makes_room) {
+        let (mut requests, replies): (Vec<Request>, Vec<Reply>) = batch.into_iter().unzip();
+        let (answers, stored) = loop {
+            if let Err(failure) = self.follow() {
+                break (Vec::new(), Err(CommitError::Failed(Arc::new(failure))));
+            }
+            let again = self.shares.then(|| requests.clone());
+            let (events, answers, makes_room) = self.decide(requests);
+            match (self.store(events, makes_room), again) {
+                (Err(CommitError::Failed(failure)), Some(again))
+                    if matches!(*failure, BackendError::Overtaken) && begun.elapsed() < OVERTAKEN =>
+                {
+                    requests = again;
+                }
+                (stored, _) => break (answers, stored),
+            }
+        };
+        let done = match stored {
             Ok(changed) => {
-                for (reply, answer) in answers {
+                for (reply, answer) in replies.into_iter().zip(answers) {
                     // The client may have gone; its write stands.
                     drop(reply.send(answer));
                 }
@@ -142,23 +169,20 @@ impl Writer {
                 true
             }
             Err(failure) => {
-                for (reply, _) in answers {
+                for reply in replies {
                     drop(reply.send(Err(failure.clone())));
                 }
                 false
             }
         };
-        self.swift = alone && done && begun.elapsed() < SWIFT;
+        self.swift = alone && done && !self.shares && begun.elapsed() < SWIFT;
         done
     }
 
-    /// Checks preconditions against the cache and the writes of this batch that come before. Says
-    /// whether all of them make room.
-    fn decide(
-        &mut self,
-        batch: Vec<(Request, Reply)>,
-        answers: &mut Vec<(Reply, Result<Entry, CommitError>)>,
-    ) -> (Vec<Event>, bool) {
+    /// Checks preconditions against the cache and the writes of this batch that come before. Gives the changes, an answer
+    /// for each request, and whether all of them make room.
+    fn decide(&mut self, batch: Vec<Request>) -> (Vec<Event>, Vec<Result<Entry, CommitError>>, bool) {
+        let mut answers = Vec::with_capacity(batch.len());
         let class = self.shared.options.class;
         let mut all = true;
         let cache = self.shared.cache();
@@ -168,7 +192,7 @@ impl Writer {
             pending: HashMap::new(),
             events: Vec::with_capacity(batch.len()),
         };
-        for (request, reply) in batch {
+        for request in batch {
             let begin = round.events.len();
             let makes_room = request.write.makes_room(class(request.write.key().resource()));
             all &= makes_room;
@@ -180,9 +204,20 @@ impl Writer {
             if answer.is_err() {
                 round.take_back(begin);
             }
-            answers.push((reply, answer));
+            answers.push(answer);
         }
-        (round.events, all)
+        (round.events, answers, all)
+    }
+
+    /// Makes changes visible that are stored. Gives what the watchers are to be woken for.
+    pub(crate) fn publish(&mut self, events: Vec<Event>) -> Vec<Key> {
+        self.retention.stored(&events);
+        let (changed, revision) = {
+            let mut cache = self.shared.cache_mut();
+            (cache.publish(events), cache.revision)
+        };
+        self.shared.newest.send_replace(revision);
+        changed
     }
 
     /// Gives what the watchers are to be woken for.
@@ -198,6 +233,9 @@ impl Writer {
                 appended = self.backend.append(&records);
             }
         }
+        if let Err(failure @ BackendError::Overtaken) = appended {
+            return Err(CommitError::Failed(Arc::new(failure)));
+        }
         self.tell(appended.is_ok());
         if let Err(failure) = appended {
             error!(
@@ -207,18 +245,14 @@ impl Writer {
             );
             return Err(match failure {
                 BackendError::Full(_) => CommitError::Full(Arc::new(failure)),
-                BackendError::Io(_) | BackendError::Corrupt(_) | BackendError::Damaged { .. } => {
-                    CommitError::Failed(Arc::new(failure))
-                }
+                BackendError::Unknown(_) => CommitError::Unknown(Arc::new(failure)),
+                BackendError::Io(_)
+                | BackendError::Corrupt(_)
+                | BackendError::Damaged { .. }
+                | BackendError::Overtaken => CommitError::Failed(Arc::new(failure)),
             });
         }
-        self.retention.stored(&events);
-        let (changed, revision) = {
-            let mut cache = self.shared.cache_mut();
-            (cache.publish(events), cache.revision)
-        };
-        self.shared.newest.send_replace(revision);
-        Ok(changed)
+        Ok(self.publish(events))
     }
 
     /// Tells readers whether anything that they want written would be.
@@ -269,7 +303,8 @@ impl Writer {
     /// the writers come first.
     fn expire(&mut self, now: Duration) {
         for _ in 0..EXPIRE_BATCHES {
-            let due = self.retention.expired(now, &self.shared, EXPIRE);
+            let most = self.backend.limits().writes.min(EXPIRE);
+            let due = self.retention.expired(now, &self.shared, most);
             if due.is_empty() {
                 return;
             }
@@ -362,17 +397,23 @@ impl Round<'_> {
 }
 
 /// What readers see of the object after an event.
-fn visible(event: &Event) -> Option<Entry> {
+pub(crate) fn visible(event: &Event) -> Option<Entry> {
     matches!(event.kind, EventKind::Put { .. }).then(|| event.entry.clone())
 }
 
-/// Takes what waits in the queue, up to a transaction's worth; returns a job of another kind that ended it.
-fn drain(queue: &mut mpsc::Receiver<Job>, batch: &mut Vec<(Request, Reply)>) -> Option<Job> {
-    let mut bytes = 0;
-    while batch.len() < BATCH && bytes < BATCH_BYTES {
+/// Takes what waits in the queue, up to a transaction's worth; returns the job that ended it: one of another kind, or a write
+/// that finds no room.
+fn drain(queue: &mut mpsc::Receiver<Job>, batch: &mut Vec<(Request, Reply)>, limits: Limits) -> Option<Job> {
+    let mut bytes: usize = batch.iter().map(|(request, _)| request.size()).sum();
+    let mut writes: usize = batch.iter().map(|(request, _)| request.writes()).sum();
+    while writes < limits.writes && bytes < limits.bytes {
         match queue.try_recv() {
+            Ok(Job::Follow) => {}
             Ok(Job::Write(request, reply)) => {
-                bytes += request.size();
+                (bytes, writes) = (bytes + request.size(), writes + request.writes());
+                if bytes > limits.bytes || writes > limits.writes {
+                    return Some(Job::Write(request, reply));
+                }
                 batch.push((request, reply));
             }
             Ok(other) => return Some(other),

@@ -178,6 +178,7 @@ pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError)
         CommitError::Closed => Failure::Unavailable {
             message: "the server is shutting down".into(),
         },
+        CommitError::Unknown(_) => Failure::Late,
         CommitError::Failed(_) => Failure::internal(error),
     }
 }

@@ -4,6 +4,7 @@ mod memory;
 mod sqlite;
 
 use std::error::Error;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -61,12 +62,55 @@ pub struct Loaded {
     pub heads: Vec<Record>,
 }
 
+/// The most that one call of [`Backend::append`] is given, a single request that is larger aside.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Changes.
+    pub writes: usize,
+    /// Bytes of objects.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            writes: 256,
+            bytes: 8 << 20,
+        }
+    }
+}
+
+/// A part of what other processes have done to a ledger that several share.
+#[derive(Debug)]
+pub enum Followed {
+    /// Their changes, in order and without a gap after the last one that this process knew.
+    Changes(Vec<Record>),
+    /// The whole ledger anew: some of what was between is no longer to be had.
+    Anew(Loaded),
+}
+
+/// Wakes the writer, to have it call [`Backend::follow`].
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// The newest revision, once it is known.
+pub type Newest<'a> = Pin<Box<dyn Future<Output = Result<u64, BackendError>> + Send + 'a>>;
+
+/// The other processes that append to the same ledger.
+pub trait Peers: Send + Sync {
+    /// A revision that no write is above which any process has acknowledged before the call.
+    fn newest(&self) -> Newest<'_>;
+}
+
 /// Keeps the ledger. Called by one thread at a time.
+///
+/// Several processes may share one: each decides upon the newest revision that it knows, and [`Backend::append`] tells who
+/// was overtaken to follow the others first. So revisions have no gaps there either, and all preconditions hold exactly.
 pub trait Backend: Send {
     /// Everything that exists. Called once, before anything else.
     fn load(&mut self) -> Result<Loaded, BackendError>;
 
-    /// Stores all records or none, durably: they are on disk when this returns `Ok`.
+    /// Stores all records or none, durably: they are on disk when this returns `Ok`. In a ledger that is shared, only when
+    /// the first of them follows the newest there is, wherever that comes from: otherwise [`BackendError::Overtaken`].
     fn append(&mut self, records: &[Record]) -> Result<(), BackendError>;
 
     /// Forgets versions superseded at or below `floor`, visiting at most `limit` rows. `true` when more are left to visit.
@@ -85,6 +129,24 @@ pub trait Backend: Send {
         false
     }
 
+    /// The most that is appended at once.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    /// The others, where the ledger is shared. It then waits for a network, too: only the writer's own thread appends.
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        None
+    }
+
+    /// Begins to call `wake` whenever there is something to follow. Called once, after [`Backend::load`].
+    fn listen(&mut self, _wake: Wake) {}
+
+    /// All that others have appended since the last call, as far as it is known here.
+    fn follow(&mut self) -> Result<Vec<Followed>, BackendError> {
+        Ok(Vec::new())
+    }
+
     /// Writes back what it holds and lets go of its files.
     fn close(&mut self) -> Result<(), BackendError>;
 }
@@ -96,6 +158,11 @@ pub trait History: Send + Sync {
 
     /// Whether reading waits for a disk, so that it must not happen on an asynchronous thread.
     fn blocks(&self) -> bool;
+
+    /// The floor that held when changes were last read, where others raise it too.
+    fn floor(&self) -> u64 {
+        0
+    }
 }
 
 /// Why a backend could not do its work.
@@ -110,6 +177,12 @@ pub enum BackendError {
     /// The database's own structure is damaged.
     #[error("the database is damaged")]
     Corrupt(#[source] Box<dyn Error + Send + Sync>),
+    /// Another process has appended first; nothing was stored.
+    #[error("another process has written meanwhile")]
+    Overtaken,
+    /// There was no answer in time: the records may be stored, or may be so later.
+    #[error("the database did not answer in time")]
+    Unknown(#[source] Box<dyn Error + Send + Sync>),
     /// What was read is not what was written.
     #[error("the row of revision {revision} is damaged")]
     Damaged {

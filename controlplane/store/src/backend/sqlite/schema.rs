@@ -128,7 +128,11 @@ fn refusal(path: &Path, error: Error) -> OpenError {
             path: path.to_owned(),
             finding: source.to_string(),
         },
-        other @ (BackendError::Full(_) | BackendError::Io(_) | BackendError::Damaged { .. }) => OpenError::Load(other),
+        other @ (BackendError::Full(_)
+        | BackendError::Io(_)
+        | BackendError::Damaged { .. }
+        | BackendError::Overtaken
+        | BackendError::Unknown(_)) => OpenError::Load(other),
     }
 }
 

@@ -1,0 +1,65 @@
+//! What other processes append to a ledger that several share, shown to readers and watchers like this process' own changes.
+
+use std::collections::HashMap;
+
+use tracing::{error, info};
+
+use crate::backend::{BackendError, Followed, Operation, Record};
+use crate::entry::{Entry, Event, EventKind};
+use crate::key::Key;
+use crate::store::entry;
+use crate::writer::{Writer, visible};
+
+impl Writer {
+    /// Publishes what others have done to the ledger.
+    pub(crate) fn follow(&mut self) -> Result<(), BackendError> {
+        if !self.shares {
+            return Ok(());
+        }
+        let followed = self.backend.follow().inspect_err(|failure| {
+            error!(error = failure as &dyn std::error::Error, "follow the other processes");
+        })?;
+        for part in followed {
+            match part {
+                Followed::Changes(records) => {
+                    let events = self.events(records);
+                    let changed = self.publish(events);
+                    self.shared.cache().wake(&changed);
+                }
+                Followed::Anew(loaded) => {
+                    info!(revision = loaded.revision, "the ledger is loaded anew");
+                    let heads = loaded.heads.into_iter();
+                    let entries = heads.map(|head| entry(&self.shared.options, &mut self.pool, head));
+                    let entries = entries.collect();
+                    self.shared.cache_mut().reset(loaded.revision, entries);
+                    self.shared.newest.send_replace(loaded.revision);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Others' changes as readers see them.
+    fn events(&mut self, records: Vec<Record>) -> Vec<Event> {
+        let mut pending: HashMap<Key, Option<Entry>> = HashMap::new();
+        let mut events = Vec::with_capacity(records.len());
+        for record in records {
+            let prev = match pending.get(&record.key) {
+                Some(prev) => prev.clone(),
+                None => self.shared.cache().get(&record.key).cloned(),
+            };
+            let (revision, operation) = (record.revision, record.operation);
+            let event = Event {
+                revision,
+                entry: entry(&self.shared.options, &mut self.pool, record),
+                kind: match operation {
+                    Operation::Create | Operation::Update => EventKind::Put { prev },
+                    Operation::Delete => EventKind::Delete { prev },
+                },
+            };
+            pending.insert(event.entry.key.clone(), visible(&event));
+            events.push(event);
+        }
+        events
+    }
+}
