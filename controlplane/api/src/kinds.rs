@@ -201,11 +201,6 @@ impl Kinds {
         find_kind(group, version, kind).map(Row::Program).or_else(defined)
     }
 
-    /// Tells whether anything is served of a version of a group.
-    pub fn has_version(&self, group: &str, version: &str) -> bool {
-        self.rows().any(|row| row.group == group && row.version == version)
-    }
-
     /// All rows, the program's own first.
     pub fn rows(&self) -> impl Iterator<Item = Row> {
         KINDS.iter().map(Row::Program).chain(self.defined())

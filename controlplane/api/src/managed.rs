@@ -32,7 +32,7 @@ pub use set::Set;
 pub use shape::{Keys, Members, Shape, Types};
 pub use types::Scalar;
 pub use update::{MAX_UPDATERS, Writer, update};
-pub use versions::Change;
+pub use versions::{Change, Conversion, Conversions, Versioning};
 
 /// Fields of metadata that nobody owns.
 const UNOWNED: [&str; 9] = [

@@ -170,6 +170,8 @@ pub struct Defined {
     pub subresources: &'static [Subresource],
     /// Warning to clients that use the version.
     pub deprecated: Option<&'static str>,
+    /// Whether a webhook converts objects of other versions.
+    pub asks: bool,
 }
 
 /// A row of the table, for as long as somebody needs it: that of a kind of the program stays for ever.
@@ -179,6 +181,13 @@ pub enum Row {
     Program(&'static Registration),
     /// A kind that is defined by an object.
     Defined(Arc<Registration>),
+}
+
+impl Row {
+    /// Tells whether both are the very same.
+    pub fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(&raw const **self, &raw const **other)
+    }
 }
 
 impl Deref for Row {
@@ -238,6 +247,8 @@ pub struct Registration {
     pub storage: Storage,
     /// Whether the stored form is another kind's, so that stored bytes need [`Registration::decode_stored`].
     pub converts: bool,
+    /// Whether a webhook converts objects of other versions.
+    pub asks: bool,
     behavior: Source,
 }
 
@@ -275,6 +286,7 @@ impl Registration {
             updates: K::UPDATES,
             storage,
             converts: K::STORED_AS.is_some(),
+            asks: false,
             behavior: Source::Program(&Of::<K>(PhantomData)),
         }
     }
@@ -315,6 +327,7 @@ impl Registration {
                 plural: names.plural,
             },
             converts: true,
+            asks: names.asks,
             behavior: Source::Defined(behavior),
         }
     }

@@ -165,8 +165,9 @@ fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
                 let mut new = new.clone();
                 new.insert("z".to_owned(), "0".to_owned());
                 let new = (shape.wrap)(&new);
+                let kinds = Kinds::default();
                 let change = Change {
-                    kinds: &Kinds::default(),
+                    kinds: (&kinds).into(),
                     kind: shape.kind,
                     live: &live.to_string(),
                     new: &new.to_string(),
@@ -177,8 +178,9 @@ fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
                 true
             }
             Write::Apply { manager, wanted, force } => {
+                let kinds = Kinds::default();
                 let application = Application {
-                    kinds: &Kinds::default(),
+                    kinds: (&kinds).into(),
                     types: schema.into(),
                     kind: shape.kind,
                     live: &live,

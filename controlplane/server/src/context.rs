@@ -4,19 +4,22 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use api::{Registration, Row};
+use api::managed::{Conversions, splice};
+use api::{Object, Registration, Row};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use hyper::upgrade::OnUpgrade;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 use store::{Entry, Key, Store};
 use tokio::time::Instant;
 
-use crate::definitions::Table;
+use crate::definitions::{Converter, PATIENT_LIMIT, Table};
 use crate::failure::{Failure, GroupResource, Target};
 use crate::identity::{Source, User};
+use crate::object::Live;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::server::Shared;
@@ -41,6 +44,8 @@ pub(crate) struct Context {
     /// Facts for the audit log.
     pub(crate) annotations: Gathered<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
+    /// What webhooks have made of the object in versions that its managers use.
+    pub(crate) conversions: Conversions,
     /// The time when a write that waits for others is given up.
     pub(crate) deadline: Instant,
 }
@@ -173,6 +178,112 @@ impl Context {
         storage::key(&self.registration, namespace, name).ok_or_else(|| Failure::NotFound {
             target: self.target(name),
         })
+    }
+
+    /// A stored object as the request's version has it.
+    ///
+    /// # Errors
+    /// 500 where a webhook does not convert it.
+    pub(crate) async fn live(&self, entry: Entry) -> Result<Live, Failure> {
+        let Some(converter) = self.table.converter(&self.registration) else {
+            return Ok(entry.into());
+        };
+        let lives = Box::pin(self.converted(converter, &self.registration, vec![entry])).await?;
+        lives.into_iter().next().ok_or(Failure::Late)
+    }
+
+    /// As [`Self::live`], of many objects.
+    ///
+    /// # Errors
+    /// As [`Self::live`]
+    pub(crate) async fn lives(&self, entries: Vec<Entry>) -> Result<Vec<Live>, Failure> {
+        self.lives_of(&self.registration, entries).await
+    }
+
+    /// As [`Self::lives`], of any kind.
+    ///
+    /// # Errors
+    /// As [`Self::live`]
+    pub(crate) async fn lives_of(&self, row: &Registration, entries: Vec<Entry>) -> Result<Vec<Live>, Failure> {
+        let Some(converter) = self.table.converter(row) else {
+            return Ok(entries.into_iter().map(Live::from).collect());
+        };
+        Box::pin(self.converted(converter, row, entries)).await
+    }
+
+    async fn converted(
+        &self,
+        converter: &Converter,
+        row: &Registration,
+        entries: Vec<Entry>,
+    ) -> Result<Vec<Live>, Failure> {
+        let own = row.api_version();
+        let until = if self.info.lasts() {
+            Instant::now() + PATIENT_LIMIT
+        } else {
+            self.deadline
+        };
+        converter.live(&self.server, &own, entries, until).await
+    }
+
+    /// What a webhook makes of an object that is to be stored; nothing where none is asked, nor for a dry run.
+    ///
+    /// # Errors
+    /// As [`Self::live`]
+    pub(crate) async fn to_store(
+        &self,
+        object: &dyn Object,
+        managed: &str,
+        dry_run: bool,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        let Some(converter) = self.table.converter(&self.registration).filter(|_| !dry_run) else {
+            return Ok(None);
+        };
+        let object = splice::join(object.to_json(), managed);
+        Box::pin(converter.to_store(&self.server, &object, self.deadline)).await
+    }
+
+    /// An object of the request's kind, which a definition makes, in another version; both as JSON.
+    ///
+    /// # Errors
+    /// As [`Self::live`]
+    pub(crate) async fn in_version(
+        &self,
+        from: &Registration,
+        to: &Registration,
+        object: Vec<u8>,
+    ) -> Result<Vec<u8>, Failure> {
+        let (from, to) = (from.api_version(), to.api_version());
+        if let Some(converter) = self.table.converter(&self.registration) {
+            let converted = converter.between(&self.server, (&from, &to), &object, self.deadline);
+            return Box::pin(converted).await;
+        }
+        let mut object: Value = serde_json::from_slice(&object).map_err(Failure::internal)?;
+        if let Some(members) = object.as_object_mut() {
+            members.insert("apiVersion".to_owned(), to.into());
+        }
+        Ok(object.to_string().into_bytes())
+    }
+
+    /// Makes the conversions that a decision about managed fields lacked. Tells whether there were any, so that it is to be
+    /// made once more.
+    ///
+    /// # Errors
+    /// As [`Self::live`]
+    pub(crate) async fn convert_missing(&self) -> Result<bool, Failure> {
+        let Some(converter) = self.table.converter(&self.registration) else {
+            return Ok(false);
+        };
+        let missing = self.conversions.take_missing();
+        let were_any = !missing.is_empty();
+        for wanted in missing {
+            let way = (wanted.from.as_str(), wanted.to.as_str());
+            let object = converter.between(&self.server, way, wanted.object.as_bytes(), self.deadline);
+            let object = Box::pin(object).await?;
+            let object = String::from_utf8(object).map_err(Failure::internal)?;
+            self.conversions.add(wanted, object);
+        }
+        Ok(were_any)
     }
 
     /// The stored object that the path names.

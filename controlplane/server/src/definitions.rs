@@ -3,12 +3,13 @@
 //! ```text
 //! definition written ─► rules (api) ─► schemas (`rules`) ─► names, conditions (`names`) ─► store
 //! any request ─► `Definitions::current`: the program's kinds and those that the store's definitions make (`version`,
-//!                `custom`) as rows of one table
+//!                `custom`) as rows of one table; `conversion` where a webhook converts between versions
 //! definition deleted ─► Terminating ─► `upkeep`: its objects go, then its finalizer, then itself
 //! ```
 //!
 //! The table follows the store: a request that comes after a definition was acknowledged is answered with it.
 
+mod conversion;
 mod custom;
 mod json_path;
 mod names;
@@ -17,15 +18,17 @@ mod upkeep;
 mod version;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use api::intern;
 use api::kind::{Scope, Subresource};
 use api::kinds::custom_resource_definition::{FINALIZER, GROUP, names as conditions};
 use api::registration::Defined;
-use api::{Kinds, Registration};
+use api::{Kinds, Registration, Row};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionVersion,
+    CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionSpec,
+    CustomResourceDefinitionVersion,
 };
 use serde_json::Value;
 use store::{Entry, Key, Prefix, Store};
@@ -36,6 +39,7 @@ use self::version::Version;
 use crate::discovery::Discovery;
 use crate::openapi::{Documents, Program};
 
+pub(crate) use conversion::{Converter, PATIENT_LIMIT};
 pub(crate) use names::{mark_deleted, settle};
 pub(crate) use rules::{may_create, schemas};
 pub(crate) use upkeep::run;
@@ -62,6 +66,10 @@ struct Made {
     rows: Vec<Arc<Registration>>,
     /// The row of the version that is stored, be it served or not.
     stored: Option<Arc<Registration>>,
+    /// Uid of the definition that the rows are made from, and hash of its spec: its generation moves with its deletion, too.
+    source: (Option<String>, u64),
+    /// The webhook that converts between its versions.
+    converter: Option<Arc<Converter>>,
     /// The names that it was given.
     accepted: CustomResourceDefinitionNames,
     /// Tells whether its objects are being deleted, so that no new ones may come.
@@ -78,7 +86,7 @@ impl Table {
             let known = before.and_then(|before| before.by_definition.get(entry.key.name()));
             let made = match known {
                 Some((revision, made)) if *revision == entry.revision => Arc::clone(made),
-                Some(_) | None => Arc::new(Made::of(&entry)),
+                known => Arc::new(Made::of(&entry, known.map(|(_, made)| &**made))),
             };
             (entry.key.name().to_owned(), (entry.revision, made))
         });
@@ -129,6 +137,24 @@ impl Table {
         taken
     }
 
+    /// The webhook that converts between the versions of a row's kind.
+    pub(crate) fn converter(&self, row: &Registration) -> Option<&Arc<Converter>> {
+        if !row.asks {
+            return None;
+        }
+        self.made(row.group, row.plural)?.converter.as_ref()
+    }
+
+    /// All versions of a row's kind that are served or stored, in the order of its definition.
+    pub(crate) fn versions(&self, row: &Registration) -> impl Iterator<Item = Row> {
+        let made = self.made(row.group, row.plural);
+        let rows = made.map(|made| made.rows.clone()).unwrap_or_default();
+        let stored = made.and_then(|made| made.stored.clone());
+        let is_served = |stored: &Arc<Registration>| rows.iter().any(|row| row.version == stored.version);
+        let stored = stored.filter(|stored| !is_served(stored));
+        rows.into_iter().chain(stored).map(Row::Defined)
+    }
+
     /// Rows made from the definition of a resource.
     fn made(&self, group: &str, plural: &str) -> Option<&Made> {
         let (_, made) = self.by_definition.get(&format!("{plural}.{group}"))?;
@@ -148,9 +174,9 @@ pub(crate) fn published_schema(store: &Store, row: &Registration) -> Option<Valu
 }
 
 impl Made {
-    fn of(entry: &Entry) -> Self {
+    fn of(entry: &Entry, before: Option<&Self>) -> Self {
         match serde_json::from_slice::<CustomResourceDefinition>(&entry.bytes) {
-            Ok(definition) => Self::of_definition(&definition),
+            Ok(definition) => Self::of_definition(&definition, before),
             Err(error) => {
                 tracing::error!(key = %entry.key, %error, "unreadable, so it defines nothing");
                 Self::default()
@@ -158,7 +184,9 @@ impl Made {
         }
     }
 
-    fn of_definition(definition: &CustomResourceDefinition) -> Self {
+    /// Rows stay what they are while neither spec nor accepted names change: requests that last end with their rows
+    /// (`updateCustomResourceDefinition` of `pkg/apiserver/customresource_handler.go`).
+    fn of_definition(definition: &CustomResourceDefinition, before: Option<&Self>) -> Self {
         let status = definition.status.clone().unwrap_or_default();
         let is_terminating = conditions::is_true(&status, "Terminating");
         let is_accepted = conditions::is_true(&status, "NamesAccepted");
@@ -172,8 +200,18 @@ impl Made {
                 || accepted != definition.spec.names,
             is_terminating,
             accepted,
+            source: (definition.metadata.uid.clone(), hash(&definition.spec)),
             ..Self::default()
         };
+        let same = before.filter(|before| before.source == bare.source && before.accepted == bare.accepted);
+        if let Some(before) = same.filter(|before| is_served && !before.rows.is_empty()) {
+            return Self {
+                rows: before.rows.clone(),
+                stored: before.stored.clone(),
+                converter: before.converter.clone(),
+                ..bare
+            };
+        }
         let versions = definition.spec.versions.iter();
         let read = versions.map(|version| Some((version, Arc::new(Version::of(definition, version)?))));
         let Some(read) = read.collect::<Option<Vec<_>>>().filter(|_| is_served) else {
@@ -183,22 +221,36 @@ impl Made {
         let Some((stored_version, stored)) = read.iter().find(|(version, _)| version.storage) else {
             return bare;
         };
+        let converter = Converter::of(definition, &all, stored).map(Arc::new);
         let row = |version: &CustomResourceDefinitionVersion, own: &Arc<Version>| {
+            let asks = converter.is_some();
             let served = Served {
                 own: Arc::clone(own),
                 stored: Arc::clone(stored),
                 all: Arc::clone(&all),
+                asks,
             };
-            let names = names_of(definition, version, &stored_version.name);
+            let names = Defined {
+                asks,
+                ..names_of(definition, version, &stored_version.name)
+            };
             Arc::new(Registration::defined(names, Box::new(served)))
         };
         let served = read.iter().filter(|(version, _)| version.served);
         Self {
             rows: served.map(|(version, own)| row(version, own)).collect(),
             stored: Some(row(stored_version, stored)),
+            converter,
             ..bare
         }
     }
+}
+
+fn hash(spec: &CustomResourceDefinitionSpec) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    // Specs serialize.
+    hasher.write(&serde_json::to_vec(spec).unwrap_or_default());
+    hasher.finish()
 }
 
 /// The names by which a version is served: those that were accepted.
@@ -242,6 +294,7 @@ fn names_of(
             (false, false) => &[],
         },
         deprecated: deprecated.map(|text| intern::text(&text)),
+        asks: false,
     }
 }
 
@@ -261,6 +314,22 @@ impl Definitions {
             store,
             changed,
             current: RwLock::new((revision, table)),
+        }
+    }
+
+    /// Waits until a row is no longer one of the table: its definition has gone, or has other versions or names since.
+    pub(crate) async fn ended(&self, row: &Row) {
+        let mut changed = self.changed.clone();
+        loop {
+            changed.mark_unchanged();
+            let now = self.current().kinds.find(row.group, row.version, row.plural);
+            if !now.is_some_and(|now| now.is(row)) {
+                return;
+            }
+            if changed.changed().await.is_err() {
+                // The store is closed: nothing changes any more.
+                return std::future::pending().await;
+            }
         }
     }
 

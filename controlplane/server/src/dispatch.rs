@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::kind::{Scope, Subresource, Verbs};
+use api::managed::Conversions;
 use axum::body::Body;
 use http::Request;
 use http::header::ACCEPT;
@@ -144,6 +145,7 @@ async fn route(
         warnings: Gathered::default(),
         annotations: Gathered::default(),
         notes: Notes::default(),
+        conversions: Conversions::default(),
         deadline,
     };
     // Of a request that lasts, nothing is read here.
@@ -165,12 +167,15 @@ async fn route(
 
 /// The kind at a path.
 fn registration(table: &Table, info: &RequestInfo) -> Result<api::Row, Failure> {
-    let known = table.kinds.has_version(&info.group, &info.version);
     let found = table.kinds.find(&info.group, &info.version, &info.resource);
-    found.ok_or(if known {
-        Failure::NoSuchResource
-    } else {
-        Failure::NoSuchPath
+    // Of groups that only definitions make, upstream's routes know nothing.
+    let is_known = |row: &api::Registration| row.group == info.group && row.version == info.version;
+    found.ok_or_else(|| {
+        if api::KINDS.iter().any(is_known) {
+            Failure::NoSuchResource
+        } else {
+            Failure::NoSuchPath
+        }
     })
 }
 
@@ -380,6 +385,10 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
 
 async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let Some(own) = subresource::find(&context.registration, &context.info.subresource) else {
+        if context.registration.is_defined() {
+            let target = context.own_target();
+            return Err(Failure::NotFound { target });
+        }
         return Err(Failure::NoSuchResource);
     };
     // The old paths of watches lead to objects alone: not to a proxy for those who may only watch.
@@ -403,7 +412,7 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
             Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval,
             "patch",
         ) => verbs::patch::patch(context, body).await,
-        (Subresource::Scale, "get") => verbs::scale::get(context),
+        (Subresource::Scale, "get") => verbs::scale::get(context).await,
         (Subresource::Scale, "update") => verbs::scale::update(context, body).await,
         (Subresource::Scale, "patch") => verbs::scale::patch(context, body).await,
         (Subresource::Binding, "create") => verbs::binding::create(context, body).await,
@@ -440,11 +449,16 @@ fn check_scope(context: &Context) -> Result<(), Failure> {
         return Err(Failure::NoSuchResource);
     }
     let namespaced = !info.namespace.is_empty();
+    let is_list = matches!(info.verb, "list" | "watch");
+    let row = &context.registration;
+    if row.is_defined() && (row.scope == Scope::Namespaced) != namespaced && (namespaced || !is_list) {
+        return Err(Failure::NoSuchPath);
+    }
     match context.registration.scope {
         Scope::Namespaced if namespaced => Ok(()),
         // Across namespaces there are only list and watch.
         Scope::Namespaced if info.named => Err(Failure::NoSuchResource),
-        Scope::Namespaced if matches!(info.verb, "list" | "watch") => Ok(()),
+        Scope::Namespaced if is_list => Ok(()),
         Scope::Namespaced => Err(Failure::MethodNotAllowed),
         Scope::Cluster if !namespaced => Ok(()),
         Scope::Cluster if info.resource == "namespaces" && info.namespace == info.name => Ok(()),

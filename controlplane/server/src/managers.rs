@@ -1,7 +1,7 @@
 //! Who manages the fields of what is written: the entries of `metadata.managedFields` after each write.
 
 use api::Object;
-use api::managed::{self, Change, Managed, Set, Types, Writer};
+use api::managed::{self, Change, Managed, Set, Types, Versioning, Writer};
 use http::header::USER_AGENT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
@@ -43,6 +43,11 @@ fn from_user_agent(context: &Context) -> String {
     name
 }
 
+/// The way between the versions of the request's kind.
+pub(crate) fn versioning(context: &Context) -> Versioning<'_> {
+    Versioning::new(&context.table.kinds, &context.conversions)
+}
+
 /// The types of the request's kind.
 pub(crate) fn types(context: &Context) -> Option<Types<'_>> {
     context.registration.types()
@@ -78,7 +83,7 @@ pub(crate) fn of_new(context: &Context, object: &dyn Object) -> String {
         return String::new();
     };
     let change = Change {
-        kinds: &context.table.kinds,
+        kinds: versioning(context),
         kind: context.registration.kind,
         live: "{}",
         new: &text(object),
@@ -108,7 +113,7 @@ pub(crate) fn after_update(
     }
     let sent = sent.and_then(parse);
     let change = Change {
-        kinds: &context.table.kinds,
+        kinds: versioning(context),
         kind: context.registration.kind,
         live: &text(old),
         new: &text(new),

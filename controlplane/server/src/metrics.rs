@@ -39,7 +39,7 @@ use crate::version::Version;
 
 pub(crate) use self::admission::{Half, Watch};
 pub(crate) use self::labels::Manner;
-pub(crate) use self::webhooks::Called;
+pub(crate) use self::webhooks::{Called, Converted};
 
 /// Of the page: the text format of Prometheus, as upstream serves it.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

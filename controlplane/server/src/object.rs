@@ -2,6 +2,7 @@
 //! stored.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use api::managed::{Types, splice};
 use api::{Object, Registration};
@@ -42,6 +43,72 @@ pub(crate) struct Read {
     pub(crate) json: Bytes,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Vec<String>,
+}
+
+/// A stored version as one version of its kind has it: what a webhook has made of it, where one converts.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    entry: Entry,
+    converted: Option<Arc<Converted>>,
+}
+
+#[derive(Debug)]
+struct Converted {
+    bytes: Bytes,
+    attributes: Attributes,
+}
+
+impl Live {
+    pub(crate) fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    fn is_converted(&self) -> bool {
+        self.converted.is_some()
+    }
+
+    /// Sets what a webhook has made of it.
+    pub(crate) fn convert(&mut self, object: &Json) {
+        let bytes: Bytes = object.to_string().into();
+        let attributes = storage::of_labels(&bytes);
+        self.converted = Some(Arc::new(Converted { bytes, attributes }));
+    }
+}
+
+impl From<Entry> for Live {
+    fn from(entry: Entry) -> Self {
+        Self { entry, converted: None }
+    }
+}
+
+/// A [`Live`], or an entry that needs no conversion.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) entry: &'a Entry,
+    converted: Option<&'a Converted>,
+}
+
+impl<'a> Seen<'a> {
+    /// What selectors match.
+    pub(crate) fn attributes(self) -> &'a Attributes {
+        self.converted
+            .map_or(&self.entry.attributes, |converted| &converted.attributes)
+    }
+}
+
+impl<'a> From<&'a Entry> for Seen<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        Self { entry, converted: None }
+    }
+}
+
+impl<'a> From<&'a Live> for Seen<'a> {
+    fn from(live: &'a Live) -> Self {
+        Self {
+            entry: &live.entry,
+            converted: live.converted.as_deref(),
+        }
+    }
 }
 
 /// Decodes a request's body as an object of a kind.
@@ -239,7 +306,8 @@ fn unfit(registration: &Registration, meta: &TypeMeta, because: &str) -> Failure
 /// Bytes that a stored object may have, its managed fields included: as many as a body.
 const LARGEST: usize = body::LIMIT;
 
-/// As [`encode`], for what a client makes of an object that has so many bytes now, none if it is new.
+/// As [`encode`], for what a client makes of an object that has so many bytes now, none if it is new. `stored` is what a
+/// webhook has made of it already.
 ///
 /// # Errors
 /// 500 with upstream's words where the object has become too large.
@@ -247,9 +315,15 @@ pub(crate) fn encode_bounded(
     registration: &Registration,
     object: &mut dyn Object,
     managed: &str,
-    before: usize,
+    (stored, before): (Option<Vec<u8>>, usize),
 ) -> Result<(Value, Attributes), Failure> {
-    let (value, attributes) = encode(registration, object, managed)?;
+    let (value, attributes) = match stored {
+        Some(stored) => {
+            let attributes = storage::of_labels(&stored);
+            (Value::parse(stored).map_err(Failure::internal)?, attributes)
+        }
+        None => encode(registration, object, managed)?,
+    };
     if value.len() > LARGEST.max(before) {
         return Err(Failure::Unexpected {
             message: "etcdserver: request is too large".to_owned(),
@@ -277,29 +351,93 @@ pub(crate) fn encode(
     Ok((value, attributes))
 }
 
+/// As [`encode`], for an object of which nothing but metadata has changed since it was read.
+///
+/// # Errors
+/// As [`encode`]
+pub(crate) fn encode_marked(
+    registration: &Registration,
+    live: &Live,
+    object: &mut dyn Object,
+) -> Result<(Value, Attributes), Failure> {
+    if live.is_converted() {
+        return marked(&live.entry, object);
+    }
+    encode(registration, object, managed(&live.entry))
+}
+
+/// A stored version with other metadata. Labels and annotations are left as they are stored: a webhook may have converted
+/// those of the object.
+fn marked(entry: &Entry, object: &dyn Object) -> Result<(Value, Attributes), Failure> {
+    let parts = splice::split(&entry.bytes);
+    let mut stored: Json = serde_json::from_slice(&parts.object).map_err(Failure::internal)?;
+    let mut metadata = object.metadata().clone();
+    metadata.resource_version = Some(String::new());
+    metadata.managed_fields = None;
+    let mut metadata = serde_json::to_value(&metadata).map_err(Failure::internal)?;
+    for name in ["labels", "annotations"] {
+        let own = stored.pointer("/metadata").and_then(|own| own.get(name)).cloned();
+        if let Some(members) = metadata.as_object_mut() {
+            members.remove(name);
+            members.extend(own.map(|own| (name.to_owned(), own)));
+        }
+    }
+    if let Some(members) = stored.as_object_mut() {
+        members.insert("metadata".to_owned(), metadata);
+    }
+    let stored = splice::join(stored.to_string().into_bytes(), parts.managed);
+    let value = Value::parse(stored).map_err(Failure::internal)?;
+    Ok((value, entry.attributes.clone()))
+}
+
 /// The object of a stored version, without its managed fields.
 ///
 /// # Errors
 /// 500 for bytes that are no longer readable as their kind.
-pub(crate) fn stored(registration: &Registration, entry: &Entry) -> Result<Box<dyn Object>, Failure> {
-    registration.decode_stored(&entry.bytes).map_err(Failure::internal)
+pub(crate) fn stored<'a>(registration: &Registration, entry: impl Into<Seen<'a>>) -> Result<Box<dyn Object>, Failure> {
+    let seen: Seen<'_> = entry.into();
+    let decoded = match seen.converted {
+        Some(converted) => registration.decode(&splice::split(&converted.bytes).object),
+        None => registration.decode_stored(&seen.entry.bytes),
+    };
+    decoded.map_err(Failure::internal)
 }
 
 /// The JSON that clients of this kind see of a stored version.
 ///
 /// # Errors
 /// As [`stored`], only for kinds whose objects are stored as another kind.
-pub(crate) fn external(registration: &Registration, entry: &Entry) -> Result<Bytes, Failure> {
-    if registration.converts {
-        let object = stored(registration, entry)?.to_json();
-        return Ok(splice::join(object, managed(entry)).into());
+pub(crate) fn external<'a>(registration: &Registration, entry: impl Into<Seen<'a>>) -> Result<Bytes, Failure> {
+    let seen: Seen<'_> = entry.into();
+    if let Some(converted) = seen.converted {
+        return Ok(converted.bytes.clone());
     }
-    Ok(entry.bytes.clone())
+    if registration.converts {
+        let object = stored(registration, seen)?.to_json();
+        return Ok(splice::join(object, managed(seen.entry)).into());
+    }
+    Ok(seen.entry.bytes.clone())
 }
 
 /// The text of the managed fields of a stored version; empty when there are none.
 pub(crate) fn managed(entry: &Entry) -> &str {
     splice::split(&entry.bytes).managed
+}
+
+/// The JSON of an object of which nothing but metadata has changed by what was stored of it.
+///
+/// # Errors
+/// As [`external`]
+pub(crate) fn external_marked(
+    registration: &Registration,
+    live: &Live,
+    object: &mut dyn Object,
+    entry: &Entry,
+) -> Result<Bytes, Failure> {
+    if live.is_converted() {
+        return Ok(unstored(object, Some(entry.revision), managed(entry)));
+    }
+    external(registration, entry)
 }
 
 /// The JSON of an object that is not stored, as after a dry run: with the revision that it had, or none.

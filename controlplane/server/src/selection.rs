@@ -3,9 +3,10 @@
 use api::Row;
 use api::kind::Scope;
 use api::selector::{FieldSelector, LabelSelector};
-use store::{Attributes, Entry, Key};
+use store::{Attributes, Key};
 
 use crate::failure::Failure;
+use crate::object::{self, Seen};
 use crate::query::Query;
 
 /// Which objects a request is about.
@@ -62,30 +63,34 @@ impl Selection {
     }
 
     /// Whether an object is chosen.
-    pub(crate) fn matches(&self, entry: &Entry) -> bool {
-        self.only.as_deref().is_none_or(|name| name == entry.key.name())
-            && self.labels.matches(&entry.attributes.labels)
-            && self.matches_fields(entry)
+    pub(crate) fn matches<'a>(&self, entry: impl Into<Seen<'a>>) -> bool {
+        let seen: Seen<'_> = entry.into();
+        self.only.as_deref().is_none_or(|name| name == seen.entry.key.name())
+            && self.labels.matches(&seen.attributes().labels)
+            && self.matches_fields(seen)
     }
 
-    fn matches_fields(&self, entry: &Entry) -> bool {
+    fn matches_fields(&self, seen: Seen<'_>) -> bool {
+        let (key, attributes) = (&seen.entry.key, seen.attributes());
         let Some(row) = &self.read else {
-            return self.fields.matches(|label| field(&entry.key, &entry.attributes, label));
+            return self.fields.matches(|label| field(key, attributes, label));
         };
-        let object = row.decode_stored(&entry.bytes).ok();
+        let object = object::stored(row, seen).ok();
         let read = object.map(|object| row.fields(&*object)).unwrap_or_default();
         self.fields.matches(|label| {
             let own = read.iter().find(|(own, _)| *own == label);
-            own.map_or_else(
-                || field(&entry.key, &entry.attributes, label),
-                |(_, value)| Some(value.as_str()),
-            )
+            own.map_or_else(|| field(key, attributes, label), |(_, value)| Some(value.as_str()))
         })
     }
 
     /// Whether everything is chosen.
     pub(crate) fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
+    }
+
+    /// Whether nothing but what an object is called decides.
+    pub(crate) fn is_of_names(&self) -> bool {
+        self.labels.is_everything() && self.read.is_none()
     }
 
     /// The one name that can be chosen, if there is one.

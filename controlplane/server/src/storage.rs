@@ -60,7 +60,8 @@ pub fn index(key: &Key, stored: &[u8]) -> Attributes {
         .unwrap_or_default()
 }
 
-fn of_labels(stored: &[u8]) -> Attributes {
+/// What selectors match of an object whose kind is not known here: its labels.
+pub(crate) fn of_labels(stored: &[u8]) -> Attributes {
     #[derive(Default, Deserialize)]
     struct Labelled {
         #[serde(default)]

@@ -15,13 +15,12 @@ use super::set::Set;
 use super::shape::Types;
 use super::strip;
 use super::update::{Writer, take};
-use super::versions::{self, Change, Versions, converted};
-use crate::kinds::Kinds;
+use super::versions::{self, Change, Versioning, Versions, converted};
 
 /// What is applied, to what.
 pub struct Application<'a> {
     /// The table of kinds.
-    pub kinds: &'a Kinds,
+    pub kinds: Versioning<'a>,
     /// The kind.
     pub types: Types<'a>,
     /// Name of the kind, for messages.
@@ -321,7 +320,7 @@ fn prune(application: &Application<'_>, merged: Value, managed: &Managed, last: 
 /// The object without what only the last application had; `versions` is what each version's managers have, that of
 /// `last` first. Nothing when the object is not served in one of them.
 fn taken_out(
-    (kinds, kind): (&Kinds, &str),
+    (kinds, kind): (Versioning<'_>, &str),
     own: &str,
     merged: &Value,
     versions: &[(&str, Set)],

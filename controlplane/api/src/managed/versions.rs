@@ -2,7 +2,8 @@
 //! each entry in its own.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -10,23 +11,103 @@ use super::compare::{Comparison, compare};
 use crate::kinds::Kinds;
 use crate::registration::Row;
 
+/// One object to be converted.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Conversion {
+    /// `example.com/v1`
+    pub from: String,
+    /// `example.com/v2`
+    pub to: String,
+    /// JSON of the object.
+    pub object: String,
+}
+
+/// Conversions that webhooks make. What is decided here waits for nobody: it notes what it lacks, and is done again once
+/// that is known.
+#[derive(Debug, Default)]
+pub struct Conversions(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    known: BTreeMap<Conversion, Option<String>>,
+    missing: BTreeSet<Conversion>,
+}
+
+impl Conversions {
+    /// Outcome of a conversion. What is not known is noted, and counts as not served until it is.
+    fn ask(&self, conversion: Conversion) -> Option<String> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = state.known.get(&conversion).cloned();
+        known.unwrap_or_else(|| {
+            state.missing.insert(conversion);
+            None
+        })
+    }
+
+    /// Conversions that were lacking since this was asked last. While there are any, what was decided does not count.
+    pub fn take_missing(&self) -> Vec<Conversion> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut state.missing).into_iter().collect()
+    }
+
+    /// Adds the outcome of a conversion: the object's compact JSON.
+    pub fn add(&self, conversion: Conversion, object: String) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.known.insert(conversion, Some(object));
+    }
+}
+
+/// The table of kinds, with the way from one version of a kind to another.
+#[derive(Clone, Copy)]
+pub struct Versioning<'a> {
+    kinds: &'a Kinds,
+    conversions: Option<&'a Conversions>,
+}
+
+impl<'a> Versioning<'a> {
+    /// With what is known of conversions that webhooks make.
+    pub fn new(kinds: &'a Kinds, conversions: &'a Conversions) -> Self {
+        Self {
+            kinds,
+            conversions: Some(conversions),
+        }
+    }
+}
+
+impl<'a> From<&'a Kinds> for Versioning<'a> {
+    /// For kinds that need no webhook.
+    fn from(kinds: &'a Kinds) -> Self {
+        Self {
+            kinds,
+            conversions: None,
+        }
+    }
+}
+
 /// The row of a kind in one of its versions.
-pub(super) fn row(kinds: &Kinds, kind: &str, api_version: &str) -> Option<Row> {
+pub(super) fn row(Versioning { kinds, .. }: Versioning<'_>, kind: &str, api_version: &str) -> Option<Row> {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     kinds.find_kind(group, version, kind)
 }
 
 /// Whether an object of one version is served in the other.
-pub(super) fn are_one(kinds: &Kinds, kind: &str, one: &str, other: &str) -> bool {
+pub(super) fn are_one(kinds: Versioning<'_>, kind: &str, one: &str, other: &str) -> bool {
     let storage = |api_version| row(kinds, kind, api_version).map(|row| row.storage);
     one == other || storage(one).is_some_and(|own| storage(other) == Some(own))
 }
 
 /// An object of one version in another, both as compact JSON.
-fn convert(kinds: &Kinds, kind: &str, from: &str, to: &str, object: &str) -> Option<String> {
+fn convert(kinds: Versioning<'_>, kind: &str, from: &str, to: &str, object: &str) -> Option<String> {
     let (from, to) = (row(kinds, kind, from)?, row(kinds, kind, to)?);
     if from.storage != to.storage {
         return None;
+    }
+    if from.asks && from.version != to.version {
+        return kinds.conversions?.ask(Conversion {
+            from: from.api_version(),
+            to: to.api_version(),
+            object: object.to_owned(),
+        });
     }
     let object = from.decode(object.as_bytes()).ok()?;
     let object = to.decode_stored(&from.encode_stored(&*object)).ok()?;
@@ -35,7 +116,7 @@ fn convert(kinds: &Kinds, kind: &str, from: &str, to: &str, object: &str) -> Opt
 
 /// [`convert`] for values; the same version's is the value itself, which need not be whole.
 pub(super) fn converted<'a>(
-    kinds: &Kinds,
+    kinds: Versioning<'_>,
     kind: &str,
     from: &str,
     to: &str,
@@ -52,7 +133,7 @@ pub(super) fn converted<'a>(
 #[derive(Clone, Copy)]
 pub struct Change<'a> {
     /// The table of kinds.
-    pub kinds: &'a Kinds,
+    pub kinds: Versioning<'a>,
     /// The kind.
     pub kind: &'a str,
     /// Before; `{}` when there was none.

@@ -35,8 +35,9 @@ struct Real {
 impl Real {
     fn update(&mut self, manager: &str, new: &Value) {
         let schema = Schema::named("core.v1.Service").unwrap();
+        let kinds = Kinds::default();
         let change = Change {
-            kinds: &Kinds::default(),
+            kinds: (&kinds).into(),
             kind: "Service",
             live: &self.object.to_string(),
             new: &new.to_string(),
@@ -50,8 +51,9 @@ impl Real {
     }
 
     fn apply(&mut self, manager: &str, wanted: &Value, force: bool) -> Result<(), ApplyError> {
+        let kinds = Kinds::default();
         let application = Application {
-            kinds: &Kinds::default(),
+            kinds: (&kinds).into(),
             types: Schema::named("core.v1.Service").unwrap().into(),
             kind: "Service",
             live: &self.object,

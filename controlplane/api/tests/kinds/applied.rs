@@ -23,8 +23,9 @@ fn applied(row: &Registration, schema: Schema, live: &Value, wanted: &Value, man
         subresource: String::new(),
         time: "2026-01-01T00:00:00Z".to_owned(),
     };
+    let kinds = Kinds::default();
     let application = Application {
-        kinds: &Kinds::default(),
+        kinds: (&kinds).into(),
         types: schema.into(),
         kind: row.kind,
         live,

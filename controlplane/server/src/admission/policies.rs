@@ -105,7 +105,7 @@ impl Denial {
 ///
 /// # Errors
 /// What the first of them says that refuses; 404 for a namespace that is not there.
-pub(super) fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<(), Failure> {
+pub(super) async fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<(), Failure> {
     if !decide(asked.context) {
         return Ok(());
     }
@@ -116,7 +116,7 @@ pub(super) fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result
         namespace: None,
     };
     for hook in asked.context.server.policies.current().iter() {
-        review.ask(&hook.policy, &hook.bindings)?;
+        review.ask(&hook.policy, &hook.bindings).await?;
     }
     match review.denial {
         Some(denial) => Err(denial.into_failure(asked, object)),
@@ -135,7 +135,7 @@ struct Review<'a> {
 }
 
 impl Review<'_> {
-    fn ask(&mut self, policy: &Policy, bindings: &[Binding]) -> Result<(), Failure> {
+    async fn ask(&mut self, policy: &Policy, bindings: &[Binding]) -> Result<(), Failure> {
         let matched = match self.fit(&policy.constraints) {
             Ok(None) => return Ok(()),
             Ok(Some(fit)) => fit,
@@ -158,30 +158,29 @@ impl Review<'_> {
                 Some(constraints) => self.fit(constraints).map(|fit| fit.is_some()),
                 None => Ok(true),
             };
-            let params = fits.map(|fits| {
-                if fits {
-                    params::collect(self.asked, row.as_ref(), binding)
-                } else {
-                    Ok(Vec::new())
-                }
-            });
+            let params = match fits {
+                Ok(true) => params::collect(self.asked, row.as_ref(), binding).await,
+                Ok(false) => continue,
+                Err(error) => Err(error.to_string()),
+            };
             let params = match params {
-                Ok(Ok(params)) => params,
-                Ok(Err(error)) => {
-                    self.misconfigured(policy, Some(binding), &error);
-                    continue;
-                }
+                Ok(params) if params.is_empty() => continue,
+                Ok(params) => params,
                 Err(error) => {
                     self.misconfigured(policy, Some(binding), &error);
                     continue;
                 }
             };
-            if params.is_empty() {
-                continue;
-            }
             let namespace = self.namespace()?;
             if input.is_none() {
-                input = Some(Input::new(self.asked, self.object, &matched, namespace)?);
+                match Input::new(self.asked, self.object, &matched, namespace).await {
+                    Ok(made) => input = Some(made),
+                    Err(error) => {
+                        let error = format!("failed to convert object version: {error}");
+                        self.misconfigured(policy, Some(binding), &error);
+                        continue;
+                    }
+                }
             }
             let Some(input) = &input else { continue };
             for params in &params {

@@ -31,10 +31,11 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 pub(crate) use asked::Asked;
-pub(crate) use client::trust;
+pub(crate) use client::{Answer, Client, trust};
 pub(crate) use conditions::faults;
 pub(crate) use dial::{Address, dial};
 pub(crate) use mutating::{Rounds, mutate};
+pub(crate) use review::read_answer;
 pub(crate) use source::Webhooks;
 
 use super::policies;
@@ -117,7 +118,7 @@ pub(crate) fn are_idle(context: &Context) -> bool {
 pub(crate) async fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<(), Failure> {
     let context = asked.context;
     if context.server.options.admits("ValidatingAdmissionPolicy") {
-        policies::validate(asked, object)?;
+        policies::validate(asked, object).await?;
     }
     if !asks_validating(context) {
         return Ok(());
@@ -125,7 +126,7 @@ pub(crate) async fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> 
     let hooks = context.server.webhooks.validating();
     let mut invocations = Vec::new();
     for hook in hooks.iter() {
-        invocations.extend(matching::invocation(hook, asked, object)?);
+        invocations.extend(matching::invocation(hook, asked, object).await?);
     }
     let calls = invocations.iter().enumerate().map(|(index, invocation)| async move {
         let began = Instant::now();
@@ -164,12 +165,16 @@ async fn ask(
         return Err(Refusal::calling(hook, &because, 400));
     };
     let uid = Uuid::new_v4().to_string();
+    let form = invocation.fit.form.as_ref();
     let new = match (object, &asked.connection) {
-        (Some(object), _) => Some(asked.shown(object, invocation.fit.form)?),
+        (Some(object), _) => Some(asked.shown(object, form).await?),
         (None, Some(options)) => Some(options.to_string().into_bytes()),
         (None, None) => None,
     };
-    let old = asked.old.map(|old| asked.shown(old, invocation.fit.form)).transpose()?;
+    let old = match asked.old {
+        Some(old) => Some(asked.shown(old, form).await?),
+        None => None,
+    };
     let question = review::question(asked, invocation, version, &uid, (new.as_deref(), old.as_deref()))?;
     let seconds = hook
         .webhook

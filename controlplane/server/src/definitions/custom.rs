@@ -63,6 +63,10 @@ fn misfit(message: impl Into<String>) -> DecodeError {
     }
 }
 
+fn coerce(version: &Version, value: &mut Value) -> Result<Vec<String>, DecodeError> {
+    version.coerce(value).map_err(|error| misfit(error.to_string()))
+}
+
 fn read(json: &[u8]) -> Result<Value, DecodeError> {
     serde_json::from_slice(json).map_err(|error| misfit(error.to_string()))
 }
@@ -108,19 +112,8 @@ pub(super) struct Served {
     /// The version that is stored.
     pub(super) stored: Arc<Version>,
     pub(super) all: Arc<[Arc<Version>]>,
-}
-
-impl Served {
-    /// Drops what the schema does not know, and fills in its defaults
-    /// (`schemaCoercingDecoder` of `pkg/apiserver/customresource_handler.go`). Answers what was dropped.
-    fn coerce(version: &Version, value: &mut Value) -> Result<Vec<String>, DecodeError> {
-        let dropped = version
-            .schema
-            .decode(value)
-            .map_err(|error| misfit(error.to_string()))?;
-        version.schema.apply_defaults(value);
-        Ok(dropped)
-    }
+    /// Tells whether a webhook converts what is of other versions.
+    pub(super) asks: bool,
 }
 
 impl Behavior for Served {
@@ -142,7 +135,7 @@ impl Behavior for Served {
         if text("apiVersion") != self.own.qualified {
             return Err(misfit("another version"));
         }
-        let mut unknown = Self::coerce(&self.own, &mut value)?;
+        let mut unknown = coerce(&self.own, &mut value)?;
         let (object, more) = Custom::of(value)?;
         unknown.extend(more);
         Ok((Box::new(object), unknown))
@@ -153,7 +146,10 @@ impl Behavior for Served {
         let stored = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
         let from = self.all.iter().find(|version| version.qualified == stored);
         let from = from.unwrap_or(&self.stored);
-        Self::coerce(from, &mut value)?;
+        if self.asks && !Arc::ptr_eq(from, &self.own) {
+            return Err(misfit(format!("{stored} must be converted first")));
+        }
+        coerce(from, &mut value)?;
         if !Arc::ptr_eq(from, &self.own)
             && let Some(members) = value.as_object_mut()
         {

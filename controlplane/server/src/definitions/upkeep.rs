@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::Row;
 use api::kinds::custom_resource_definition::{FINALIZER, GROUP, names};
+use api::managed::Conversions;
 use axum::Router;
 use axum::body::Body;
 use futures::StreamExt as _;
@@ -152,6 +153,7 @@ async fn delete_all(shared: &Arc<Shared>, row: &Row, objects: &Prefix) {
         warnings: Gathered::default(),
         annotations: Gathered::default(),
         notes: Notes::default(),
+        conversions: Conversions::default(),
     };
     let deletion = Deletion::default();
     let entries = shared.store.present(objects);

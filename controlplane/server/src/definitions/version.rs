@@ -75,6 +75,14 @@ impl Version {
         })
     }
 
+    /// Drops what the schema does not know, and fills in its defaults
+    /// (`schemaCoercingDecoder` of `pkg/apiserver/customresource_handler.go`). Answers what was dropped.
+    pub(super) fn coerce(&self, value: &mut Value) -> Result<Vec<String>, Invalid> {
+        let dropped = self.schema.decode(value)?;
+        self.schema.apply_defaults(value);
+        Ok(dropped)
+    }
+
     /// The fault of an object; `old` is the one that it takes the place of.
     pub(super) fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
         let mut errors = self.schema.validate(new, old);
@@ -164,7 +172,7 @@ impl Version {
     }
 }
 
-fn go_type(value: &Value) -> &'static str {
+pub(super) fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",

@@ -35,6 +35,18 @@ const TEXTS: &[(&str, &str)] = &[
         "[ALPHA] Counter of audit events generated and sent to the audit backend",
     ),
     (
+        "apiserver_conversion_webhook_duration_seconds",
+        "[ALPHA] Conversion webhook request latency",
+    ),
+    (
+        "apiserver_conversion_webhook_request",
+        "[ALPHA] Counter for conversion webhook requests with success/failure and failure error type",
+    ),
+    (
+        "apiserver_crd_conversion_webhook_duration_seconds",
+        "[ALPHA] CRD webhook conversion duration in seconds",
+    ),
+    (
         "apiserver_current_inflight_requests",
         "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second",
     ),

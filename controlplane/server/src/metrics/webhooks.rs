@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::admission::Half;
@@ -13,6 +13,10 @@ use super::help;
 
 /// Upper bounds, in seconds.
 const SECONDS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
+/// The same, for conversions.
+const CONVERSION_SECONDS: [f64; 15] = [
+    0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0,
+];
 /// Codes above are counted as this one.
 const LAST_CODE: u16 = 600;
 
@@ -32,11 +36,24 @@ pub(crate) struct Called<'a> {
     pub(crate) open: bool,
 }
 
+/// One call of a webhook that converts objects (`pkg/apiserver/conversion/metrics.go` of apiextensions-apiserver).
+pub(crate) struct Converted<'a> {
+    pub(crate) definition: &'a str,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) took: Duration,
+    /// Kind of error that it ended with.
+    pub(crate) failure_type: Option<&'static str>,
+}
+
 pub(crate) struct Webhooks {
     durations: Family<Labels, Histogram, fn() -> Histogram>,
     rejections: Family<Labels, Counter>,
     open: Family<Labels, Counter>,
     requests: Family<Labels, Counter>,
+    conversions: Family<Labels, Counter>,
+    conversion_durations: Family<Labels, Histogram, fn() -> Histogram>,
+    kind_durations: Family<Labels, Histogram, fn() -> Histogram>,
 }
 
 impl Default for Webhooks {
@@ -46,6 +63,9 @@ impl Default for Webhooks {
             rejections: Family::default(),
             open: Family::default(),
             requests: Family::default(),
+            conversions: Family::default(),
+            conversion_durations: Family::new_with_constructor(|| Histogram::new(CONVERSION_SECONDS)),
+            kind_durations: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 15))),
         }
     }
 }
@@ -56,10 +76,34 @@ impl Webhooks {
         const REJECTIONS: &str = "apiserver_admission_webhook_rejection_count";
         const OPEN: &str = "apiserver_admission_webhook_fail_open_count";
         const REQUESTS: &str = "apiserver_admission_webhook_request";
+        const CONVERSIONS: &str = "apiserver_conversion_webhook_request";
+        const CONVERSION: &str = "apiserver_conversion_webhook_duration_seconds";
+        const OF_KIND: &str = "apiserver_crd_conversion_webhook_duration_seconds";
         registry.register(DURATION, help(DURATION), self.durations.clone());
         registry.register(REJECTIONS, help(REJECTIONS), self.rejections.clone());
         registry.register(OPEN, help(OPEN), self.open.clone());
         registry.register(REQUESTS, help(REQUESTS), self.requests.clone());
+        registry.register(CONVERSIONS, help(CONVERSIONS), self.conversions.clone());
+        registry.register(CONVERSION, help(CONVERSION), self.conversion_durations.clone());
+        registry.register(OF_KIND, help(OF_KIND), self.kind_durations.clone());
+    }
+
+    pub(crate) fn converted(&self, call: &Converted<'_>) {
+        let (result, failure) = match call.failure_type {
+            None => ("success", ""),
+            Some(failure) => ("failure", failure),
+        };
+        let labels = vec![("result", result.to_owned()), ("failure_type", failure.to_owned())];
+        let seconds = call.took.as_secs_f64();
+        self.conversions.get_or_create(&labels).inc();
+        self.conversion_durations.get_or_create(&labels).observe(seconds);
+        let labels = vec![
+            ("crd_name", call.definition.to_owned()),
+            ("from_version", call.from.clone()),
+            ("to_version", call.to.clone()),
+            ("succeeded", call.failure_type.is_none().to_string()),
+        ];
+        self.kind_durations.get_or_create(&labels).observe(seconds);
     }
 
     pub(crate) fn called(&self, call: &Called<'_>) {

@@ -4,6 +4,7 @@ use api::managed::Managed;
 use api::{Invalid, Object};
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use store::{Attributes, CommitError, Entry, Key, Value, Write};
 
 use crate::admission::{self, Review, quota};
@@ -12,7 +13,7 @@ use crate::context::Context;
 use crate::definitions;
 use crate::failure::{Cause, Failure};
 use crate::managers;
-use crate::object;
+use crate::object::{self, Live};
 use crate::verbs::create::{commit_failure, modified, set_namespace};
 
 /// How often a change is tried again when others write the same object.
@@ -59,7 +60,7 @@ pub(crate) struct Amendment<'a> {
 }
 
 /// Makes the new object from the stored one. It may be called several times.
-pub(crate) type Change<'a> = dyn FnMut(&Entry, &dyn Object) -> Result<Changed, Failure> + Send + 'a;
+pub(crate) type Change<'a> = dyn FnMut(&Live, &dyn Object) -> Result<Changed, Failure> + Send + 'a;
 
 /// What a change makes of an object.
 pub(crate) struct Changed {
@@ -95,28 +96,32 @@ pub(crate) async fn amend(
             target: context.target(name),
         })?;
         admission::may_touch(context, &entry)?;
-        let (mut new, managed, gone, also, _turn) = {
-            let old = object::stored(&context.registration, &entry)?;
+        let live = context.live(entry).await?;
+        let entry = live.entry();
+        let (mut new, managed, gone, also, stored, _turn) = {
+            let old = object::stored(&context.registration, &live)?;
             let Changed {
                 object: mut new,
                 applied,
-            } = change(&entry, &*old)?;
+            } = changed(context, change, &live, &*old).await?;
             let sent = new.metadata_mut().managed_fields.take();
             if context.info.subresource.is_empty() {
                 managers::check(context, name, sent.as_deref())?;
             }
-            let mut review = prepare(context, amendment, &entry, &mut new, &*old).await?;
+            let mut review = prepare(context, amendment, entry, &mut new, &*old).await?;
             admission::may_become(context, &*new, &*old)?;
-            let live = object::managed(&entry);
+            let live = object::managed(entry);
             let managed = match applied {
                 _ if amendment.part == Part::Decided => live.to_owned(),
                 Some(applied) => managers::after_apply(context, live, &applied, &*old, &mut *new),
                 None => {
                     let own = settled(context, amendment.part, &mut review, &*old);
-                    managers::after_update(context, live, sent.as_deref(), &*old, own.as_deref().unwrap_or(&*new))
+                    let new = own.as_deref().unwrap_or(&*new);
+                    updated(context, live, sent.as_deref(), (&*old, new)).await
                 }
             };
             let gone = is_finished(&*new);
+            let stored = context.to_store(&*new, &managed, amendment.dry_run).await?;
             // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
             let turn = (
                 quota::turn(context).await,
@@ -127,23 +132,59 @@ pub(crate) async fn amend(
             if gone {
                 also.extend(admission::farewell(context.store(), &*new));
             }
-            (new, managed, gone, also, turn)
+            (new, managed, gone, also, stored, turn)
         };
         if amendment.dry_run {
             return Ok(object::unstored(&mut *new, Some(entry.revision), &managed));
         }
-        let (value, attributes) =
-            object::encode_bounded(&context.registration, &mut *new, &managed, room(amendment.part, &entry))?;
+        let room = room(amendment.part, entry);
+        let (value, attributes) = object::encode_bounded(&context.registration, &mut *new, &managed, (stored, room))?;
         let expected = entry.revision;
         let write = write_of(&key, gone, expected, (value, attributes));
         match context.store().commit_with(write, also).await {
-            Ok(entry) => return object::external(&context.registration, &entry),
+            Ok(entry) => return object::external(&context.registration, &context.live(entry).await?),
             Err(CommitError::Conflict { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, name, &error)),
         }
     }
     drop(place);
     Err(modified(context, name))
+}
+
+/// What a change makes of an object, once all conversions are known that it needs.
+async fn changed(
+    context: &Context,
+    change: &mut Change<'_>,
+    live: &Live,
+    old: &dyn Object,
+) -> Result<Changed, Failure> {
+    loop {
+        let changed = change(live, old);
+        if !context.convert_missing().await? {
+            return changed;
+        }
+    }
+}
+
+/// The managed fields after a change other than an apply. None are left where its versions cannot be converted
+/// (`UpdateNoErrors` of apimachinery's `pkg/util/managedfields/internal/fieldmanager.go`).
+async fn updated(
+    context: &Context,
+    live: &str,
+    sent: Option<&[ManagedFieldsEntry]>,
+    (old, new): (&dyn Object, &dyn Object),
+) -> String {
+    loop {
+        let managed = managers::after_update(context, live, sent, old, new);
+        match context.convert_missing().await {
+            Ok(true) => {}
+            Ok(false) => return managed,
+            Err(error) => {
+                tracing::warn!(%error, "managed fields not kept up");
+                return String::new();
+            }
+        }
+    }
 }
 
 /// The write of a changed object, which is its end where there is nothing left to wait for.

@@ -7,7 +7,6 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
-use store::Entry;
 
 use crate::authorization::Attributes;
 use crate::body::{self, check_bounds};
@@ -15,7 +14,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::managers;
 use crate::negotiation::negotiate;
-use crate::object;
+use crate::object::{self, Live};
 use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::Response;
 use crate::shape;
@@ -133,7 +132,7 @@ async fn put(context: &mut Context, applying: &Applying, part: Part) -> Result<(
     };
     for _ in 0..ATTEMPTS {
         let shared: &Context = context;
-        let change = &mut |entry: &Entry, _old: &dyn Object| applied_to(shared, applying, entry);
+        let change = &mut |live: &Live, _old: &dyn Object| applied_to(shared, applying, live);
         match amend(shared, amendment, change).await {
             Ok(bytes) => return Ok((StatusCode::OK, bytes)),
             Err(Failure::NotFound { target }) if target == context.own_target() && part == Part::Object => {}
@@ -148,11 +147,11 @@ async fn put(context: &mut Context, applying: &Applying, part: Part) -> Result<(
 }
 
 /// What comes of a stored object.
-pub(crate) fn applied_to(context: &Context, applying: &Applying, entry: &Entry) -> Result<Changed, Failure> {
+pub(crate) fn applied_to(context: &Context, applying: &Applying, stored: &Live) -> Result<Changed, Failure> {
     let registration = &context.registration;
-    let live = object::stored(registration, entry)?;
+    let live = object::stored(registration, stored)?;
     let live: Value = serde_json::from_slice(&live.to_json()).map_err(Failure::internal)?;
-    let entries = Managed::parse(object::managed(entry))
+    let entries = Managed::parse(object::managed(stored.entry()))
         .map_err(|error| Failure::internal(format!("failed to decode managed fields: {error}")))?;
     let applied = merged(context, applying, &live, entries)?;
     let object = decode(context, &applied.object)?;
@@ -168,7 +167,7 @@ fn merged(context: &Context, applying: &Applying, live: &Value, entries: Managed
     let types =
         managers::types(context).ok_or_else(|| Failure::internal(format!("no schema of {api_version} {kind}")))?;
     let application = Application {
-        kinds: &context.table.kinds,
+        kinds: managers::versioning(context),
         types,
         kind,
         live,
@@ -228,7 +227,7 @@ async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Fai
         .check(&context.user, &Attributes::of(&info, ""))?;
     let managed = applied.managed.to_json();
     match store_new(context, object, Some(managed), applying.options.dry_run).await? {
-        Stored::Entry(entry) => object::external(&context.registration, &entry),
+        Stored::Entry(entry) => object::external(&context.registration, &context.live(entry).await?),
         Stored::DryRun(mut object, managed) => Ok(object::unstored(&mut *object, None, &managed)),
     }
 }

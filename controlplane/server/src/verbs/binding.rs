@@ -68,10 +68,10 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
         part: Part::Decided,
         dry_run: options.dry_run,
     };
-    amend(context, amendment, &mut |entry, old| {
+    amend(context, amendment, &mut |live, old| {
         let mut new = old.clone_box();
         let wanted = binding.metadata.resource_version.as_deref().unwrap_or_default();
-        let own = entry.revision.to_string();
+        let own = live.entry().revision.to_string();
         if !wanted.is_empty() && wanted != own {
             let because = format!(
                 "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {own}"

@@ -38,7 +38,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     context.notes.request = Some(read.json);
     context.notes.sent = Identity::of(read.object.metadata());
     let bytes = match store_new(context, read.object, None, options.dry_run).await? {
-        Stored::Entry(entry) => object::external(&context.registration, &entry)?,
+        Stored::Entry(entry) => object::external(&context.registration, &context.live(entry).await?)?,
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
     };
     context.notes.response = Some(bytes.clone());
@@ -77,6 +77,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         // What the chain hands out in vain is not asked for by the client.
         let mut object = sent.clone_box();
         let review = admit(context, &mut object, &managed).await?;
+        let stored = context.to_store(&*object, &managed, dry_run).await?;
         // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
         let _turn = quota::turn(context).await;
         let _names = definitions::settle(context, &mut *object).await;
@@ -90,7 +91,8 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
             }
             Err(CommitError::Exists)
         } else {
-            let (value, attributes) = object::encode_bounded(&context.registration, &mut *object, &managed, 0)?;
+            let (value, attributes) =
+                object::encode_bounded(&context.registration, &mut *object, &managed, (stored, 0))?;
             let write = Write::Create {
                 key,
                 value,
@@ -155,10 +157,11 @@ fn check_mutated(context: &Context, object: &mut dyn Object) -> Result<(), Failu
 /// 409 for what exists, with upstream's words where it is about to go.
 fn exists(context: &Context, name: &str) -> Failure {
     let entry = context.key(name).ok().and_then(|key| context.store().get(&key));
-    let object = entry.and_then(|entry| object::stored(&context.registration, &entry).ok());
+    let object = entry.and_then(|entry| serde_json::from_slice::<serde_json::Value>(&entry.bytes).ok());
+    let deleted = object.and_then(|object| object.pointer("/metadata/deletionTimestamp").cloned());
     Failure::AlreadyExists {
         target: context.target(name),
-        going: object.is_some_and(|object| object.metadata().deletion_timestamp.is_some()),
+        going: deleted.is_some(),
     }
 }
 

@@ -120,7 +120,9 @@ pub(crate) async fn remove_with(
             target: context.target(name),
         })?;
         admission::may_touch(context, &entry)?;
-        let mut object = object::stored(registration, &entry)?;
+        let live = context.live(entry).await?;
+        let entry = live.entry().clone();
+        let mut object = object::stored(registration, &live)?;
         let uid = object.metadata().uid.clone();
         deletion.check(&kind, name, uid.as_deref().unwrap_or_default(), entry.revision)?;
         // An eviction has asked about itself.
@@ -145,8 +147,7 @@ pub(crate) async fn remove_with(
                 bytes,
             });
         }
-        let (value, attributes) = object::encode(registration, &mut *object, object::managed(&entry))?;
-        drop(object);
+        let (value, attributes) = object::encode_marked(registration, &live, &mut *object)?;
         let expected = entry.revision;
         let write = match step {
             Step::Remove => Write::Delete {
@@ -163,7 +164,7 @@ pub(crate) async fn remove_with(
         };
         match context.store().commit_with(write, also).await {
             Ok(entry) => {
-                let bytes = object::external(registration, &entry)?;
+                let bytes = object::external_marked(registration, &live, &mut *object, &entry)?;
                 return Ok(Removed {
                     gone: step == Step::Remove,
                     uid,

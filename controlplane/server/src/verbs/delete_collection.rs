@@ -25,7 +25,11 @@ pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Resu
     let deletion = Deletion::read(&context.headers, &context.query, body)?;
     warn_of_orphans(context, &deletion);
     let page = list::page(context).await?;
-    let names: Vec<String> = page.entries.iter().map(|entry| entry.key.name().to_owned()).collect();
+    let names: Vec<String> = page
+        .entries
+        .iter()
+        .map(|live| live.entry().key.name().to_owned())
+        .collect();
     let removed: Vec<Option<Bytes>> = futures::stream::iter(names)
         .map(|name| one(context, name, &deletion))
         .buffered(AT_ONCE)

@@ -20,7 +20,7 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
         })?;
         context.fresh(wanted).await?;
     }
-    let entry = context.entry()?;
-    let bytes = object::external(&context.registration, &entry)?;
+    let live = context.live(context.entry()?).await?;
+    let bytes = object::external(&context.registration, &live)?;
     shape::one(context, StatusCode::OK, representation, bytes).await
 }

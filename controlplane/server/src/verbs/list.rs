@@ -4,13 +4,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use store::{Entry, Key, ListAt, ListError};
+use store::{Key, ListAt, ListError};
 
 use crate::body::syntax;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::negotiate;
-use crate::object;
+use crate::object::{self, Live};
 use crate::query::Query;
 use crate::respond::Response;
 use crate::selection::Selection;
@@ -38,7 +38,7 @@ pub(crate) struct Head {
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) head: Head,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<Live>,
 }
 
 /// Where a page begins.
@@ -119,7 +119,7 @@ pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     let items: Vec<Bytes> = page
         .entries
         .iter()
-        .map(|entry| object::external(registration, entry))
+        .map(|live| object::external(registration, live))
         .collect::<Result<_, _>>()?;
     shape::list(context, representation, &page.head, items).await
 }
@@ -135,7 +135,7 @@ pub(crate) async fn page(context: &Context) -> Result<Page, Failure> {
         && window.after.is_none()
         && let Some(key) = only_key(context, &selection)
     {
-        return Ok(single(context, &selection, &key));
+        return single(context, &selection, &key).await;
     }
     collect(context, &selection, window).await
 }
@@ -151,19 +151,24 @@ pub(crate) fn only_key(context: &Context, selection: &Selection) -> Option<Key> 
     storage::key(&context.registration, namespace, name)
 }
 
-fn single(context: &Context, selection: &Selection, key: &Key) -> Page {
+async fn single(context: &Context, selection: &Selection, key: &Key) -> Result<Page, Failure> {
     // The revision is read first: a change after it is seen again by a watch from it, never missed.
     let revision = context.store().revision();
-    let entry = context.store().get(key).filter(|entry| selection.matches(entry));
-    let revision = entry.as_ref().map_or(revision, |entry| revision.max(entry.revision));
-    Page {
+    let live = match context.store().get(key) {
+        Some(entry) => Some(context.live(entry).await?).filter(|live| selection.matches(live)),
+        None => None,
+    };
+    let revision = live
+        .as_ref()
+        .map_or(revision, |live| revision.max(live.entry().revision));
+    Ok(Page {
         head: Head {
             revision,
             remainder: None,
             remaining: None,
         },
-        entries: entry.into_iter().collect(),
-    }
+        entries: live.into_iter().collect(),
+    })
 }
 
 async fn collect(context: &Context, selection: &Selection, window: Window) -> Result<Page, Failure> {
@@ -184,11 +189,11 @@ async fn collect(context: &Context, selection: &Selection, window: Window) -> Re
         let list = listed.map_err(|error| list_failure(&error, &window, after.as_ref()))?;
         at = ListAt::Exactly(list.revision);
         let mut left = list.entries.len();
-        for entry in list.entries {
+        for live in context.lives(list.entries).await? {
             left -= 1;
-            after = Some(entry.key.clone());
-            if everything || selection.matches(&entry) {
-                entries.push(entry);
+            after = Some(live.entry().key.clone());
+            if everything || selection.matches(&live) {
+                entries.push(live);
             }
             if window.limit == Some(entries.len()) {
                 break;

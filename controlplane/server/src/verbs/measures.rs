@@ -118,7 +118,11 @@ pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     context.registration = own;
     let page = page?;
     let subject = Subject::of(&context.registration);
-    let known = page.entries.iter().map(Known::read).collect::<Result<Vec<_>, _>>()?;
+    let known = page
+        .entries
+        .iter()
+        .map(|live| Known::read(live.entry()))
+        .collect::<Result<Vec<_>, _>>()?;
     let answers = measure(context, subject, &known).await;
     let items = tell(subject, &known, &answers, context);
     shape::list(context, representation, &page.head, items).await

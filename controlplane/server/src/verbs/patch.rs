@@ -12,13 +12,12 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
-use store::Entry;
 
 use crate::body::{self, check_bounds, check_operations, media_type, syntax};
 use crate::context::Context;
 use crate::failure::{Cause, Failure, GroupResource, shown};
 use crate::negotiation::negotiate;
-use crate::object;
+use crate::object::{self, Live};
 use crate::options::{FieldValidation, WriteOptions};
 use crate::owners;
 use crate::respond::Response;
@@ -213,8 +212,8 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
         dry_run: options.dry_run,
     };
     let mut warnings = Vec::new();
-    let bytes = amend(context, amendment, &mut |entry, _old| {
-        let (object, complaints) = patched(registration, &patch, &own, entry, options.field_validation)?;
+    let bytes = amend(context, amendment, &mut |live, _old| {
+        let (object, complaints) = patched(registration, &patch, &own, live, options.field_validation)?;
         warnings = complaints;
         Ok(object.into())
     })
@@ -228,10 +227,10 @@ fn patched(
     registration: &Registration,
     patch: &Patch,
     own: &[String],
-    entry: &Entry,
+    live: &Live,
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
-    let current = object::external(registration, entry)?;
+    let current = object::external(registration, live)?;
     let parts = splice::split(&current);
     let mut document: Value = serde_json::from_slice(&parts.object).map_err(Failure::internal)?;
     if patch.may_edit_managers() {

@@ -2,19 +2,19 @@
 
 use api::Object;
 use api::kinds::subresources::SCALE;
+use api::managed::splice;
 use api::registration::ColumnDefinition;
 use axum::body::Body;
 use bytes::Bytes;
 use http::StatusCode;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use serde_json::{Value, json};
-use store::Entry;
 
 use crate::body;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::{MetaVersion, Representation, Shape, negotiate};
-use crate::object;
+use crate::object::{self, Live};
 use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::{Response, encode};
 use crate::shape::{self, IncludeObject, ListMeta, Row};
@@ -24,9 +24,9 @@ use crate::verbs::create::check_namespace;
 use crate::verbs::patch::{Patch, apply_to, is_apply};
 
 /// Answers the scale.
-pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
-    let entry = context.entry()?;
-    let object = object::stored(&context.registration, &entry)?;
+pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
+    let live = context.live(context.entry()?).await?;
+    let object = object::stored(&context.registration, &live)?;
     let scale = scale(context, &*object)?;
     if context.registration.is_defined() && replicas(&scale).is_none() {
         let path = context.registration.replicas_path();
@@ -86,7 +86,7 @@ async fn change(
         dry_run: options.dry_run,
     };
     let shared: &Context = context;
-    let bytes = amend(shared, amendment, &mut |_entry: &Entry, old: &dyn Object| {
+    let bytes = amend(shared, amendment, &mut |_live: &Live, old: &dyn Object| {
         let wanted = wanted(&scale(shared, old)?)?;
         check(&wanted, &name)?;
         let replicas = replicas(&wanted);
@@ -108,7 +108,11 @@ async fn change(
 }
 
 fn answer_stored(context: &mut Context, bytes: &[u8]) -> Result<Response, Failure> {
-    let object = context.registration.decode_stored(bytes).map_err(Failure::internal)?;
+    // What is answered has its defaults.
+    let object = context
+        .registration
+        .decode(&splice::split(bytes).object)
+        .map_err(Failure::internal)?;
     let scale = scale(context, &*object)?;
     context.notes.response = Some(encode(&scale));
     answer(context, &scale)
@@ -153,7 +157,7 @@ async fn apply(context: &mut Context, body: Body) -> Result<Response, Failure> {
         dry_run: applying.options.dry_run,
     };
     let shared: &Context = context;
-    let change = &mut |entry: &Entry, _old: &dyn Object| applied_to(shared, &applying, entry);
+    let change = &mut |live: &Live, _old: &dyn Object| applied_to(shared, &applying, live);
     let bytes = amend(shared, amendment, change).await?;
     answer_stored(context, &bytes)
 }

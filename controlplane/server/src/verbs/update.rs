@@ -74,7 +74,7 @@ async fn create(context: &mut Context, mut object: Box<dyn Object>, options: &Wr
     }
     metadata.resource_version = None;
     Ok(match store_new(context, object, None, options.dry_run).await? {
-        Stored::Entry(entry) => object::external(&context.registration, &entry)?,
+        Stored::Entry(entry) => object::external(&context.registration, &context.live(entry).await?)?,
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
     })
 }

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use futures::stream::unfold;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
-use store::{Entry, ListAt, Watch, WatchError};
+use store::{ListAt, Watch, WatchError};
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep_until};
 
 use self::frames::{Frames, Kind};
@@ -20,6 +22,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::gate::{Room, Taken};
 use crate::negotiation::negotiate_watch;
+use crate::object::Live;
 use crate::query::Query;
 use crate::respond::Response;
 use crate::selection::Selection;
@@ -120,7 +123,7 @@ fn timeout(query: &Query) -> Result<Duration, Failure> {
 /// What a watch has at its beginning.
 #[derive(Default)]
 struct Begun {
-    initial: Vec<Entry>,
+    initial: Vec<Live>,
     mark: Option<u64>,
     changes: Option<Watch>,
     ahead: u64,
@@ -148,9 +151,10 @@ impl Begun {
                     .list(&prefix, ListAt::Latest, None, None)
                     .await
                     .map_err(Failure::internal)?;
-                begun.initial = list.entries.into_iter().filter(|entry| frames.chooses(entry)).collect();
+                let lives = context.lives(list.entries).await?.into_iter();
+                begun.initial = lives.filter(|live| frames.chooses(live)).collect();
                 if let Some(room) = &begun.room {
-                    let size = begun.initial.capacity() * size_of::<Entry>();
+                    let size = begun.initial.capacity() * size_of::<Live>();
                     begun.listed = Some(room.take_now(size).ok_or(Failure::Overloaded)?);
                 }
                 begun.mark = marked.then_some(list.revision);
@@ -162,7 +166,7 @@ impl Begun {
         };
         let current = store.revision();
         begun.ahead = if from > current { from } else { 0 };
-        let changes = store.watch(&prefix, from).map_err(|error| ended(&error, current))?;
+        let changes = store.watch(&prefix, from).map_err(|error| ending(&error, current))?;
         begun.changes = Some(changes);
         Ok(begun)
     }
@@ -171,7 +175,7 @@ impl Begun {
 /// One watch in progress.
 struct Watcher {
     frames: Frames,
-    initial: std::vec::IntoIter<Entry>,
+    initial: std::vec::IntoIter<Live>,
     /// A revision whose bookmark marks the end of the synthetic events.
     mark: Option<u64>,
     changes: Option<Watch>,
@@ -179,6 +183,8 @@ struct Watcher {
     listed: Option<Taken>,
     /// The revision to come after which changes are wanted: no bookmark may promise it before.
     ahead: u64,
+    /// Comes when what is watched is not served any more in this version.
+    ended: Option<BoxFuture<'static, ()>>,
     /// The last frame, when nothing can follow it.
     last: Option<Bytes>,
     bookmarks: Option<Interval>,
@@ -214,6 +220,10 @@ impl Watcher {
             room: begun.room,
             listed: begun.listed,
             ahead: begun.ahead,
+            ended: context.registration.is_defined().then(|| {
+                let (server, row) = (Arc::clone(&context.server), context.registration.clone());
+                async move { server.definitions.ended(&row).await }.boxed()
+            }),
             last,
             bookmarks,
             deadline: Box::pin(sleep_until(now + timeout)),
@@ -237,17 +247,32 @@ impl Watcher {
                 change = changes.next() => match change {
                     Ok(event) => {
                         let taken = room(self.room.as_ref(), event.entry.bytes.len(), self.deadline.as_mut()).await?;
-                        if let Some(frame) = self.frames.event(&event) {
-                            return Some(held(taken, frame));
+                        let frame = if self.frames.converts() {
+                            self.frames.converted_event(&event).await
+                        } else {
+                            Ok(self.frames.event(&event))
+                        };
+                        match frame {
+                            Ok(None) => {}
+                            Ok(Some(frame)) => return Some(held(taken, frame)),
+                            Err(failure) => {
+                                self.changes = None;
+                                return Some(self.frames.error(&failure));
+                            }
                         }
                     }
                     Err(WatchError::Closed) => self.changes = None,
                     Err(error) => {
-                        let frame = self.frames.error(&ended(&error, 0));
+                        let frame = self.frames.error(&ending(&error, 0));
                         self.changes = None;
                         return Some(frame);
                     }
                 },
+                // As of upstream's watches, whose storage is torn down (`pkg/apiserver/customresource_handler.go`).
+                () = ended(&mut self.ended) => {
+                    self.changes = None;
+                    return None;
+                }
                 () = self.deadline.as_mut() => {
                     let revision = changes.progress();
                     self.changes = None;
@@ -267,8 +292,8 @@ impl Watcher {
     /// Synthetic events, several in one piece.
     async fn batch(&mut self) -> Option<Bytes> {
         let mut size = 0;
-        for entry in self.initial.as_slice() {
-            size += entry.bytes.len();
+        for live in self.initial.as_slice() {
+            size += live.entry().bytes.len();
             if size >= BATCH {
                 break;
             }
@@ -302,6 +327,13 @@ fn held(taken: Option<Taken>, frame: Bytes) -> Bytes {
     }
 }
 
+async fn ended(kind: &mut Option<BoxFuture<'static, ()>>) {
+    match kind {
+        Some(ended) => ended.await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn tick(bookmarks: &mut Option<Interval>) {
     match bookmarks {
         Some(interval) => {
@@ -312,7 +344,7 @@ async fn tick(bookmarks: &mut Option<Interval>) {
 }
 
 /// What a client is told when a watch cannot go on.
-fn ended(error: &WatchError, current: u64) -> Failure {
+fn ending(error: &WatchError, current: u64) -> Failure {
     match error {
         WatchError::Expired { after } if current > 0 => {
             Failure::expired(format!("too old resource version: {after} ({current})"))

@@ -41,22 +41,23 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn new(
+    pub(super) async fn new(
         asked: &Asked<'_>,
         object: Option<&dyn Object>,
         fit: &Fit,
         namespace: Json,
     ) -> Result<Self, Failure> {
-        let shown = |object: Option<&dyn Object>| -> Result<Json, Failure> {
+        let shown = async |object: Option<&dyn Object>| -> Result<Json, Failure> {
             let Some(object) = object else { return Ok(Json::Null) };
-            serde_json::from_slice(&asked.shown(object, fit.form)?).map_err(Failure::internal)
+            let json = asked.shown(object, fit.form.as_ref()).await?;
+            serde_json::from_slice(&json).map_err(Failure::internal)
         };
         Ok(Self {
             object: match &asked.connection {
                 Some(options) => options.clone(),
-                None => shown(object)?,
+                None => shown(object).await?,
             },
-            old: shown(asked.old)?,
+            old: shown(asked.old).await?,
             request: request(asked, fit),
             namespace,
             resource: resource(asked),

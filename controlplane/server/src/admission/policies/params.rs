@@ -17,7 +17,8 @@ use crate::authorization::{Attributes, Resource};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::identity::{MASTERS, User};
-use crate::{object, storage};
+use crate::object::{self, Live};
+use crate::storage;
 
 fn parts(kind: &ParamKind) -> (&str, &str, &str) {
     let version = kind.api_version.as_deref().unwrap_or_default();
@@ -50,7 +51,11 @@ pub(super) fn row(context: &Context, policy: &Policy) -> Result<Option<Row>, Str
 ///
 /// # Errors
 /// Reason that the binding cannot be used.
-pub(super) fn collect(asked: &Asked<'_>, row: Option<&Row>, binding: &Binding) -> Result<Vec<Option<Value>>, String> {
+pub(super) async fn collect(
+    asked: &Asked<'_>,
+    row: Option<&Row>,
+    binding: &Binding,
+) -> Result<Vec<Option<Value>>, String> {
     let (Some(row), Some(reference)) = (row, &binding.params) else {
         return Ok(vec![None]);
     };
@@ -58,8 +63,10 @@ pub(super) fn collect(asked: &Asked<'_>, row: Option<&Row>, binding: &Binding) -
     if found.is_empty() && reference.parameter_not_found_action.as_deref() == Some("Deny") {
         return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
     }
-    let read = |entry: Entry| -> Result<Option<Value>, Failure> {
-        let object = object::stored(row, &entry)?;
+    let lives = asked.context.lives_of(row, found).await;
+    let found = lives.map_err(|error| error.to_string())?;
+    let read = |live: Live| -> Result<Option<Value>, Failure> {
+        let object = object::stored(row, &live)?;
         serde_json::from_slice(&object.to_json()).map_err(Failure::internal)
     };
     let read = found.into_iter().map(read);

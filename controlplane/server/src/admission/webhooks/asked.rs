@@ -2,7 +2,7 @@
 
 use api::kinds::subresources::SCALE;
 use api::managed::splice;
-use api::{Object, Registration};
+use api::{Object, Registration, Row};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -165,17 +165,20 @@ impl<'a> Asked<'a> {
     }
 
     /// JSON of the object, or of the old one, as a webhook gets it: in the request's own form, or in another of the same kind.
-    pub(in crate::admission) fn shown(
+    ///
+    /// # Errors
+    /// 500 where it cannot be converted.
+    pub(in crate::admission) async fn shown(
         &self,
         object: &dyn Object,
-        form: Option<&Registration>,
+        form: Option<&Row>,
     ) -> Result<Vec<u8>, Failure> {
         if self.is_of_scale() {
             let scale = self.context.registration.scale(object).ok_or(Failure::NoSuchResource)?;
             return Ok(scale.to_json());
         }
         let mut object = match (form, self.row) {
-            (Some(form), Some(row)) => form
+            (Some(form), Some(row)) if !form.is_defined() => form
                 .decode_stored(&row.encode_stored(object))
                 .map_err(Failure::internal)?,
             (_, _) => object.clone_box(),
@@ -185,19 +188,34 @@ impl<'a> Asked<'a> {
             metadata.resource_version.clone_from(&old.metadata().resource_version);
         }
         metadata.managed_fields = None;
-        Ok(splice::join(object.to_json(), self.managed))
+        let json = splice::join(object.to_json(), self.managed);
+        match (form, self.row) {
+            (Some(form), Some(row)) if form.is_defined() => self.converted(row, form, json).await,
+            (_, _) => Ok(json),
+        }
+    }
+
+    /// An object of a defined kind in another version.
+    async fn converted(&self, from: &Registration, to: &Registration, object: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let converted = self.context.in_version(from, to, object).await;
+        if let Err(Failure::Unexpected { message }) = converted {
+            // The fault is another server's: our own log has said so.
+            let status = Box::new(Failure::Internal { message }.status());
+            return Err(Failure::Told { status });
+        }
+        converted
     }
 
     /// Takes over what a patch made of the object; whether it changed anything.
-    pub(in crate::admission) fn take(
+    pub(in crate::admission) async fn take(
         &self,
         patched: &Value,
-        form: Option<&Registration>,
+        form: Option<&Row>,
         object: &mut Box<dyn Object>,
     ) -> Result<bool, Failure> {
         let row = self.row.ok_or(Failure::NoSuchResource)?;
         let text = patched.to_string();
-        let read = object::decode_bare(form.unwrap_or(row), text.as_bytes(), FieldValidation::Ignore);
+        let read = object::decode_bare(form.map_or(row, |form| form), text.as_bytes(), FieldValidation::Ignore);
         let (mut new, _unknown) = read.map_err(Failure::internal)?;
         if self.is_of_scale() {
             let row = &self.context.registration;
@@ -208,9 +226,12 @@ impl<'a> Asked<'a> {
             return Ok(replicas != before);
         }
         if let Some(form) = form {
-            new = row
-                .decode_stored(&form.encode_stored(&*new))
-                .map_err(Failure::internal)?;
+            let read = if form.is_defined() {
+                row.decode(&self.converted(form, row, new.to_json()).await?)
+            } else {
+                row.decode_stored(&form.encode_stored(&*new))
+            };
+            new = read.map_err(Failure::internal)?;
         }
         let metadata = new.metadata_mut();
         metadata.managed_fields = None;

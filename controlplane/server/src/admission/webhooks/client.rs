@@ -38,7 +38,7 @@ const KEPT: usize = 8;
 
 /// Why a webhook gave no answer, in Go's words.
 #[derive(Debug, Error)]
-pub(super) enum CallError {
+pub(crate) enum CallError {
     /// Nobody can be called.
     #[error("could not get REST client: {because}")]
     Unusable { because: String },
@@ -52,9 +52,19 @@ pub(super) enum CallError {
     Unread { because: String },
 }
 
+impl CallError {
+    /// The words without those that admission puts before them.
+    pub(crate) fn because(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix("failed to call webhook: ")
+            .unwrap_or(&text)
+            .to_owned()
+    }
+}
+
 /// An answer, whatever its status.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -76,7 +86,7 @@ struct Unusable(String);
 type Known = Result<(Address, ServerName<'static>), Unusable>;
 
 /// The way to a webhook.
-pub(super) struct Client {
+pub(crate) struct Client {
     target: Known,
     /// Host with its port, as the URL has it.
     authority: String,
@@ -87,7 +97,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(config: &WebhookClientConfig) -> Self {
+    pub(crate) fn new(config: &WebhookClientConfig) -> Self {
         let (authority, path, target) = match (&config.service, &config.url) {
             (Some(service), _) => {
                 let port = service.port.unwrap_or(443);
@@ -142,7 +152,7 @@ impl Client {
     }
 
     /// Sends JSON and waits for the whole answer. The webhook is told how many seconds it has.
-    pub(super) async fn post(&self, webhooks: &Webhooks, body: Bytes, limit: Duration) -> Result<Answer, CallError> {
+    pub(crate) async fn post(&self, webhooks: &Webhooks, body: Bytes, limit: Duration) -> Result<Answer, CallError> {
         let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
         let path = format!("{}?timeout={seconds}s", self.path);
         let url = format!("https://{}{path}", self.authority);

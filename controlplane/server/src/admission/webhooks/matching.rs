@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::selector::LabelSelector;
-use api::{Object, Registration};
+use api::{Object, Row};
 use expressions::Question;
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
@@ -27,7 +27,7 @@ pub(in crate::admission) struct Fit {
     pub(in crate::admission) kind: GroupVersionKind,
     pub(in crate::admission) resource: GroupVersionResource,
     /// Another form than the request's own.
-    pub(in crate::admission) form: Option<&'static Registration>,
+    pub(in crate::admission) form: Option<Row>,
 }
 
 impl Fit {
@@ -71,7 +71,7 @@ type Labels = BTreeMap<String, String>;
 ///
 /// # Errors
 /// 404 for a namespace that is not there, 500
-pub(super) fn invocation<'a>(
+pub(super) async fn invocation<'a>(
     hook: &'a Hook,
     asked: &Asked<'_>,
     object: Option<&dyn Object>,
@@ -83,7 +83,9 @@ pub(super) fn invocation<'a>(
     })?;
     let Some(fit) = fit else { return Ok(None) };
     let invocation = Invocation { hook, fit };
-    Ok(meets_conditions(&invocation, asked, object)?.then_some(invocation))
+    Ok(meets_conditions(&invocation, asked, object)
+        .await?
+        .then_some(invocation))
 }
 
 /// The form in which a request is selected and fits rules. What goes wrong is told only where the rules fit.
@@ -111,7 +113,7 @@ pub(in crate::admission) fn fit(
 }
 
 /// Asks the match conditions; where they fail, the failure policy decides.
-fn meets_conditions(
+async fn meets_conditions(
     invocation: &Invocation<'_>,
     asked: &Asked<'_>,
     object: Option<&dyn Object>,
@@ -120,18 +122,19 @@ fn meets_conditions(
     let Some(conditions) = hook.conditions() else {
         return Ok(true);
     };
-    let shown = |object: Option<&dyn Object>| -> Result<Value, Failure> {
+    let shown = async |object: Option<&dyn Object>| -> Result<Value, Failure> {
         let Some(object) = object else { return Ok(Value::Null) };
-        serde_json::from_slice(&asked.shown(object, invocation.fit.form)?).map_err(Failure::internal)
+        let json = asked.shown(object, invocation.fit.form.as_ref()).await?;
+        serde_json::from_slice(&json).map_err(Failure::internal)
     };
     let resource = resource(asked);
     let sent = match &asked.connection {
         Some(options) => options.clone(),
-        None => shown(object)?,
+        None => shown(object).await?,
     };
     let variables = Variables {
         object: &sent,
-        old: &shown(asked.old)?,
+        old: &shown(asked.old).await?,
         request: &request(asked, &invocation.fit),
         namespace: &Value::Null,
         rights: &Rights(asked.context),
@@ -180,7 +183,7 @@ pub(in crate::admission) fn by_rules<'r>(
         return None;
     }
     rules.find_map(|(rule, _)| {
-        let mut others = equivalents(asked);
+        let mut others = equivalents(asked).into_iter();
         others.find_map(|row| {
             let resource = GroupVersionResource {
                 group: row.group.to_owned(),
@@ -192,7 +195,7 @@ pub(in crate::admission) fn by_rules<'r>(
                 resource,
                 // What is sent to a subresource has one form only.
                 kind: if own {
-                    GroupVersionKind::of(row)
+                    GroupVersionKind::of(&row)
                 } else {
                     asked.kind.clone()
                 },
@@ -202,12 +205,17 @@ pub(in crate::admission) fn by_rules<'r>(
     })
 }
 
-/// The other groups and versions in which the same objects are served.
-fn equivalents(asked: &Asked<'_>) -> impl Iterator<Item = &'static Registration> {
+/// The other groups and versions in which the same objects are served, with what the request is sent to.
+fn equivalents(asked: &Asked<'_>) -> Vec<Row> {
     let own = &asked.context.registration;
-    let (storage, group, version) = (own.storage, own.group, own.version);
-    let rows = api::KINDS.iter();
-    rows.filter(move |row| row.storage == storage && (row.group, row.version) != (group, version))
+    let is_other = |row: &Row| row.storage == own.storage && (row.group, row.version) != (own.group, own.version);
+    if !own.is_defined() {
+        return api::KINDS.iter().map(Row::Program).filter(is_other).collect();
+    }
+    let part = asked.context.info.subresource.as_str();
+    let has_part = |row: &Row| part.is_empty() || row.subresources.iter().any(|own| own.name() == part);
+    let versions = asked.context.table.versions(own);
+    versions.filter(|row| is_other(row) && has_part(row)).collect()
 }
 
 fn fits(rule: &RuleWithOperations, asked: &Asked<'_>, resource: &GroupVersionResource) -> bool {

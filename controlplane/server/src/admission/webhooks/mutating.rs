@@ -64,7 +64,7 @@ pub(crate) async fn mutate(
     }
     let hooks = asked.context.server.webhooks.mutating();
     for (index, hook) in hooks.iter().enumerate() {
-        let Some(invocation) = invocation(hook, asked, object.as_deref().map(|object| &**object))? else {
+        let Some(invocation) = invocation(hook, asked, object.as_deref().map(|object| &**object)).await? else {
             continue;
         };
         // Who was not asked in the first round is not asked in the second, though it may fit now.
@@ -75,7 +75,7 @@ pub(crate) async fn mutate(
         let mut outcome = ask(asked, &invocation, object.as_deref().map(|object| &**object), true).await;
         let mut changed = Ok(false);
         if let Ok(verdict) = &outcome {
-            changed = take(asked, &invocation, verdict, object.as_deref_mut());
+            changed = take(asked, &invocation, verdict, object.as_deref_mut()).await;
         }
         let place = format!("round_{}_index_{index}", rounds.round);
         if let Err(refusal) = changed {
@@ -99,7 +99,7 @@ pub(crate) async fn mutate(
 }
 
 /// Applies a webhook's patch; whether the object changed.
-fn take(
+async fn take(
     asked: &Asked<'_>,
     invocation: &Invocation<'_>,
     verdict: &Verdict,
@@ -129,10 +129,11 @@ fn take(
         let because = format!("unsupported patch type {:?}", verdict.patch_type);
         return Err(Refusal::calling(hook, &because, 400));
     }
-    let shown = asked.shown(&**object, invocation.fit.form)?;
+    let form = invocation.fit.form.as_ref();
+    let shown = asked.shown(&**object, form).await?;
     let mut document: Value = serde_json::from_slice(&shown).map_err(Failure::internal)?;
     json::apply(&mut document, &patch).map_err(|error| told(error.to_string()))?;
-    match asked.take(&document, invocation.fit.form, object) {
+    match asked.take(&document, form, object).await {
         Err(Failure::Internal { message }) => Err(told(message)),
         outcome => Ok(outcome?),
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::UserInfo;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -190,21 +191,7 @@ pub(super) enum AnswerError {
 /// # Errors
 /// In upstream's words.
 pub(super) fn verdict(version: Version, uid: &str, mutates: bool, answer: &Answer) -> Result<Verdict, AnswerError> {
-    let no_review = |because: String| AnswerError::NoReview { because, code: 503 };
-    let code = answer.status.as_u16();
-    if !(200..=206).contains(&code) {
-        let because = failed(answer);
-        return Err(AnswerError::NoReview { because, code });
-    }
-    if answer.body.is_empty() {
-        let kind = text(answer, "content-type");
-        let because = format!("0-length response with status code: {code} and content type: {kind}");
-        return Err(no_review(because));
-    }
-    let reviewed: Reviewed = serde_json::from_slice(&answer.body).map_err(|error| {
-        let words = syntax::words(&answer.body, &error);
-        no_review(format!("couldn't get version/kind; json parse error: {words}"))
-    })?;
+    let reviewed: Reviewed = read_answer(answer).map_err(|(because, code)| AnswerError::NoReview { because, code })?;
     let invalid = |because: String| AnswerError::Invalid { because };
     let (given_version, given_kind) = (
         reviewed.api_version.unwrap_or_default(),
@@ -241,6 +228,23 @@ pub(super) fn verdict(version: Version, uid: &str, mutates: bool, answer: &Answe
         status: response.status.and_then(status),
         annotations: response.audit_annotations.unwrap_or_default(),
         warnings: response.warnings.unwrap_or_default(),
+    })
+}
+
+/// Reads an answer as a review of whatever kind. The error is in the words of client-go, with a code for metrics.
+pub(crate) fn read_answer<T: DeserializeOwned>(answer: &Answer) -> Result<T, (String, u16)> {
+    let code = answer.status.as_u16();
+    if !(200..=206).contains(&code) {
+        return Err((failed(answer), code));
+    }
+    if answer.body.is_empty() {
+        let kind = text(answer, "content-type");
+        let because = format!("0-length response with status code: {code} and content type: {kind}");
+        return Err((because, 503));
+    }
+    serde_json::from_slice(&answer.body).map_err(|error| {
+        let words = syntax::words(&answer.body, &error);
+        (format!("couldn't get version/kind; json parse error: {words}"), 503)
     })
 }
 

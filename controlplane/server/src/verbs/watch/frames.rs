@@ -3,6 +3,8 @@
 //! The object's JSON is the store's own, encoded once when it was written; a frame adds a few bytes around it, or makes
 //! protobuf of it.
 
+use std::sync::Arc;
+
 use api::{Object, protobuf};
 use bytes::{BufMut, Bytes, BytesMut};
 use prometheus_client::metrics::counter::Counter;
@@ -10,12 +12,13 @@ use serde_json::json;
 use store::{Entry, Event, EventKind};
 
 use crate::context::Context;
+use crate::definitions::Converter;
 use crate::failure::Failure;
 use crate::negotiation::{Encoding, MetaVersion, Representation, Shape};
-use crate::object;
+use crate::object::{self, Live, Seen};
 use crate::respond::encode;
 use crate::selection::Selection;
-use crate::server::Clock;
+use crate::server::{Clock, Shared};
 use crate::shape::{self, ListMeta, Row, Table};
 
 /// What happened, as the client sees it.
@@ -46,12 +49,26 @@ enum Body {
     Table(Table, bool),
 }
 
+struct Converting {
+    server: Arc<Shared>,
+    converter: Arc<Converter>,
+    to: String,
+}
+
+impl Converting {
+    async fn live(&self, entry: &Entry) -> Result<Live, Failure> {
+        self.converter.watched(&self.server, &self.to, entry).await
+    }
+}
+
 /// Makes the frames of one watch.
 pub(super) struct Frames {
     registration: api::Row,
     selection: Selection,
     body: Body,
     encoding: Encoding,
+    /// The way to the webhook that converts what is watched.
+    converting: Option<Converting>,
     /// Of what the frames hold.
     api_version: String,
     clock: Clock,
@@ -79,11 +96,18 @@ impl Frames {
             }
         };
         let sent = context.server.metrics.events(&registration);
+        let converter = context.table.converter(&registration);
+        let converting = converter.map(|converter| Converting {
+            server: Arc::clone(&context.server),
+            converter: Arc::clone(converter),
+            to: registration.api_version(),
+        });
         Ok(Self {
             registration,
             selection,
             body,
             encoding: representation.encoding,
+            converting,
             api_version,
             clock: context.server.options.clock.clone(),
             sent,
@@ -91,36 +115,65 @@ impl Frames {
     }
 
     /// Whether the selectors choose an object.
-    pub(super) fn chooses(&self, entry: &Entry) -> bool {
-        self.selection.matches(entry)
+    pub(super) fn chooses(&self, live: &Live) -> bool {
+        self.selection.matches(live)
+    }
+
+    /// Tells whether a webhook is to be asked about what is watched.
+    pub(super) fn converts(&self) -> bool {
+        self.converting.is_some()
     }
 
     /// The frame of a change; nothing when it does not concern the selectors.
     pub(super) fn event(&mut self, event: &Event) -> Option<Bytes> {
-        let before = event.prev().filter(|entry| self.selection.matches(entry));
+        self.told(event, (&event.entry).into(), event.prev().map(Seen::from))
+    }
+
+    /// As [`Self::event`], of objects that a webhook converts.
+    ///
+    /// # Errors
+    /// 500 where it does not.
+    pub(super) async fn converted_event(&mut self, event: &Event) -> Result<Option<Bytes>, Failure> {
+        let Some(converting) = &self.converting else {
+            return Ok(self.event(event));
+        };
+        let by_names = self.selection.is_of_names();
+        if by_names && !self.selection.matches(&event.entry) {
+            return Ok(None);
+        }
+        let now = converting.live(&event.entry).await?;
+        let before = match event.prev() {
+            Some(before) if !by_names => Some(converting.live(before).await?),
+            before => before.cloned().map(Live::from),
+        };
+        Ok(self.told(event, (&now).into(), before.as_ref().map(Seen::from)))
+    }
+
+    fn told(&mut self, event: &Event, now: Seen<'_>, before: Option<Seen<'_>>) -> Option<Bytes> {
+        let before = before.filter(|before| self.selection.matches(*before));
         match &event.kind {
-            EventKind::Delete { .. } => before.is_some().then(|| self.of(Kind::Deleted, &event.entry)),
-            EventKind::Put { .. } if self.selection.matches(&event.entry) => {
+            EventKind::Delete { .. } => before.is_some().then(|| self.of(Kind::Deleted, now)),
+            EventKind::Put { .. } if self.selection.matches(now) => {
                 let kind = if before.is_some() { Kind::Modified } else { Kind::Added };
-                Some(self.of(kind, &event.entry))
+                Some(self.of(kind, now))
             }
             EventKind::Put { .. } => before.map(|before| self.left(before, event.revision)),
         }
     }
 
     /// The frame of an object.
-    pub(super) fn of(&mut self, kind: Kind, entry: &Entry) -> Bytes {
-        match object::external(&self.registration, entry) {
+    pub(super) fn of<'a>(&mut self, kind: Kind, object: impl Into<Seen<'a>>) -> Bytes {
+        match object::external(&self.registration, object) {
             Ok(bytes) => self.frame(kind, &bytes),
             Err(failure) => self.error(&failure),
         }
     }
 
     /// An object that the selectors no longer choose: its last chosen state, at the revision of the change.
-    fn left(&mut self, before: &Entry, revision: u64) -> Bytes {
+    fn left(&mut self, before: Seen<'_>, revision: u64) -> Bytes {
         match object::stored(&self.registration, before) {
             Ok(mut object) => {
-                let bytes = object::unstored(&mut *object, Some(revision), object::managed(before));
+                let bytes = object::unstored(&mut *object, Some(revision), object::managed(before.entry));
                 self.frame(Kind::Deleted, &bytes)
             }
             Err(failure) => self.error(&failure),

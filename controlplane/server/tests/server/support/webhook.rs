@@ -1,4 +1,4 @@
-//! An admission webhook on a socket of its own, with a certificate of its own.
+//! A webhook, of admission or of conversion, on a socket of its own, with a certificate of its own.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -180,7 +180,7 @@ async fn answer(
     Ok(match answers(review.clone()).await {
         Reply::Review(mut response) => {
             response["uid"] = uid;
-            let answer = json!({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response});
+            let answer = json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response});
             Response::new(Body::from(answer.to_string()))
         }
         Reply::Raw(code, headers, body) => {
