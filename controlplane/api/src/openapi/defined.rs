@@ -69,7 +69,15 @@ impl Defined<'_> {
                 let own = super::group_version_kind(row.group, row.version, row.kind);
                 members.insert("x-kubernetes-group-version-kind".to_owned(), json!([own]));
             }
-            all.insert(components::name_of(row), schema);
+            let name = components::name_of(row);
+            let list = all.get_mut(&format!("{name}List"));
+            let fields = row.field_labels();
+            let fields: Vec<Value> = fields.into_iter().map(|path| json!({"fieldPath": path})).collect();
+            let marked = [Some(&mut schema), list].into_iter().flatten();
+            for members in marked.filter_map(Value::as_object_mut).filter(|_| !fields.is_empty()) {
+                members.insert("x-kubernetes-selectable-fields".to_owned(), json!(fields));
+            }
+            all.insert(name, schema);
         }
         all
     }

@@ -17,6 +17,7 @@ async fn url(api: &Api) -> Option<String> {
 fn without_own(mut schema: Value) -> Value {
     let members = schema.as_object_mut().unwrap();
     members.remove("x-kubernetes-group-version-kind");
+    members.remove("x-kubernetes-selectable-fields");
     let properties = members["properties"].as_object_mut().unwrap();
     for name in ["apiVersion", "kind", "metadata"] {
         assert!(properties.remove(name).unwrap()["description"].is_string(), "{name}");
@@ -47,6 +48,10 @@ async fn a_definition_is_described_as_soon_as_it_is_there() {
         "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
     );
     assert!(schemas["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"].is_object());
+    for name in ["com.example.v1.Tab", "com.example.v1.TabList"] {
+        let fields = &schemas[name]["x-kubernetes-selectable-fields"];
+        assert_eq!(fields, &json!([{"fieldPath": "spec.color"}]), "{name}");
+    }
     let items = &schemas["com.example.v1.TabList"]["properties"]["items"]["items"];
     assert_eq!(items["allOf"][0]["$ref"], "#/components/schemas/com.example.v1.Tab");
     let object = &document["paths"]["/apis/example.com/v1/namespaces/{namespace}/tabs/{name}"];
@@ -132,6 +137,10 @@ async fn the_older_document_says_what_old_clients_can_bear() {
     let document = api.get("/openapi/v2").await.json();
     assert_eq!(
         document["definitions"]["com.example.v1.Tab"],
-        json!({"type": "object", "x-kubernetes-group-version-kind": [{"group": "example.com", "version": "v1", "kind": "Tab"}]})
+        json!({
+            "type": "object",
+            "x-kubernetes-group-version-kind": [{"group": "example.com", "version": "v1", "kind": "Tab"}],
+            "x-kubernetes-selectable-fields": [{"fieldPath": "spec.color"}],
+        })
     );
 }
