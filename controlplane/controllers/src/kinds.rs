@@ -222,10 +222,12 @@ impl Cached for CustomResourceDefinition {
     }
 }
 
-/// The kind that a definition defines, in one version that is served.
+/// The kind that a definition defines, in one version that is served: that which is stored, which nobody needs to convert.
 pub(crate) fn defined(definition: &CustomResourceDefinition) -> Option<Resource> {
     let (spec, status) = (&definition.spec, definition.status.as_ref()?);
-    let version = spec.versions.iter().find(|version| version.served)?;
+    let mut served = spec.versions.iter().filter(|version| version.served);
+    let stored = served.clone().find(|version| version.storage);
+    let version = stored.or_else(|| served.next())?;
     let is_served = is_true(status, "Established") || is_true(status, "NamesAccepted");
     is_served.then(|| Resource {
         group: intern::text(&spec.group),

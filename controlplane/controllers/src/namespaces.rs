@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use api::intern;
 use controlplane_plan::{
     namespaces::{self, Remains},
     objects::{Meta as _, target},
@@ -14,7 +15,10 @@ use controlplane_plan::{
 use futures::{StreamExt, stream::FuturesUnordered};
 use http::Method;
 use k8s_openapi::{
-    List, api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    List,
+    api::core::v1::Namespace,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -56,6 +60,8 @@ struct LeftItem {
 
 #[derive(Deserialize, Default)]
 struct LeftMetadata {
+    #[serde(default)]
+    name: String,
     #[serde(default)]
     finalizers: Vec<String>,
 }
@@ -141,7 +147,17 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
     if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
         return true;
     }
-    let mut remains = Remains::default();
+    let (elsewhere, undiscovered) = match kinds_elsewhere(context).await {
+        Ok(found) => found,
+        Err(error) => {
+            debug!(namespace = name, %error, "the groups are not known");
+            return false;
+        }
+    };
+    let mut remains = Remains {
+        undiscovered,
+        ..Remains::default()
+    };
     // Pods first, and nothing else while there are any: they may need it to the end. What makes them may make no more.
     let kinds = stored_kinds().filter(|resource| resource.namespaced && *resource != PODS);
     let defined = match defined_kinds(context).await {
@@ -151,12 +167,12 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
             return false;
         }
     };
-    for resource in [PODS].into_iter().chain(kinds).chain(defined) {
+    for resource in [PODS].into_iter().chain(kinds).chain(defined).chain(elsewhere) {
         if let Err(error) = sweep(context, &resource, &name, &mut remains).await {
             debug!(namespace = name, resource = resource.plural, %error, "not emptied");
             remains.failures.push(format!("{}: {error}", resource.plural));
         }
-        if resource == PODS && !remains.is_empty() {
+        if resource == PODS && !(remains.objects.is_empty() && remains.failures.is_empty()) {
             break;
         }
     }
@@ -186,6 +202,61 @@ async fn defined_kinds(context: &Context) -> Result<Vec<Resource>, Error> {
     Ok(served.filter(|resource| resource.namespaced).collect())
 }
 
+#[derive(Deserialize)]
+struct Groups {
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Group {
+    name: String,
+    preferred_version: GroupVersion,
+}
+
+#[derive(Deserialize)]
+struct GroupVersion {
+    version: String,
+}
+
+/// Kinds in namespaces that other servers serve, in the versions that their groups prefer; and the group versions whose
+/// servers do not answer.
+async fn kinds_elsewhere(context: &Context) -> Result<(Vec<Resource>, Vec<String>), Error> {
+    let groups: Groups = request::send(&context.client, Method::GET, "/apis".to_owned(), JSON, Vec::new()).await?;
+    let definitions = context.caches.definitions.all();
+    let (mut found, mut unknown) = (Vec::new(), Vec::new());
+    for group in groups.groups {
+        let is_own = api::KINDS.iter().any(|row| row.group == group.name);
+        if is_own || definitions.iter().any(|own| own.spec.group == group.name) {
+            continue;
+        }
+        let version = &group.preferred_version.version;
+        let own = format!("{}/{version}", group.name);
+        let path = format!("/apis/{own}");
+        let listed = request::send::<APIResourceList>(&context.client, Method::GET, path, JSON, Vec::new()).await;
+        let resources = match listed {
+            Ok(list) => list.resources,
+            Err(error) => {
+                debug!(group_version = own, %error, "not discovered");
+                unknown.push(own);
+                continue;
+            }
+        };
+        let has = |resource: &APIResource, verb: &str| resource.verbs.iter().any(|own| own == verb);
+        let swept = resources.into_iter().filter(|resource| {
+            resource.namespaced && !resource.name.contains('/') && has(resource, "list") && has(resource, "delete")
+        });
+        found.extend(swept.map(|resource| Resource {
+            group: intern::text(&group.name),
+            version: intern::text(version),
+            kind: intern::text(&resource.kind),
+            plural: intern::text(&resource.name),
+            namespaced: true,
+        }));
+    }
+    Ok((found, unknown))
+}
+
 /// Deletes all objects of a kind and counts what is left.
 async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains: &mut Remains) -> Result<(), Error> {
     let path = request::path(resource, namespace, "", "");
@@ -198,7 +269,19 @@ async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains:
     }
     let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background" });
     let body = options.to_string().into_bytes();
-    request::send::<Value>(&context.client, Method::DELETE, path.clone(), JSON, body).await?;
+    match request::send::<Value>(&context.client, Method::DELETE, path.clone(), JSON, body.clone()).await {
+        // Other servers may delete objects one by one only.
+        Err(error) if error.code() == 405 => {
+            for item in list("", PAGE).await?.items {
+                let path = format!("{path}/{}", escape(&item.metadata.name));
+                let deleted = request::send::<Value>(&context.client, Method::DELETE, path, JSON, body.clone()).await;
+                deleted
+                    .map(drop)
+                    .or_else(|error| if error.code() == 404 { Ok(()) } else { Err(error) })?;
+            }
+        }
+        outcome => drop(outcome?),
+    }
     let mut token = String::new();
     loop {
         let left = list(&token, PAGE).await?;
@@ -256,3 +339,6 @@ async fn finalize(context: &Context, namespace: &Namespace, name: &str) -> Resul
     .await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{pod::Resources, quantity::Quantity, quota, registration::Registration};
-use controlplane_plan::step::RESOURCE_QUOTAS;
+use controlplane_plan::step::{RESOURCE_QUOTAS, Resource};
 use http::Method;
 use k8s_openapi::{api::core::v1::ResourceQuota, apimachinery::pkg::api::resource::Quantity as Text};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use tracing::debug;
 use crate::{
     cache::Key,
     driver::Context,
-    kinds::{Caches, resource_of},
+    kinds::{Caches, defined, resource_of},
     queue::Queue,
     request::{self, Error, JSON},
 };
@@ -106,6 +106,17 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
             if let Some(sum) = counted.get_mut(&name) {
                 *sum = sum.plus(amount);
             }
+        }
+    }
+    for definition in context.caches.definitions.all() {
+        let own = defined(&definition).filter(|resource| resource.namespaced);
+        let Some(resource) = own else { continue };
+        let name = format!("count/{}.{}", resource.plural, resource.group);
+        // Scopes are of pods.
+        if let Some(sum) = counted.get_mut(&name).filter(|_| !has_scopes(&quota)) {
+            let mut found = 0;
+            each(context, &resource, key, &revision, |_object| found += 1).await?;
+            *sum = Quantity::units(found);
         }
     }
     let mut tries = 0;
@@ -204,8 +215,37 @@ async fn usage(
     key: &Key,
     revision: &str,
 ) -> Result<Resources, Error> {
-    let path = request::path(&resource_of(row), &key.namespace, "", "");
     let mut sum = Resources::new();
+    each(context, &resource_of(row), key, revision, |item| {
+        let Ok(object) = row.decode(item.to_string().as_bytes()) else {
+            return;
+        };
+        if !quota::covers(quota, &*object) {
+            return;
+        }
+        for (name, amount) in quota::usage(row.group, row.plural, &*object) {
+            let so_far = sum.get(&name).copied().unwrap_or(Quantity::ZERO);
+            sum.insert(name, so_far.plus(amount));
+        }
+    })
+    .await?;
+    Ok(sum)
+}
+
+fn has_scopes(quota: &ResourceQuota) -> bool {
+    let spec = quota.spec.as_ref();
+    spec.is_some_and(|spec| spec.scopes.as_ref().is_some_and(|own| !own.is_empty()) || spec.scope_selector.is_some())
+}
+
+/// All objects of a kind in the quota's namespace, as they were at a revision.
+async fn each(
+    context: &Context,
+    resource: &Resource,
+    key: &Key,
+    revision: &str,
+    mut seen: impl FnMut(Value) + Send,
+) -> Result<(), Error> {
+    let path = request::path(resource, &key.namespace, "", "");
     let mut next = String::new();
     loop {
         let more = if next.is_empty() {
@@ -215,21 +255,10 @@ async fn usage(
         };
         let path = format!("{path}?limit={PAGE}{more}");
         let page: Page = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
-        for item in page.items {
-            let Ok(object) = row.decode(item.to_string().as_bytes()) else {
-                continue;
-            };
-            if !quota::covers(quota, &*object) {
-                continue;
-            }
-            for (name, amount) in quota::usage(row.group, row.plural, &*object) {
-                let so_far = sum.get(&name).copied().unwrap_or(Quantity::ZERO);
-                sum.insert(name, so_far.plus(amount));
-            }
-        }
+        page.items.into_iter().for_each(&mut seen);
         next = page.metadata.next;
         if next.is_empty() {
-            return Ok(sum);
+            return Ok(());
         }
     }
 }

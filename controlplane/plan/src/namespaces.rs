@@ -15,12 +15,14 @@ pub struct Remains {
     pub finalizers: BTreeMap<String, usize>,
     /// Deletions that did not work.
     pub failures: Vec<String>,
+    /// Group versions whose resources are not known now, such as `example.com/v1`.
+    pub undiscovered: Vec<String>,
 }
 
 impl Remains {
     /// Whether the namespace may go.
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.failures.is_empty()
+        self.objects.is_empty() && self.failures.is_empty() && self.undiscovered.is_empty()
     }
 }
 
@@ -66,13 +68,23 @@ fn statements(remains: &Remains) -> [Statement; 5] {
             remains.failures.join(", ")
         )
     });
+    let undiscovered = (!remains.undiscovered.is_empty()).then(|| {
+        let stale = |own: &String| format!("{own}: stale GroupVersion discovery: {own}");
+        let stale: Vec<String> = remains.undiscovered.iter().map(stale).collect();
+        let message = format!(
+            "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",
+            stale.len(),
+            stale.join(", ")
+        );
+        ("DiscoveryFailed", message)
+    });
     let left = list(&remains.objects, "has").map(|list| format!("Some resources are remaining: {list}"));
     let held = list(&remains.finalizers, "in")
         .map(|list| format!("Some content in the namespace has finalizers remaining: {list}"));
     [
         Statement {
             kind: "NamespaceDeletionDiscoveryFailure",
-            bad: None,
+            bad: undiscovered,
             good: ("ResourcesDiscovered", "All resources successfully discovered"),
         },
         Statement {

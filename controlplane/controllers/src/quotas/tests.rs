@@ -112,3 +112,58 @@ async fn a_quota_is_counted_in_a_namespace_that_is_never_at_rest() {
         "five, and the one that came"
     );
 }
+
+#[tokio::test]
+async fn objects_of_kinds_that_definitions_make_are_counted() {
+    let served = |name: &str, storage: bool| json!({ "name": name, "served": true, "storage": storage });
+    let definition = json!({
+        "metadata": { "name": "tabs.example.com" },
+        "spec": { "group": "example.com", "scope": "Namespaced", "names": { "plural": "tabs", "kind": "Tab" },
+            "versions": [served("v1", false), served("v2", true)] },
+        "status": { "conditions": [{ "type": "Established", "status": "True" }] },
+    });
+    let put = Arc::new(Mutex::new(Value::Null));
+    let kept = put.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let kept = kept.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let quota = json!({
+                "metadata": { "name": "q", "namespace": "ns", "uid": "u", "resourceVersion": "7" },
+                "spec": { "hard": { "count/tabs.example.com": "9", "count/others.example.com": "9" } },
+            });
+            let answer = match (head.method.as_str(), head.uri.path()) {
+                ("GET", "/apis/example.com/v2/namespaces/ns/tabs") => json!({ "items": [{}, {}, {}] }),
+                ("PUT", _) => {
+                    let quota: Value = serde_json::from_slice(&body).unwrap();
+                    *kept.lock().unwrap_or_else(PoisonError::into_inner) = quota.clone();
+                    quota
+                }
+                ("GET", path) if path.ends_with("/q") => quota,
+                _ => json!({ "metadata": { "resourceVersion": "7" }, "items": [quota] }),
+            };
+            Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+        }
+    });
+    let clock: crate::Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
+    let caches = Caches::new();
+    caches
+        .definitions
+        .replace(vec![serde_json::from_value(definition).unwrap()], 1, 1);
+    let context = Context {
+        client: kube::Client::new(service, "default"),
+        caches: Arc::new(caches),
+        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
+        clock,
+    };
+    assert!(matches!(
+        count(&context, &Key::new("ns", "q")).await,
+        Ok(Counted::First)
+    ));
+    let put = put.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(
+        put["status"]["used"],
+        json!({ "count/tabs.example.com": "3", "count/others.example.com": "0" })
+    );
+}

@@ -1,0 +1,117 @@
+use std::{
+    convert::Infallible,
+    sync::{Mutex, PoisonError},
+};
+
+use http::{Request, Response};
+use k8s_openapi::jiff::Timestamp;
+use kube::client::Body;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::events::Recorder;
+
+const GROUP: &str = "/apis/wardle.example.com/v1";
+
+/// A server that hands flunders on to another one, which deletes them one by one only, and knows of a third.
+struct Wardle {
+    flunders: Vec<&'static str>,
+    is_third_up: bool,
+    conditions: Value,
+    is_finalized: bool,
+}
+
+impl Wardle {
+    fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> (u16, Value) {
+        let group = |name: &str| json!({ "name": name, "versions": [], "preferredVersion": { "version": "v1" } });
+        let resource = |name: &str| {
+            json!({ "name": name, "namespaced": true, "kind": "Flunder", "singularName": "",
+            "verbs": ["get", "list", "delete"] })
+        };
+        let resources = |names: &[&str]| {
+            json!({ "groupVersion": "wardle.example.com/v1",
+            "resources": names.iter().map(|name| resource(name)).collect::<Vec<_>>() })
+        };
+        let flunders = format!("{GROUP}/namespaces/ns/flunders");
+        match (method.as_str(), path) {
+            ("GET", "/apis") => (
+                200,
+                json!({ "groups": [group("apps"), group("wardle.example.com"), group("third.example.com")] }),
+            ),
+            ("GET", GROUP) => (200, resources(&["flunders", "flunders/status"])),
+            ("GET", "/apis/third.example.com/v1") if self.is_third_up => (200, resources(&[])),
+            ("GET", "/apis/third.example.com/v1") => (503, json!({ "code": 503, "message": "away" })),
+            ("GET", own) if own == flunders => {
+                let items = self.flunders.iter().map(|name| json!({ "metadata": { "name": name } }));
+                (200, json!({ "items": items.collect::<Vec<_>>() }))
+            }
+            ("DELETE", own) if own == flunders => (
+                405,
+                json!({ "kind": "Status", "code": 405, "reason": "MethodNotAllowed", "message": "no" }),
+            ),
+            ("DELETE", own) => {
+                self.flunders.retain(|name| !own.ends_with(&format!("/{name}")));
+                (200, json!({}))
+            }
+            ("PATCH", _) => {
+                let said: Value = serde_json::from_slice(body).unwrap();
+                self.conditions = said["status"]["conditions"].clone();
+                (200, json!({}))
+            }
+            ("PUT", "/api/v1/namespaces/ns/finalize") => {
+                self.is_finalized = true;
+                (200, json!({}))
+            }
+            ("GET", "/api/v1/namespaces/ns") => (200, json!({ "metadata": { "name": "ns", "uid": "u" }, "spec": {} })),
+            _ => (200, json!({ "items": [], "metadata": {} })),
+        }
+    }
+}
+
+#[tokio::test]
+async fn objects_that_other_servers_serve_go_with_their_namespace() {
+    let wardle = Arc::new(Mutex::new(Wardle {
+        flunders: vec!["a", "b"],
+        is_third_up: false,
+        conditions: Value::Null,
+        is_finalized: false,
+    }));
+    let server = wardle.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let server = server.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+            let (code, value) = server.answer(&head.method, head.uri.path(), &body);
+            let answer = Response::builder().status(code);
+            Ok::<_, Infallible>(answer.body(Body::from(value.to_string().into_bytes())).unwrap())
+        }
+    });
+    let clock: crate::Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
+    let context = Context {
+        client: kube::Client::new(service, "default"),
+        caches: Arc::new(Caches::new()),
+        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
+        clock,
+    };
+    let going = json!({ "metadata": { "name": "ns", "uid": "u" }, "spec": { "finalizers": ["kubernetes"] } });
+    let going: Namespace = serde_json::from_value(going).unwrap();
+    let look = || wardle.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(!empty(&context, &going).await, "of the third server nothing is known");
+    assert_eq!(look().flunders, Vec::<&str>::new());
+    let said = look().conditions[0].clone();
+    assert_eq!(
+        (&said["type"], &said["reason"]),
+        (&json!("NamespaceDeletionDiscoveryFailure"), &json!("DiscoveryFailed"))
+    );
+    assert_eq!(
+        said["message"],
+        "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: \
+         third.example.com/v1: stale GroupVersion discovery: third.example.com/v1"
+    );
+    assert!(!look().is_finalized);
+    look().is_third_up = true;
+    assert!(empty(&context, &going).await);
+    assert!(look().is_finalized);
+}
