@@ -27,7 +27,9 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
 }
 
 async fn pass(context: &Context) -> Infallible {
+    let mut bypass = None;
     loop {
+        warn_of_bypass(context, &mut bypass);
         match context.parts.network.pass().await {
             Ok(blocked) => {
                 let told = |known: &mut Option<String>| std::mem::replace(known, blocked.clone()) != blocked;
@@ -44,6 +46,20 @@ async fn pass(context: &Context) -> Infallible {
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// Warns once of a setting by which pods pass Services and policies by.
+fn warn_of_bypass(context: &Context, told: &mut Option<String>) {
+    let judged = context.config.service_proxy.is_some() || context.config.network_policies.is_some();
+    let found = context.parts.network.bypass().filter(|_| judged);
+    if found == *told {
+        return;
+    }
+    if let Some(why) = &found {
+        warn!(why, "pods pass Services and policies by");
+        context.node_event(Kind::Warning, "BridgeNotFiltered", why.clone());
+    }
+    *told = found;
 }
 
 async fn mend(context: &Context) -> Result<Infallible, Error> {

@@ -239,6 +239,11 @@ pub trait Network: Send + Sync + 'static {
         futures::future::ready(Ok(None)).boxed()
     }
 
+    /// Tells of a setting of the machine by which packets between pods of this node pass its Services and policies by.
+    fn bypass(&self) -> Option<String> {
+        None
+    }
+
     /// Hears from now on when routes to other nodes' pods should be looked at; nothing where this network makes none.
     fn hear_routes(&self) -> Result<Option<RouteNews>, Error> {
         Ok(None)

@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use agent_plan::network_policy::{Change, Direction, Element, Rule as Lookups, Shape};
 
 use crate::Error;
+use crate::bridge::masquerade;
 pub use crate::nft::Watch;
 use crate::nft::families;
 use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, verdict};
@@ -41,7 +42,7 @@ const OWN_SETS: u32 = 16;
 
 /// The name of the tables of the cluster that has this bridge.
 pub fn table(bridge: &str) -> String {
-    format!("skiff_{}_policies", bridge.replace('-', "_"))
+    format!("{}_policies", masquerade::table(bridge))
 }
 
 /// The tables of this network namespace.

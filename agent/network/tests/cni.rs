@@ -351,3 +351,23 @@ async fn plugins_of_the_newest_version_are_told_what_is_valid_and_asked_for_thei
     network.stop().await.unwrap();
     machine.is_clean();
 }
+
+#[tokio::test]
+async fn a_bridge_that_tables_do_not_see_is_told_of() {
+    let machine = Machine::new();
+    machine.configure("1.0.0", &[machine.bridge()]);
+    let network = machine.open();
+    let setting = |value: &str| {
+        for name in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
+            fs::write(format!("/proc/sys/net/bridge/{name}"), value).unwrap();
+        }
+    };
+    setting("0");
+    let told = network.bypass().unwrap();
+    assert!(told.contains("net.bridge.bridge-nf-call-iptables is not 1"), "{told}");
+    setting("1");
+    assert_eq!(network.bypass(), None);
+    setting("0");
+    machine.configure("1.0.0", &[json!({"type": "ptp"})]);
+    assert_eq!(network.bypass(), None, "without a bridge there is nothing to see");
+}

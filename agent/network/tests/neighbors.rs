@@ -21,6 +21,7 @@ fn open(folder: &Path, cluster: &str, bridge: &str) -> Bridge {
         direct: Vec::new(),
         routes: None,
         slots: SLOTS,
+        guarded: true,
     })
     .unwrap()
 }
@@ -76,7 +77,7 @@ async fn two_clusters_on_one_machine_leave_each_others_pods_alone() {
     two.stop().await.unwrap();
     assert_eq!(ports("skiff_a"), 0);
     pods.iter().for_each(answers);
-    assert_eq!(nft_tables().lines().count(), 1, "that of the first: {}", nft_tables());
+    assert_eq!(nft_tables().lines().count(), 2, "those of the first: {}", nft_tables());
     one.stop().await.unwrap();
     assert_eq!(
         (ip("-o link show type bridge"), nft_tables()),

@@ -20,6 +20,7 @@ fn open(folder: &Path, bridge: &str, mode: Mode) -> Bridge {
         bridge: bridge.to_owned(),
         direct: Vec::new(),
         slots: 2,
+        guarded: true,
         routes: Some(mode),
     })
     .unwrap()

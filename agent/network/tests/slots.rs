@@ -23,6 +23,7 @@ fn open(folder: &Path) -> Bridge {
         direct: Vec::new(),
         routes: None,
         slots: SLOTS,
+        guarded: true,
     })
     .unwrap()
 }
@@ -288,6 +289,7 @@ fn what_an_attachment_costs() {
             bridge: "skiff-test".to_owned(),
             direct: Vec::new(),
             routes: None,
+            guarded: true,
             slots,
         };
         let (network, runtime) = (Bridge::open(config).unwrap(), executor());

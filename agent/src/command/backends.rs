@@ -87,6 +87,7 @@ impl Arguments {
                     bridge: self.bridge.clone(),
                     direct: self.direct_cidr.clone(),
                     slots: self.pod_slots,
+                    guarded: true,
                     routes: self.node_routes.mode(),
                 };
                 Ok(Arc::new(Bridge::open(configuration).context("open the pod network")?))

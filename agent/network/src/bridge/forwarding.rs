@@ -58,6 +58,7 @@ impl Inner {
             masquerade::replace(bridge, ranges, &self.near())?;
             self.lead_ports(&[])?;
         }
+        self.keep_guard(&listed);
         each_rule(bridge, ranges, &chains()?, |program, rule| {
             if tables(program, "-C", rule).is_err() {
                 tracing::info!(

@@ -5,6 +5,7 @@ mod ownership;
 mod tunnel;
 
 use std::fs::File;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
@@ -333,9 +334,15 @@ fn has_ipv6(attachment: &Attachment) -> bool {
 }
 
 /// The hardware address follows from the pod's address of version 4, if it has one.
-fn hardware(attachment: &Attachment) -> Option<Vec<u8>> {
+pub(super) fn hardware(attachment: &Attachment) -> Option<Vec<u8>> {
     let of = |v6: bool| attachment.addresses.iter().find(move |held| held.is_ipv6() == v6);
     of(false).or(of(true)).map(|held| hardware_address(held.address))
+}
+
+/// The address of version 6 that a pod's interface makes itself.
+pub(super) fn link_local(attachment: &Attachment, hardware: &[u8]) -> Vec<IpAddr> {
+    let made = has_ipv6(attachment).then(|| routes::link_local(hardware).address);
+    made.into_iter().collect()
 }
 
 fn is(error: &rtnetlink::Error, number: Errno) -> bool {

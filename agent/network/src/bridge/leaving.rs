@@ -106,7 +106,12 @@ impl Inner {
     fn take_away(&self, sandbox: &str, link: &str) -> Result<(), Error> {
         let gone = self.unlink(link);
         failpoint::reach("unconnected");
-        gone.and_then(|()| self.records().release(sandbox))?;
+        gone?;
+        let known = self.records().known(sandbox);
+        if let Some(known) = known {
+            self.dismiss(link, &known);
+        }
+        self.records().release(sandbox)?;
         self.settled.notify_all();
         Ok(())
     }

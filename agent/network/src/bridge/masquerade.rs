@@ -8,7 +8,7 @@ use super::settings;
 use crate::{Cidr, Error, Ranges};
 
 /// A table's name, another one for each bridge.
-pub(super) fn table(bridge: &str) -> String {
+pub(crate) fn table(bridge: &str) -> String {
     format!("skiff_{}", bridge.replace('_', ".").replace('-', "_"))
 }
 

@@ -6,9 +6,10 @@
 
 pub(crate) mod flows;
 mod forwarding;
+mod guard;
 pub(crate) mod kernel;
 mod leaving;
-mod masquerade;
+pub(crate) mod masquerade;
 mod mending;
 pub(crate) mod names;
 pub(crate) mod namespace;
@@ -52,6 +53,8 @@ pub struct Config {
     pub slots: usize,
     /// The ways that lead to the pods of other nodes; none where it is absent.
     pub routes: Option<Mode>,
+    /// Whether pods send from their own addresses alone.
+    pub guarded: bool,
 }
 
 /// A namespace that somebody else made.
@@ -93,6 +96,8 @@ struct Inner {
     routed: Mutex<Vec<Cidr>>,
     /// Tells whether all pods have the bridge's MTU.
     fitted: AtomicBool,
+    /// Tells whether the kernel looks at what pods send from.
+    is_guarded: AtomicBool,
 }
 
 impl Bridge {
@@ -115,6 +120,7 @@ impl Bridge {
                 filling,
                 routed: Mutex::default(),
                 fitted: AtomicBool::new(false),
+                is_guarded: AtomicBool::new(false),
             }),
         })
     }
@@ -152,6 +158,7 @@ impl Inner {
         }
         masquerade::replace(&self.config.bridge, ranges, &self.near())?;
         self.lead_ports(&[])?;
+        self.guard();
         if let Err(error) = self.pass() {
             tracing::warn!(
                 error = chain(&error),
@@ -183,6 +190,9 @@ impl Inner {
         note(&mut failures, masquerade::remove(bridge, ranges));
         note(&mut failures, ports::remove(bridge, ranges));
         note(&mut failures, forwarding::remove(bridge, ranges));
+        if self.config.guarded {
+            note(&mut failures, guard::remove(bridge));
+        }
         failures
     }
 
@@ -207,15 +217,18 @@ impl Inner {
             Reservation::Known(attachment) => return Ok((attachment, None)),
             Reservation::New(attachment) => attachment,
         };
+        let admit = |link: &str| self.admit(link, &attachment);
         let connected = match (slot, place) {
             (Some(slot), _) => namespace::hold_too(&slots::path(&self.config.state_dir, slot), &attachment.netns),
             (None, None) => {
                 let link = self.records().link(sandbox);
-                kernel::with(|kernel| kernel.attach(&self.config.bridge, &link, &attachment, spec.user_ids))
+                admit(&link).and_then(|()| {
+                    kernel::with(|kernel| kernel.attach(&self.config.bridge, &link, &attachment, spec.user_ids))
+                })
             }
             (None, Some(_)) => {
                 let link = self.records().link(sandbox);
-                kernel::with(|kernel| kernel.join(&self.config.bridge, &link, &attachment))
+                admit(&link).and_then(|()| kernel::with(|kernel| kernel.join(&self.config.bridge, &link, &attachment)))
             }
         };
         let led = connected.and_then(|()| {

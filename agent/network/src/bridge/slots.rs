@@ -34,6 +34,12 @@ impl Slots {
         self.all.values().map(|slot| &slot.attachment)
     }
 
+    /// Their ends on the machine.
+    pub(super) fn links(&self, state: &Path) -> impl Iterator<Item = (String, Attachment)> {
+        let all = self.all.iter();
+        all.map(|(number, slot)| (link(state, *number), slot.attachment.clone()))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
@@ -215,7 +221,9 @@ impl Inner {
     fn make_slot(&self) -> Result<(), Error> {
         let (number, attachment) = self.records().plan_slot()?;
         let link = link(&self.config.state_dir, number);
-        let made = super::kernel::with(|kernel| kernel.attach(&self.config.bridge, &link, &attachment, None));
+        let made = self
+            .admit(&link, &attachment)
+            .and_then(|()| super::kernel::with(|kernel| kernel.attach(&self.config.bridge, &link, &attachment, None)));
         match made {
             Ok(()) => self.records().slots.offer(number),
             Err(_) => self.remove_slot(number)?,
@@ -257,8 +265,13 @@ impl Inner {
 
     fn remove_slot(&self, number: u64) -> Result<(), Error> {
         let mut failures = Vec::new();
-        super::note(&mut failures, self.unlink(&link(&self.config.state_dir, number)));
+        let link = link(&self.config.state_dir, number);
+        super::note(&mut failures, self.unlink(&link));
         super::note(&mut failures, namespace::release(&path(&self.config.state_dir, number)));
+        let attachment = self.records().slots.get(number).cloned();
+        if let Some(attachment) = attachment {
+            self.dismiss(&link, &attachment);
+        }
         self.records().slots.remove(number);
         super::finish(failures)
     }

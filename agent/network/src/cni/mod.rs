@@ -365,6 +365,10 @@ impl Network for Cni {
         self.problem().boxed()
     }
 
+    fn bypass(&self) -> Option<String> {
+        self.inner.bypass()
+    }
+
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {
         self.run(|inner| async move { inner.stop().await })
     }

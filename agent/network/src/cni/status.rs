@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout};
 
 use super::list::{Capabilities, List};
@@ -16,6 +16,8 @@ use crate::Error;
 const FRESH: Duration = Duration::from_secs(5);
 /// Who wants to know waits for so long. A plugin may take longer, and what was said before counts meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Settings that show packets on bridges to tables of addresses.
+const BRIDGED: [&str; 2] = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
 
 /// What plugins said.
 #[derive(Default)]
@@ -102,6 +104,25 @@ impl Inner {
         }
         let said = self.run_status(list).await;
         self.status.note(list, said.err().map(|failure| failure.what));
+    }
+
+    /// Names the setting by which what a plugin's bridge leads between pods is not shown to tables of addresses.
+    pub(super) fn bypass(&self) -> Option<String> {
+        let list = self.first_valid(|_, _| ())?;
+        let bridged = |plugin: &Map<String, Value>| plugin.get("type").and_then(Value::as_str) == Some("bridge");
+        if !list.plugins.iter().any(bridged) {
+            return None;
+        }
+        // The files come with the kernel's module `br_netfilter`.
+        let shown = |setting: &str| std::fs::read_to_string(format!("/proc/sys/net/bridge/{setting}"));
+        let off = BRIDGED
+            .into_iter()
+            .find(|setting| !shown(setting).is_ok_and(|text| text.trim() == "1"))?;
+        Some(format!(
+            "network {:?} has a bridge, and net.bridge.{off} is not 1: between pods of this node Services do not answer and \
+             NetworkPolicies do not hold",
+            list.name
+        ))
     }
 
     /// The first plugin that is not ready speaks for all.

@@ -34,6 +34,8 @@ const LONGEST_LIST: usize = 60_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
     V4 = 2,
+    /// Frames on bridges, whatever they carry.
+    Bridge = 7,
     V6 = 10,
 }
 

@@ -164,8 +164,8 @@ impl Rule {
     /// Loads an address.
     pub(crate) fn address(self, end: End, register: u32) -> Self {
         let offset = match (self.family, end) {
-            (Family::V4, End::Source) => 12,
-            (Family::V4, End::Destination) => 16,
+            (Family::V4 | Family::Bridge, End::Source) => 12,
+            (Family::V4 | Family::Bridge, End::Destination) => 16,
             (Family::V6, End::Source) => 8,
             (Family::V6, End::Destination) => 24,
         };

@@ -75,6 +75,8 @@ fn answer(environment: &Environment, input: &str) -> Result<Option<Value>, Refus
         direct: asked.direct.clone(),
         routes: None,
         slots: 0,
+        // Its caller may give pods other addresses as well.
+        guarded: false,
     })?;
     match environment.command.as_str() {
         "ADD" => add(&bridge, environment, &asked).map(Some),

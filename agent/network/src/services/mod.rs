@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use agent_plan::proxy::{Change, Datagrams, Element, Key, Value};
 use nix::errno::Errno;
 
-use crate::bridge::flows;
+use crate::bridge::{flows, masquerade};
 pub use crate::nft::Watch;
 use crate::nft::families;
 use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, value, verdict};
@@ -54,7 +54,7 @@ pub(crate) const TAG: u32 = 0xff;
 
 /// The name of the tables of the cluster that has this bridge.
 pub fn table(bridge: &str) -> String {
-    format!("skiff_{}_services", bridge.replace('-', "_"))
+    format!("{}_services", masquerade::table(bridge))
 }
 
 /// What is made when the first group needs it.

@@ -43,6 +43,7 @@ pub(crate) fn open(folder: &Path) -> Bridge {
         direct: Vec::new(),
         routes: None,
         slots: 0,
+        guarded: true,
     })
     .unwrap()
 }
