@@ -1,9 +1,8 @@
 //! What an operator may choose, and where things are kept.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches as _};
@@ -12,6 +11,7 @@ use server::audit::file::Limits;
 use server::pki::{self, Profile};
 
 use crate::pod_ranges::{InvalidPodRanges, PodRanges};
+use crate::service_ranges::ServiceRanges;
 
 /// Options of `run`.
 #[derive(Debug, Clone, Args)]
@@ -30,9 +30,9 @@ pub struct Config {
         value_delimiter = ','
     )]
     pub advertise: Vec<String>,
-    /// Range of Services' addresses; the first one is the server's own
-    #[arg(long, default_value = "10.96.0.0/12")]
-    pub service_cidr: Range,
+    /// Range of Services' addresses, or with a comma one of each family, the usual one first; its first address is the server's own
+    #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12")]
+    pub service_cidr: ServiceRanges,
     /// The pods' addresses.
     #[command(flatten)]
     pub pod_ranges: PodRanges,
@@ -147,7 +147,7 @@ impl Config {
         let mut names: Vec<String> = fixed.into_iter().map(str::to_owned).collect();
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([0_u16, 0, 0, 0, 0, 0, 0, 1])];
         addresses.extend((!self.listen.ip().is_unspecified()).then(|| self.listen.ip()));
-        addresses.push(self.service_cidr.first().into());
+        addresses.extend(self.service_cidr.first());
         names.extend(addresses.iter().map(IpAddr::to_string));
         names.extend(self.advertise.iter().filter(|name| !name.is_empty()).cloned());
         names.sort_unstable();
@@ -230,63 +230,9 @@ pub fn url(listening: SocketAddr) -> String {
     format!("https://{}", SocketAddr::new(reachable, listening.port()))
 }
 
-/// A range of IPv4 addresses, as `10.96.0.0/12`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
-    /// Its first address.
-    pub address: Ipv4Addr,
-    /// Bits that all its addresses share.
-    pub length: u8,
-}
-
-/// The text is no range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected a range such as 10.96.0.0/12, beginning at its first address, with 8 to 28 bits")]
-pub struct InvalidRange;
-
-impl Range {
-    /// The first address that can be given to somebody.
-    fn first(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.address.to_bits() | 1)
-    }
-}
-
-impl FromStr for Range {
-    type Err = InvalidRange;
-
-    fn from_str(text: &str) -> Result<Self, InvalidRange> {
-        let (address, length) = text.split_once('/').ok_or(InvalidRange)?;
-        let (Ok(address), Ok(length)) = (address.parse::<Ipv4Addr>(), length.parse::<u8>()) else {
-            return Err(InvalidRange);
-        };
-        let host_bits = 32_u32.checked_sub(u32::from(length)).ok_or(InvalidRange)?;
-        if !(8..=28).contains(&length) || address.to_bits().trailing_zeros() < host_bits {
-            return Err(InvalidRange);
-        }
-        Ok(Self { address, length })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges() {
-        let range: Range = "10.96.0.0/12".parse().unwrap();
-        assert_eq!((range.length, range.first()), (12, Ipv4Addr::new(10, 96, 0, 1)));
-        for text in [
-            "10.96.0.0",
-            "10.96.0.1/12",
-            "10.96.0.0/33",
-            "10.96.0.0/-1",
-            "10.0.0.0/4",
-            "::/64",
-            "",
-        ] {
-            assert_eq!(text.parse::<Range>(), Err(InvalidRange), "{text}");
-        }
-    }
 
     #[test]
     fn others_are_told_of_an_address_that_they_reach() {

@@ -11,6 +11,7 @@ pub mod envtest;
 pub mod notify;
 pub mod pod_ranges;
 pub mod renewal;
+pub mod service_ranges;
 
 use std::convert::Infallible;
 use std::io;
@@ -112,7 +113,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     options.signing_key = Some(key);
     options.address = config.reachable(address).to_string();
     options.url = config.public_url(address);
-    options.service_range = (config.service_cidr.address, config.service_cidr.length);
+    options.service_ranges = config.service_cidr.each().to_vec();
     options.authority = Some(authority.authority().into());
     if let Some(alone) = &config.api_server {
         alone_options(alone, &mut options);

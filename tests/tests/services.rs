@@ -218,3 +218,77 @@ fn survives(machine: &Machine, web: &str) -> anyhow::Result<()> {
     reached(machine, web)?;
     Ok(())
 }
+
+const BOTH: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: both}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: shell, image: IMAGE, imagePullPolicy: Never, command: [httpd, -f, -p, "8080"]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: shell, image: IMAGE, imagePullPolicy: Never, command: [sleep, "100000"]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: both}
+spec:
+  type: NodePort
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: both}
+  ports: [{port: 8081, targetPort: 8080, nodePort: 30081}]
+"#;
+
+#[test]
+fn services_of_both_families_answer_in_either() -> anyhow::Result<()> {
+    let namespace = Namespace::new("both")?;
+    for words in [
+        "-6 addr add fd00:30::1/64 dev up0 nodad",
+        "-6 route add default via fd00:30::fe",
+    ] {
+        process::run(namespace.command("ip").args(words.split(' ')))?;
+    }
+    let words = ["--pod-cidr", "10.244.0.0/24,fd00:10:244::/64"].map(str::to_owned);
+    let setup = Setup {
+        words: &words,
+        ..Setup::default()
+    };
+    let machine = Machine::start_with(namespace, setup)?;
+    apply(&machine, &BOTH.replace("IMAGE", &images::busybox(&machine)?))?;
+    machine.kubectl(["wait", "pod", "--all", "--for=condition=Ready", "--timeout=60s"])?;
+    let addresses = ["get", "service", "both", "-o", "jsonpath={.spec.clusterIPs[*]}"];
+    let addresses = machine.kubectl(addresses)?;
+    let (four, six) = addresses.split_once(' ').context("two addresses")?;
+    let cluster = [format!("{four}:8081"), format!("[{six}]:8081")];
+    let nodes = ["172.30.0.1:30081".to_owned(), "[fd00:30::1]:30081".to_owned()];
+    for place in cluster.iter().chain(&nodes) {
+        let page = format!("http://{place}/etc/hostname");
+        eventually(&format!("the node reaches {place}"), || {
+            let text = machine.fetch(&page);
+            let text = text.map_err(|error| format!("{error:#}"))?;
+            if text.trim() == "web" { Ok(()) } else { Err(text) }
+        })?;
+        let text = machine.kubectl(["exec", "client", "--", "wget", "-q", "-O", "-", &page])?;
+        ensure!(text.trim() == "web", "from a pod to {place}: {text}");
+    }
+    let named = machine.kubectl(["exec", "client", "--", "nslookup", "both.default.svc.cluster.local"])?;
+    ensure!(named.contains(four) && named.contains(six), "{named}");
+
+    let single = r#"{"spec": {"ipFamilyPolicy": "SingleStack"}}"#;
+    machine.kubectl(["patch", "service", "both", "-p", single])?;
+    eventually("the second address leads nowhere", || {
+        match machine.fetch(&format!("http://[{six}]:8081/etc/hostname")) {
+            Ok(text) => Err(text),
+            Err(_) => Ok(()),
+        }
+    })?;
+    machine.fetch(&format!("http://{four}:8081/etc/hostname"))?;
+    machine.finish()
+}

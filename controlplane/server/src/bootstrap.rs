@@ -324,11 +324,14 @@ impl Client {
     async fn keep(&self, store: &Store, own: Own) -> Result<(), BootstrapError> {
         let name = own_service::NAME;
         let key = Key::new(own.group, own.plural, own.namespace, name).ok();
-        let (path, exists) = (own.path(), key.is_some_and(|key| store.get(&key).is_some()));
+        let (path, exists) = (own.path(), key.as_ref().is_some_and(|key| store.get(key).is_some()));
         match (exists, own.follows) {
             (false, _) => self.send(Method::POST, path, own.object).await,
             (true, true) => self.send(Method::PUT, format!("{path}/{name}"), own.object).await,
-            (true, false) => Ok(()),
+            (true, false) => match key.and_then(|key| own.widened(&store.get(&key)?.bytes)) {
+                Some(wider) => self.send(Method::PUT, format!("{path}/{name}"), wider).await,
+                None => Ok(()),
+            },
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,8 +55,9 @@ pub struct Options {
     pub metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     /// What the process was told on its command line, as `/flagz` shows it: names and values.
     pub flags: Vec<(String, String)>,
-    /// Range of Services' addresses, of 8 to 30 bits; the first address is the server's own.
-    pub service_range: (Ipv4Addr, u8),
+    /// Range of Services' addresses, or one of each family, the usual one first: of 8 to 30 bits in version 4, of 64 to 126 in
+    /// version 6. The first address of the first is the server's own.
+    pub service_ranges: Vec<(IpAddr, u8)>,
     /// Issuers of service accounts' tokens: the first one issues, all are taken. At least one.
     pub issuers: Vec<String>,
     /// Audiences of tokens that the server itself takes.
@@ -84,7 +85,7 @@ impl Options {
             front_proxy: None,
             metrics: None,
             flags: Vec::new(),
-            service_range: (Ipv4Addr::new(10, 96, 0, 0), 12),
+            service_ranges: vec![(IpAddr::from([10, 96, 0, 0]), 12)],
             issuers: vec![ISSUER.to_owned()],
             audiences: vec![ISSUER.to_owned()],
             disabled_plugins: BTreeSet::new(),

@@ -8,7 +8,7 @@ mod range;
 mod repair;
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 pub(crate) use api::kinds::service::validation::NODE_PORTS;
 use api::kinds::service::{needs_cluster_ip, needs_health_port};
@@ -34,7 +34,7 @@ const ASKED_FOR: i32 = 86;
 /// What a Service holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
-    pub(crate) addresses: BTreeSet<Ipv4Addr>,
+    pub(crate) addresses: BTreeSet<IpAddr>,
     pub(crate) ports: BTreeSet<i32>,
 }
 
@@ -59,7 +59,7 @@ fn row() -> Result<&'static Registration, Failure> {
 }
 
 /// Where an address is held.
-pub(crate) fn address_key(address: Ipv4Addr) -> Option<Key> {
+pub(crate) fn address_key(address: IpAddr) -> Option<Key> {
     storage::key(row().ok()?, "", &address.to_string())
 }
 
@@ -69,9 +69,12 @@ pub(crate) fn port_key(port: i32) -> Option<Key> {
 }
 
 /// Holds an address for a Service.
-pub(crate) fn hold_address(service: &ObjectMeta, address: Ipv4Addr, now: Timestamp) -> Result<Write, Failure> {
+pub(crate) fn hold_address(service: &ObjectMeta, address: IpAddr, now: Timestamp) -> Result<Write, Failure> {
     let labels = [
-        ("ipaddress.kubernetes.io/ip-family", "IPv4"),
+        (
+            "ipaddress.kubernetes.io/ip-family",
+            if address.is_ipv6() { "IPv6" } else { "IPv4" },
+        ),
         ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io"),
     ];
     let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));

@@ -193,14 +193,7 @@ impl Started {
             warn!("--allow-privileged=false does nothing here: privileged containers are allowed");
         }
         let state_dir = etcd::data_dir(&flags.etcd_servers)?;
-        let range = flags
-            .service_cluster_ip_range
-            .first()
-            .map(String::as_str)
-            .unwrap_or_default();
-        if flags.service_cluster_ip_range.len() > 1 {
-            warn!("of --service-cluster-ip-range only {range} is used");
-        }
+        let range = flags.service_cluster_ip_range.join(",");
         let mut config = Config::alone(state_dir, SocketAddr::new(flags.bind_address, flags.secure_port))?;
         config.service_cidr = range
             .parse()

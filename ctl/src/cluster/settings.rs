@@ -180,6 +180,9 @@ impl Settings {
     }
 }
 
+/// Ranges of Services where pods have addresses of version 6: Services can then have one of either family, or of both.
+const SERVICES: &str = "10.96.0.0/12,fd00:10:96::/112";
+
 /// The control plane's flags for the ranges of nodes that join: one of each family that the first node's pods have. In version 4
 /// it is the usual one, in version 6 what surrounds the first node's.
 pub(super) fn cluster_ranges(pod_cidr: &str) -> Vec<String> {
@@ -204,6 +207,7 @@ pub(super) fn cluster_ranges(pod_cidr: &str) -> Vec<String> {
     vec![
         format!("--cluster-cidr={}", ranges.join(",")),
         format!("--node-cidr-mask-size-ipv6={length}"),
+        format!("--service-cidr={SERVICES}"),
     ]
 }
 
@@ -343,11 +347,12 @@ mod tests {
             ("10.9.0.0/24", ""),
             (
                 "10.244.0.0/24,fd00:10:244::/64",
-                "--cluster-cidr=10.244.0.0/16,fd00:10:244::/56 --node-cidr-mask-size-ipv6=64",
+                "--cluster-cidr=10.244.0.0/16,fd00:10:244::/56 --node-cidr-mask-size-ipv6=64 \
+                 --service-cidr=10.96.0.0/12,fd00:10:96::/112",
             ),
             (
                 "fd00:10:244:ab::/64",
-                "--cluster-cidr=fd00:10:244::/56 --node-cidr-mask-size-ipv6=64",
+                "--cluster-cidr=fd00:10:244::/56 --node-cidr-mask-size-ipv6=64 --service-cidr=10.96.0.0/12,fd00:10:96::/112",
             ),
             ("::/4", ""),
             ("", ""),

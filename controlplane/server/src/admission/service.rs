@@ -2,7 +2,7 @@
 //! kind are asked, as upstream does it (`pkg/registry/core/service/storage/alloc.go`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use api::kinds::service::{families, is_headless, needs_cluster_ip, needs_health_port, needs_node_ports};
 use api::{Invalid, Object};
@@ -29,14 +29,21 @@ pub(super) fn allocate(review: &mut Review<'_>, object: &mut dyn Object) -> Resu
     let name = metadata.name.as_deref().unwrap_or_default();
     let Some(spec) = &mut service.spec else { return Ok(()) };
     let store = review.context.store();
-    let found = families::init(spec, old);
+    let own: Vec<Range> = review
+        .context
+        .server
+        .options
+        .service_ranges
+        .iter()
+        .copied()
+        .map(Range::new)
+        .collect();
+    let configured: Vec<&str> = own.iter().map(|range| range.family()).collect();
+    let found = families::init(spec, old, &configured);
     if !found.is_empty() {
         return Err(Failure::invalid("", "Service", name, &found));
     }
-    if needs_cluster_ip(spec) && !is_headless(spec) && old.is_none_or(|old| !needs_cluster_ip(old)) {
-        let own = Range::new(review.context.server.options.service_range);
-        address(store, spec, &services::ranges(store, own), name)?;
-    }
+    addresses(store, spec, old, &own, name)?;
     let mut ports = Ports {
         store,
         name,
@@ -72,17 +79,52 @@ fn invalid(name: &str, found: &Invalid) -> Failure {
     Failure::invalid("", "Service", name, std::slice::from_ref(found))
 }
 
+/// Hands out the addresses that a Service lacks: all to one that had none, the second to one that gets a second family
+/// (`updateClusterIPs`).
+fn addresses(
+    store: &Store,
+    spec: &mut ServiceSpec,
+    old: Option<&ServiceSpec>,
+    own: &[Range],
+    name: &str,
+) -> Result<(), Failure> {
+    if !needs_cluster_ip(spec) || is_headless(spec) || families::is_left(spec, old) {
+        return Ok(());
+    }
+    let count = |spec: &ServiceSpec| spec.ip_families.as_ref().map_or(0, Vec::len);
+    let lacks = match old {
+        Some(old) if is_headless(old) => return Ok(()),
+        Some(old) if needs_cluster_ip(old) => count(old)..count(spec),
+        Some(_) | None => 0..count(spec),
+    };
+    let ranges = services::ranges(store, own);
+    for index in lacks {
+        let family = spec.ip_families.as_ref().and_then(|all| all.get(index)).cloned();
+        let of_family: Vec<Range> = ranges
+            .iter()
+            .copied()
+            .filter(|range| Some(range.family()) == family.as_deref())
+            .collect();
+        address(store, spec, index, &of_family, name)?;
+    }
+    Ok(())
+}
+
 /// The address that a client chose must be to be had; one is drawn where there is none.
-fn address(store: &Store, spec: &mut ServiceSpec, ranges: &[Range], name: &str) -> Result<(), Failure> {
-    let chosen = spec.cluster_ips.as_ref().and_then(|list| list.first());
-    let Some(chosen) = chosen.and_then(|address| address.parse::<Ipv4Addr>().ok()) else {
+fn address(store: &Store, spec: &mut ServiceSpec, index: usize, ranges: &[Range], name: &str) -> Result<(), Failure> {
+    let chosen = spec.cluster_ips.as_ref().and_then(|list| list.get(index));
+    let Some(chosen) = chosen.and_then(|address| address.parse::<IpAddr>().ok()) else {
         let address = services::pick(store, ranges).ok_or_else(|| {
             Failure::internal(format!(
                 "failed to allocate a serviceIP for Service {name:?}: range is full"
             ))
         })?;
-        spec.cluster_ip = Some(address.to_string());
-        spec.cluster_ips = Some(vec![address.to_string()]);
+        let list = spec.cluster_ips.get_or_insert_default();
+        list.truncate(index);
+        list.push(address.to_string());
+        if index == 0 {
+            spec.cluster_ip = Some(address.to_string());
+        }
         return Ok(());
     };
     let because = if !ranges.iter().any(|range| range.has(chosen)) {

@@ -1,6 +1,6 @@
 //! The Service by which pods reach the server, its range, and where the server is, when others can reach it there.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
@@ -34,11 +34,30 @@ impl Own {
             namespace => format!("{base}/namespaces/{namespace}/{}", self.plural),
         }
     }
+
+    /// The range that is there with that of the second family, which the server was given since
+    /// (`pkg/controlplane/controller/defaultservicecidr`).
+    pub(super) fn widened(&self, existing: &[u8]) -> Option<Value> {
+        const CIDRS: &str = "/spec/cidrs";
+        let mut existing: Value = serde_json::from_slice(existing).ok()?;
+        let wanted = self.object.pointer(CIDRS)?.as_array()?;
+        let known = existing.pointer_mut(CIDRS)?;
+        let is_first =
+            matches!((known.as_array()?.as_slice(), wanted.as_slice()), ([known], [first, _]) if known == first);
+        if !is_first {
+            return None;
+        }
+        *known = Value::Array(wanted.clone());
+        Some(existing)
+    }
 }
 
 pub(super) fn objects(options: &Options) -> Vec<Own> {
-    let (range, length) = options.service_range;
-    let address = Range::new(options.service_range).at(1).to_string();
+    let ranges = options.service_ranges.iter();
+    let cidrs: Vec<String> = ranges.map(|(range, length)| format!("{range}/{length}")).collect();
+    let first = options.service_ranges.first().copied().map(Range::new);
+    let address = first.map(|first| first.at(1).to_string());
+    let v6 = first.is_some_and(Range::is_ipv6);
     let (host, port) = options.address.rsplit_once(':').unwrap_or((&options.address, "6443"));
     let port: u16 = port.parse().unwrap_or(6443);
     let mut all = vec![
@@ -46,7 +65,7 @@ pub(super) fn objects(options: &Options) -> Vec<Own> {
             group: "networking.k8s.io",
             plural: "servicecidrs",
             namespace: "",
-            object: json!({"metadata": {"name": NAME}, "spec": {"cidrs": [format!("{range}/{length}")]}}),
+            object: json!({"metadata": {"name": NAME}, "spec": {"cidrs": cidrs}}),
             follows: false,
         },
         Own {
@@ -63,9 +82,10 @@ pub(super) fn objects(options: &Options) -> Vec<Own> {
             follows: false,
         },
     ];
+    let host = host.trim_start_matches('[').trim_end_matches(']');
     let reachable = host
-        .parse::<Ipv4Addr>()
-        .is_ok_and(|host| !host.is_loopback() && !host.is_unspecified());
+        .parse::<IpAddr>()
+        .is_ok_and(|host| host.is_ipv6() == v6 && !host.is_loopback() && !host.is_unspecified());
     if !reachable {
         return all;
     }
@@ -85,7 +105,7 @@ pub(super) fn objects(options: &Options) -> Vec<Own> {
         plural: "endpointslices",
         namespace: "default",
         object: json!({
-            "addressType": "IPv4",
+            "addressType": if v6 { "IPv6" } else { "IPv4" },
             "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
             "endpoints": [{"addresses": [host], "conditions": {"ready": true}}],
             "ports": ports,

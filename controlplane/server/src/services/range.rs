@@ -1,6 +1,6 @@
 //! Ranges of addresses for Services: the server's own, and those of `ServiceCIDR` objects.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use api::find;
@@ -10,34 +10,60 @@ use store::Store;
 use super::address_key;
 use crate::storage;
 
-/// A range of IPv4 addresses.
+/// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
-    address: Ipv4Addr,
+    address: IpAddr,
     length: u8,
 }
 
 impl Range {
-    pub(crate) fn new((address, length): (Ipv4Addr, u8)) -> Self {
+    pub(crate) fn new((address, length): (IpAddr, u8)) -> Self {
         Self { address, length }
     }
 
-    /// How many addresses there are, network and broadcast included.
-    fn size(self) -> u32 {
-        1_u32
-            .checked_shl(32_u32.saturating_sub(u32::from(self.length)))
-            .unwrap_or(u32::MAX)
+    /// Whether its addresses are of version 6.
+    pub(crate) fn is_ipv6(self) -> bool {
+        self.address.is_ipv6()
+    }
+
+    /// The name of its family.
+    pub(crate) fn family(self) -> &'static str {
+        if self.is_ipv6() { "IPv6" } else { "IPv4" }
+    }
+
+    fn bits(address: IpAddr) -> u128 {
+        match address {
+            IpAddr::V4(address) => address.to_bits().into(),
+            IpAddr::V6(address) => address.to_bits(),
+        }
+    }
+
+    /// How many addresses there are.
+    fn size(self) -> u128 {
+        let width: u32 = if self.is_ipv6() { 128 } else { 32 };
+        let host = width.saturating_sub(u32::from(self.length));
+        1_u128.checked_shl(host).unwrap_or(u128::MAX)
+    }
+
+    /// The number of the last address that can be handed out: in version 4 the one before the broadcast.
+    fn last(self) -> u128 {
+        self.size().saturating_sub(if self.is_ipv6() { 1 } else { 2 })
     }
 
     /// The address at an offset.
-    pub(crate) fn at(self, offset: u32) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.address.to_bits().saturating_add(offset))
+    pub(crate) fn at(self, offset: u128) -> IpAddr {
+        let bits = Self::bits(self.address).saturating_add(offset);
+        match self.address {
+            IpAddr::V4(_) => Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX)).into(),
+            IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
+        }
     }
 
     /// Whether an address can be handed out: in the range, and neither the network nor the broadcast.
-    pub(crate) fn has(self, address: Ipv4Addr) -> bool {
-        let offset = address.to_bits().checked_sub(self.address.to_bits());
-        offset.is_some_and(|offset| offset > 0 && offset < self.size() - 1)
+    pub(crate) fn has(self, address: IpAddr) -> bool {
+        let offset = Self::bits(address).checked_sub(Self::bits(self.address));
+        address.is_ipv6() == self.is_ipv6() && offset.is_some_and(|offset| offset > 0 && offset <= self.last())
     }
 }
 
@@ -46,10 +72,11 @@ impl FromStr for Range {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (address, length) = text.split_once('/').ok_or(())?;
-        let (Ok(address), Ok(length)) = (address.parse(), length.parse()) else {
+        let (Ok(address), Ok(length)) = (address.parse::<IpAddr>(), length.parse()) else {
             return Err(());
         };
-        if (8..=30).contains(&length) {
+        let lengths = if address.is_ipv6() { 64..=126 } else { 8..=30 };
+        if lengths.contains(&length) {
             Ok(Self { address, length })
         } else {
             Err(())
@@ -59,7 +86,7 @@ impl FromStr for Range {
 
 /// The ranges from which addresses are handed out, the server's own first: those of which an object says so that is ready
 /// and is not being deleted. The server's own needs none.
-pub(crate) fn ranges(store: &Store, own: Range) -> Vec<Range> {
+pub(crate) fn ranges(store: &Store, own: &[Range]) -> Vec<Range> {
     let mut told = Vec::new();
     if let Some(row) = find("networking.k8s.io", "v1", "servicecidrs") {
         for entry in store.present(&storage::prefix(row, "")) {
@@ -73,13 +100,13 @@ pub(crate) fn ranges(store: &Store, own: Range) -> Vec<Range> {
             }
         }
     }
-    let mut all = Vec::new();
-    if told.iter().all(|(range, _)| *range != own) {
-        all.push(own);
-    }
-    let of_own = told.iter().filter(|(range, gives)| *gives && *range == own).take(1);
-    let others = told.iter().filter(|(range, gives)| *gives && *range != own);
-    all.extend(of_own.chain(others).map(|(range, _)| *range));
+    let gives = |own: &Range| {
+        let mut of_own = told.iter().filter(|(range, _)| range == own).peekable();
+        of_own.peek().is_none() || of_own.any(|(_, gives)| *gives)
+    };
+    let mut all: Vec<Range> = own.iter().copied().filter(gives).collect();
+    let others = told.iter().filter(|(range, gives)| *gives && !own.contains(range));
+    all.extend(others.map(|(range, _)| *range));
     all
 }
 
@@ -92,13 +119,12 @@ fn is_ready(range: &ServiceCIDR) -> bool {
 
 /// An address that nobody holds. The first ones of a range, which people like to choose themselves, come last; the very
 /// first is the API server's.
-pub(crate) fn pick(store: &Store, ranges: &[Range]) -> Option<Ipv4Addr> {
-    let free = |address: &Ipv4Addr| address_key(*address).is_some_and(|key| store.get(&key).is_none());
+pub(crate) fn pick(store: &Store, ranges: &[Range]) -> Option<IpAddr> {
+    let free = |address: &IpAddr| address_key(*address).is_some_and(|key| store.get(&key).is_none());
     ranges.iter().find_map(|range| {
-        let last = range.size() - 2;
         let chosen = (range.size() / 16).clamp(16, 256).min(range.size() / 2);
-        let count = last - chosen + 1;
-        let start = rand::random::<u32>() % count;
+        let count = range.last() - chosen + 1;
+        let start = u128::from(rand::random::<u64>()) % count;
         let drawn = (0..count).map(|step| chosen + (start + step) % count);
         drawn.chain(2..chosen).map(|offset| range.at(offset)).find(free)
     })
@@ -111,15 +137,18 @@ mod tests {
     #[test]
     fn the_ends_of_a_range_are_nobodys() {
         let range: Range = "10.96.0.0/28".parse().unwrap();
-        let has: Vec<u32> = (0..17).filter(|offset| range.has(range.at(*offset))).collect();
+        let has: Vec<u128> = (0..17).filter(|offset| range.has(range.at(*offset))).collect();
         assert_eq!(has, (1..15).collect::<Vec<_>>());
-        assert!(!range.has(Ipv4Addr::new(10, 95, 255, 255)));
+        assert!(!range.has(Ipv4Addr::new(10, 95, 255, 255).into()));
+        let range: Range = "fd00::/124".parse().unwrap();
+        let has: Vec<u128> = (0..17).filter(|offset| range.has(range.at(*offset))).collect();
+        assert_eq!(has, (1..16).collect::<Vec<_>>(), "no broadcast in version 6");
     }
 
     #[test]
     fn a_small_range_is_handed_out_to_its_end() {
         let store = Store::in_memory(store::Options::default());
         let range: Range = "10.96.0.0/30".parse().unwrap();
-        assert_eq!(pick(&store, &[range]), Some(Ipv4Addr::new(10, 96, 0, 2)));
+        assert_eq!(pick(&store, &[range]), Some(Ipv4Addr::new(10, 96, 0, 2).into()));
     }
 }

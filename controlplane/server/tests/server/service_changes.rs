@@ -1,5 +1,8 @@
 //! Changes of Services: what is handed out, what is refused, and in which order that is told.
 
+use std::net::IpAddr;
+
+use controlplane_server::Options;
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -168,4 +171,92 @@ async fn families_are_the_allocators_and_nobody_manages_them() {
     );
     let less = change(&api, "free", &json!({"ipFamilyPolicy": "SingleStack"})).await;
     assert_eq!(less.json()["spec"]["ipFamilies"], json!(["IPv4"]), "{}", less.text());
+}
+
+#[tokio::test]
+async fn services_of_both_families_get_and_lose_the_second_address() {
+    let ranges = vec![
+        (IpAddr::from([10, 96, 0, 0]), 16),
+        ("fd00:10:96::".parse().unwrap(), 112),
+    ];
+    let api = Api::start_with(|options| Options {
+        service_ranges: ranges,
+        ..options
+    })
+    .await;
+    let range = api
+        .get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes")
+        .await
+        .json();
+    assert_eq!(range["spec"]["cidrs"], json!(["10.96.0.0/16", "fd00:10:96::/112"]));
+    // Families of what is made with a spec, by the addresses that it has, and its policy.
+    let shown = |service: &Value| {
+        let spec = &service["spec"];
+        let addresses = spec["clusterIPs"].as_array().cloned().unwrap_or_default();
+        let six = |address: &Value| address.as_str().unwrap().starts_with("fd00:10:96::");
+        let families = addresses
+            .iter()
+            .map(|address| if six(address) { "IPv6" } else { "IPv4" });
+        assert_eq!(json!(families.collect::<Vec<_>>()), spec["ipFamilies"], "{service}");
+        assert_eq!(addresses.first(), Some(&spec["clusterIP"]));
+        format!("{} {}", spec["ipFamilyPolicy"].as_str().unwrap(), spec["ipFamilies"])
+    };
+    for (name, spec, expected) in [
+        ("single", json!({}), "SingleStack [\"IPv4\"]"),
+        ("six", json!({"ipFamilies": ["IPv6"]}), "SingleStack [\"IPv6\"]"),
+        (
+            "named",
+            json!({"clusterIP": "fd00:10:96::77"}),
+            "SingleStack [\"IPv6\"]",
+        ),
+        (
+            "both",
+            json!({"ipFamilyPolicy": "PreferDualStack"}),
+            "PreferDualStack [\"IPv4\",\"IPv6\"]",
+        ),
+        (
+            "turned",
+            json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6"]}),
+            "RequireDualStack [\"IPv6\",\"IPv4\"]",
+        ),
+    ] {
+        let made = create(&api, name, &spec).await;
+        assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+        assert_eq!(shown(&made.json()), expected, "{spec}");
+    }
+
+    let more = change(&api, "single", &json!({"ipFamilyPolicy": "RequireDualStack"})).await;
+    assert_eq!(shown(&more.json()), "RequireDualStack [\"IPv4\",\"IPv6\"]");
+    let second = more.json()["spec"]["clusterIPs"][1].as_str().unwrap().to_owned();
+    let held = format!("/apis/networking.k8s.io/v1/ipaddresses/{second}");
+    let address = api.get(&held).await.json();
+    assert_eq!(
+        address["metadata"]["labels"]["ipaddress.kubernetes.io/ip-family"],
+        "IPv6"
+    );
+    let first = more.json()["spec"]["clusterIP"].clone();
+    for (wanted, words) in [
+        (
+            json!({"clusterIPs": [first, "fd00:10:96::99"]}),
+            "spec.clusterIPs[1]: Invalid value: [ADDRESS,\"fd00:10:96::99\"]: may not change once set",
+        ),
+        (
+            json!({"clusterIPs": [first]}),
+            "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be 'SingleStack' to release the secondary cluster IP",
+        ),
+    ] {
+        let words = words.replace("ADDRESS", &first.to_string());
+        assert_eq!(wrong(&change(&api, "single", &wanted).await), words, "{wanted}");
+    }
+    let less = change(&api, "single", &json!({"ipFamilyPolicy": "SingleStack"})).await;
+    assert_eq!(shown(&less.json()), "SingleStack [\"IPv4\"]");
+    assert_eq!(api.get(&held).await.code, StatusCode::NOT_FOUND);
+    let chosen = json!({"ipFamilyPolicy": "PreferDualStack", "clusterIPs": [first, "fd00:10:96::99"]});
+    let chosen = change(&api, "single", &chosen).await;
+    assert_eq!(
+        chosen.json()["spec"]["clusterIPs"][1],
+        "fd00:10:96::99",
+        "{}",
+        chosen.text()
+    );
 }

@@ -1,6 +1,5 @@
 //! Addresses and their families, in upstream's order: before anything is handed out
-//! (`initIPFamilyFields` in `pkg/registry/core/service/storage/alloc.go`). The cluster has IPv4
-//! only.
+//! (`initIPFamilyFields` in `pkg/registry/core/service/storage/alloc.go`).
 
 use std::collections::BTreeMap;
 
@@ -13,6 +12,7 @@ use crate::validation::{self, one_of_or_none};
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const SINGLE: &str = "SingleStack";
 const DUAL: &str = "RequireDualStack";
+const PREFER: &str = "PreferDualStack";
 const POLICY: &str = "spec.ipFamilyPolicy";
 
 fn list(of: Option<&Vec<String>>) -> &[String] {
@@ -23,12 +23,33 @@ fn rendered(of: Option<&Vec<String>>) -> String {
     serde_json::to_string(&of).unwrap_or_default()
 }
 
+/// The family of an address.
+pub fn family_of(address: &str) -> &'static str {
+    if address.contains(':') { "IPv6" } else { "IPv4" }
+}
+
+/// Whether a service that prefers two families is left as it was, whatever the cluster has by now
+/// (`isMatchingPreferDualStackClusterIPFields`, there).
+pub fn is_left(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> bool {
+    old.is_some_and(|old| {
+        let is_other = |policy: &Option<String>| policy.as_deref().is_some_and(|policy| policy != PREFER);
+        spec.ip_family_policy.is_some()
+            && spec.type_ == old.type_
+            && needs_cluster_ip(spec)
+            && !is_other(&spec.ip_family_policy)
+            && !is_other(&old.ip_family_policy)
+            && list(spec.cluster_ips.as_ref()) == list(old.cluster_ips.as_ref())
+            && list(spec.ip_families.as_ref()) == list(old.ip_families.as_ref())
+    })
+}
+
 /// Fills in policy and families of a service that has an address inside the cluster, or says why
-/// they do not fit.
-pub fn init(spec: &mut ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Invalid> {
-    if !needs_cluster_ip(spec) {
+/// they do not fit. `configured` are the families of the cluster, the usual one first.
+pub fn init(spec: &mut ServiceSpec, old: Option<&ServiceSpec>, configured: &[&str]) -> Vec<Invalid> {
+    if !needs_cluster_ip(spec) || is_left(spec, old) {
         return Vec::new();
     }
+    let usual_family = configured.first().copied().unwrap_or("IPv4");
     // Without a selector, a headless service's endpoints may be of any family.
     let is_free = spec.cluster_ip.as_deref() == Some("None") && spec.selector.as_ref().is_none_or(BTreeMap::is_empty);
     let usual = if is_free { DUAL } else { SINGLE };
@@ -52,35 +73,47 @@ pub fn init(spec: &mut ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Invalid> {
         let detail = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
         errors.push(Invalid::value(POLICY, &policy, detail));
     }
-    infer(&mut errors, spec);
+    infer(&mut errors, spec, configured);
     if !errors.is_empty() {
         return errors;
     }
     let families = spec.ip_families.get_or_insert_default();
     if is_free {
         if families.is_empty() {
-            families.push("IPv4".to_owned());
+            families.push(usual_family.to_owned());
         }
-        if families.len() == 1 && policy != SINGLE {
-            let other = FAMILIES
-                .iter()
-                .find(|family| !families.iter().any(|own| own == *family));
-            families.extend(other.map(|other| (*other).to_owned()));
-        }
+        add_second(families, &policy);
         return errors;
     }
-    if policy == DUAL {
+    if policy == DUAL && configured.len() < 2 {
         let detail = "this cluster is not configured for dual-stack services";
         errors.push(Invalid::value(POLICY, &policy, detail));
     }
-    for (index, family) in families.iter().enumerate().filter(|(_, family)| *family == "IPv6") {
+    let unknown = |(_, family): &(usize, &String)| !configured.contains(&family.as_str());
+    for (index, family) in families.iter().enumerate().filter(unknown) {
         let field = format!("spec.ipFamilies[{index}]");
         errors.push(Invalid::value(field, family, "not configured on this cluster"));
     }
+    if !errors.is_empty() {
+        return errors;
+    }
     if families.is_empty() {
-        families.push("IPv4".to_owned());
+        families.push(usual_family.to_owned());
+    }
+    if configured.len() == 2 {
+        add_second(families, &policy);
     }
     errors
+}
+
+/// Adds the other family to a single one, unless there is to be one only.
+fn add_second(families: &mut Vec<String>, policy: &str) {
+    if let [own] = families.as_slice()
+        && policy != SINGLE
+    {
+        let other = FAMILIES.iter().find(|family| own != *family);
+        families.extend(other.map(|other| (*other).to_owned()));
+    }
 }
 
 /// Drops the second ones of a service that is to have one, and refuses that they are taken away
@@ -105,16 +138,17 @@ fn reduce(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec, old: &ServiceSpec, 
 }
 
 /// The families of addresses that come without them.
-fn infer(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec) {
+fn infer(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec, configured: &[&str]) {
     let known = list(spec.ip_families.as_ref()).len();
     let own = list(spec.cluster_ips.as_ref()).iter().enumerate();
     for (index, address) in own.take_while(|(_, address)| *address != "None").skip(known) {
-        if address.contains(':') {
-            let field = format!("spec.clusterIPs[{index}]");
-            let detail = "IPv6 is not configured on this cluster";
-            errors.push(Invalid::rendered(field, rendered(spec.cluster_ips.as_ref()), detail));
+        let family = family_of(address);
+        if configured.contains(&family) {
+            spec.ip_families.get_or_insert_default().push(family.to_owned());
         } else {
-            spec.ip_families.get_or_insert_default().push("IPv4".to_owned());
+            let field = format!("spec.clusterIPs[{index}]");
+            let detail = format!("{family} is not configured on this cluster");
+            errors.push(Invalid::rendered(field, rendered(spec.cluster_ips.as_ref()), detail));
         }
     }
 }
@@ -141,7 +175,7 @@ pub(super) fn related(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Inva
             errors.push(Invalid::duplicate(field, family));
         }
     }
-    let policies = ["PreferDualStack", DUAL, SINGLE];
+    let policies = [PREFER, DUAL, SINGLE];
     one_of_or_none(&mut errors, POLICY, spec.ip_family_policy.as_deref(), &policies);
     let before = old.map(|old| list(old.cluster_ips.as_ref())).unwrap_or_default();
     let mut are_valid = true;
@@ -173,6 +207,84 @@ pub(super) fn related(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Inva
             let detail = format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
             errors.push(Invalid::value(format!("spec.clusterIPs[{index}]"), address, detail));
         }
+    }
+    errors
+}
+
+/// Rules for a change of addresses and families: the second ones may come and go, the first ones stay
+/// (`validateUpgradeDowngradeClusterIPs` and `validateUpgradeDowngradeIPFamilies` in
+/// `pkg/apis/core/validation/validation.go`).
+pub(super) fn validate_change(errors: &mut Vec<Invalid>, new: &ServiceSpec, old: &ServiceSpec) {
+    if !needs_cluster_ip(new) || !needs_cluster_ip(old) {
+        return;
+    }
+    let is_headless = |spec: &ServiceSpec| matches!(list(spec.cluster_ips.as_ref()), [address] if address == "None");
+    if is_headless(new) && is_headless(old) {
+        return;
+    }
+    let (own, before) = (list(new.cluster_ips.as_ref()), list(old.cluster_ips.as_ref()));
+    let whole = rendered(new.cluster_ips.as_ref());
+    let unset = own.is_empty().then_some("primary clusterIP can not be unset");
+    errors.extend(changed(
+        "spec.clusterIPs",
+        (own, before),
+        &whole,
+        unset,
+        "clusterIP",
+        new,
+    ));
+    if is_headless(new) != is_headless(old) {
+        return;
+    }
+    let (families, known) = (list(new.ip_families.as_ref()), list(old.ip_families.as_ref()));
+    let whole = if families.len() == known.len() || own.is_empty() {
+        rendered(new.ip_families.as_ref())
+    } else {
+        whole
+    };
+    let unset = own.is_empty().then_some("primary ipFamily can not be unset");
+    let found = changed("spec.ipFamilies", (families, known), &whole, unset, "ipFamily", new);
+    // Upstream names the first one, whichever it is.
+    errors.extend(found.into_iter().map(|mut error| {
+        if error.field == "spec.ipFamilies[1]" {
+            "spec.ipFamilies[0]".clone_into(&mut error.field);
+        }
+        error
+    }));
+}
+
+/// Faults of a list that was changed. `whole` shows it; `unset` is the fault of one without what it begins with.
+fn changed(
+    field: &str,
+    (new, old): (&[String], &[String]),
+    whole: &str,
+    unset: Option<&str>,
+    what: &str,
+    spec: &ServiceSpec,
+) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let fault = |index: usize, detail: &str| Invalid::rendered(format!("{field}[{index}]"), whole.to_owned(), detail);
+    if new.len() == old.len() {
+        let pairs = new.iter().zip(old).enumerate().filter(|(_, (new, old))| new != old);
+        return pairs
+            .map(|(index, _)| fault(index, "may not change once set"))
+            .collect();
+    }
+    let is_shorter = new.len() < old.len();
+    errors.extend(unset.filter(|_| is_shorter).map(|detail| fault(0, detail)));
+    if let (Some(new), Some(old)) = (new.first(), old.first())
+        && new != old
+    {
+        errors.push(fault(0, "may not change once set"));
+    }
+    let policy = spec.ip_family_policy.as_deref();
+    if is_shorter && new.len() == 1 && policy != Some(SINGLE) {
+        let detail = format!("must be set to 'SingleStack' when releasing the secondary {what}");
+        errors.push(Invalid::rendered(
+            POLICY,
+            serde_json::to_string(&policy).unwrap_or_default(),
+            detail,
+        ));
     }
     errors
 }

@@ -229,15 +229,7 @@ fn policies(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
 /// Rules for a change, in the order of upstream's `ValidateServiceUpdate`.
 pub(super) fn validate_update(new: &ServiceSpec, old: &ServiceSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
-    let (own, known) = (&new.cluster_ips, old.cluster_ips.as_deref().unwrap_or_default());
-    let keeps = needs_cluster_ip(new) && needs_cluster_ip(old);
-    for (index, address) in known.iter().enumerate().filter(|_| keeps) {
-        if own.as_ref().and_then(|own| own.get(index)) != Some(address) {
-            let value = serde_json::to_string(own).unwrap_or_default();
-            let field = format!("spec.clusterIPs[{index}]");
-            errors.push(Invalid::rendered(field, value, UNCHANGEABLE));
-        }
-    }
+    families::validate_change(&mut errors, new, old);
     if is(new, "LoadBalancer") && is(old, "LoadBalancer") && new.load_balancer_class != old.load_balancer_class {
         let class = serde_json::to_string(&new.load_balancer_class).unwrap_or_default();
         errors.push(Invalid::rendered(CLASS, class, UNCHANGEABLE));

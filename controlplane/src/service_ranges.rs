@@ -1,0 +1,87 @@
+//! The addresses that Services get.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// A range, or one of each family, as `10.96.0.0/12,fd00:10:96::/112`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceRanges(Vec<(IpAddr, u8)>);
+
+/// The text names no such ranges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected a range such as 10.96.0.0/12 (8 to 28 bits) or fd00:10:96::/112 (64 to 124 bits), beginning at its first address, \
+     or one of each family with a comma between them"
+)]
+pub struct InvalidServiceRanges;
+
+impl ServiceRanges {
+    /// First addresses and lengths of their prefixes, those of the usual family first.
+    pub fn each(&self) -> &[(IpAddr, u8)] {
+        &self.0
+    }
+
+    /// The first address that can be given to somebody.
+    pub(crate) fn first(&self) -> Option<IpAddr> {
+        self.0.first().map(|(address, _)| match address {
+            IpAddr::V4(address) => IpAddr::V4((address.to_bits() | 1).into()),
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() | 1).into()),
+        })
+    }
+}
+
+fn range(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.trim().split_once('/')?;
+    let (address, length) = (address.parse::<IpAddr>().ok()?, length.parse::<u8>().ok()?);
+    let (lengths, width, zeros) = match address {
+        IpAddr::V4(address) => (8..=28, 32, address.to_bits().trailing_zeros()),
+        IpAddr::V6(address) => (64..=124, 128_u32, address.to_bits().trailing_zeros()),
+    };
+    let begins = zeros >= width.saturating_sub(u32::from(length));
+    (lengths.contains(&length) && begins).then_some((address, length))
+}
+
+impl FromStr for ServiceRanges {
+    type Err = InvalidServiceRanges;
+
+    fn from_str(text: &str) -> Result<Self, InvalidServiceRanges> {
+        let ranges: Option<Vec<_>> = text.split(',').map(range).collect();
+        let ranges = ranges.ok_or(InvalidServiceRanges)?;
+        match ranges.as_slice() {
+            [_] => Ok(Self(ranges)),
+            [(first, _), (second, _)] if first.is_ipv6() != second.is_ipv6() => Ok(Self(ranges)),
+            _ => Err(InvalidServiceRanges),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_of_different_families() {
+        for (text, first) in [
+            ("10.96.0.0/12", "10.96.0.1"),
+            ("10.96.0.0/12,fd00:10:96::/112", "10.96.0.1"),
+            ("fd00:10:96::/112, 10.96.0.0/12", "fd00:10:96::1"),
+        ] {
+            let ranges: ServiceRanges = text.parse().unwrap();
+            assert_eq!(ranges.first(), first.parse().ok(), "{text}");
+        }
+        for text in [
+            "",
+            "10.96.0.0",
+            "10.96.0.1/12",
+            "10.96.0.0/33",
+            "10.96.0.0/-1",
+            "10.0.0.0/4",
+            "fd00::/48",
+            "fd00::1/64",
+            "10.96.0.0/12,10.0.0.0/24",
+            "10.96.0.0/12,fd00::/112,fd01::/112",
+        ] {
+            assert_eq!(text.parse::<ServiceRanges>(), Err(InvalidServiceRanges), "{text}");
+        }
+    }
+}
