@@ -5,6 +5,7 @@
 //! While the API server is away, names are answered as they were last known: from memory, and after a restart from a file
 //! ([`last`]).
 
+mod forwarding;
 mod last;
 
 use std::convert::Infallible;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use agent_plan::dns::Directory;
+use agent_plan::dns::{Directory, Forwarding};
 use agent_plan::files::{self, ClusterDns};
 use agent_plan::proxy::{Name, Service, Slice};
 use dns::{Bound, Forwarder, Rules};
@@ -53,22 +54,31 @@ pub(crate) struct Names {
     last: Mutex<Option<Last>>,
     file: PathBuf,
     changed: Notify,
+    /// The operator's choice of servers for other names.
+    forwarding: Mutex<Forwarding>,
 }
 
 impl Names {
     /// Reads what an earlier run has left in the file.
     pub(crate) fn open(file: PathBuf) -> Self {
+        let last = Last::read(&file);
+        let forwarding = last.as_ref().map(|last| last.forwarding.clone());
         Self {
             servers: OnceLock::new(),
             complete: AtomicBool::new(false),
-            last: Mutex::new(Last::read(&file)),
+            last: Mutex::new(last),
             file,
             changed: Notify::new(),
+            forwarding: Mutex::new(forwarding.unwrap_or_default()),
         }
     }
 
     fn last(&self) -> MutexGuard<'_, Option<Last>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forwarding(&self) -> Forwarding {
+        self.forwarding.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// All Services and EndpointSlices have been listed, or changed since.
@@ -268,6 +278,7 @@ pub(crate) async fn run(context: Arc<Context>, started: Option<Started>) -> Resu
             },
             () = reload(&context, &forwarder) => {}
             () = write_changes(&context) => {}
+            () = forwarding::follow(&context, &forwarder) => {}
         }
     }
 }
@@ -277,12 +288,15 @@ async fn write_changes(context: &Arc<Context>) {
     loop {
         context.names.changed.notified().await;
         sleep(SETTLE).await;
+        if !context.names.complete.load(Ordering::Relaxed) {
+            continue;
+        }
         let own = Arc::clone(context);
         let written = tokio::task::spawn_blocking(move || {
             let services = own.services.borrow().clone().unwrap_or_default();
             let slices = own.slices().clone();
             let ranges = own.parts.network.served().map(|served| served.ranges);
-            last::write(&own.names.file, ranges, &services, &slices)
+            last::write(&own.names.file, ranges, &own.names.forwarding(), (&services, &slices))
         });
         if let Ok(Err(error)) = written.await {
             warn!(%error, "what is known of Services is not kept for a restart");
@@ -301,16 +315,15 @@ async fn reload(context: &Context, forwarder: &Forwarder) {
     }
 }
 
-/// Servers of the machine itself, those on its loopback included. Never this one: questions would go round in a circle.
+/// Servers that an operator names, else those of the machine itself, those on its loopback included. Never this one: questions
+/// would go round in a circle.
 fn upstreams(context: &Context, own: &[IpAddr]) -> Rules {
-    let text = resolver::of_node(&context.config).unwrap_or_default();
-    let mut servers = files::servers(&text);
-    servers.retain(|server| !own.contains(server));
-    Rules {
-        upstreams: servers
-            .into_iter()
-            .map(|server| SocketAddr::new(server, PORT))
-            .collect(),
-        stubs: Vec::new(),
+    let Forwarding { stubs, mut upstreams } = context.names.forwarding();
+    if upstreams.is_empty() {
+        let text = resolver::of_node(&context.config).unwrap_or_default();
+        let servers = files::servers(&text).into_iter();
+        upstreams = servers.map(|server| SocketAddr::new(server, PORT)).collect();
     }
+    upstreams.retain(|server| !own.contains(&server.ip()));
+    Rules { upstreams, stubs }
 }

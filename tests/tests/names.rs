@@ -5,6 +5,7 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -47,6 +48,8 @@ kind: Service
 metadata: {name: elsewhere}
 spec: {type: ExternalName, externalName: web.default.svc.cluster.local}
 "#;
+
+const WEB: &str = "web.default.svc.cluster.local";
 
 /// Asks from a pod as its programs would, or fully.
 fn asked(machine: &Machine, name: &str) -> Result<String, String> {
@@ -108,6 +111,7 @@ fn pods_find_services_endpoints_and_themselves_by_name() -> anyhow::Result<()> {
     );
 
     answers_behind_a_service(&machine, &cluster)?;
+    asks_the_operators_servers(&machine)?;
     answers_without_a_server(&machine, &cluster)?;
 
     machine.kubectl(["delete", "service", "web"])?;
@@ -133,7 +137,7 @@ fn answers_behind_a_service(machine: &Machine, web: &str) -> anyhow::Result<()> 
     let node = machine.kubectl(["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"])?;
     ensure!(nodes == node, "{nodes} instead of {node}");
     finds(machine, &format!("web.default.svc.cluster.local {address}"), web)?;
-    from_machine(machine, &address, web)?;
+    from_machine(machine, &address, WEB, web)?;
 
     // As a chart of CoreDNS does.
     let selector = r#"{"spec": {"selector": {"k8s-app": "kube-dns"}}}"#;
@@ -143,14 +147,70 @@ fn answers_behind_a_service(machine: &Machine, web: &str) -> anyhow::Result<()> 
         if all.is_empty() { Ok(()) } else { Err(all) }
     })?;
     machine.kubectl(["-n", "kube-system", "delete", "service", "kube-dns"])?;
-    from_machine(machine, &address, web)
+    from_machine(machine, &address, WEB, web)
+}
+
+/// The name server that pods are told of.
+fn gateway(machine: &Machine) -> anyhow::Result<String> {
+    let resolver = machine.kubectl(["exec", "client", "--", "cat", "/etc/resolv.conf"])?;
+    let gateway = resolver.lines().find_map(|line| line.strip_prefix("nameserver "));
+    Ok(gateway.context("a name server")?.to_owned())
+}
+
+/// A domain has a server of its own.
+fn asks_the_operators_servers(machine: &Machine) -> anyhow::Result<()> {
+    let gateway = gateway(machine)?;
+    let server = std::thread::scope(|scope| {
+        let bound = scope.spawn(|| {
+            machine.namespace().enter()?;
+            anyhow::Ok(UdpSocket::bind("172.30.0.1:0")?)
+        });
+        bound.join().map_err(|_panic| anyhow::anyhow!("no socket"))?
+    })?;
+    server.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let stubs = format!("stubDomains={{\"stub.test\": [\"{}\"]}}", server.local_addr()?);
+    let made = [
+        "-n",
+        "kube-system",
+        "create",
+        "configmap",
+        "kube-dns",
+        "--from-literal",
+        &stubs,
+    ];
+    machine.kubectl(made)?;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                answer_one(&server);
+            }
+        });
+        let asked = from_machine(machine, &gateway, "a.stub.test", "192.0.2.7");
+        done.store(true, Ordering::Relaxed);
+        asked
+    })
+}
+
+/// Answers a question, whatever its name, with 192.0.2.7.
+fn answer_one(server: &UdpSocket) {
+    let mut asked = [0; 1500];
+    let Ok((_, client)) = server.recv_from(&mut asked) else {
+        return;
+    };
+    let mut end = 12;
+    while let Some(length) = asked.get(end).filter(|length| **length != 0) {
+        end += 1 + usize::from(*length);
+    }
+    let mut answer = asked.get(..end + 5).unwrap_or_default().to_vec();
+    answer.splice(2..12, *b"\x81\x80\0\x01\0\x01\0\0\0\0");
+    answer.extend(b"\xc0\x0c\0\x01\0\x01\0\0\0\x1e\0\x04\xc0\0\x02\x07");
+    drop(server.send_to(&answer, client));
 }
 
 /// The agent begins again while the API server is away.
 fn answers_without_a_server(machine: &Machine, web: &str) -> anyhow::Result<()> {
-    let resolver = machine.kubectl(["exec", "client", "--", "cat", "/etc/resolv.conf"])?;
-    let gateway = resolver.lines().find_map(|line| line.strip_prefix("nameserver "));
-    let gateway = gateway.context("a name server")?;
+    let gateway = gateway(machine)?;
     let written = machine.state().join("agent").join("names.json");
     eventually("what is known is written", || {
         let text = std::fs::read_to_string(&written).map_err(|error| error.to_string())?;
@@ -177,18 +237,18 @@ fn answers_without_a_server(machine: &Machine, web: &str) -> anyhow::Result<()> 
     alone.args(words).stdout(log.try_clone()?).stderr(log);
     alone.envs(variables.iter().filter_map(|variable| variable.split_once('=')));
     let mut alone = alone.spawn()?;
-    let answered = from_machine(machine, gateway, web);
+    let answered = from_machine(machine, &gateway, WEB, web);
     alone.kill()?;
     alone.wait()?;
     machine.skiff(["up"])?;
     answered
 }
 
-/// Asks a server from the machine itself for the address of `web`.
-fn from_machine(machine: &Machine, server: &str, address: &str) -> anyhow::Result<()> {
+/// Asks a server from the machine itself for the address of a name.
+fn from_machine(machine: &Machine, server: &str, name: &str, address: &str) -> anyhow::Result<()> {
     let address: std::net::Ipv4Addr = address.parse()?;
     let mut question = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0".to_vec();
-    for label in "web.default.svc.cluster.local".split('.') {
+    for label in name.split('.') {
         question.push(u8::try_from(label.len())?);
         question.extend(label.bytes());
     }
@@ -197,7 +257,7 @@ fn from_machine(machine: &Machine, server: &str, address: &str) -> anyhow::Resul
         let asking = scope.spawn(|| {
             // This thread alone.
             machine.namespace().enter()?;
-            eventually(&format!("the machine finds {address} at {server}"), || {
+            eventually(&format!("the machine finds {address} by {name} at {server}"), || {
                 let answer = ask(server, &question).map_err(|error| error.to_string())?;
                 let found = answer.windows(4).any(|part| part == address.octets());
                 if found { Ok(()) } else { Err(format!("{answer:?}")) }

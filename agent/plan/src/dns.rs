@@ -4,12 +4,14 @@
 //! would have to be kept and would cost memory. Where the specification is silent, it does as the `kubernetes` plugin of `CoreDNS`
 //! does (`plugin/kubernetes/kubernetes.go`).
 
+mod forwarding;
 mod name;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use forwarding::Forwarding;
 use name::{Place, parse};
 pub use name::{Reverse, reverse};
 

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use agent_plan::dns::Forwarding;
 use agent_plan::proxy::{Name, Service, Slice};
 use network::Ranges;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ use crate::services::{Services, Slices};
 pub(super) struct Last {
     /// The pods' ranges, at whose gateways it answered.
     pub(super) ranges: Option<Ranges>,
+    pub(super) forwarding: Forwarding,
     pub(super) services: Services,
     pub(super) slices: Slices,
 }
@@ -22,6 +24,8 @@ pub(super) struct Last {
 #[derive(Deserialize)]
 struct Read {
     ranges: Option<Ranges>,
+    #[serde(default)]
+    forwarding: Forwarding,
     services: Vec<(Name, Service)>,
     slices: Vec<(Name, Slice)>,
 }
@@ -29,6 +33,7 @@ struct Read {
 #[derive(Serialize)]
 struct Written<'a> {
     ranges: Option<Ranges>,
+    forwarding: &'a Forwarding,
     services: Vec<(&'a Name, &'a Service)>,
     slices: Vec<(&'a Name, &'a Slice)>,
 }
@@ -38,11 +43,13 @@ impl Last {
     pub(super) fn read(path: &Path) -> Option<Self> {
         let Read {
             ranges,
+            forwarding,
             services,
             slices,
         } = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
         Some(Self {
             ranges,
+            forwarding,
             services: services.into_iter().map(|(name, own)| (name, Arc::new(own))).collect(),
             slices: slices.into_iter().map(|(name, own)| (name, Arc::new(own))).collect(),
         })
@@ -50,9 +57,15 @@ impl Last {
 }
 
 /// Replaces the file. One that a power cut leaves empty counts as absent.
-pub(super) fn write(path: &Path, ranges: Option<Ranges>, services: &Services, slices: &Slices) -> io::Result<()> {
+pub(super) fn write(
+    path: &Path,
+    ranges: Option<Ranges>,
+    forwarding: &Forwarding,
+    (services, slices): (&Services, &Slices),
+) -> io::Result<()> {
     let written = Written {
         ranges,
+        forwarding,
         services: services.iter().map(|(name, own)| (name, &**own)).collect(),
         slices: slices.iter().map(|(name, own)| (name, &**own)).collect(),
     };
