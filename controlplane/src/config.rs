@@ -67,7 +67,7 @@ pub struct Config {
     pub flags: Vec<(String, String)>,
     /// The API server runs alone, under its upstream name.
     #[arg(skip)]
-    pub api_server: Option<ApiServer>,
+    pub api_server: Option<Box<ApiServer>>,
 }
 
 /// Settings of an API server that runs alone, as those that `kube-apiserver` is told: no controllers run beside it.

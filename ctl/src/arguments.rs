@@ -121,7 +121,7 @@ pub(crate) enum Command {
     Cp(CopyOptions),
     /// Set the number of replicas
     Scale(ScaleOptions),
-    /// Fill a folder with what controller-runtime's envtest starts, and print it: for KUBEBUILDER_ASSETS
+    /// Fill a folder with what controller-runtime's envtest starts, and print its path, for `KUBEBUILDER_ASSETS`
     TestAssets(TestAssetsOptions),
     /// Watch, list and undo rollouts
     #[command(subcommand)]

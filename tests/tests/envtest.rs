@@ -98,10 +98,10 @@ impl Environment {
         }
         let (etcd, secure) = (port()?, port()?);
         Ok(Self {
+            home,
             etcd,
             secure,
             clients,
-            home,
         })
     }
 
@@ -181,6 +181,38 @@ impl Environment {
         let (code, answer) = user.connect().await?.call(method, path, body).await?;
         Ok((code, serde_json::from_slice(&answer)?))
     }
+
+    /// Checks that a token is issued in the name that envtest gave the server, and that the server takes it.
+    async fn issues_tokens(&self, admin: &Target) -> anyhow::Result<()> {
+        let accounts = "/api/v1/namespaces/default/serviceaccounts";
+        let (code, _) = self
+            .ask(admin, Method::POST, accounts, json!({"metadata": {"name": "robot"}}))
+            .await?;
+        assert_eq!(code, StatusCode::CREATED);
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+        let (_, token) = self
+            .ask(admin, Method::POST, &format!("{accounts}/robot/token"), request)
+            .await?;
+        let token = token["status"]["token"].as_str().context("a token")?;
+        let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).context("claims")?)?;
+        let claims: Value = serde_json::from_slice(&claims)?;
+        let issuer = format!("https://127.0.0.1:{}/", self.secure);
+        assert_eq!((&claims["iss"], &claims["aud"]), (&json!(issuer), &json!([issuer])));
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+        let (_, review) = self
+            .ask(
+                admin,
+                Method::POST,
+                "/apis/authentication.k8s.io/v1/tokenreviews",
+                review,
+            )
+            .await?;
+        assert_eq!(
+            review["status"]["user"]["username"], "system:serviceaccount:default:robot",
+            "{review}"
+        );
+        Ok(())
+    }
 }
 
 #[test]
@@ -243,34 +275,7 @@ async fn envtest_finds_an_api_server_that_keeps_its_objects_with_etcd() -> anyho
         (StatusCode::FORBIDDEN, Some(message))
     );
 
-    let accounts = "/api/v1/namespaces/default/serviceaccounts";
-    let (code, _) = environment
-        .ask(&admin, Method::POST, accounts, json!({"metadata": {"name": "robot"}}))
-        .await?;
-    assert_eq!(code, StatusCode::CREATED);
-    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let (_, token) = environment
-        .ask(&admin, Method::POST, &format!("{accounts}/robot/token"), request)
-        .await?;
-    let token = token["status"]["token"].as_str().context("a token")?;
-    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).context("claims")?)?;
-    let claims: Value = serde_json::from_slice(&claims)?;
-    let issuer = format!("https://127.0.0.1:{}/", environment.secure);
-    assert_eq!((&claims["iss"], &claims["aud"]), (&json!(issuer), &json!([issuer])));
-    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
-    let (_, review) = environment
-        .ask(
-            &admin,
-            Method::POST,
-            "/apis/authentication.k8s.io/v1/tokenreviews",
-            review,
-        )
-        .await?;
-    assert_eq!(
-        review["status"]["user"]["username"], "system:serviceaccount:default:robot",
-        "{review}"
-    );
-
+    environment.issues_tokens(&admin).await?;
     server.stop()?;
     let server = environment.start_api_server(&[])?;
     environment.healthy().await?;

@@ -22,6 +22,7 @@ use thiserror::Error;
 use tower::ServiceExt;
 
 use crate::authorization::policy::{self, PolicyError, Repair, Wanted};
+use crate::flow;
 use crate::identity::{Assumed, MASTERS, User, assume};
 use crate::pki::FRONT_PROXY;
 use crate::server::Options;
@@ -224,6 +225,7 @@ async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool,
     made.push(class);
     let own = own_service::objects(options).into_iter();
     made.extend(join_all(own.map(|own| client.keep(store, own))).await);
+    made.push(flow::ensure(client, store).await);
     for published in published(options) {
         if let Err(error) = client.publish(store, &published).await {
             // Somebody may have made it immutable; nothing of this server needs it.
@@ -392,6 +394,17 @@ impl Client {
 
     /// Sends an object; what conflicts is taken for done.
     pub(crate) async fn send(&self, method: Method, path: String, object: Value) -> Result<(), BootstrapError> {
+        self.send_as(method, path, "application/json", object).await
+    }
+
+    /// Sends an object or a patch of another form than JSON.
+    pub(crate) async fn send_as(
+        &self,
+        method: Method,
+        path: String,
+        form: &str,
+        object: Value,
+    ) -> Result<(), BootstrapError> {
         let body = if object.is_null() {
             Body::empty()
         } else {
@@ -400,7 +413,7 @@ impl Client {
         let request = Request::builder()
             .method(&method)
             .uri(&path)
-            .header(CONTENT_TYPE, "application/json")
+            .header(CONTENT_TYPE, form)
             .body(body);
         let request = match request {
             Ok(request) => request,

@@ -19,6 +19,8 @@ use crate::authorization::{self, Attributes, Decision};
 use crate::context::{Context, Gathered, Notes, Wire};
 use crate::definitions::Table;
 use crate::failure::Failure;
+use crate::flow::{Admitted, Flow};
+use crate::gate::Pass;
 use crate::identity::{Source, User};
 use crate::metrics::Manner;
 use crate::negotiation::{Encoding, for_people};
@@ -73,6 +75,9 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
         }
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);
+    if let Some(flow) = recording.outcome.flow.take() {
+        flow.note(response.headers_mut());
+    }
     let info = &recording.outcome.info;
     let row = shared
         .definitions
@@ -101,12 +106,21 @@ async fn route(
     let query = Query::parse(parts.uri.query())?;
     let info = RequestInfo::new(&parts.method, &segments, &query)?;
     outcome.info = info.clone();
-    let asked = if info.lasts() { None } else { query.timeout()? };
-    let deadline = Instant::now() + asked.map_or(LONGEST_WRITE, |asked| asked.min(LONGEST_WRITE));
+    let asked_time = if info.lasts() { None } else { query.timeout()? };
+    let deadline = Instant::now() + asked_time.map_or(LONGEST_WRITE, |asked| asked.min(LONGEST_WRITE));
     let asked = (&info, segments.as_slice());
     let impersonated = authentication::impersonated(shared, &caller.user, asked, &mut parts.headers)?;
     outcome.impersonated.clone_from(&impersonated);
     let user = impersonated.map_or(caller.user, |impersonated| impersonated.user);
+    let outside = parts.extensions.get::<Source>().is_some();
+    let lasts = info.lasts();
+    let _seat = if outside && (!lasts || info.verb == "watch") {
+        let flow = shared.flow.classify(&user, &info, parts.uri.path());
+        let flow = outcome.flow.insert(flow);
+        Some(seat(shared, flow, info.is_read(), asked_time).await?)
+    } else {
+        None
+    };
     authorize(shared, &user, &info, &segments, outcome)?;
     if let Some(remote) = shared.aggregation.of(&segments) {
         return elsewhere(shared, &remote, parts, body, (&user, &info)).await;
@@ -120,10 +134,8 @@ async fn route(
     if info.verb == "watch" && !matches!(parts.method.as_str(), "GET" | "HEAD") {
         return Err(Failure::MethodNotAllowed);
     }
-    let outside = parts.extensions.get::<Source>().is_some();
-    let lasts = info.lasts();
-    let pass = if outside {
-        Some(shared.gates.enter(&info, lasts, &user.name).await?)
+    let pass = if outside && lasts {
+        Some(shared.gates.enter(&user.name)?)
     } else {
         None
     };
@@ -156,13 +168,20 @@ async fn route(
     outcome.warnings.extend(context.warnings.into_vec());
     outcome.annotations.extend(context.annotations.into_vec());
     outcome.notes = context.notes;
-    match pass {
-        Some(pass) if lasts => {
-            let ending = shared.gates.ending();
-            answer.map(|response| response.map(|body| Body::new(pass.hold(body, ending))))
-        }
-        Some(_) | None => answer,
-    }
+    hold(shared, pass, answer)
+}
+
+/// Waits for a seat in the level of a flow.
+async fn seat(shared: &Shared, flow: &Flow, reads: bool, limit: Option<Duration>) -> Result<Admitted, Failure> {
+    let now = (shared.options.clock)().as_second();
+    shared.flow.enter(flow, (reads, limit), now).await
+}
+
+/// Lets an answer that lasts hold its pass until its end.
+fn hold(shared: &Shared, pass: Option<Pass>, answer: Result<Response, Failure>) -> Result<Response, Failure> {
+    let Some(pass) = pass else { return answer };
+    let ending = shared.gates.ending();
+    answer.map(|response| response.map(|body| Body::new(pass.hold(body, ending))))
 }
 
 /// The kind at a path.
@@ -188,8 +207,8 @@ async fn elsewhere(
     (user, info): (&User, &RequestInfo),
 ) -> Result<Response, Failure> {
     let lasts = info.lasts();
-    let pass = if parts.extensions.get::<Source>().is_some() {
-        Some(shared.gates.enter(info, lasts, &user.name).await?)
+    let pass = if lasts && parts.extensions.get::<Source>().is_some() {
+        Some(shared.gates.enter(&user.name)?)
     } else {
         None
     };
@@ -205,13 +224,7 @@ async fn elsewhere(
             Ok(respond::text(http::StatusCode::GATEWAY_TIMEOUT, message))
         })
     };
-    match pass {
-        Some(pass) if lasts => {
-            let ending = shared.gates.ending();
-            answer.map(|response| response.map(|body| Body::new(pass.hold(body, ending))))
-        }
-        Some(_) | None => answer,
-    }
+    hold(shared, pass, answer)
 }
 
 /// Bytes of the object that a request changes.

@@ -138,7 +138,10 @@ pub enum Failure {
     },
     /// 429 before anybody looked at the request; plain text.
     #[error("Too many requests, please try again later.")]
-    Overloaded,
+    Overloaded {
+        /// Seconds to wait.
+        retry_after: i32,
+    },
     /// 500
     #[error("Internal error occurred: {message}")]
     Internal {
@@ -185,6 +188,9 @@ fn forbidden_prefix(target: Option<&Target>) -> String {
 }
 
 impl Failure {
+    /// 429 for what the server has no room for.
+    pub(crate) const OVERLOADED: Self = Self::Overloaded { retry_after: 1 };
+
     /// 400 with a message.
     pub fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
         Self::BadRequest {
@@ -237,7 +243,7 @@ impl Failure {
             Self::TooLarge { .. } | Self::TooManyParts { .. } => 413,
             Self::UnsupportedMediaType { .. } => 415,
             Self::Invalid { .. } | Self::Unprocessable => 422,
-            Self::TooManyRequests { .. } | Self::Overloaded => 429,
+            Self::TooManyRequests { .. } | Self::Overloaded { .. } => 429,
             Self::Internal { .. } | Self::Unexpected { .. } => 500,
             Self::Unavailable { .. } => 503,
             Self::TooLargeResourceVersion { .. } | Self::Late => 504,
@@ -260,7 +266,7 @@ impl Failure {
             Self::TooLarge { .. } | Self::TooManyParts { .. } => "RequestEntityTooLarge",
             Self::UnsupportedMediaType { .. } => "UnsupportedMediaType",
             Self::Invalid { .. } | Self::Unprocessable => "Invalid",
-            Self::TooManyRequests { .. } | Self::Overloaded => "TooManyRequests",
+            Self::TooManyRequests { .. } | Self::Overloaded { .. } => "TooManyRequests",
             Self::Internal { .. } => "InternalError",
             Self::Unexpected { .. } => "",
             Self::Unavailable { .. } => "ServiceUnavailable",
@@ -272,8 +278,10 @@ impl Failure {
     /// Seconds after which a client should try again.
     pub fn retry_after(&self) -> Option<i32> {
         match self {
-            Self::TooManyRequests { retry_after, .. } => Some(*retry_after).filter(|seconds| *seconds > 0),
-            Self::TooLargeResourceVersion { .. } | Self::Overloaded => Some(1),
+            Self::TooManyRequests { retry_after, .. } | Self::Overloaded { retry_after } => {
+                Some(*retry_after).filter(|seconds| *seconds > 0)
+            }
+            Self::TooLargeResourceVersion { .. } => Some(1),
             Self::Told { status } => {
                 let details = status.details.as_ref();
                 details
@@ -369,7 +377,7 @@ impl Failure {
             | Self::TooManyParts { .. }
             | Self::UnsupportedMediaType { .. }
             | Self::Unexpected { .. }
-            | Self::Overloaded
+            | Self::Overloaded { .. }
             | Self::Unavailable { .. } => None,
         }
     }

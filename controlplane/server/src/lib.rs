@@ -43,6 +43,7 @@ mod dialing;
 mod dispatch;
 mod duration;
 mod exchange;
+mod flow;
 mod gate;
 mod health;
 mod lines;

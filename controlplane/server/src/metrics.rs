@@ -32,6 +32,7 @@ use self::process::Process;
 use self::slis::Slis;
 use self::uses::Uses;
 use self::webhooks::Webhooks;
+use crate::flow::Numbers;
 use crate::request::RequestInfo;
 use crate::server::Shared;
 use crate::storage;
@@ -69,6 +70,7 @@ pub(crate) struct Metrics {
     pub(crate) access: Access,
     pub(crate) uses: Uses,
     pub(crate) webhooks: Webhooks,
+    pub(crate) flow: Arc<Numbers>,
     audited: Counter,
     unaudited: Family<Plugin, Counter>,
     process: Process,
@@ -132,6 +134,7 @@ impl Metrics {
             access: Access::default(),
             uses: Uses::default(),
             webhooks: Webhooks::default(),
+            flow: Arc::default(),
             audited: Counter::default(),
             unaudited: Family::default(),
             process: Process::new(&mut registry),
@@ -169,6 +172,7 @@ impl Metrics {
         self.uses.register(registry);
         self.webhooks.register(registry);
         registry.register_collector(Box::new(Arc::clone(&self.admission)));
+        registry.register_collector(Box::new(Arc::clone(&self.flow)));
     }
 
     /// Counts one answer. `took` is left out for answers that last, `bytes` where nobody knows them.
@@ -210,7 +214,9 @@ impl Metrics {
 
     /// The text that Prometheus reads.
     pub(crate) async fn text(&self, shared: &Shared) -> String {
-        for (kind, number) in shared.gates.in_flight() {
+        shared.flow.refresh();
+        let lasting = ("lasting", shared.gates.in_flight());
+        for (kind, number) in shared.flow.in_flight().into_iter().chain([lasting]) {
             let gauge = self.in_flight.get_or_create(&InFlight { request_kind: kind });
             gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         }

@@ -21,6 +21,7 @@ use crate::authentication::{Caller, Impersonated};
 use crate::authorization::Decision;
 use crate::context::Notes;
 use crate::failure::Failure;
+use crate::flow::Flow;
 use crate::identity::Source;
 use crate::path;
 use crate::query::Query;
@@ -192,6 +193,7 @@ pub(crate) struct Outcome {
     pub(crate) warnings: Vec<String>,
     pub(crate) annotations: Vec<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
+    pub(crate) flow: Option<Flow>,
 }
 
 /// What the audit log needs of the request.

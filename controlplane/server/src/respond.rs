@@ -58,11 +58,11 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>, json: Enc
         return text(StatusCode::NOT_FOUND, "404 page not found\n");
     }
     let code = StatusCode::from_u16(failure.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    if matches!(failure, Failure::Overloaded) {
+    if let Failure::Overloaded { retry_after } = failure {
         let mut response = text(code, format!("{failure}\n"));
         response
             .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            .insert(RETRY_AFTER, HeaderValue::from(*retry_after));
         return response;
     }
     let status = encode(&failure.status());
@@ -136,7 +136,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_comes_too_often_is_told_in_plain_text() {
-        let response = failure(&Failure::Overloaded, None, Encoding::Json);
+        let response = failure(&Failure::OVERLOADED, None, Encoding::Json);
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");

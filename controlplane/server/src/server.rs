@@ -21,6 +21,7 @@ use crate::authorization::Authorizer;
 use crate::bootstrap::{self, BootstrapError};
 use crate::definitions::{self, Definitions};
 use crate::dispatch;
+use crate::flow::{self, FlowControl};
 use crate::gate::Gates;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
@@ -114,6 +115,7 @@ pub(crate) struct Shared {
     pub(crate) lines: Lines,
     /// Of objects that many write.
     pub(crate) rivals: Lines,
+    pub(crate) flow: FlowControl,
     pub(crate) gates: Gates,
     pub(crate) metrics: Metrics,
     /// When it was made.
@@ -134,14 +136,16 @@ impl Server {
     /// A server over a store that was opened with [`crate::storage::index`] and [`crate::storage::class`].
     pub fn new(store: Store, options: Options) -> Self {
         let tokens = Tokens::new(options.signing_key.clone(), options.issuers.clone());
+        let metrics = Metrics::new(&options.version);
         let shared = Shared {
+            flow: FlowControl::new(store.clone(), Arc::clone(&metrics.flow)),
             authorizer: Authorizer::new(store.clone()).allowing_all(options.always_allow),
             policies: Policies::new(store.clone()),
             webhooks: Webhooks::new(store.clone(), options.agents.clone()),
             aggregation: Aggregation::new(store.clone()),
             definitions: Definitions::new(store.clone()),
             store,
-            metrics: Metrics::new(&options.version),
+            metrics,
             started: (options.clock)(),
             options,
             tokens,
@@ -186,6 +190,7 @@ impl Server {
         tokio::select! {
             never = upkeep => never,
             never = aggregation::run(Arc::clone(shared), self.router()) => never,
+            never = flow::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,
         }
     }

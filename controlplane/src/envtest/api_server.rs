@@ -106,7 +106,7 @@ struct Flags {
     /// Audiences of tokens that the API takes [default: the first issuer]
     #[arg(long, value_delimiter = ',')]
     api_audiences: Vec<String>,
-    /// RBAC and Node, which are one here, or AlwaysAllow
+    /// RBAC and Node, which are one here, or `AlwaysAllow`
     #[arg(long, value_delimiter = ',', default_value = "AlwaysAllow")]
     authorization_mode: Vec<String>,
     /// Whether requests without credentials are those of system:anonymous
@@ -200,7 +200,7 @@ impl Started {
             .with_context(|| format!("--service-cluster-ip-range={range}"))?;
         config.advertise = flags.advertise_address.iter().map(IpAddr::to_string).collect();
         config.flags = given;
-        config.api_server = Some(flags.api_server()?);
+        config.api_server = Some(Box::new(flags.api_server()?));
         Ok(config)
     }
 }

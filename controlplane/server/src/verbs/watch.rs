@@ -155,7 +155,7 @@ impl Begun {
                 begun.initial = lives.filter(|live| frames.chooses(live)).collect();
                 if let Some(room) = &begun.room {
                     let size = begun.initial.capacity() * size_of::<Live>();
-                    begun.listed = Some(room.take_now(size).ok_or(Failure::Overloaded)?);
+                    begun.listed = Some(room.take_now(size).ok_or(Failure::OVERLOADED)?);
                 }
                 begun.mark = marked.then_some(list.revision);
                 list.revision

@@ -37,6 +37,7 @@ mod order;
 mod paths;
 mod pod_security;
 mod policies;
+mod priorities;
 mod protobuf;
 mod quotas;
 mod restrictions;
