@@ -8,6 +8,7 @@ use api::{intern, kinds::custom_resource_definition::names::is_true};
 use controlplane_plan::{
     objects::{Meta, Object, controller_of, node_of},
     pod::{Metadata, Pod, Pool},
+    ranges,
     replicas::Elder,
     step::Resource,
     storage::{claim_class, claim_of, volume_class, volume_of},
@@ -262,7 +263,8 @@ impl Cached for Contents {
         let is_token = matches!(self.kind.as_str(), TOKEN | BOOTSTRAP);
         let name = self.metadata.name.as_deref();
         let is_signed = name == Some(signer::NAME) && self.metadata.namespace.as_deref() == Some(signer::NAMESPACE);
-        let is_known = self.kind.is_empty() && (name == Some(CERTIFICATE) || is_signed);
+        let is_record = name == Some(ranges::RECORD) && self.metadata.namespace.as_deref() == Some(ranges::NAMESPACE);
+        let is_known = self.kind.is_empty() && (name == Some(CERTIFICATE) || is_signed || is_record);
         let annotations = self.metadata.annotations.take().filter(|_| is_token);
         let created = self.metadata.creation_timestamp.take().filter(|_| is_token);
         trim_all(&mut self.metadata);

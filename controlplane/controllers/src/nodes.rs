@@ -11,7 +11,7 @@ use controlplane_plan::{
     node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready},
     objects::{node_of, target},
     pod::Pod,
-    ranges::{PodRange, Ranges},
+    ranges::{self, PodRange, Ranges},
     rollout::Failure,
     step::{NODES, Note, Plan, Severity, Step},
 };
@@ -76,6 +76,25 @@ impl Nodes {
         }
     }
 
+    /// The steps that record what nodes have, and that give this one a range.
+    fn range(&self, node: &Node, nodes: &[Arc<Node>]) -> (Option<Step>, Option<Step>) {
+        let record = Key::new(ranges::NAMESPACE, ranges::RECORD);
+        let record = self.caches.config_maps.get(&record);
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.recall(record.as_ref().map(|record| &record.data));
+        let range = if ranges.has(node) {
+            None
+        } else {
+            let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
+            let pods = self.caches.pods.all();
+            let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+            ranges.give(node, &nodes, &pods)
+        };
+        let record = record.as_ref();
+        let there = record.map(|record| (record.metadata.uid.as_deref().unwrap_or_default(), &record.data));
+        (ranges.record(there), range)
+    }
+
     fn keep(&self, key: &Key, seen: Seen) {
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(key.name.clone(), seen);
@@ -108,17 +127,9 @@ impl Controller for Nodes {
                 message: format!("Node {} event: Registered Node {} in Controller", key.name, key.name),
             })]);
         }
-        let range = {
-            let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-            if ranges.has(&node) {
-                None
-            } else {
-                let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
-                let pods = self.caches.pods.all();
-                let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
-                ranges.give(&node, &nodes, &pods)
-            }
-        };
+        let (record, range) = self.range(&node, &nodes);
+        // A range is on record before a pod can have an address of it.
+        plan.stage(record.into_iter().collect());
         if let Some(step) = range {
             plan.stage(vec![step]);
         } else {

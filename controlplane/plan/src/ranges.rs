@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::{
     objects::{name, node_of, target},
     pod::Pod,
-    step::{NODES, Outcome, PatchKind, Step},
+    step::{CONFIG_MAPS, NODES, Outcome, PatchKind, Step, Target},
 };
 
 /// A range that nodes get parts of: one for each family at most.
@@ -28,6 +28,12 @@ pub struct PodRange {
 /// The annotation by which a node that registers again tells which ranges its pods have addresses of.
 const USED: &str = "skiff.dev/pod-cidrs";
 
+/// Namespace of the `ConfigMap` that keeps what nodes had.
+pub const NAMESPACE: &str = "kube-system";
+/// Name of that `ConfigMap`. Each key is a node, each value its ranges with commas between; a node that is gone stays until another
+/// one has its ranges.
+pub const RECORD: &str = "skiff-pod-ranges";
+
 /// The cluster's ranges, and what has been given to whom.
 #[derive(Debug)]
 pub struct Ranges {
@@ -37,6 +43,8 @@ pub struct Ranges {
     /// What nobody has any more, the longest unused first. Of a machine that is cut off the API may know nothing while its pods
     /// go on, so what was never given comes first.
     released: Vec<String>,
+    /// Whether the record of an earlier control plane has been read.
+    recalled: bool,
 }
 
 impl Ranges {
@@ -46,7 +54,63 @@ impl Ranges {
             pools,
             given: BTreeMap::new(),
             released: Vec::new(),
+            recalled: false,
         }
+    }
+
+    /// Takes up, once, what an earlier control plane recorded.
+    pub fn recall(&mut self, record: Option<&BTreeMap<String, String>>) {
+        if std::mem::replace(&mut self.recalled, true) {
+            return;
+        }
+        for (node, ranges) in record.into_iter().flatten() {
+            let ranges = ranges.split(',').map(str::to_owned).collect();
+            self.given.entry(node.clone()).or_insert(ranges);
+        }
+    }
+
+    /// Brings the record up to date: the `ConfigMap` with its uid and data, where there is one.
+    pub fn record(&self, there: Option<(&str, &BTreeMap<String, String>)>) -> Option<Step> {
+        let had = there.map(|(_, had)| had).into_iter().flatten();
+        let own = |node: &str| self.given.get(node).map(|ranges| ranges.join(","));
+        let is_given = |range: &str| self.given.values().flatten().any(|given| given == range);
+        let mut changes = BTreeMap::new();
+        for (node, ranges) in had {
+            match own(node) {
+                Some(now) if now == *ranges => {}
+                Some(now) => drop(changes.insert(node.as_str(), Some(now))),
+                // Another node has them.
+                None if ranges.split(',').all(is_given) => drop(changes.insert(node.as_str(), None)),
+                None => {}
+            }
+        }
+        let is_new = |node: &str| there.is_none_or(|(_, had)| !had.contains_key(node));
+        let new = self.given.keys().filter(|node| is_new(node));
+        changes.extend(new.map(|node| (node.as_str(), own(node))));
+        if changes.is_empty() {
+            return None;
+        }
+        let outcome = Outcome::default();
+        Some(match there {
+            Some((uid, _)) => Step::Patch {
+                target: Target {
+                    resource: CONFIG_MAPS,
+                    namespace: NAMESPACE.to_owned(),
+                    name: RECORD.to_owned(),
+                    uid: uid.to_owned(),
+                },
+                subresource: None,
+                kind: PatchKind::Merge,
+                body: Box::new(json!({ "data": changes })),
+                outcome,
+            },
+            None => Step::Create {
+                resource: CONFIG_MAPS,
+                namespace: NAMESPACE.to_owned(),
+                body: Box::new(json!({ "metadata": { "name": RECORD, "namespace": NAMESPACE }, "data": changes })),
+                outcome,
+            },
+        })
     }
 
     /// Remembers what a node has; whether it has any.
@@ -197,6 +261,8 @@ fn with(family: IpAddr, bits: u128) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use k8s_openapi::api::core::v1::{Node, NodeSpec};
 
     use serde_json::json;
@@ -335,6 +401,37 @@ mod tests {
         );
         assert_eq!(given(&mut ranges, &c, &[&a, &c]), "[\"10.9.0.2/31\"]", "none can");
         assert_eq!(given(&mut ranges, &d, &[&c, &d]), "[\"10.9.0.0/31\"]");
+    }
+
+    #[test]
+    fn what_nodes_had_outlives_the_control_plane() {
+        let (a, b) = (node("a", &["10.9.0.0/27"]), node("b", &["10.9.0.32/27"]));
+        let mut before = pools(&[("10.9.0.0/24", 27)]);
+        assert!(before.has(&a) && before.has(&b));
+        let Some(Step::Create { body, .. }) = before.record(None) else {
+            panic!("nothing is recorded");
+        };
+        let mut kept: BTreeMap<String, String> = serde_json::from_value(body["data"].clone()).unwrap();
+        assert_eq!(before.record(Some(("uid", &kept))), None);
+
+        // Both are gone when the next control plane meets a new node and b again.
+        let mut ranges = pools(&[("10.9.0.0/24", 27)]);
+        ranges.recall(Some(&kept));
+        let (c, b) = (node("c", &[]), node("b", &[]));
+        assert_eq!(given(&mut ranges, &c, &[&b, &c]), "[\"10.9.0.64/27\"]");
+        assert_eq!(given(&mut ranges, &b, &[&b, &c]), "[\"10.9.0.32/27\"]");
+        let Some(Step::Patch { body, .. }) = ranges.record(Some(("uid", &kept))) else {
+            panic!("nothing is recorded");
+        };
+        assert_eq!(body["data"], json!({"c": "10.9.0.64/27"}));
+        kept.insert("c".to_owned(), "10.9.0.64/27".to_owned());
+
+        // What another node has got is not its last one's any more.
+        assert!(ranges.has(&node("d", &["10.9.0.0/27"])));
+        let Some(Step::Patch { body, .. }) = ranges.record(Some(("uid", &kept))) else {
+            panic!("nothing is recorded");
+        };
+        assert_eq!(body["data"], json!({"a": null, "d": "10.9.0.0/27"}));
     }
 
     #[test]
