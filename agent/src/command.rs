@@ -74,6 +74,8 @@ enum NetworkKind {
 
 #[derive(Debug, Parser)]
 #[command(name = "skiff-agent", version, about = "Runs the pods of one node")]
+// What an operator adds comes after what `skiff join` chose.
+#[command(args_override_self = true)]
 pub(crate) struct Arguments {
     /// `run` the agent, or `cleanup` everything that it made on this machine
     #[arg(default_value = "run", value_parser = ["run", "cleanup"])]

@@ -30,7 +30,6 @@ mod names;
 mod newcomers;
 mod node;
 mod node_routes;
-pub mod notify;
 mod objects;
 mod pods;
 mod policies;

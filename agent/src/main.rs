@@ -28,6 +28,8 @@ const LONGEST_SOCKET: usize = 107;
 const LOG_FILTER: &str = "info,kube_client=error,hickory_server=warn,hickory_net=error,hickory_resolver=error";
 
 fn main() -> anyhow::Result<ExitCode> {
+    // Later the kernel may know its path only as that of a deleted file.
+    let own = std::env::current_exe();
     // What containers see must not depend on who starts the agent. What nobody else shall see says so itself.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     // The helpers are single-threaded: nothing may start before them.
@@ -64,7 +66,8 @@ fn main() -> anyhow::Result<ExitCode> {
         tracing::warn!(error = format!("{error:#}"), "the agent starts again");
         drop(log);
         // The same process for whoever started it. The pods go on meanwhile, as when an agent is replaced.
-        let own = std::env::current_exe().context("find the own executable")?;
+        // An upgrade may have put another program there.
+        let own = own.context("find the own executable")?;
         let failed = std::process::Command::new(own).args(std::env::args_os().skip(1)).exec();
         return Err(failed).context("start again");
     }
@@ -122,7 +125,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let own_cancel = cancel.clone();
     let shared = Arc::clone(&context);
     tasks.spawn(async move {
-        match Box::pin(agent::run(context, events, own_cancel, agent::notify::ready)).await {
+        match Box::pin(agent::run(context, events, own_cancel, common::notify::ready)).await {
             Ok(never) => match never {},
             Err(agent::Error::Cancelled) => Ok(()),
             Err(error) => Err(error.into()),
@@ -130,6 +133,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     });
     tasks.spawn(async move { match credentials.run().await {} });
     tasks.spawn(async { match common::memory::give_back().await {} });
+    tasks.spawn(async { match common::notify::watchdog().await {} });
     tasks.spawn(async move {
         signalled().await.context("wait for signals")?;
         shared.end_with_machine().await;

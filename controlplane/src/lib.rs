@@ -8,7 +8,6 @@ pub mod clock;
 pub mod config;
 pub mod credentials;
 pub mod envtest;
-pub mod notify;
 pub mod pod_ranges;
 pub mod renewal;
 pub mod service_ranges;
@@ -249,7 +248,7 @@ impl Running {
             }
             Err(failure) => Err(failure),
         };
-        notify::stopping();
+        common::notify::stopping();
         self.server.stop();
         if outcome.is_ok() {
             tokio::time::sleep(Duration::from_secs(self.config.shutdown_delay_seconds)).await;
@@ -268,7 +267,7 @@ impl Running {
 async fn bootstrap(server: &Server) -> Result<(), Error> {
     server.bootstrap().await.map_err(Error::Bootstrap)?;
     info!("ready");
-    notify::ready();
+    common::notify::ready();
     Ok(())
 }
 

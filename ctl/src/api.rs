@@ -52,6 +52,13 @@ pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
         .is_some_and(|refused| refused.code == 404 && refused.reason == "NotFound")
 }
 
+/// Tells whether the server's answer is that this client may not do so.
+pub(crate) fn is_forbidden(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Refused>()
+        .is_some_and(|refused| refused.code == 403)
+}
+
 impl Api {
     pub(crate) async fn of(place: &Place) -> anyhow::Result<Self> {
         let path = place.kubeconfig();

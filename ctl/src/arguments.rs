@@ -1,6 +1,7 @@
 //! The command line.
 
 mod backends;
+mod machines;
 mod nodes;
 
 use std::net::IpAddr;
@@ -8,9 +9,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::cluster::unit;
+use crate::cluster::{self, unit};
 
 pub(crate) use backends::Backends;
+pub(crate) use machines::{CheckOptions, Part, UninstallOptions, UpgradeOptions};
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
 
 const DEFAULT_STATE: &str = "/var/lib/skiff";
@@ -31,7 +33,8 @@ pub(crate) struct Place {
     /// Directory of a cluster on this machine [default: /var/lib/skiff]
     #[arg(long, global = true, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Kubeconfig [default: the one of --state-dir, else $KUBECONFIG, else the one of the default directory]
+    /// Kubeconfig [default: the one of --state-dir, else $KUBECONFIG, else the one of the default directory, else that of this
+    /// machine's node]
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 }
@@ -41,6 +44,11 @@ impl Place {
     pub(crate) fn state_dir(&self) -> PathBuf {
         let given = self.state_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_STATE));
         std::path::absolute(&given).unwrap_or(given)
+    }
+
+    /// Tells whether nobody names a directory, or the usual one.
+    pub(crate) fn is_default(&self) -> bool {
+        self.state_dir() == std::path::Path::new(DEFAULT_STATE)
     }
 
     /// The directory of this machine's node: where nobody names one, that of a cluster here, or of the agent's unit.
@@ -54,6 +62,11 @@ impl Place {
     pub(crate) fn dir_to_join(&self) -> PathBuf {
         let other = unit::to_join().filter(|_| self.state_dir.is_none());
         other.unwrap_or_else(|| self.state_dir())
+    }
+
+    /// The state directory of the control plane's unit, where that is the cluster which is meant.
+    pub(crate) fn served_dir(&self) -> Option<PathBuf> {
+        Some(self.state_dir()).filter(|own| unit::serves(own))
     }
 
     /// How a server at the kubeconfig's address could be made to answer.
@@ -78,7 +91,9 @@ impl Place {
         {
             return PathBuf::from(set);
         }
-        self.state_dir().join("admin.kubeconfig")
+        let own = self.state_dir().join("admin.kubeconfig");
+        let nodes = || cluster::nodes_kubeconfig(&self.node_dir()).filter(|_| !own.exists());
+        nodes().unwrap_or(own)
     }
 }
 
@@ -88,6 +103,8 @@ pub(crate) enum Command {
     Up(Box<UpOptions>),
     /// Stop its pods and daemons and remove what they made on the machine
     Down(DownOptions),
+    /// Say what this machine lacks to be a cluster or a node, and how to mend it (exit code 1 when something fails)
+    Check(CheckOptions),
     /// Write the whole cluster (objects, authority, keys) into one file, while it runs
     Backup(BackupOptions),
     /// Make a cluster from such a file on a machine where there is none; `up` starts it
@@ -101,6 +118,10 @@ pub(crate) enum Command {
     Join(Box<JoinOptions>),
     /// Undo a join: stop the node's pods and agent and remove all that is theirs on this machine
     Leave,
+    /// Replace the programs of this machine and start the daemons again; pods go on. What does not become Ready goes back
+    Upgrade(UpgradeOptions),
+    /// Remove everything of Skiff's from this machine (node, cluster, units, programs), and list what is left, if anything
+    Uninstall(UninstallOptions),
     /// List or show resources
     Get(GetOptions),
     /// Show one resource with its events
@@ -136,7 +157,7 @@ pub(crate) enum Command {
 }
 
 /// What a new cluster is like. Kept in the state directory: later `up`s need no flags.
-#[derive(Args, Default)]
+#[derive(Args, Default, PartialEq, Eq)]
 pub(crate) struct UpOptions {
     /// Port of the API server, at every address of this machine: its pods are among those that ask it [default: 6443, or the
     /// next free one]
@@ -168,6 +189,9 @@ pub(crate) struct UpOptions {
     /// such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20 [default: none]
     #[arg(long, value_name = "ADDRESSES")]
     pub(crate) load_balancer_addresses: Option<String>,
+    /// Begin although `skiff check` finds that the machine lacks something
+    #[arg(long)]
+    pub(crate) skip_checks: bool,
     #[command(flatten)]
     pub(crate) backends: Backends,
 }

@@ -6,6 +6,7 @@
 mod api;
 mod apply;
 mod arguments;
+mod check;
 mod cluster;
 mod copy;
 mod delete;
@@ -14,6 +15,7 @@ mod forward;
 mod get;
 mod image;
 mod logs;
+mod netlink;
 mod pods;
 mod resource;
 mod rollout;
@@ -49,14 +51,17 @@ fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let place = &arguments.place;
     let done = match arguments.command {
-        Command::Up(options) => cluster::up::run(&place.node_dir(), &options).await,
-        Command::Down(options) => cluster::down::run(&place.node_dir(), options.purge),
+        Command::Up(options) => cluster::up::run(place, &options).await,
+        Command::Down(options) => cluster::down::run(place, options.purge),
+        Command::Check(options) => return check::run(place, &options).await,
         Command::Backup(options) => cluster::copy::backup(&place.state_dir(), &options.file),
         Command::Restore(options) => cluster::copy::restore(&place.state_dir(), &options.file),
-        Command::Status => cluster::status::run(&place.node_dir()).await,
+        Command::Status => cluster::status::run(place).await,
         Command::Token(command) => token::run(place, &command).await,
         Command::Join(options) => cluster::join::run(&place.dir_to_join(), &options).await,
         Command::Leave => cluster::leave::run(&place.node_dir()).await,
+        Command::Upgrade(options) => cluster::upgrade::run(place, &options).await,
+        Command::Uninstall(options) => return cluster::uninstall::run(place, options.verify).await,
         Command::Get(options) => get::run(place, &options).await,
         Command::Describe(options) => describe::run(place, &options).await,
         Command::Apply(options) => apply::run(place, &options).await,

@@ -89,6 +89,8 @@ pub struct Setup<'a> {
     pub folder: Option<&'a str>,
     /// More words for the first `skiff up`.
     pub words: &'a [String],
+    /// The folder of the programs, where it is not the tests' own.
+    pub programs: Option<&'a Path>,
     /// Whether the daemons are started with the mask of a shell, which leaves all to them; else it is that of their units.
     pub open: bool,
 }
@@ -121,6 +123,7 @@ pub struct Machine {
     namespace: Namespace,
     state: PathBuf,
     environment: Vec<(String, String)>,
+    programs: PathBuf,
     open: bool,
     _disk: Option<Disk>,
     _home: tempfile::TempDir,
@@ -166,6 +169,9 @@ impl Machine {
             namespace,
             state,
             environment: environment.collect(),
+            programs: setup
+                .programs
+                .map_or_else(process::programs, |folder| Ok(folder.to_owned()))?,
             open: setup.open,
             _disk: disk,
             _home: home,
@@ -199,7 +205,7 @@ impl Machine {
         let mask = if self.open { "0022" } else { "0077" };
         let mut command = self.namespace.command("sh");
         command.args(["-c", &format!("umask {mask} && exec \"$@\""), "sh"]);
-        command.arg(process::programs()?.join("skiff"));
+        command.arg(self.programs.join("skiff"));
         command.args(words).arg("--state-dir").arg(self.state());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         process::run(&mut command)
@@ -272,10 +278,18 @@ impl Machine {
     ///
     /// # Errors
     /// When `skiff down` fails or something is left.
-    pub fn finish(mut self) -> anyhow::Result<()> {
+    pub fn finish(self) -> anyhow::Result<()> {
+        self.finish_by(&["down", "--purge"])
+    }
+
+    /// As [`Self::finish`], by another command.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn finish_by(mut self, words: &[&str]) -> anyhow::Result<()> {
         self.down = true;
         let root = self.cgroup_root()?;
-        self.skiff(["down", "--purge"])?;
+        self.skiff(words.iter().copied())?;
         let left = eventually("shims of containerd end", || {
             let left = self.left(&root).map_err(|error| format!("{error:#}"))?;
             // They do so by themselves, a moment after containerd has said that their task is deleted.

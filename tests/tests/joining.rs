@@ -147,6 +147,7 @@ fn a_node_leaves_comes_again_and_is_not_taken_for_another() -> anyhow::Result<()
         .kubectl(["wait", "pod/pod", "--for=condition=Ready", "--timeout=60s"])?;
     let said = second.leave()?;
     ensure!(said.contains("on the server: skiff delete node n2"), "{said}");
+    ensure!(said.contains("Nothing of it is left"), "{said}");
     ensure!(refused(second.skiff(["status"]))?.contains("no cluster in"));
 
     // The same machine comes again while its Node still seems to be Ready, and does what is left to do.

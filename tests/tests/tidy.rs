@@ -392,6 +392,17 @@ fn systemd_units_are_valid() {
     }
 }
 
+/// The agent needs its powers; the control plane needs a port and a folder.
+#[test]
+fn the_control_planes_unit_is_confined() {
+    let check = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--threshold=15", "--no-pager"])
+        .arg(root().join("systemd/skiff-controlplane.service"))
+        .output()
+        .expect("systemd-analyze runs");
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+}
+
 #[test]
 fn the_readme_names_the_commands_that_ci_runs() {
     let (readme, ci, makefile) = (read("README.md"), read(".ci/run"), read("Makefile"));

@@ -58,6 +58,9 @@ pub(crate) struct JoinOptions {
     /// Control group that holds the pods [default: skiff, or one derived from the state directory]
     #[arg(long, value_name = "PATH")]
     pub(crate) cgroup_root: Option<String>,
+    /// Begin although `skiff check` finds that the machine lacks something
+    #[arg(long)]
+    pub(crate) skip_checks: bool,
     #[command(flatten)]
     pub(crate) backends: Backends,
 }
@@ -71,6 +74,7 @@ impl JoinOptions {
             bridge: self.bridge.clone(),
             cgroup_root: self.cgroup_root.clone(),
             node_address: self.node_ip.clone(),
+            skip_checks: self.skip_checks,
             backends: self.backends.clone(),
             ..UpOptions::default()
         }

@@ -267,6 +267,19 @@ pub(crate) async fn discover(endpoint: Endpoint, token: &Token, pin: &str) -> an
     })
 }
 
+/// Tells how this machine's clock differs from that of a server, which need not be trusted for that.
+pub(crate) async fn clock_against(endpoint: &Endpoint) -> anyhow::Result<Option<String>> {
+    let url: http::Uri = endpoint.url().parse()?;
+    if let Err(why) = api::listens(&url).await {
+        bail!("no API server answers at {endpoint} ({why})");
+    }
+    let mut config = kube::Config::new(url);
+    config.accept_invalid_certs = true;
+    let answer = Api::new(config)?.get_dated(CLUSTER_INFO).await;
+    let (_, date) = answer.map_err(|error| unheard(endpoint, &error))?;
+    Ok(difference(OffsetDateTime::now_utc(), date))
+}
+
 fn unheard(endpoint: &Endpoint, error: &anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Refused>() {
         Some(refused) => {

@@ -12,18 +12,27 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use super::process::Daemon;
 use super::settings::Settings;
 use super::unit;
-use crate::arguments::UpOptions;
+use crate::arguments::{Place, UpOptions};
 use crate::terminal::{self, Waiting};
 
 /// Stops pods and daemons and removes what they made on the machine. Goes on past failures and reports them all.
-pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
-    let Some(settings) = Settings::read(state_dir)? else {
-        terminal::line(format!("No cluster in {}.", state_dir.display()))?;
-        return Ok(());
-    };
+pub(crate) fn run(place: &Place, purge: bool) -> anyhow::Result<()> {
+    let (state_dir, served) = (place.node_dir(), place.served_dir());
+    let settings = Settings::read(&state_dir)?;
+    if settings.is_none() && served.is_none() {
+        return terminal::line(format!("No cluster in {}.", state_dir.display()));
+    }
     ensure!(rustix::process::geteuid().is_root(), "stopping a node needs root");
+    // Its pods are told to the server before that goes.
+    let node = settings.map(|settings| end_node(&state_dir, &settings, purge));
+    let control_plane = served.map(|directory| super::served::stop(&directory, purge));
+    node.unwrap_or(Ok(())).and(control_plane.unwrap_or(Ok(())))
+}
+
+fn end_node(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Result<()> {
     // Those of a start that failed are not all there.
-    let settings = Settings::choose(state_dir, &UpOptions::default(), Some(&settings)).unwrap_or(settings);
+    let settings =
+        Settings::choose(state_dir, &UpOptions::default(), Some(settings)).unwrap_or_else(|_| settings.clone());
     let waiting = Waiting::start("stopping the node agent");
     let (ended, mut failures) = end(state_dir, &settings, purge, &waiting);
     if purge && failures.is_empty() {
@@ -73,7 +82,7 @@ pub(super) fn end(
     };
     let was_unit = unit::is_its(state_dir) && super::agent(state_dir).running().is_some();
     if unit::is_its(state_dir) {
-        failures.extend(unit::stop().err());
+        failures.extend(unit::stop(unit::AGENT).err());
     }
     let (agent_ran, failure) = stop(super::agent(state_dir), "the node agent");
     failures.extend(failure);
@@ -118,7 +127,7 @@ pub(super) fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     let mounts = fs::read("/proc/self/mountinfo").context("read the mounts")?;
     // The kernel names mounts by where they are, whatever links lead there.
     let real = fs::canonicalize(state_dir).with_context(|| format!("find {}", state_dir.display()))?;
-    if let Some(point) = mounted_inside(&mounts, &real) {
+    if let Some(point) = mounted_inside(&mounts, &real).next() {
         bail!("{} is still mounted; the state is kept", point.display());
     }
     match fs::remove_dir_all(super::pki(state_dir)) {
@@ -128,13 +137,13 @@ pub(super) fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(&real).with_context(|| format!("remove {}", real.display()))
 }
 
-/// The first mount below a directory; `mounts` is a `mountinfo`.
-fn mounted_inside(mounts: &[u8], directory: &Path) -> Option<PathBuf> {
+/// Mounts below a directory; `mounts` is a `mountinfo`.
+pub(super) fn mounted_inside(mounts: &[u8], directory: &Path) -> impl Iterator<Item = PathBuf> {
     mounts
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
         .map(unescaped)
-        .find(|point| point.starts_with(directory) && point != directory)
+        .filter(move |point| point.starts_with(directory) && point != directory)
 }
 
 /// A path as the kernel writes it: spaces, tabs, newlines and backslashes are `\` and three octal digits.
@@ -156,11 +165,12 @@ mod tests {
     #[test]
     fn mounts_below_are_found() {
         let mounts = b"36 35 98:0 / /a\\040b rw - ext4 /dev/x rw\n37 35 98:0 / /a\\040b/c rw - tmpfs x rw\n39 1 8:0 / /e\\134f\\012\xff/g rw - ext4 x rw\n38 1 8:0 / /d rw - ext4 x rw\n";
-        assert_eq!(mounted_inside(mounts, Path::new("/a b")), Some(PathBuf::from("/a b/c")));
+        let first = |directory: &Path| mounted_inside(mounts, directory).next();
+        assert_eq!(first(Path::new("/a b")), Some(PathBuf::from("/a b/c")));
         let strange = PathBuf::from(OsString::from_vec(b"/e\\f\n\xff".to_vec()));
-        assert_eq!(mounted_inside(mounts, &strange), Some(strange.join("g")));
-        assert_eq!(mounted_inside(mounts, Path::new("/a")), None);
-        assert_eq!(mounted_inside(mounts, Path::new("/d")), None);
+        assert_eq!(first(&strange), Some(strange.join("g")));
+        assert_eq!(first(Path::new("/a")), None);
+        assert_eq!(first(Path::new("/d")), None);
     }
 
     #[test]

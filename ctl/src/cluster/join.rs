@@ -23,6 +23,7 @@ use super::settings::Settings;
 use super::{unit, up};
 use crate::api::{Api, Refused, text_at};
 use crate::arguments::JoinOptions;
+use crate::check;
 use crate::terminal::{self, Waiting};
 
 /// The annotation by which a machine knows its own Node again.
@@ -42,6 +43,9 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     };
     let settings = Settings::choose(state_dir, &options.node(), Some(&before))?;
     check_name(&settings.node_name)?;
+    if !options.skip_checks {
+        check::preflight(&super::wanted(state_dir, &settings))?;
+    }
     let bootstrap = bootstrap_kubeconfig(&found, &token);
     may_have_name(&bootstrap, state_dir, &settings.node_name, &found).await?;
     waiting.done(&format!("the cluster at {} is the one of the token", found.endpoint));

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use http::Method;
 
-use super::join;
 use super::settings::Settings;
+use super::{join, left};
 use crate::api::is_not_found;
 use crate::terminal::{self, Waiting};
 
@@ -36,9 +36,14 @@ pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
         let texts: Vec<String> = failures.iter().map(|error| format!("{error:#}")).collect();
         bail!("{}", texts.join("\n"))
     }
+    waiting.now("looking for what is left");
+    let found = left::settled(state_dir, &settings).await?;
     waiting.done("this machine is no node any more");
     for what in ended.left.lines() {
         terminal::line(format!("left behind: {what}"))?;
+    }
+    if found.is_empty() {
+        terminal::line("Nothing of it is left: no process, mount, link, table, control group or file.")?;
     }
     if !is_gone {
         terminal::line(format!(
@@ -46,11 +51,12 @@ pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
             settings.node_name
         ))?;
     }
+    ensure!(found.is_empty(), "left on this machine:\n{}", found.join("\n"));
     Ok(())
 }
 
 /// Deletes the Node as itself: by upstream's rights it may not, but a cluster's may be others. Answers whether it is gone.
-async fn remove_node(state_dir: &Path, name: &str) -> bool {
+pub(super) async fn remove_node(state_dir: &Path, name: &str) -> bool {
     let removed = async {
         let api = join::own_api(state_dir).await?;
         let path = format!("/api/v1/nodes/{name}");

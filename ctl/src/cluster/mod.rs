@@ -7,7 +7,7 @@
 //! DIR/agent/             the node agent's state         DIR/agent.log         DIR/agent.pid
 //! DIR/agent/pki/         its credentials: issued by the control plane here, or got with a token (`bootstrap.kubeconfig`)
 //!
-//! A node that joins where the agent's unit is installed has the unit's folders instead: see [`unit`].
+//! Daemons that are systemd units have the folders of those: see [`unit`].
 //! ```
 
 pub(crate) mod copy;
@@ -15,17 +15,23 @@ pub(crate) mod discovery;
 pub(crate) mod down;
 pub(crate) mod join;
 pub(crate) mod leave;
+mod left;
 mod process;
+mod served;
 mod settings;
 pub(crate) mod status;
+pub(crate) mod uninstall;
 pub(crate) mod unit;
 pub(crate) mod up;
+pub(crate) mod upgrade;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use crate::arguments::{CheckOptions, Place};
+use crate::check::{Node, Port, Purpose};
 use process::Daemon;
 use ring::digest;
 use settings::Settings;
@@ -46,6 +52,53 @@ fn agent(state_dir: &Path) -> Daemon {
     Daemon::new(state_dir, "agent").locking(agent_directory(state_dir).join("agent.lock"))
 }
 
+/// What a machine is to be that gets these settings.
+fn wanted(state_dir: &Path, settings: &Settings) -> Purpose {
+    let of = |number, flag| Port {
+        number,
+        flag,
+        is_chosen: true,
+    };
+    let mut ports = vec![of(settings.agent_port, "--agent-port")];
+    if settings.joined.is_none() {
+        ports.push(of(settings.listen_port, "--listen-port"));
+    }
+    Purpose {
+        state_dir: state_dir.to_owned(),
+        ports,
+        node: Some(Node {
+            embedded: settings.backends.engine() == "embedded",
+            bridge: settings.backends.network.as_deref() != Some("cni"),
+        }),
+    }
+}
+
+/// What this machine is or is to be, with a node, a server or both.
+pub(crate) fn purpose(place: &Place, options: &CheckOptions, node: bool, server: bool) -> anyhow::Result<Purpose> {
+    let state_dir = place.node_dir();
+    let known = Settings::read(&state_dir)?;
+    let of = |number: Option<u16>, usual, flag| Port {
+        number: number.filter(|port| *port != 0).unwrap_or(usual),
+        flag,
+        is_chosen: false,
+    };
+    let mut ports = Vec::new();
+    let home = place.served_dir().unwrap_or_else(|| state_dir.clone());
+    if server && control_plane(&home).running().is_none() {
+        ports.push(of(known.as_ref().map(|known| known.listen_port), 6443, "--listen-port"));
+    }
+    if node && agent(&state_dir).running().is_none() {
+        ports.push(of(known.as_ref().map(|known| known.agent_port), 10250, "--agent-port"));
+    }
+    let backends = known.map(|known| known.backends).unwrap_or_default();
+    let (runtime, network) = (options.runtime.as_deref(), options.network.as_deref());
+    let node = node.then(|| Node {
+        embedded: runtime.unwrap_or(backends.engine()) == "embedded",
+        bridge: network.or(backends.network.as_deref()) != Some("cni"),
+    });
+    Ok(Purpose { state_dir, ports, node })
+}
+
 /// The agent's flags, the same for running it and for cleaning up after it.
 fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     let pki = pki(state_dir);
@@ -63,7 +116,13 @@ fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     }
     let pairs = pairs.into_iter();
     let pairs = pairs.flat_map(|(flag, value)| [flag.to_owned(), value]);
-    pairs.chain(chosen_arguments(state_dir, settings)).collect()
+    let operators = unit::operators("SKIFF_AGENT_FLAGS").filter(|_| unit::is_its(state_dir));
+    let operators = operators.unwrap_or_default();
+    let operators = operators.split_whitespace().map(str::to_owned);
+    pairs
+        .chain(chosen_arguments(state_dir, settings))
+        .chain(operators)
+        .collect()
 }
 
 /// Those of the agent's flags that do not tell where things are.
@@ -100,6 +159,13 @@ fn pki(state_dir: &Path) -> PathBuf {
         return PathBuf::from(unit::CREDENTIALS);
     }
     state_dir.join("agent/pki")
+}
+
+/// The kubeconfig of a node that has joined a cluster, where there is one.
+pub(crate) fn nodes_kubeconfig(state_dir: &Path) -> Option<PathBuf> {
+    let settings = Settings::read(state_dir).ok().flatten()?;
+    let kubeconfig = pki(state_dir).join("agent.kubeconfig");
+    (settings.joined.is_some() && kubeconfig.is_file()).then_some(kubeconfig)
 }
 
 /// The identity of the node in a state directory of this machine, the same whenever it comes again. Copies of a virtual machine

@@ -41,7 +41,7 @@ pub(super) struct Settings {
 }
 
 const FILE: &str = "cluster.json";
-const DEFAULT_STATE: &str = "/var/lib/skiff";
+pub(super) const DEFAULT_STATE: &str = "/var/lib/skiff";
 
 impl Settings {
     pub(super) fn read(state_dir: &Path) -> anyhow::Result<Option<Self>> {
@@ -136,11 +136,12 @@ impl Settings {
                     Ok(String::new())
                 }
             })?,
-            node_name: pick(options.node_name.clone(), text(|known| &known.node_name), host_name)?,
+            node_name: pick(options.node_name.clone(), text(|known| &known.node_name), || {
+                super::unit::node_name(state_dir).map_or_else(host_name, Ok)
+            })?,
             bridge: pick(options.bridge.clone(), text(|known| &known.bridge), || {
-                Ok(tail
-                    .as_ref()
-                    .map_or_else(|| "skiff0".to_owned(), |tail| format!("skiff-{tail}")))
+                let own = tail.as_ref().map(|tail| format!("skiff-{tail}"));
+                Ok(own.unwrap_or_else(|| "skiff0".to_owned()))
             })?,
             cgroup_root: pick(options.cgroup_root.clone(), text(|known| &known.cgroup_root), || {
                 Ok(named("skiff", "-"))

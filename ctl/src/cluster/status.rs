@@ -8,12 +8,27 @@ use serde_json::Value;
 use super::process::Daemon;
 use super::settings::Settings;
 use crate::api::{Api, text_at, with_query};
+use crate::arguments::Place;
 use crate::terminal::{self, green, red};
 
-pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
-    let Some(settings) = Settings::read(state_dir)? else {
+pub(crate) async fn run(place: &Place) -> anyhow::Result<()> {
+    let (state_dir, served) = (place.node_dir(), place.served_dir());
+    let settings = Settings::read(&state_dir)?;
+    if settings.is_none() && served.is_none() {
         bail!("no cluster in {}; `skiff up` starts one", state_dir.display());
+    }
+    let control_plane = match &served {
+        Some(served) => super::served::tell(served).await,
+        None => Ok(()),
     };
+    let node = match settings {
+        Some(settings) => tell(&state_dir, settings).await,
+        None => Ok(()),
+    };
+    control_plane.and(node)
+}
+
+async fn tell(state_dir: &Path, settings: Settings) -> anyhow::Result<()> {
     let kubeconfig = match settings.joined {
         Some(_) => super::pki(state_dir).join("agent.kubeconfig"),
         None => state_dir.join("admin.kubeconfig"),
@@ -86,7 +101,7 @@ fn yes(is: bool, then: &str, otherwise: &str) -> String {
     if is { green(then) } else { red(otherwise) }
 }
 
-async fn count(api: Option<&Api>, path: &str) -> String {
+pub(super) async fn count(api: Option<&Api>, path: &str) -> String {
     let Some(api) = api else { return "unknown".to_owned() };
     let Ok(pods) = api.get(path).await else {
         return "unknown".to_owned();

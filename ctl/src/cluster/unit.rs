@@ -1,38 +1,73 @@
-//! The agent as a systemd unit, where `systemd/install` has put it.
+//! The daemons as systemd units, where `systemd/install` has put them.
 //!
 //! ```text
+//! /var/lib/skiff/                      the control plane's state; there is no cluster.json in it
+//! /etc/skiff/controlplane.env          its settings, the operator's
 //! /var/lib/skiff-agent/cluster.json    what was chosen for the node; the rest is the agent's state
+//! /var/lib/skiff-agent/unit.env        its name and flags, which the unit reads
 //! /etc/skiff/agent/                    its credentials
-//! /etc/skiff/agent.env                 its name and flags, which the unit reads
+//! /etc/skiff/agent.env                 what the operator adds: nothing here writes it
 //! ```
 
-use std::fs;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use super::settings::Settings;
+use super::settings::{DEFAULT_STATE, Settings};
 
 /// The state directory of the unit's agent.
-const STATE: &str = "/var/lib/skiff-agent";
+pub(super) const STATE: &str = "/var/lib/skiff-agent";
 /// The directory of its credentials.
 pub(super) const CREDENTIALS: &str = "/etc/skiff/agent";
-const ENVIRONMENT: &str = "/etc/skiff/agent.env";
-const NAME: &str = "skiff-agent.service";
+const ENVIRONMENT: &str = "unit.env";
+const OPERATORS: &str = "/etc/skiff/agent.env";
+/// Names of the units.
+pub(super) const AGENT: &str = "skiff-agent.service";
+pub(super) const SERVER: &str = "skiff-controlplane.service";
+/// Directories of units, as `systemd.unit(5)` has them.
+const FOLDERS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 
 /// Tells whether the node in a state directory is the unit's.
 pub(super) fn is_its(state_dir: &Path) -> bool {
     state_dir == Path::new(STATE)
 }
 
-/// The directory in which a node is to be made that nobody has named one for, where the unit is installed and systemd runs.
+/// Tells whether a unit is installed and systemd runs: `sd_booted(3)`.
+fn has(unit: &str) -> bool {
+    is_installed(unit) && Path::new("/run/systemd/system").is_dir()
+}
+
+/// Tells whether the file of a unit is there.
+pub(super) fn is_installed(unit: &str) -> bool {
+    FOLDERS.iter().any(|folder| Path::new(folder).join(unit).is_file())
+}
+
+/// Tells whether a unit runs, or waits for its next try.
+pub(super) fn is_active(unit: &str) -> bool {
+    let state = property(unit, "ActiveState");
+    !["", "inactive", "failed"].contains(&state.as_str())
+}
+
+/// The process of a unit that runs.
+pub(super) fn process(unit: &str) -> Option<i32> {
+    property(unit, "MainPID").parse().ok().filter(|pid| *pid > 0)
+}
+
+fn property(unit: &str, name: &str) -> String {
+    let shown = Command::new("systemctl")
+        .args(["show", "--value", "--property", name, unit])
+        .output();
+    let shown = shown.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
+    shown.unwrap_or_default().trim().to_owned()
+}
+
+/// The directory in which a node is to be made that nobody has named one for, where the unit is installed.
 pub(crate) fn to_join() -> Option<PathBuf> {
-    let folders = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
-    let installed = folders.iter().any(|folder| Path::new(folder).join(NAME).is_file());
-    // sd_booted(3)
-    (installed && Path::new("/run/systemd/system").is_dir()).then(|| STATE.into())
+    has(AGENT).then(|| STATE.into())
 }
 
 /// The directory of the unit's node, where it has joined a cluster.
@@ -40,7 +75,36 @@ pub(crate) fn joined() -> Option<PathBuf> {
     Path::new(STATE).join("cluster.json").is_file().then(|| STATE.into())
 }
 
-/// Starts the unit with a node's settings, now and whenever the machine starts.
+/// Tells whether a state directory is that of the control plane's unit, which has been started once.
+pub(crate) fn serves(state_dir: &Path) -> bool {
+    let is_cluster = || state_dir.join("cluster.json").exists();
+    state_dir == Path::new(DEFAULT_STATE) && state_dir.join("controlplane").is_dir() && !is_cluster() && has(SERVER)
+}
+
+/// A variable that the operator sets for the agent.
+pub(super) fn operators(name: &str) -> Option<String> {
+    variable(&fs::read_to_string(OPERATORS).ok()?, name)
+}
+
+/// The name that the operator has given to the unit's node.
+pub(super) fn node_name(state_dir: &Path) -> Option<String> {
+    operators("NODE_NAME").filter(|_| is_its(state_dir))
+}
+
+/// The last value of a variable in a file such as `EnvironmentFile=` takes.
+fn variable(text: &str, name: &str) -> Option<String> {
+    let lines = text.lines().filter_map(|line| line.trim().split_once('='));
+    let value = lines
+        .filter(|(key, _)| *key == name)
+        .map(|(_, value)| value.trim())
+        .next_back()?;
+    let quoted = ['"', '\'']
+        .iter()
+        .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+    Some(quoted.unwrap_or(value).to_owned()).filter(|value| !value.is_empty())
+}
+
+/// Starts the agent's unit with a node's settings, now and whenever the machine starts.
 pub(super) fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     let flags = super::chosen_arguments(state_dir, settings);
     let plain = |flag: &String| !flag.contains(|letter: char| letter.is_whitespace() || "\"'\\$".contains(letter));
@@ -49,36 +113,63 @@ pub(super) fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()>
         "the unit takes no flags with spaces, quotes, dollars or backslashes"
     );
     let text = format!(
-        "NODE_NAME={}\nSKIFF_AGENT_FLAGS={}\n",
+        "# Written by `skiff join`. What you add belongs into {OPERATORS}.\nNODE_NAME={}\nSKIFF_NODE_FLAGS={}\n",
         settings.node_name,
         flags.join(" ")
     );
-    // Not before the agent's own folder, which the unit does not make.
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(STATE);
-    made.and_then(|()| fs::write(ENVIRONMENT, text))
-        .with_context(|| format!("write {ENVIRONMENT}"))?;
-    systemctl(&["enable"])?;
+    let written = made.and_then(|()| replace(&Path::new(STATE).join(ENVIRONMENT), text.as_bytes(), 0o600));
+    written.with_context(|| format!("write {STATE}/{ENVIRONMENT}"))?;
+    systemctl(&["enable"], AGENT)?;
     // One that waits for its next try is begun again with what is written now.
-    systemctl(&["restart", "--no-block"])
+    systemctl(&["restart", "--no-block"], AGENT)
 }
 
-/// Stops the unit, for as long as nobody starts it again.
-pub(super) fn stop() -> anyhow::Result<()> {
-    systemctl(&["disable", "--now"])
+/// Replaces a file as a whole.
+pub(super) fn replace(path: &Path, text: &[u8], mode: u32) -> std::io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = File::options().write(true).create_new(true).mode(mode).open(&new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
 }
 
-fn systemctl(words: &[&str]) -> anyhow::Result<()> {
+/// Starts the control plane's unit, now and whenever the machine starts.
+pub(super) fn serve() -> anyhow::Result<()> {
+    systemctl(&["enable", "--now"], SERVER)
+}
+
+/// Stops a unit, for as long as nobody starts it again.
+pub(super) fn stop(unit: &str) -> anyhow::Result<()> {
+    systemctl(&["disable", "--now"], unit)
+}
+
+pub(super) fn systemctl<'a>(words: &[&str], unit: impl Into<Option<&'a str>>) -> anyhow::Result<()> {
+    let words: Vec<&str> = words.iter().copied().chain(unit.into()).collect();
     let done = Command::new("systemctl")
-        .args(words)
-        .arg(NAME)
+        .args(&words)
         .output()
         .context("start systemctl")?;
     let said = String::from_utf8_lossy(&done.stderr);
-    ensure!(
-        done.status.success(),
-        "systemctl {} {NAME}: {}",
-        words.join(" "),
-        said.trim()
-    );
+    ensure!(done.status.success(), "systemctl {}: {}", words.join(" "), said.trim());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::variable;
+
+    #[test]
+    fn a_variable_has_its_last_value() {
+        let text = "# NODE_NAME=no\nNODE_NAME=a\n NODE_NAME = b\nNODE_NAME=\"c d\"\nEMPTY=\n";
+        assert_eq!(variable(text, "NODE_NAME").as_deref(), Some("c d"));
+        assert_eq!(variable(text, "EMPTY"), None);
+        assert_eq!(variable(text, "ABSENT"), None);
+    }
 }

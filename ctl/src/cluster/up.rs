@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::process::Daemon;
 use super::settings::{self, Settings};
 use crate::api::{Api, text_at, with_query};
-use crate::arguments::UpOptions;
+use crate::arguments::{Place, UpOptions};
+use crate::check;
 use crate::terminal::{self, Waiting};
 
 /// Where nodes show that they are alive.
@@ -24,14 +25,21 @@ const LONGEST: usize = 90;
 /// How long a daemon may take to come up.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
+pub(crate) async fn run(place: &Place, options: &UpOptions) -> anyhow::Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "starting a node needs root");
+    let state_dir = place.node_dir();
+    let Some(served) = place.served_dir() else {
+        return start(&state_dir, options).await;
+    };
+    super::served::start(&served, options).await?;
+    if Settings::read(&state_dir)?.is_some() {
+        start(&state_dir, options).await?;
+    }
+    Ok(())
+}
+
+async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
     suits(state_dir)?;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(state_dir)
-        .context("create the state directory")?;
     ensure!(
         !is_half_restored(state_dir),
         "a restore into {} was interrupted: run it again",
@@ -39,15 +47,24 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
     );
     let known = Settings::read(state_dir)?;
     ensure!(
-        known.is_some() || is_free(state_dir)?,
+        known.is_some() || !state_dir.exists() || is_free(state_dir)?,
         "{} holds something else than a cluster; choose another directory",
         state_dir.display()
     );
-    fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
     let (control_plane, agent) = (super::control_plane(state_dir), super::agent(state_dir));
     let runs = control_plane.running().is_some() || agent.running().is_some();
     let wanted = Settings::choose(state_dir, options, known.as_ref())?;
     let same = known.as_ref().is_some_and(|known| known.is_as(&wanted));
+    // What has run here before begins again whatever has become of the machine.
+    if !same && !runs && !options.skip_checks {
+        check::preflight(&super::wanted(state_dir, &wanted))?;
+    }
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state_dir)
+        .context("create the state directory")?;
+    fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
     // What runs was started with what is known.
     let settings = match &known {
         Some(known) if runs => {

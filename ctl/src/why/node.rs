@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::finding::Finding;
 use super::{told, verdict, warnings};
-use crate::api::{Api, text_at};
+use crate::api::{Api, is_forbidden, text_at};
 use crate::terminal;
 
 /// Conditions of a node that are well when they are not true, and what to do otherwise.
@@ -33,7 +33,13 @@ const BLOCKED: &str = "PodTrafficBlocked";
 pub(super) async fn run(api: &Api, node: &Value) -> anyhow::Result<bool> {
     let name = text_at(node, "/metadata/name");
     let selector = format!("involvedObject.kind=Node,involvedObject.name={name}");
-    let events = warnings(api, "default", &selector).await?;
+    let events = match warnings(api, "default", &selector).await {
+        Err(error) if is_forbidden(&error) => {
+            terminal::note("Its events are not shown: a node may not list events.");
+            Vec::new()
+        }
+        events => events?,
+    };
     let events: Vec<&Value> = events.iter().collect();
     let findings = explain(node);
     let trouble = findings.iter().any(|finding| finding.trouble);

@@ -1,0 +1,88 @@
+//! Kinds of links and families of nftables, asked for in a network namespace that goes with the question: the kernel loads its
+//! modules as it will for the agent.
+
+use std::io;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+
+use super::{Finding, Level};
+use crate::netlink;
+
+/// Kinds of links that the agent makes.
+const KINDS: [&str; 2] = ["bridge", "veth"];
+/// Without it nodes past a router do not reach each other's pods.
+const TUNNEL: &str = "vxlan";
+/// Families of nftables' tables: their names and numbers in the kernel.
+const FAMILIES: [(&str, u8); 2] = [("ip", 2), ("ip6", 10)];
+
+/// What the kernel does not know.
+pub(super) struct Lacks {
+    kinds: Vec<&'static str>,
+    families: Vec<&'static str>,
+}
+
+/// Asks in a thread that ends with its namespace.
+pub(super) fn probe() -> Result<Lacks, Errno> {
+    let asking = || -> Result<Lacks, Errno> {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let mut lacks = Lacks {
+            kinds: Vec::new(),
+            families: Vec::new(),
+        };
+        for kind in KINDS.into_iter().chain([TUNNEL]) {
+            if netlink::new_link(kind)? == Some(Errno::EOPNOTSUPP) {
+                lacks.kinds.push(kind);
+            }
+        }
+        for (name, family) in FAMILIES {
+            match netlink::new_table(family) {
+                Ok(None | Some(Errno::EEXIST)) => {}
+                Ok(Some(_)) | Err(Errno::EPROTONOSUPPORT) => lacks.families.push(name),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(lacks)
+    };
+    std::thread::spawn(asking).join().unwrap_or(Err(Errno::EIO))
+}
+
+pub(super) fn kinds(probed: &Result<Lacks, Errno>) -> Finding {
+    let name = "links";
+    let lacks = match probed {
+        Ok(lacks) => &lacks.kinds,
+        Err(error) => return unasked(name, *error),
+    };
+    if lacks.is_empty() {
+        return Finding::ok(name, "bridge, veth, vxlan");
+    }
+    let level = if lacks.as_slice() == [TUNNEL] {
+        Level::Warn
+    } else {
+        Level::Fail
+    };
+    let mend = format!("`modprobe {}`, or take a kernel that has them", lacks.join(" "));
+    Finding::bad(level, name, format!("the kernel has no {}", lacks.join(", ")), mend)
+}
+
+pub(super) fn nftables(probed: &Result<Lacks, Errno>) -> Finding {
+    let name = "nftables";
+    match probed {
+        Ok(lacks) if lacks.families.is_empty() => Finding::ok(name, "tables of ip, ip6"),
+        Ok(lacks) if lacks.families.as_slice() == ["ip6"] => {
+            let mend = "pods have no addresses of IPv6: take a kernel with CONFIG_NF_TABLES_IPV6";
+            Finding::bad(Level::Warn, name, "the kernel has no tables of ip6", mend)
+        }
+        Ok(_) => {
+            let mend = "`modprobe nf_tables`, or take a kernel with CONFIG_NF_TABLES and CONFIG_NF_TABLES_IPV4";
+            Finding::bad(Level::Fail, name, "the kernel has no tables", mend)
+        }
+        Err(error) => unasked(name, *error),
+    }
+}
+
+fn unasked(name: &'static str, error: Errno) -> Finding {
+    let found = format!("no network namespace can be made: {}", io::Error::from(error));
+    let mend = "pods need CAP_SYS_ADMIN and a kernel with CONFIG_NET_NS";
+    Finding::bad(Level::Fail, name, found, mend)
+}

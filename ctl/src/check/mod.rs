@@ -1,0 +1,246 @@
+//! `skiff check`: what this machine lacks to be a cluster or a node, and how to mend it. What fails keeps `up` and `join` from
+//! beginning; what warns is told by `check` alone.
+
+mod cgroups;
+mod kernel;
+mod links;
+mod machine;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::arguments::{CheckOptions, Part, Place};
+use crate::cluster;
+use crate::terminal::{self, green, red};
+
+/// The weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+pub(crate) struct Finding {
+    name: &'static str,
+    level: Level,
+    found: String,
+    /// How to mend it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mend: Option<String>,
+}
+
+impl Finding {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            name,
+            level: Level::Ok,
+            found: found.into(),
+            mend: None,
+        }
+    }
+
+    fn bad(level: Level, name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self {
+            name,
+            level,
+            found: found.into(),
+            mend: Some(mend.into()),
+        }
+    }
+
+    fn line(&self) -> String {
+        let level = match self.level {
+            Level::Ok => green("ok"),
+            Level::Warn => "warn".to_owned(),
+            Level::Fail => red("fail"),
+        };
+        let mend = self.mend.as_ref().map(|mend| format!(": {mend}"));
+        format!(
+            "{level:<5} {:<13} {}{}",
+            self.name,
+            self.found,
+            mend.unwrap_or_default()
+        )
+    }
+}
+
+/// What the machine is to be.
+pub(crate) struct Purpose {
+    pub(crate) state_dir: PathBuf,
+    pub(crate) ports: Vec<Port>,
+    /// None: a control plane without a node.
+    pub(crate) node: Option<Node>,
+}
+
+/// A port that nobody else may have.
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    /// The flag for another one.
+    pub(crate) flag: &'static str,
+    /// Whether the next free one does not do.
+    pub(crate) is_chosen: bool,
+}
+
+pub(crate) struct Node {
+    /// Whether containers and images are the agent's own.
+    pub(crate) embedded: bool,
+    /// Whether the network is the agent's own.
+    pub(crate) bridge: bool,
+}
+
+/// Looks at everything; takes some milliseconds.
+fn look(purpose: &Purpose) -> Vec<Finding> {
+    let mut found = vec![kernel::version(), machine::clock_is_set()];
+    if let Some(node) = &purpose.node {
+        found.push(kernel::namespaces());
+        if node.embedded {
+            found.extend([kernel::overlay(), machine::takes_layers(&purpose.state_dir)]);
+        }
+        found.push(kernel::seccomp());
+        found.extend(cgroups::look());
+        let probed = links::probe();
+        found.push(links::nftables(&probed));
+        if node.bridge {
+            found.extend([links::kinds(&probed), machine::program("nft", "nftables")]);
+        } else {
+            found.push(machine::bridge_filter());
+        }
+        found.extend([machine::forwarding(), machine::swap(), machine::inotify()]);
+        found.extend(machine::neighbors());
+    }
+    found.extend([machine::descriptors(), machine::disk(&purpose.state_dir)]);
+    found.extend(purpose.ports.iter().map(is_free));
+    found
+}
+
+fn is_free(port: &Port) -> Finding {
+    let Port {
+        number,
+        flag,
+        is_chosen,
+    } = port;
+    let Err(error) = TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *number))) else {
+        return Finding::ok("port", format!("{number} is free"));
+    };
+    let (level, another) = if *is_chosen {
+        (Level::Fail, "takes another one")
+    } else {
+        (Level::Warn, "takes another one; without it that is the next free one")
+    };
+    Finding::bad(
+        level,
+        "port",
+        format!("{number}: {error}"),
+        format!("`ss -ltnp 'sport = :{number}'` shows who has it; {flag} {another}"),
+    )
+}
+
+/// Fails where something keeps the machine from what it is to be.
+pub(crate) fn preflight(purpose: &Purpose) -> anyhow::Result<()> {
+    let failed: Vec<String> = look(purpose)
+        .iter()
+        .filter(|finding| finding.level == Level::Fail)
+        .map(Finding::line)
+        .collect();
+    ensure!(
+        failed.is_empty(),
+        "this machine lacks what a node needs (--skip-checks goes on all the same):\n{}",
+        failed.join("\n")
+    );
+    Ok(())
+}
+
+/// Prints a line for each finding. Exit code 1 when one fails.
+pub(crate) async fn run(place: &Place, options: &CheckOptions) -> anyhow::Result<ExitCode> {
+    ensure!(rustix::process::geteuid().is_root(), "looking at a machine needs root");
+    let (node, server) = match options.part {
+        None => (true, options.server.is_none()),
+        Some(Part::Agent) => (true, false),
+        Some(Part::Controlplane) => (false, true),
+    };
+    let mut found = look(&cluster::purpose(place, options, node, server)?);
+    if let Some(server) = &options.server {
+        found.push(against(server).await?);
+    }
+    let worst = found.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
+    if options.output.is_some() {
+        terminal::line(format!("{:#}", json!({"result": worst, "checks": found})))?;
+    } else {
+        for finding in &found {
+            terminal::line(finding.line())?;
+        }
+    }
+    Ok(if worst == Level::Fail {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// The clock against that of the server to be joined.
+async fn against(server: &str) -> anyhow::Result<Finding> {
+    let name = "server";
+    let endpoint = cluster::discovery::Endpoint::parse(server)?;
+    Ok(match cluster::discovery::clock_against(&endpoint).await {
+        Ok(None) => Finding::ok(name, format!("{endpoint} answers; its clock goes as this one")),
+        Ok(Some(difference)) => Finding::bad(
+            Level::Fail,
+            name,
+            format!("{endpoint} answers; by this machine's clock, {difference}"),
+            "certificates need the time: let chrony or systemd-timesyncd set it on both",
+        ),
+        Err(error) => Finding::bad(
+            Level::Fail,
+            name,
+            format!("{error:#}"),
+            "see whether the address is right, and whether a firewall drops the connection",
+        ),
+    })
+}
+
+/// The first directory above a path that is there.
+fn existing(path: &Path) -> &Path {
+    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"))
+}
+
+/// The content of a file of the kernel's, without spaces at its ends.
+fn text(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// The first number in such a file.
+fn number(path: &str) -> Option<u64> {
+    text(path)?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_told_with_its_mend() {
+        let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let purpose = Purpose {
+            state_dir: std::env::temp_dir(),
+            ports: vec![Port {
+                number: port,
+                flag: "--listen-port",
+                is_chosen: true,
+            }],
+            node: None,
+        };
+        let said = preflight(&purpose).unwrap_err().to_string();
+        let expected = format!("port          {port}: Address already in use");
+        assert!(said.contains(&expected) && said.contains("--listen-port"), "{said}");
+    }
+}

@@ -1,0 +1,185 @@
+//! `skiff uninstall`: everything of Skiff's goes from this machine, and what does not is told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, ensure};
+
+use super::settings::{DEFAULT_STATE, Settings};
+use super::{left, unit};
+use crate::arguments::{Place, UpOptions};
+use crate::terminal::{self, Waiting};
+
+/// Files of `systemd/install`'s, or an operator's beside them, that tell that it was here.
+const UNITS: [&str; 7] = [
+    "/etc/systemd/system/skiff-agent.service.d",
+    "/etc/systemd/system/skiff-controlplane.service.d",
+    "/usr/lib/systemd/system/skiff-agent.service",
+    "/usr/lib/systemd/system/skiff-controlplane.service",
+    "/usr/lib/systemd/logind.conf.d/skiff.conf",
+    "/usr/lib/tmpfiles.d/skiff.conf",
+    "/usr/lib/sysusers.d/skiff.conf",
+];
+/// Directories that the units work in, and the programs.
+const OTHERS: [&str; 6] = [
+    "/etc/skiff",
+    "/var/lib/skiff",
+    "/var/lib/skiff-agent",
+    "/usr/bin/skiff",
+    "/usr/bin/skiff-agent",
+    "/usr/bin/skiff-controlplane",
+];
+/// The user that the unit of the control plane runs as.
+const USER: &str = "skiff";
+
+/// What is to go.
+struct Installed {
+    /// The node's directory, and what was chosen for it.
+    node: Option<(PathBuf, Settings)>,
+    /// The directory of the control plane's unit.
+    served: Option<PathBuf>,
+    /// Whether `systemd/install` was here, and not all that it made is gone.
+    units: bool,
+}
+
+impl Installed {
+    fn find(place: &Place) -> anyhow::Result<Self> {
+        let state_dir = place.node_dir();
+        // Those of a start that failed are not all there.
+        let settings = Settings::read(&state_dir)?;
+        let settings =
+            settings.map(|known| Settings::choose(&state_dir, &UpOptions::default(), Some(&known)).unwrap_or(known));
+        Ok(Self {
+            node: settings.map(|settings| (state_dir, settings)),
+            served: place.served_dir(),
+            units: place.is_default() && (UNITS.iter().any(|file| Path::new(file).exists()) || has_user()),
+        })
+    }
+
+    /// Lists what is on the machine, a line each.
+    async fn left(&self, verify: bool) -> anyhow::Result<Vec<String>> {
+        let mut all = match &self.node {
+            Some((state_dir, settings)) if verify => left::list(state_dir, settings)?,
+            Some((state_dir, settings)) => left::settled(state_dir, settings).await?,
+            None => Vec::new(),
+        };
+        if self.units {
+            for name in [unit::SERVER, unit::AGENT] {
+                all.extend(unit::is_active(name).then(|| format!("unit {name} is active")));
+            }
+            let files = UNITS
+                .iter()
+                .chain(&OTHERS)
+                .filter(|file| fs::symlink_metadata(file).is_ok());
+            all.extend(files.map(|file| format!("file {file}")));
+            all.extend(has_user().then(|| format!("user {USER}")));
+        }
+        all.sort();
+        all.dedup();
+        Ok(all)
+    }
+}
+
+/// With `verify` nothing is removed. Exit code 1 where something is left.
+pub(crate) async fn run(place: &Place, verify: bool) -> anyhow::Result<ExitCode> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "looking at a machine and removing what is there needs root"
+    );
+    let installed = Installed::find(place)?;
+    let mut failures = Vec::new();
+    if !verify {
+        failures = remove(&installed).await;
+    }
+    let left = installed.left(verify).await?;
+    for line in &left {
+        terminal::line(line)?;
+    }
+    for failure in &failures {
+        terminal::note(format!("{failure:#}"));
+    }
+    if left.is_empty() && failures.is_empty() {
+        terminal::line(
+            "Nothing of it is on this machine: no process, mount, link, table, control group, unit or file.",
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+/// Goes on past failures.
+async fn remove(installed: &Installed) -> Vec<anyhow::Error> {
+    let mut failures = Vec::new();
+    if let Some((state_dir, settings)) = &installed.node {
+        let waiting = Waiting::start("stopping the node");
+        failures.extend(super::down::end(state_dir, settings, true, &waiting).1);
+        if settings.joined.is_some() {
+            super::leave::remove_node(state_dir, &settings.node_name).await;
+        }
+        if failures.is_empty() {
+            failures.extend(super::down::remove_state(state_dir).err());
+            waiting.done("the node is down; its state is removed");
+        }
+    }
+    if let Some(directory) = &installed.served {
+        failures.extend(super::served::stop(directory, true).err());
+    }
+    // What runs still needs its programs.
+    if installed.units && failures.is_empty() {
+        failures.extend(remove_files());
+    }
+    failures
+}
+
+fn remove_files() -> Vec<anyhow::Error> {
+    let mut failures = Vec::new();
+    for name in [unit::SERVER, unit::AGENT]
+        .iter()
+        .filter(|name| unit::is_installed(name))
+    {
+        failures.extend(unit::stop(name).err());
+    }
+    let own = std::env::current_exe().unwrap_or_default();
+    // Its own program at last: what failed may be tried again.
+    let (last, first): (Vec<&str>, Vec<&str>) = UNITS.iter().chain(&OTHERS).partition(|file| Path::new(file) == own);
+    for file in first.into_iter().chain(last) {
+        failures.extend(remove_file(Path::new(file)).err());
+    }
+    failures.extend(unit::systemctl(&["daemon-reload"], None).err());
+    if has_user() {
+        let gone = Command::new("userdel").arg(USER).output().context("start userdel");
+        let gone = gone.and_then(|said| {
+            ensure!(
+                said.status.success(),
+                "userdel {USER}: {}",
+                String::from_utf8_lossy(&said.stderr).trim()
+            );
+            Ok(())
+        });
+        failures.extend(gone.err());
+    }
+    failures
+}
+
+fn remove_file(path: &Path) -> anyhow::Result<()> {
+    let is_directory = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let removed = if is_directory {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
+    };
+    match removed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| format!("remove {}", path.display())),
+    }
+}
+
+fn has_user() -> bool {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    // One of a person has another home.
+    users.lines().any(|line| {
+        let mut fields = line.split(':');
+        fields.next() == Some(USER) && fields.nth(4) == Some(DEFAULT_STATE)
+    })
+}

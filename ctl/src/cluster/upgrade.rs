@@ -1,0 +1,362 @@
+//! `skiff upgrade`: other programs in place of those that run.
+//!
+//! 1. The new programs are looked at: they must run on this machine.
+//! 2. Each takes its place by a rename; the former one stays beside it (`.NAME.before`).
+//! 3. The daemons end and are started again by the `skiff` in its place, the control plane first: a server may be newer than its
+//!    nodes, not the other way round. Pods go on: their supervisors are processes of the program that they were started with.
+//! 4. When a daemon is not Ready in time, the former programs take their places again, and are started.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use ring::digest;
+
+use super::process::Daemon;
+use super::settings::Settings;
+use super::{served, unit};
+use crate::arguments::{Place, UpgradeOptions};
+use crate::terminal;
+
+/// The programs, in the order in which they take their places.
+const PROGRAMS: [&str; 3] = ["skiff-controlplane", "skiff-agent", "skiff"];
+const UNITS: &str = "/usr/lib/systemd/system";
+/// Longest time for a daemon to end.
+const END: Duration = Duration::from_secs(20);
+
+/// A file that another one is to replace.
+struct Replaced {
+    /// Where it is.
+    path: PathBuf,
+    /// The new one.
+    new: PathBuf,
+}
+
+impl Replaced {
+    fn beside(&self, ending: &str) -> PathBuf {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        self.path.with_file_name(format!(".{name}.{ending}"))
+    }
+
+    fn take_place(&self) -> anyhow::Result<()> {
+        let (before, new) = (self.beside("before"), self.beside("new"));
+        let work = || -> std::io::Result<()> {
+            remove(&before)?;
+            fs::hard_link(&self.path, &before)?;
+            remove(&new)?;
+            let mode = fs::metadata(&self.path)?.permissions().mode() & 0o7777;
+            let mut file = File::options().write(true).create_new(true).mode(mode).open(&new)?;
+            std::io::copy(&mut File::open(&self.new)?, &mut file)?;
+            file.flush()?;
+            file.sync_all()?;
+            fs::rename(&new, &self.path)
+        };
+        work().with_context(|| format!("replace {}", self.path.display()))
+    }
+
+    fn take_back(&self) -> anyhow::Result<()> {
+        let before = self.beside("before");
+        if !before.exists() {
+            return Ok(());
+        }
+        // The one that stays beside it is for whoever looks for the reason.
+        fs::rename(before, &self.path).with_context(|| format!("put {} back", self.path.display()))
+    }
+
+    fn forget(&self) {
+        remove(&self.beside("before")).ok();
+    }
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The daemons of this machine.
+struct Daemons {
+    served: Option<PathBuf>,
+    node: Option<(PathBuf, Settings)>,
+}
+
+impl Daemons {
+    fn control_plane(&self) -> Option<Daemon> {
+        let own = self.node.as_ref().filter(|(_, settings)| settings.joined.is_none());
+        let directory = self.served.as_ref().or(own.map(|(directory, _)| directory))?;
+        Some(super::control_plane(directory))
+    }
+
+    fn agent(&self) -> Option<Daemon> {
+        self.node.as_ref().map(|(directory, _)| super::agent(directory))
+    }
+
+    /// The folder of the programs that run.
+    fn home(&self) -> anyhow::Result<PathBuf> {
+        let mut daemons = [self.control_plane(), self.agent()].into_iter().flatten();
+        let running = daemons.find_map(|daemon| Some(daemon.running()?.pid));
+        let unit = || self.served.as_ref().and_then(|_| unit::process(unit::SERVER));
+        let running = running.or_else(unit);
+        let running =
+            running.context("nothing of the cluster runs here: `skiff up` starts the programs that are installed")?;
+        let program = fs::read_link(format!("/proc/{running}/exe")).context("find the program that runs")?;
+        let folder = program.parent().context("find the program that runs")?;
+        Ok(folder.to_owned())
+    }
+
+    /// Ends each daemon and has it started by the programs in the folder. Answers for how long the server was away.
+    async fn restart(&self, home: &Path, timeout: Duration) -> anyhow::Result<Option<Duration>> {
+        let all = async {
+            let gap = match self.control_plane() {
+                Some(daemon) => Some(self.restart_control_plane(home, &daemon).await?),
+                None => None,
+            };
+            if let (Some((directory, _)), Some(daemon)) = (&self.node, self.agent()) {
+                if unit::is_its(directory) {
+                    unit::systemctl(&["stop"], unit::AGENT)?;
+                }
+                daemon.stop(END)?;
+                start(home, directory).await?;
+            }
+            anyhow::Ok(gap)
+        };
+        match tokio::time::timeout(timeout, all).await {
+            Ok(done) => done,
+            Err(_elapsed) => bail!("not everything is Ready after {} s", timeout.as_secs()),
+        }
+    }
+
+    async fn restart_control_plane(&self, home: &Path, daemon: &Daemon) -> anyhow::Result<Duration> {
+        let begun = tokio::time::Instant::now();
+        if let Some(directory) = &self.served {
+            let before = unit::process(unit::SERVER);
+            unit::systemctl(&["restart", "--no-block"], unit::SERVER)?;
+            // Until it has ended, the former one answers.
+            while unit::process(unit::SERVER).is_none_or(|process| Some(process) == before) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            served::answering(directory).await?;
+            return Ok(begun.elapsed());
+        }
+        daemon.stop(END)?;
+        let (directory, _) = self.node.as_ref().context("a cluster of this machine")?;
+        let kubeconfig = directory.join("admin.kubeconfig");
+        let answers = async {
+            while !served::answers(&kubeconfig).await {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            begun.elapsed()
+        };
+        // The agent, which still runs, is waited for as well.
+        let (started, gap) = tokio::join!(start(home, directory), async {
+            tokio::time::timeout(END, answers)
+                .await
+                .unwrap_or_else(|_elapsed| begun.elapsed())
+        });
+        started.map(|()| gap)
+    }
+}
+
+/// A child that goes with whoever waits for it.
+struct Starting(Child);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        // One that has ended is no trouble.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Has daemons that do not run started by the `skiff` of their own release, which alone knows their flags.
+async fn start(home: &Path, state_dir: &Path) -> anyhow::Result<()> {
+    let mut up = Command::new(home.join("skiff"));
+    up.arg("up")
+        .arg("--state-dir")
+        .arg(state_dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let mut up = Starting(up.spawn().context("start skiff up")?);
+    loop {
+        match up.0.try_wait().context("wait for skiff up")? {
+            Some(status) if status.success() => return Ok(()),
+            Some(_) => bail!("{} up failed", home.join("skiff").display()),
+            None => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
+pub(crate) async fn run(place: &Place, options: &UpgradeOptions) -> anyhow::Result<()> {
+    ensure!(rustix::process::geteuid().is_root(), "replacing programs needs root");
+    let node_dir = place.node_dir();
+    let daemons = Daemons {
+        node: Settings::read(&node_dir)?.map(|settings| (node_dir, settings)),
+        served: place.served_dir(),
+    };
+    let home = daemons.home()?;
+    let unpacked = Unpacked::open(options.from.as_deref(), &home)?;
+    let replaced = replaced(&home, &unpacked.folder)?;
+    let (before, after) = (version(&home.join("skiff"))?, version(&unpacked.folder.join("skiff"))?);
+    let timeout = Duration::from_secs(options.timeout);
+    let outcome = async {
+        put(&replaced)?;
+        daemons.restart(&home, timeout).await
+    };
+    match outcome.await {
+        Ok(gap) => {
+            replaced.iter().for_each(Replaced::forget);
+            let gap = gap.map(|gap| format!("; the API server was away for {} ms", gap.as_millis()));
+            terminal::line(format!("{before} is now {after}{}.", gap.unwrap_or_default()))
+        }
+        Err(error) => Err(go_back(&daemons, &replaced, (&home, timeout), &error).await),
+    }
+}
+
+fn put(replaced: &[Replaced]) -> anyhow::Result<()> {
+    replaced.iter().try_for_each(Replaced::take_place)?;
+    reload(replaced)
+}
+
+/// Has systemd read units that were replaced.
+fn reload(replaced: &[Replaced]) -> anyhow::Result<()> {
+    if replaced.iter().any(|file| file.path.starts_with(UNITS)) {
+        unit::systemctl(&["daemon-reload"], None)?;
+    }
+    Ok(())
+}
+
+/// Puts the former programs back, and starts them.
+async fn go_back(
+    daemons: &Daemons,
+    replaced: &[Replaced],
+    (home, timeout): (&Path, Duration),
+    error: &anyhow::Error,
+) -> anyhow::Error {
+    let mut failures: Vec<anyhow::Error> = replaced.iter().filter_map(|file| file.take_back().err()).collect();
+    failures.extend(reload(replaced).err());
+    let told = match daemons.restart(home, timeout).await {
+        Ok(_) => "The former programs run again.",
+        Err(failure) => {
+            failures.push(failure);
+            "The former programs are in their places again."
+        }
+    };
+    let failures: Vec<String> = failures
+        .iter()
+        .map(|failure| format!("\nMoreover: {failure:#}"))
+        .collect();
+    anyhow!("{error:#}\n{told}{}", failures.concat())
+}
+
+/// The files that are here and in the folder, too: programs, and units where they are installed.
+fn replaced(home: &Path, folder: &Path) -> anyhow::Result<Vec<Replaced>> {
+    let units = [unit::SERVER, unit::AGENT].into_iter();
+    let units = units.map(|name| (Path::new(UNITS).join(name), folder.join("systemd").join(name)));
+    let is_home = |(path, _): &(PathBuf, PathBuf)| home == Path::new("/usr/bin") && path.is_file();
+    let programs = PROGRAMS.iter().map(|name| (home.join(name), folder.join(name)));
+    let all = programs.filter(|(path, _)| path.is_file()).chain(units.filter(is_home));
+    let all = all
+        .filter(|(_, new)| new.is_file())
+        .map(|(path, new)| Replaced { path, new });
+    let all: Vec<Replaced> = all.collect();
+    for name in PROGRAMS.iter().filter(|name| home.join(name).is_file()) {
+        ensure!(
+            folder.join(name).is_file(),
+            "there is no {name} in {}",
+            folder.display()
+        );
+        version(&folder.join(name))?;
+    }
+    Ok(all)
+}
+
+/// What a program says of itself. One that is for another machine, or for another C library, says nothing.
+fn version(program: &Path) -> anyhow::Result<String> {
+    let said = Command::new(program).arg("--version").output();
+    let said = said.with_context(|| format!("{} does not run here", program.display()))?;
+    let why = String::from_utf8_lossy(&said.stderr);
+    ensure!(
+        said.status.success(),
+        "{} does not run here: {}",
+        program.display(),
+        why.trim()
+    );
+    Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+}
+
+/// A folder of programs.
+struct Unpacked {
+    folder: PathBuf,
+    /// Whether it was made for an archive, and goes with this.
+    is_temporary: bool,
+}
+
+impl Unpacked {
+    /// Takes the folder or archive that is given, else the folder of this program.
+    fn open(from: Option<&Path>, home: &Path) -> anyhow::Result<Self> {
+        let own = std::env::current_exe().context("find the own executable")?;
+        let given = match from {
+            Some(given) => given.to_owned(),
+            None => own.parent().context("find the own executable")?.to_owned(),
+        };
+        let given = fs::canonicalize(&given).with_context(|| format!("find {}", given.display()))?;
+        ensure!(
+            given != fs::canonicalize(home).unwrap_or_default(),
+            "{} has the programs that run: name another folder, or an archive, by --from",
+            given.display()
+        );
+        if given.is_dir() {
+            return Ok(Self {
+                folder: given,
+                is_temporary: false,
+            });
+        }
+        is_whole(&given)?;
+        let folder = home.join(format!(".skiff-upgrade-{}", std::process::id()));
+        fs::create_dir(&folder).with_context(|| format!("create {}", folder.display()))?;
+        let unpacked = Self {
+            folder,
+            is_temporary: true,
+        };
+        let mut tar = Command::new("tar");
+        tar.args(["--strip-components=1", "--no-same-owner", "-xf"])
+            .arg(&given)
+            .arg("-C")
+            .arg(&unpacked.folder);
+        let said = tar.output().context("start tar")?;
+        let why = String::from_utf8_lossy(&said.stderr);
+        ensure!(said.status.success(), "unpack {}: {}", given.display(), why.trim());
+        Ok(unpacked)
+    }
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        if self.is_temporary {
+            fs::remove_dir_all(&self.folder).ok();
+        }
+    }
+}
+
+/// Holds an archive against the sum beside it, as `make dist` writes both.
+fn is_whole(archive: &Path) -> anyhow::Result<()> {
+    let mut sums = archive.as_os_str().to_owned();
+    sums.push(".sha256");
+    let Ok(sums) = fs::read_to_string(&sums) else {
+        terminal::note(format!("There is no {} to hold the archive against.", sums.display()));
+        return Ok(());
+    };
+    let content = fs::read(archive).with_context(|| format!("read {}", archive.display()))?;
+    let sum = super::hex(digest::digest(&digest::SHA256, &content).as_ref());
+    ensure!(
+        sums.split_whitespace().next() == Some(sum.as_str()),
+        "{} is not the archive that its .sha256 is for",
+        archive.display()
+    );
+    Ok(())
+}
