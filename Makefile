@@ -3,6 +3,7 @@
 # make test    everything, end-to-end tests with real containers included; as root
 # make simulation   2,000 random histories of each controller (SEEDS=100 runs fewer), without network or containers
 # make check   format, lints, documentation, licences, unused dependencies
+# make dist    one archive of programs and units for this kind of machine, with its checksum, in target/dist
 # make bench   measures a release build on this machine; as root
 
 SHELL := /bin/bash
@@ -14,7 +15,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 export SKIFF_CACHE
 export PATH := $(PATH):$(SKIFF_CACHE)/tools/bin
 
-.PHONY: demo down test simulation check bench release
+.PHONY: demo down test simulation check bench release dist
 
 demo: release
 	tests/demo --programs "$(target)/release" --state-dir "$(STATE)" $(if $(IMAGE),--image "$(IMAGE)")
@@ -25,6 +26,9 @@ down:
 release:
 	.ci/prerequisites
 	cargo build --locked --release --package ctl --package controlplane --package agent
+
+dist: release
+	systemd/pack "$(target)/release" "$(target)/dist"
 
 test:
 	.ci/prerequisites --tools
