@@ -92,6 +92,12 @@ pub fn backup(options: &Backup) -> anyhow::Result<()> {
 
 fn write_archive(state_dir: &Path, part: &Path, copy: &Path) -> anyhow::Result<u64> {
     let database = state_dir.join(DATABASE);
+    ensure!(
+        database.exists() || !state_dir.join(PKI).join("ca.key").exists(),
+        "{} holds no database: what a cluster has in etcd, `etcdctl snapshot save` saves, and its keys are in {}",
+        state_dir.display(),
+        state_dir.join(PKI).display()
+    );
     ensure!(database.exists(), "{} holds no cluster", state_dir.display());
     // The copy holds every Secret: nobody else may open it, not even while it is made.
     for path in [part, copy] {

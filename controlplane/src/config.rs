@@ -40,6 +40,19 @@ pub struct Config {
     /// them, such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20 [default: none, as where a cloud gives them]
     #[arg(long, value_name = "ADDRESSES")]
     pub load_balancer_addresses: Option<Addresses>,
+    /// Where the objects are kept: the members of an etcd, as etcd://HOST:PORT,HOST:PORT/PREFIX, which several control planes
+    /// can share [default: a database in the state directory]
+    #[arg(long, value_name = "URL", env = "SKIFF_STORE")]
+    pub store: Option<etcd::Address>,
+    /// The authority of etcd's certificates; without it etcd is asked without TLS
+    #[arg(long, value_name = "FILE", env = "SKIFF_ETCD_CAFILE", requires = "store")]
+    pub etcd_cafile: Option<PathBuf>,
+    /// The certificate that etcd is shown
+    #[arg(long, value_name = "FILE", env = "SKIFF_ETCD_CERTFILE", requires_all = ["etcd_cafile", "etcd_keyfile"])]
+    pub etcd_certfile: Option<PathBuf>,
+    /// The key of the certificate that etcd is shown
+    #[arg(long, value_name = "FILE", env = "SKIFF_ETCD_KEYFILE", requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
     /// How many seconds of the past are kept for watches and paged lists
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
     pub retention_seconds: u64,
@@ -181,6 +194,14 @@ impl Config {
                 format!("https://{}", SocketAddr::new(address, listening.port()))
             }
             Some(_) | None => url(listening),
+        }
+    }
+
+    /// What etcd and its clients show each other.
+    pub fn etcd_identity(&self) -> etcd::Identity {
+        etcd::Identity {
+            authority: self.etcd_cafile.clone(),
+            certificate: self.etcd_certfile.clone().zip(self.etcd_keyfile.clone()),
         }
     }
 

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod config;
 pub mod credentials;
 pub mod envtest;
+mod leader;
 pub mod pod_ranges;
 pub mod renewal;
 pub mod service_ranges;
@@ -15,18 +16,19 @@ pub mod service_ranges;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd::Etcd;
 use server::audit::Sink;
 use server::audit::file::FileSink;
 use server::audit::policy::{Policy, PolicyError};
-use server::identity::{User, assume};
 use server::pki::{self, Pki, PkiError};
 use server::tls;
 use server::tokens::SigningKey;
 use server::{Options, Server};
-use store::Store;
+use store::{Lock, Store};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +53,20 @@ pub enum Error {
     /// The database cannot be opened.
     #[error("open the store")]
     Open(#[from] store::OpenError),
+    /// The ledger in etcd cannot be opened.
+    #[error("open the store")]
+    Etcd(#[from] etcd::OpenError),
+    /// Another control plane's keys sign for what is in etcd.
+    #[error(
+        "etcd at {address} holds a cluster whose keys are not in {}: copy that directory from another control plane of it",
+        pki.display()
+    )]
+    Keys {
+        /// Members and prefix.
+        address: etcd::Address,
+        /// Where the keys are to be.
+        pki: PathBuf,
+    },
     /// The audit log cannot be opened.
     #[error("open the audit log")]
     Audit(#[source] io::Error),
@@ -87,7 +103,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let controllers = config.controllers()?;
     pki::private_directory(&config.directory()).map_err(RenewalError::Make)?;
     // First of all: the store's lock keeps a second process from touching what the first one serves with.
-    let store = Store::open(&config.database(), config.store_options())?;
+    let (store, _lock) = open_store(&config).await?;
     let now = clock::now();
     let certificates = Certificates::open(&config, now)?;
 
@@ -175,6 +191,27 @@ fn alone_options(alone: &ApiServer, options: &mut Options) {
     options.always_allow = alone.always_allow;
 }
 
+/// The store, and the lock of the state directory where the store has none of its own.
+async fn open_store(config: &Config) -> Result<(Store, Option<Lock>), Error> {
+    let options = config.store_options();
+    let Some(address) = &config.store else {
+        return Ok((Store::open(&config.database(), options)?, None));
+    };
+    let lock = Lock::take(&config.database())?;
+    let backend = Etcd::open(address, &config.etcd_identity(), &options).await?;
+    let existed = options.existed;
+    // The ledger waits for this runtime.
+    let opening = tokio::task::spawn_blocking(|| Store::with_backend(Box::new(backend), options));
+    let store = opening.await.map_err(Error::Task)??;
+    if !existed && store.revision() > 0 {
+        return Err(Error::Keys {
+            address: address.clone(),
+            pki: config.pki(),
+        });
+    }
+    Ok((store, Some(lock)))
+}
+
 /// The name of this machine.
 fn machine() -> Arc<str> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -237,8 +274,12 @@ impl Running {
                     }
                 });
                 if self.config.api_server.is_none() {
-                    let (clients, stopped) = (clients(&self.server), stop.clone());
+                    let (server, stopped, shared) = (self.server.clone(), stop.clone(), self.store.is_shared());
                     tasks.spawn(async move {
+                        if shared {
+                            return leader::lead(server, controllers, stopped).await;
+                        }
+                        let clients = leader::clients(&server, None);
                         controllers::run(clients, controllers, stopped)
                             .await
                             .map_err(Error::Controllers)
@@ -322,13 +363,4 @@ fn credentials(authority: &Arc<Pki>, key: Arc<SigningKey>, names: Vec<String>) -
         }),
         names: names.into(),
     }
-}
-
-/// Clients inside the process: each user's requests pass through the same router as those from outside.
-fn clients(server: &Server) -> controllers::Clients {
-    let router = server.router();
-    Arc::new(move |user, user_agent| {
-        let service = assume(User::component(user), user_agent, router.clone());
-        kube::Client::new(service, "default")
-    })
 }

@@ -30,7 +30,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the control plane (the default)
-    Run(Config),
+    Run(Box<Config>),
     /// Write a kubeconfig for a user
     Issue(Issue),
     /// Write the credentials of a node's agent
@@ -68,7 +68,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let _log = start_log(&arguments.log)?;
     let outcome = match arguments.command {
         None => run(arguments.config),
-        Some(Command::Run(config)) => run(config),
+        Some(Command::Run(config)) => run(*config),
         Some(Command::Issue(options)) => issue(&options),
         Some(Command::IssueNode(options)) => issue_node(&options),
         Some(Command::Backup(options)) => backup(&options),

@@ -15,6 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("controlplane-plan", &["controlplane-api"]),
     ("controlplane-schema", &["controlplane-api", "controlplane-cel"]),
     ("controlplane-store", &["controlplane-api"]),
+    ("controlplane-etcd", &["controlplane-store"]),
     (
         "controlplane-server",
         &[
@@ -32,6 +33,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "common",
             "controlplane-api",
             "controlplane-controllers",
+            "controlplane-etcd",
             "controlplane-server",
             "controlplane-store",
         ],

@@ -2,8 +2,10 @@
 //! once, so that the writes share a commit.
 
 mod own_service;
+mod servers;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -176,6 +178,9 @@ fn tracking(today: &str) -> First {
 /// How often it is looked whether somebody has deleted what no cluster can do without.
 const ROUND: Duration = Duration::from_secs(10);
 
+/// How often a server tells the others that it is there.
+const TELLING: Duration = Duration::from_secs(5);
+
 /// Makes anew what is missing of the first namespaces and of the server's own Service, for as long as it is polled; and tries
 /// again to make what could not be made at the start, until all of it is there.
 pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole: &AtomicBool) -> Infallible {
@@ -196,7 +201,7 @@ pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole
             .zip(missing)
             .filter_map(|(first, missing)| missing.then_some(first))
             .chain(told);
-        let mut own = own_service::objects(options);
+        let mut own = own_service::objects(options, &servers::known(store));
         own.retain(|own| is_missing(own.group, own.plural, own.namespace, own_service::NAME));
         let creations = names
             .map(|first| (first.path.to_owned(), first.body))
@@ -205,6 +210,37 @@ pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole
             tracing::info!(path, "what every cluster has is missing, and made anew");
             if let Err(error) = client.send(Method::POST, path, body).await {
                 tracing::warn!(%error, "what every cluster has cannot be made anew");
+            }
+        }
+    }
+}
+
+/// The address that the other servers of a shared store are told.
+fn shared_address(store: &Store, options: &Options) -> Option<IpAddr> {
+    own_service::own_address(options).filter(|_| store.is_shared())
+}
+
+/// Has the server's own Service lead to all servers that share the store and are there, for as long as it is polled.
+pub(crate) async fn follow(router: Router, store: &Store, options: &Options) -> Infallible {
+    let Some(address) = shared_address(store, options) else {
+        return std::future::pending().await;
+    };
+    let client = Client::new(router);
+    loop {
+        tokio::time::sleep(TELLING).await;
+        if let Err(error) = servers::tell(store, address, &(options.clock)().to_string()).await {
+            tracing::warn!(%error, "the other servers are not told of this one");
+        }
+        let own = own_service::objects(options, &servers::known(store)).into_iter();
+        for own in own.filter(|own| own.follows) {
+            let key = Key::new(own.group, own.plural, own.namespace, own_service::NAME).ok();
+            let found = key.and_then(|key| store.get(&key));
+            let found: Option<Value> = found.and_then(|found| serde_json::from_slice(&found.bytes).ok());
+            if found.is_some_and(|found| own_service::led_to(&found) == own_service::led_to(&own.object)) {
+                continue;
+            }
+            if let Err(error) = client.keep(store, own).await {
+                tracing::warn!(%error, "the server's own Service does not lead to all servers");
             }
         }
     }
@@ -223,7 +259,15 @@ async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool,
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
     let (mut made, class) = join(join_all(firsts().map(create)), client.give_class(store)).await;
     made.push(class);
-    let own = own_service::objects(options).into_iter();
+    if let Some(address) = shared_address(store, options) {
+        made.extend(
+            servers::tell(store, address, &(options.clock)().to_string())
+                .await
+                .err()
+                .map(Err),
+        );
+    }
+    let own = own_service::objects(options, &servers::known(store)).into_iter();
     made.extend(join_all(own.map(|own| client.keep(store, own))).await);
     made.push(flow::ensure(client, store).await);
     for published in published(options) {

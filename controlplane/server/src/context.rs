@@ -13,7 +13,7 @@ use hyper::upgrade::OnUpgrade;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use store::{Entry, Key, Store};
+use store::{CommitError, Entry, Guard, Key, Store, Write};
 use tokio::time::Instant;
 
 use crate::definitions::{Converter, PATIENT_LIMIT, Table};
@@ -28,10 +28,15 @@ use crate::storage;
 /// How long a reader waits for a revision that is not there yet.
 const FRESH_WITHIN: Duration = Duration::from_secs(3);
 
+/// How long a request waits for the newest objects where several servers share the database.
+const LONGEST_REFRESH: Duration = Duration::from_secs(10);
+
 /// A request for a resource that exists.
 pub(crate) struct Context {
     pub(crate) server: Arc<Shared>,
     pub(crate) user: User,
+    /// What has to be so for its writes.
+    pub(crate) fence: Option<Guard>,
     pub(crate) info: RequestInfo,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
@@ -127,6 +132,11 @@ impl Identity {
 impl Context {
     pub(crate) fn store(&self) -> &Store {
         &self.server.store
+    }
+
+    /// Stores a change and those that go with it, within the fence that the client has.
+    pub(crate) async fn commit(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
+        self.store().commit_if(write, also, self.fence.clone()).await
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -301,4 +311,22 @@ impl Context {
 /// `deployments.apps`
 pub(crate) fn resource(registration: &Registration) -> GroupResource {
     GroupResource::new(registration.group, registration.plural)
+}
+
+/// Waits until the cache shows what other servers have acknowledged, as upstream reads what is consistent
+/// (`pkg/storage/cacher/cacher.go`), for every request that does not say which state it is content with: those that write look
+/// at objects, too.
+pub(crate) async fn refresh(shared: &Shared, info: &RequestInfo, query: &Query) -> Result<(), Failure> {
+    let exactly = query.text("resourceVersionMatch") == Some("Exact");
+    let content = matches!(info.verb, "get" | "list" | "watch") && query.text("resourceVersion").is_some();
+    if content && !exactly {
+        return Ok(());
+    }
+    shared.store.refresh(LONGEST_REFRESH).await.map_err(|failure| {
+        tracing::warn!(
+            error = &failure as &dyn std::error::Error,
+            "the newest objects are not known"
+        );
+        Failure::Late
+    })
 }

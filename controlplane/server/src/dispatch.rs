@@ -16,12 +16,12 @@ use tokio::time::Instant;
 use crate::aggregation;
 use crate::authentication::{self, Caller};
 use crate::authorization::{self, Attributes, Decision};
-use crate::context::{Context, Gathered, Notes, Wire};
+use crate::context::{Context, Gathered, Notes, Wire, refresh};
 use crate::definitions::Table;
 use crate::failure::Failure;
 use crate::flow::{Admitted, Flow};
 use crate::gate::Pass;
-use crate::identity::{Source, User};
+use crate::identity::{Fence, Source, User};
 use crate::metrics::Manner;
 use crate::negotiation::{Encoding, for_people};
 use crate::path;
@@ -139,6 +139,7 @@ async fn route(
     } else {
         None
     };
+    refresh(shared, &info, &query).await?;
     let (body, room) = if outside && !lasts {
         let (bytes, room) = shared.gates.read(&user.name, body).await?;
         (Body::from(bytes), Some(room))
@@ -154,6 +155,7 @@ async fn route(
         headers: parts.headers,
         table,
         registration,
+        fence: parts.extensions.remove::<Fence>().map(Fence::into_guard),
         warnings: Gathered::default(),
         annotations: Gathered::default(),
         notes: Notes::default(),

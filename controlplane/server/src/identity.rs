@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
+use k8s_openapi::api::coordination::v1::Lease;
+use store::{Entry, Guard, Key};
 use tower::Service;
 
 /// The group of everybody who may do everything.
@@ -91,7 +94,35 @@ pub struct Source(pub SocketAddr);
 pub struct Assumed<S> {
     user: User,
     user_agent: Option<HeaderValue>,
+    fence: Option<Fence>,
     inner: S,
+}
+
+/// The holder of a lease, and nobody else's writes: those of a client that has it are stored only as long as the lease says
+/// so, whatever the clocks say.
+#[derive(Debug, Clone)]
+pub struct Fence(Guard);
+
+impl Fence {
+    /// The fence of a Lease's holder; nothing for a name that no Lease has.
+    pub fn new(namespace: &str, lease: &str, holder: &str) -> Option<Self> {
+        let key = Key::new("coordination.k8s.io", "leases", namespace, lease).ok()?;
+        let holder = holder.to_owned();
+        let holds = move |lease: Option<&Entry>| {
+            let lease = lease.and_then(|lease| serde_json::from_slice::<Lease>(&lease.bytes).ok());
+            let spec = lease.and_then(|lease| lease.spec);
+            spec.and_then(|spec| spec.holder_identity)
+                .is_some_and(|now| now == holder)
+        };
+        Some(Self(Guard {
+            key,
+            holds: Arc::new(holds),
+        }))
+    }
+
+    pub(crate) fn into_guard(self) -> Guard {
+        self.0
+    }
 }
 
 /// Lets a client inside the process act as `user`. The result is what `kube::Client::new` takes.
@@ -100,7 +131,17 @@ pub fn assume<S>(user: User, user_agent: &str, inner: S) -> Assumed<S> {
     Assumed {
         user,
         user_agent: HeaderValue::from_str(user_agent).ok(),
+        fence: None,
         inner,
+    }
+}
+
+impl<S> Assumed<S> {
+    /// Lets its writes pass only as long as a lease is held.
+    #[must_use]
+    pub fn fenced(mut self, fence: Option<Fence>) -> Self {
+        self.fence = fence;
+        self
     }
 }
 
@@ -118,6 +159,9 @@ where
 
     fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
         request.extensions_mut().insert(self.user.clone());
+        if let Some(fence) = &self.fence {
+            request.extensions_mut().insert(fence.clone());
+        }
         if let Some(user_agent) = &self.user_agent {
             request.headers_mut().insert(USER_AGENT, user_agent.clone());
         }

@@ -192,6 +192,7 @@ impl Server {
             never = aggregation::run(Arc::clone(shared), self.router()) => never,
             never = flow::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,
+            never = bootstrap::follow(self.router(), &shared.store, &shared.options) => never,
         }
     }
 

@@ -12,6 +12,9 @@ use store::{Attributes, Class, Key, Prefix};
 /// How long an event is kept after its last write.
 pub const EVENT_TIME_TO_LIVE: Duration = Duration::from_hours(1);
 
+/// As upstream's `DefaultEndpointReconcilerTTL` of `pkg/controlplane/instance.go`.
+const SERVER_TIME_TO_LIVE: Duration = Duration::from_secs(15);
+
 /// The key of an object; nothing when a part cannot be in a key.
 pub(crate) fn key(registration: &Registration, namespace: &str, name: &str) -> Option<Key> {
     Key::new(registration.storage.group, registration.storage.plural, namespace, name).ok()
@@ -84,6 +87,10 @@ pub fn class(resource: &str) -> Class {
     match resource {
         "core/events" => Class::HeadOnly {
             time_to_live: Some(EVENT_TIME_TO_LIVE),
+        },
+        // Servers that share the store renew theirs (`bootstrap/servers.rs`).
+        "skiff/servers" => Class::HeadOnly {
+            time_to_live: Some(SERVER_TIME_TO_LIVE),
         },
         "coordination.k8s.io/leases" => Class::HeadOnly { time_to_live: None },
         _ => Class::Kept,

@@ -38,8 +38,8 @@ mod write;
 mod writer;
 
 pub use backend::{
-    Backend, BackendError, Change, CopyError, Followed, History, Limits, Loaded, Memory, Newest, Operation, Peers,
-    Record, Sqlite, Wake, check_copy, copy, outdate,
+    Backend, BackendError, Change, CopyError, Followed, History, Limits, Loaded, Lock, Memory, Newest, Operation,
+    Peers, Record, Sqlite, Wake, check_copy, copy, outdate,
 };
 pub use entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
 pub use fresh::FreshError;
@@ -48,4 +48,4 @@ pub use options::{OpenError, Options};
 pub use store::{ListAt, ListError, Store};
 pub use value::{InvalidValue, Value};
 pub use watch::{Watch, WatchError};
-pub use write::{Class, CommitError, Seen, Write};
+pub use write::{Class, CommitError, Condition, Guard, Seen, Write};

@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::retention::Retention;
 use crate::shared::Shared;
 use crate::watch::{Watch, WatchError, event};
-use crate::write::{Class, CommitError, Write};
+use crate::write::{Class, CommitError, Guard, Write};
 use crate::writer::{Request, Writer};
 use crate::{BackendError, EventKind};
 
@@ -287,7 +287,14 @@ impl Store {
     /// Like [`Store::commit`], together with other changes: all of them or none. When one of those is refused, the error
     /// is [`CommitError::Accompanying`].
     pub async fn commit_with(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
-        self.committer.commit(&self.shared, Request { write, also }).await
+        self.commit_if(write, also, None).await
+    }
+
+    /// Like [`Store::commit_with`], as long as the guard holds at that very revision; otherwise the error is
+    /// [`CommitError::Guarded`].
+    pub async fn commit_if(&self, write: Write, also: Vec<Write>, guard: Option<Guard>) -> Result<Entry, CommitError> {
+        let request = Request { write, also, guard };
+        self.committer.commit(&self.shared, request).await
     }
 
     /// Changes under a prefix after revision `from`.

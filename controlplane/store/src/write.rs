@@ -1,5 +1,6 @@
 //! Requests to change something, and how they fail.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,27 @@ impl Seen {
     }
 }
 
+/// What must be so of an object when a change is stored, of another one mostly.
+#[derive(Clone)]
+pub struct Guard {
+    /// The object's name.
+    pub key: Key,
+    /// Whether it is so.
+    pub holds: Condition,
+}
+
+/// A condition on an object, if there is one.
+pub type Condition = Arc<dyn Fn(Option<&Entry>) -> bool + Send + Sync>;
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Guard")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
 /// How much of a resource's past is kept. Either way a write is on disk before it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Class {
@@ -118,6 +140,12 @@ pub enum CommitError {
     #[error("{key} has changed meanwhile")]
     Moved {
         /// What has changed, or is gone.
+        key: Key,
+    },
+    /// What the writer has set as a condition is not so.
+    #[error("{key} does not allow the write")]
+    Guarded {
+        /// The object that the condition is about.
         key: Key,
     },
     /// One of the writes that go with it (in their order) cannot be done, so nothing was done.

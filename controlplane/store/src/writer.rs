@@ -17,7 +17,7 @@ use crate::ledger::{Decision, decide};
 use crate::pool::Pool;
 use crate::retention::Retention;
 use crate::shared::Shared;
-use crate::write::{Class, CommitError, Write};
+use crate::write::{Class, CommitError, Guard, Write};
 use crate::{BackendError, Value};
 
 /// Writes that may wait for the writer; more wait for a place in the queue.
@@ -43,6 +43,7 @@ pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
 pub(crate) struct Request {
     pub(crate) write: Write,
     pub(crate) also: Vec<Write>,
+    pub(crate) guard: Option<Guard>,
 }
 
 impl Request {
@@ -318,6 +319,7 @@ impl Writer {
                 let request = Request {
                     write,
                     also: Vec::new(),
+                    guard: None,
                 };
                 Some((request, oneshot::channel().0))
             });
@@ -351,6 +353,11 @@ impl Round<'_> {
     }
 
     fn decide(&mut self, request: Request) -> Result<Entry, CommitError> {
+        if let Some(guard) = request.guard
+            && !(guard.holds)(self.current(&guard.key))
+        {
+            return Err(CommitError::Guarded { key: guard.key });
+        }
         let entry = self.decide_one(request.write)?;
         for (index, write) in request.also.into_iter().enumerate() {
             self.decide_one(write).map_err(|source| CommitError::Accompanying {

@@ -1,5 +1,6 @@
 //! The Service by which pods reach the server, its range, and where the server is, when others can reach it there.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
@@ -16,6 +17,17 @@ pub(super) struct Own {
     pub(super) object: Value,
     /// Whether it is brought up to date where it is there already.
     pub(super) follows: bool,
+}
+
+/// The addresses that an object leads to: those of `Endpoints`, or of an `EndpointSlice`.
+pub(super) fn led_to(object: &Value) -> BTreeSet<String> {
+    let of = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let parts = of(object, "subsets").into_iter().chain(of(object, "endpoints"));
+    let addresses = parts.flat_map(|part| of(&part, "addresses"));
+    addresses
+        .filter_map(|address| text(Some(&address)).or_else(|| text(address.get("ip"))))
+        .collect()
 }
 
 /// The objects' name.
@@ -52,14 +64,15 @@ impl Own {
     }
 }
 
-pub(super) fn objects(options: &Options) -> Vec<Own> {
+/// The objects, where the servers at these addresses share the store with this one.
+pub(super) fn objects(options: &Options, others: &BTreeSet<IpAddr>) -> Vec<Own> {
     let ranges = options.service_ranges.iter();
     let cidrs: Vec<String> = ranges.map(|(range, length)| format!("{range}/{length}")).collect();
     let first = options.service_ranges.first().copied().map(Range::new);
     let address = first.map(|first| first.at(1).to_string());
-    let v6 = first.is_some_and(Range::is_ipv6);
-    let (host, port) = options.address.rsplit_once(':').unwrap_or((&options.address, "6443"));
-    let port: u16 = port.parse().unwrap_or(6443);
+    let v6 = is_v6(options);
+    let port = options.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let port: u16 = port.unwrap_or(6443);
     let mut all = vec![
         Own {
             group: "networking.k8s.io",
@@ -82,13 +95,11 @@ pub(super) fn objects(options: &Options) -> Vec<Own> {
             follows: false,
         },
     ];
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let reachable = host
-        .parse::<IpAddr>()
-        .is_ok_and(|host| host.is_ipv6() == v6 && !host.is_loopback() && !host.is_unspecified());
-    if !reachable {
+    let own = own_address(options);
+    if own.is_none() {
         return all;
     }
+    let hosts: BTreeSet<IpAddr> = own.into_iter().chain(others.iter().copied()).collect();
     let ports = json!([{"name": "https", "port": port, "protocol": "TCP"}]);
     all.push(Own {
         group: "",
@@ -96,7 +107,7 @@ pub(super) fn objects(options: &Options) -> Vec<Own> {
         namespace: "default",
         object: json!({
             "metadata": {"name": NAME, "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-            "subsets": [{"addresses": [{"ip": host}], "ports": ports}],
+            "subsets": [{"addresses": hosts.iter().map(|host| json!({"ip": host})).collect::<Vec<_>>(), "ports": ports}],
         }),
         follows: true,
     });
@@ -107,10 +118,30 @@ pub(super) fn objects(options: &Options) -> Vec<Own> {
         object: json!({
             "addressType": if v6 { "IPv6" } else { "IPv4" },
             "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
-            "endpoints": [{"addresses": [host], "conditions": {"ready": true}}],
+            "endpoints": hosts
+                .iter()
+                .map(|host| json!({"addresses": [host], "conditions": {"ready": true}}))
+                .collect::<Vec<_>>(),
             "ports": ports,
         }),
         follows: true,
     });
     all
+}
+
+/// Whether the Service has an address of IPv6, and so has what it leads to.
+fn is_v6(options: &Options) -> bool {
+    let first = options.service_ranges.first().copied().map(Range::new);
+    first.is_some_and(Range::is_ipv6)
+}
+
+/// The address at which others reach this server, when they can.
+pub(super) fn own_address(options: &Options) -> Option<IpAddr> {
+    let host = options
+        .address
+        .rsplit_once(':')
+        .map_or(&*options.address, |(host, _)| host);
+    let host: IpAddr = host.trim_start_matches('[').trim_end_matches(']').parse().ok()?;
+    let reachable = host.is_ipv6() == is_v6(options) && !host.is_loopback() && !host.is_unspecified();
+    reachable.then_some(host)
 }

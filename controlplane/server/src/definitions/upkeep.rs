@@ -131,6 +131,7 @@ async fn delete_all(shared: &Arc<Shared>, row: &Row, objects: &Prefix) {
         server: Arc::clone(shared),
         table: shared.definitions.current(),
         user: User::new("system:apiserver", [MASTERS]),
+        fence: None,
         info: RequestInfo {
             is_resource: true,
             verb: "delete",

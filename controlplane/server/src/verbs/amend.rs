@@ -141,7 +141,7 @@ pub(crate) async fn amend(
         let (value, attributes) = object::encode_bounded(&context.registration, &mut *new, &managed, (stored, room))?;
         let expected = entry.revision;
         let write = write_of(&key, gone, expected, (value, attributes));
-        match context.store().commit_with(write, also).await {
+        match context.commit(write, also).await {
             Ok(entry) => return object::external(&context.registration, &context.live(entry).await?),
             Err(CommitError::Conflict { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, name, &error)),

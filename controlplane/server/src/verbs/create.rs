@@ -99,7 +99,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
                 attributes,
                 within: terms.within,
             };
-            context.store().commit_with(write, terms.also).await
+            context.commit(write, terms.also).await
         };
         match outcome {
             Ok(entry) => return Ok(Stored::Entry(entry)),
@@ -182,6 +182,9 @@ pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError)
             message: "the server is shutting down".into(),
         },
         CommitError::Unknown(_) => Failure::Late,
+        CommitError::Guarded { .. } => Failure::Unavailable {
+            message: "another control plane leads".into(),
+        },
         CommitError::Failed(_) => Failure::internal(error),
     }
 }

@@ -162,7 +162,7 @@ pub(crate) async fn remove_with(
                 expected,
             },
         };
-        match context.store().commit_with(write, also).await {
+        match context.commit(write, also).await {
             Ok(entry) => {
                 let bytes = object::external_marked(registration, &live, &mut *object, &entry)?;
                 return Ok(Removed {

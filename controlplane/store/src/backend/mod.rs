@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::{Key, Prefix};
 
 pub use memory::Memory;
-pub use sqlite::{CopyError, Sqlite, check_copy, copy, outdate};
+pub use sqlite::{CopyError, Lock, Sqlite, check_copy, copy, outdate};
 
 /// What a row of the ledger says about its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::OpenError;
 
 /// A lock file beside the database; the kernel lets go of it when the process ends, however it ends.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub struct Lock {
     _file: File,
 }
 
@@ -17,7 +17,7 @@ impl Lock {
     /// Takes the lock and leaves one line in it, `PID BEGAN BOOT`: the process, the clock ticks between the boot and its begin
     /// (field 22 of `/proc/PID/stat`) and the boot's identifier, so that nobody takes a stranger for the holder. Fails at
     /// once with the holder's id when another process has it.
-    pub(super) fn take(database: &Path) -> Result<Self, OpenError> {
+    pub fn take(database: &Path) -> Result<Self, OpenError> {
         let path = database.with_added_extension("lock");
         let mut file = OpenOptions::new()
             .read(true)

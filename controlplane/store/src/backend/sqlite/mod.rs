@@ -23,10 +23,10 @@ use rusqlite::{Connection, Error, ErrorCode, OptionalExtension, params};
 use tracing::warn;
 
 pub use self::copy::{CopyError, check_copy, copy, outdate};
+pub use self::lock::Lock;
 
 use self::checkpoint::Checkpointer;
 use self::history::Reader;
-use self::lock::Lock;
 use self::mark::{Mark, Position};
 use self::reserve::Reserve;
 use super::{Backend, BackendError, History, Loaded, Operation, Record};

@@ -1,0 +1,306 @@
+//! What the store's writer asks of the ledger.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
+use store::{Backend, BackendError, Followed, History, Limits, Loaded, Options, Peers, Record, Wake};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use crate::OpenError;
+use crate::address::{Address, Identity};
+use crate::feed::{Fed, Feed, channel, compact};
+use crate::history::{past, sweep};
+use crate::ledger::{Ledger, PATIENCE, Shared, backend_error};
+use crate::members::{Failure, Members};
+use crate::room::Room;
+use crate::row::{Batch, Names, Row, encode};
+
+/// The most that is appended at once: etcd takes 128 operations, two for each change, and 1.5 MiB.
+const LIMITS: Limits = Limits {
+    writes: 40,
+    bytes: 1 << 20,
+};
+/// How long the first question may take: members that begin together elect a leader first.
+const OPENING: Duration = Duration::from_secs(30);
+/// Rows that a refused append is told at once.
+const OVERTAKEN: i64 = 64;
+/// Where revisions go on when a ledger is begun instead of one that is lost: above all that clients may have seen.
+const FAR: u64 = 1 << 40;
+
+/// A ledger in etcd.
+pub struct Etcd {
+    runtime: Handle,
+    ledger: Shared,
+    loaded: Option<Loaded>,
+    floor: u64,
+    /// The newest revision that the store knows.
+    revision: u64,
+    /// What has come and is not yet followed, without gaps behind `revision`.
+    pending: VecDeque<Row>,
+    anew: Option<Loaded>,
+    lost: Option<String>,
+    received: mpsc::Receiver<Fed>,
+    wake: Arc<OnceLock<Wake>>,
+    writer: u64,
+    batches: u64,
+    room: Room,
+    tasks: JoinSet<()>,
+}
+
+impl Etcd {
+    /// Connects to the members, reads all that is there, and begins to watch it. The runtime that this is called on serves
+    /// it from then on: the store must be used from another thread than one of its workers.
+    pub async fn open(address: &Address, identity: &Identity, options: &Options) -> Result<Self, OpenError> {
+        let asked = |source| OpenError::Ask {
+            members: address.members.join(","),
+            source,
+        };
+        let ledger = Arc::new(Ledger {
+            members: Members::connect(address, identity).await?,
+            names: Names::new(&address.prefix),
+        });
+        if ledger.head(OPENING).await.map_err(asked)?.0.is_none() {
+            if options.existed && !options.accept_loss {
+                return Err(OpenError::Lost {
+                    address: address.to_string(),
+                });
+            }
+            let at = if options.existed { FAR } else { 0 };
+            ledger.begin(at).await.map_err(asked)?;
+        }
+        let mut room = Room::default();
+        if let Err(failure) = room.take(&ledger).await {
+            warn!(
+                error = &failure as &dyn std::error::Error,
+                "keep room for deletions in etcd"
+            );
+        }
+        let snapshot = ledger.load().await.map_err(asked)?;
+        let (sender, received) = channel();
+        let wake = Arc::default();
+        let feed = Feed {
+            ledger: Arc::clone(&ledger),
+            sender,
+            wake: Arc::clone(&wake),
+            seen: snapshot.loaded.revision,
+            etcd: snapshot.etcd,
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(feed.run());
+        tasks.spawn(compact(Arc::clone(&ledger)));
+        Ok(Self {
+            runtime: Handle::current(),
+            ledger,
+            floor: snapshot.loaded.floor,
+            revision: snapshot.loaded.revision,
+            loaded: Some(snapshot.loaded),
+            pending: VecDeque::new(),
+            anew: None,
+            lost: None,
+            received,
+            wake,
+            writer: rand::random(),
+            batches: 0,
+            room,
+            tasks,
+        })
+    }
+
+    /// The newest revision that has come.
+    fn known(&self) -> u64 {
+        self.pending.back().map_or(self.revision, |row| row.record.revision)
+    }
+
+    fn take(&mut self, fed: Fed) {
+        match fed {
+            Fed::Rows(rows) => self.take_rows(rows),
+            Fed::Anew(loaded) => {
+                // What came before may be in it, or not.
+                if loaded.revision >= self.known() {
+                    self.pending.clear();
+                    self.anew = Some(loaded);
+                }
+            }
+            Fed::Lost(reason) => self.lost = Some(reason),
+        }
+    }
+
+    fn take_rows(&mut self, rows: Vec<Row>) {
+        for row in rows {
+            let known = self.anew.as_ref().map_or(0, |anew| anew.revision).max(self.known());
+            let revision = row.record.revision;
+            if revision == known.saturating_add(1) {
+                self.pending.push_back(row);
+            } else if revision > known {
+                self.lost = Some(format!("revision {revision} of the ledger came after {known}"));
+            }
+        }
+    }
+
+    /// Waits until something has come that is not followed yet.
+    async fn wait(&mut self) -> Result<(), BackendError> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while self.pending.is_empty() && self.anew.is_none() && self.lost.is_none() {
+            match tokio::time::timeout_at(deadline, self.received.recv()).await {
+                Ok(Some(fed)) => self.take(fed),
+                Ok(None) => self.lost = Some("the watch has ended".to_owned()),
+                Err(elapsed) => return Err(BackendError::Io(elapsed.into())),
+            }
+        }
+        Ok(())
+    }
+
+    async fn store(&mut self, records: &[Record]) -> Result<(), BackendError> {
+        let (Some(first), Some(last)) = (records.first(), records.last()) else {
+            return Ok(());
+        };
+        self.batches += 1;
+        let batch = Batch {
+            writer: self.writer,
+            number: self.batches,
+        };
+        let (sent, answer) = self.ledger.txn(self.transaction(records, batch, last.revision)).await;
+        let answer = answer.map_err(backend_error)?;
+        if answer.succeeded() {
+            self.revision = last.revision;
+            return Ok(());
+        }
+        if sent == 1 {
+            let missed = self.ledger.in_order(self.known(), &answer).map_err(backend_error)?;
+            self.take_rows(missed.map(|missed| missed.rows).unwrap_or_default());
+        }
+        self.wait().await?;
+        if sent > 1 && self.anew.is_some() {
+            return Err(BackendError::Unknown(
+                "the changes meanwhile are not to be had any more".into(),
+            ));
+        }
+        // What was sent without an answer may have been done.
+        let own = self
+            .pending
+            .front()
+            .is_some_and(|row| row.batch == batch && row.record.revision == first.revision);
+        if !own {
+            return Err(BackendError::Overtaken);
+        }
+        self.revision = last.revision;
+        self.pending.retain(|row| row.record.revision > last.revision);
+        Ok(())
+    }
+
+    fn transaction(&self, records: &[Record], batch: Batch, newest: u64) -> Txn {
+        let names = &self.ledger.names;
+        let mut operations = vec![TxnOp::put(names.head.as_str(), newest.to_string(), None)];
+        for record in records {
+            operations.push(TxnOp::put(names.row(record.revision), encode(record, batch), None));
+            // A row of the same batch is left to compaction: no two operations may touch the same key.
+            if record.drop_previous && record.previous <= self.revision {
+                operations.push(TxnOp::delete(names.row(record.previous), None));
+            }
+        }
+        let rows = GetOptions::new().with_range(names.row(u64::MAX)).with_limit(OVERTAKEN);
+        Txn::new()
+            .when([Compare::value(
+                names.head.as_str(),
+                CompareOp::Equal,
+                self.revision.to_string(),
+            )])
+            .and_then(operations)
+            .or_else([
+                TxnOp::get(names.head.as_str(), None),
+                TxnOp::get(names.row(self.known().saturating_add(1)), Some(rows)),
+            ])
+    }
+}
+
+impl Backend for Etcd {
+    fn load(&mut self) -> Result<Loaded, BackendError> {
+        self.loaded
+            .take()
+            .ok_or_else(|| BackendError::Io("the ledger is loaded already".into()))
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
+        let runtime = self.runtime.clone();
+        runtime.block_on(self.store(records))
+    }
+
+    fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
+        self.runtime
+            .block_on(sweep(&self.ledger, floor, limit))
+            .map_err(backend_error)
+    }
+
+    fn history(&self) -> Result<Arc<dyn History>, BackendError> {
+        Ok(past(&self.ledger, &self.runtime, self.floor))
+    }
+
+    fn reserve(&mut self) -> bool {
+        if self.room.kept {
+            return true;
+        }
+        let retaken = self.runtime.block_on(self.room.retake(&self.ledger));
+        retaken.unwrap_or_else(|failure| {
+            warn!(
+                error = &failure as &dyn std::error::Error,
+                "keep room for deletions in etcd"
+            );
+            false
+        })
+    }
+
+    fn release(&mut self) -> bool {
+        let given = self.runtime.block_on(self.room.give(&self.ledger));
+        given.unwrap_or_else(|failure: Failure| {
+            warn!(
+                error = &failure as &dyn std::error::Error,
+                "make room for deletions in etcd"
+            );
+            false
+        })
+    }
+
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        Some(Arc::clone(&self.ledger) as Arc<dyn Peers>)
+    }
+
+    fn listen(&mut self, wake: Wake) {
+        if self.wake.set(wake).is_err() {
+            warn!("the ledger is listened to already");
+        }
+    }
+
+    fn follow(&mut self) -> Result<Vec<Followed>, BackendError> {
+        while let Ok(fed) = self.received.try_recv() {
+            self.take(fed);
+        }
+        if let Some(reason) = &self.lost {
+            return Err(BackendError::Corrupt(reason.clone().into()));
+        }
+        let mut followed = Vec::new();
+        if let Some(anew) = self.anew.take() {
+            self.revision = anew.revision;
+            followed.push(Followed::Anew(anew));
+        }
+        if !self.pending.is_empty() {
+            self.revision = self.known();
+            let records = self.pending.drain(..).map(|row| row.record).collect();
+            followed.push(Followed::Changes(records));
+        }
+        Ok(followed)
+    }
+
+    fn close(&mut self) -> Result<(), BackendError> {
+        self.tasks.abort_all();
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! The members of etcd: one of them is asked, and the next one when it does not answer.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, KvClient, MaintenanceClient, TlsOptions, WatchClient};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::OpenError;
+use crate::address::{Address, Identity};
+
+/// How long one member has to answer, before another one is asked.
+const ATTEMPT: Duration = Duration::from_millis(1500);
+/// The time between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(1);
+/// etcd closes connections that ask more often whether it is there (`--grpc-keepalive-min-time`).
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(3));
+/// A page of large objects is far above the four megabytes that clients take otherwise.
+const MESSAGE: usize = 1 << 30;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The quota of etcd's database is used up.
+    #[error("etcd has no space left")]
+    Full(#[source] etcd_client::Error),
+    /// What was asked for is compacted.
+    #[error("the revision is compacted")]
+    Compacted,
+    /// etcd does not do it, whoever is asked.
+    #[error("etcd refuses the request")]
+    Refused(#[source] etcd_client::Error),
+    /// No member has answered in time; it may have been done.
+    #[error("no member of etcd answers: {last}")]
+    Silent {
+        /// The last attempt.
+        last: String,
+    },
+    /// A value is not what was written there.
+    #[error("etcd holds something else under {key}")]
+    Foreign {
+        /// Where.
+        key: String,
+    },
+}
+
+/// Clients of all members.
+pub(crate) struct Members {
+    clients: Vec<Member>,
+    current: watch::Sender<usize>,
+}
+
+/// One member's services.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) kv: KvClient,
+    pub(crate) watch: WatchClient,
+    pub(crate) maintenance: MaintenanceClient,
+}
+
+impl Members {
+    pub(crate) async fn connect(address: &Address, identity: &Identity) -> Result<Self, OpenError> {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT)
+            .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
+            .with_require_leader(true);
+        let scheme = if let Some(authority) = &identity.authority {
+            options = options.with_tls(tls(authority, identity)?);
+            "https"
+        } else {
+            "http"
+        };
+        let mut clients = Vec::new();
+        for member in &address.members {
+            let client = Client::connect([format!("{scheme}://{member}")], Some(options.clone())).await;
+            let client = client.map_err(|source| OpenError::Ask {
+                members: member.clone(),
+                source: Failure::Refused(source),
+            })?;
+            clients.push(Member {
+                kv: client.kv_client().max_decoding_message_size(MESSAGE),
+                watch: client.watch_client().max_decoding_message_size(MESSAGE),
+                maintenance: client.maintenance_client(),
+            });
+        }
+        Ok(Self {
+            clients,
+            current: watch::Sender::new(0),
+        })
+    }
+
+    pub(crate) fn all(&self) -> &[Member] {
+        &self.clients
+    }
+
+    /// The member to ask, by its number.
+    pub(crate) fn current(&self) -> (usize, Option<Member>) {
+        let at = *self.current.borrow();
+        (at, self.clients.get(at).cloned())
+    }
+
+    /// Turns to another member, if nobody else has.
+    pub(crate) fn leave(&self, at: usize) {
+        let count = self.clients.len().max(1);
+        self.current.send_if_modified(|current| {
+            let same = *current == at && count > 1;
+            if same {
+                *current = (at + 1) % count;
+            }
+            same
+        });
+    }
+
+    /// Waits until another member is asked than the one with this number.
+    pub(crate) async fn left(&self, at: usize) {
+        let mut current = self.current.subscribe();
+        // The sender is here.
+        drop(current.wait_for(|current| *current != at).await);
+    }
+
+    /// Asks until a member answers, or the time is up. Also gives how many were asked.
+    pub(crate) async fn call<T, F>(&self, limit: Duration, ask: impl Fn(KvClient) -> F) -> (u32, Result<T, Failure>)
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let attempts = AtomicU32::new(0);
+        let deadline = Instant::now() + limit;
+        loop {
+            let (at, member) = self.current();
+            let Some(member) = member else {
+                return (0, Err(Failure::Silent { last: String::new() }));
+            };
+            let number = attempts.fetch_add(1, Ordering::Relaxed) + 1;
+            let until = deadline.min(Instant::now() + ATTEMPT);
+            let last = match tokio::time::timeout_at(until, ask(member.kv)).await {
+                Ok(Ok(answer)) => return (number, Ok(answer)),
+                Ok(Err(error)) => match classify(error) {
+                    Ok(failure) => return (number, Err(failure)),
+                    Err(passing) => passing.to_string(),
+                },
+                Err(_elapsed) => format!("no answer in {ATTEMPT:?}"),
+            };
+            self.leave(at);
+            if Instant::now() + PAUSE >= deadline {
+                return (number, Err(Failure::Silent { last }));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// A failure that every member would answer with; back when another may do better.
+fn classify(error: etcd_client::Error) -> Result<Failure, etcd_client::Error> {
+    let etcd_client::Error::GRpcStatus(status) = &error else {
+        return Err(error);
+    };
+    let (code, message) = (i32::from(status.code()), status.message());
+    // Codes of gRPC: 3 invalid argument, 7 permission denied, 8 resource exhausted, 9 failed precondition, 11 out of range,
+    // 16 unauthenticated. `etcdserver/api/v3rpc/rpctypes/error.go` has the texts.
+    match code {
+        8 if message.contains("space exceeded") => Ok(Failure::Full(error)),
+        11 if message.contains("compacted") => Ok(Failure::Compacted),
+        3 | 7 | 9 | 16 => Ok(Failure::Refused(error)),
+        _ => Err(error),
+    }
+}
+
+fn tls(authority: &std::path::Path, identity: &Identity) -> Result<TlsOptions, OpenError> {
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|source| OpenError::Read {
+            path: path.to_owned(),
+            source,
+        })
+    };
+    let options = TlsOptions::new().ca_certificate(Certificate::from_pem(read(authority)?));
+    Ok(match &identity.certificate {
+        Some((certificate, key)) => options.identity(etcd_client::Identity::from_pem(read(certificate)?, read(key)?)),
+        None => options,
+    })
+}

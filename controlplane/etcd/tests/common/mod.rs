@@ -1,0 +1,222 @@
+//! Members of etcd, started for one test, and objects to write.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(missing_docs, unreachable_pub, reason = "test helpers")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use controlplane_etcd::{Address, Etcd, Identity};
+use store::{Attributes, Entry, Key, Options, Prefix, Store, Value, Write};
+
+/// Members on this machine's loopback. They end with the test.
+pub struct Members {
+    directory: tempfile::TempDir,
+    ports: Vec<(u16, u16)>,
+    extra: Vec<String>,
+    scheme: &'static str,
+    running: Vec<Option<Child>>,
+}
+
+impl Members {
+    /// So many members, each with some further flags.
+    pub fn start(count: usize, extra: &[&str]) -> Self {
+        Self::with_scheme("http", count, extra)
+    }
+
+    pub fn with_scheme(scheme: &'static str, count: usize, extra: &[&str]) -> Self {
+        // Held all at once, so that no two are the same.
+        let held: Vec<TcpListener> = (0..count * 2)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let numbers: Vec<u16> = held.iter().map(|held| held.local_addr().unwrap().port()).collect();
+        drop(held);
+        let mut members = Self {
+            directory: tempfile::tempdir().unwrap(),
+            ports: numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect(),
+            extra: extra.iter().map(|&flag| flag.to_owned()).collect(),
+            scheme,
+            running: Vec::new(),
+        };
+        for number in 0..count {
+            let child = members.spawn(number);
+            members.running.push(Some(child));
+        }
+        members
+    }
+
+    fn data(&self, number: usize) -> PathBuf {
+        self.directory.path().join(format!("m{number}"))
+    }
+
+    fn spawn(&self, number: usize) -> Child {
+        let (client, peer) = self.ports[number];
+        let cluster: Vec<String> = (0..self.ports.len())
+            .map(|other| format!("m{other}=http://127.0.0.1:{}", self.ports[other].1))
+            .collect();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.data(number).with_extension("log"));
+        Command::new("etcd")
+            .args(["--name", &format!("m{number}"), "--data-dir"])
+            .arg(self.data(number))
+            .arg(format!("--listen-client-urls={}://127.0.0.1:{client}", self.scheme))
+            .arg(format!("--advertise-client-urls={}://127.0.0.1:{client}", self.scheme))
+            .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"))
+            .arg(format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"))
+            .arg(format!("--initial-cluster={}", cluster.join(",")))
+            .args(["--pre-vote=true", "--logger=zap", "--log-outputs=stderr"])
+            .args(&self.extra)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn()
+            .expect("etcd starts: .ci/prerequisites --tools installs it")
+    }
+
+    pub fn address(&self) -> Address {
+        let members: Vec<String> = self
+            .ports
+            .iter()
+            .map(|(client, _)| format!("127.0.0.1:{client}"))
+            .collect();
+        format!("etcd://{}", members.join(",")).parse().unwrap()
+    }
+
+    /// SIGKILL, and no answer from it any more.
+    pub fn kill(&mut self, number: usize) {
+        if let Some(mut child) = self.running[number].take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub fn restart(&mut self, number: usize) {
+        let child = self.spawn(number);
+        self.running[number] = Some(child);
+    }
+
+    pub async fn open(&self, options: Options) -> Store {
+        self.open_as(&Identity::default(), options).await.unwrap()
+    }
+
+    pub async fn open_as(&self, identity: &Identity, options: Options) -> Result<Store, String> {
+        let backend = Etcd::open(&self.address(), identity, &options)
+            .await
+            .map_err(|failure| chain(&failure))?;
+        let opening = tokio::task::spawn_blocking(|| Store::with_backend(Box::new(backend), options));
+        opening.await.unwrap().map_err(|failure| chain(&failure))
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        for number in 0..self.running.len() {
+            self.kill(number);
+        }
+    }
+}
+
+fn chain(mut failure: &dyn std::error::Error) -> String {
+    let mut text = failure.to_string();
+    while let Some(source) = failure.source() {
+        failure = source;
+        text = format!("{text}: {failure}");
+    }
+    text
+}
+
+pub fn options() -> Options {
+    Options {
+        index: |_, _| Attributes::default(),
+        class,
+        ..Options::default()
+    }
+}
+
+fn class(resource: &str) -> store::Class {
+    match resource {
+        "coordination.k8s.io/leases" => store::Class::HeadOnly { time_to_live: None },
+        _ => store::Class::Kept,
+    }
+}
+
+pub fn key(name: &str) -> Key {
+    Key::new("", "pods", "default", name).unwrap()
+}
+
+pub fn lease(name: &str) -> Key {
+    Key::new("coordination.k8s.io", "leases", "default", name).unwrap()
+}
+
+pub fn pods() -> Prefix {
+    Prefix::resource("", "pods")
+}
+
+pub fn value(data: &str) -> Value {
+    Value::parse(format!(r#"{{"metadata":{{"resourceVersion":""}},"data":"{data}"}}"#).into_bytes()).unwrap()
+}
+
+pub fn create(key: &Key, data: &str) -> Write {
+    Write::Create {
+        key: key.clone(),
+        value: value(data),
+        attributes: Attributes::default(),
+        within: None,
+    }
+}
+
+pub fn update(entry: &Entry, data: &str) -> Write {
+    Write::Update {
+        key: entry.key.clone(),
+        value: value(data),
+        attributes: Attributes::default(),
+        expected: entry.revision,
+    }
+}
+
+pub fn delete(key: &Key) -> Write {
+    Write::Delete {
+        key: key.clone(),
+        expected: None,
+        last: value("last"),
+    }
+}
+
+/// The object's `data`; its resourceVersion is the entry's revision.
+pub fn data(entry: &Entry) -> String {
+    let object: serde_json::Value = serde_json::from_slice(&entry.bytes).unwrap();
+    assert_eq!(object["metadata"]["resourceVersion"], entry.revision.to_string());
+    object["data"].as_str().unwrap().to_owned()
+}
+
+/// Waits until something holds.
+pub async fn eventually<F: Future<Output = Result<(), String>>>(what: &str, mut check: impl FnMut() -> F) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        match check().await {
+            Ok(()) => return,
+            Err(last) if tokio::time::Instant::now() > deadline => panic!("{what}: {last}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// Certificates by an authority of the test's own, as files.
+pub fn certificates(directory: &Path) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::CertifiedIssuer::self_signed(parameters, key).unwrap();
+    std::fs::write(directory.join("ca.crt"), authority.pem()).unwrap();
+    for name in ["server", "client"] {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = parameters.signed_by(&key, &authority).unwrap();
+        std::fs::write(directory.join(format!("{name}.crt")), certificate.pem()).unwrap();
+        std::fs::write(directory.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+}

@@ -1,0 +1,298 @@
+//! Stores on a real etcd: what one writes, all show, through the loss of members and of room.
+#![allow(missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Members, certificates, create, data, delete, eventually, key, lease, options, pods, update};
+use controlplane_etcd::Identity;
+use store::{CommitError, EventKind, Key, ListAt, ListError, Options, Store, Watch};
+use tokio::task::JoinSet;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_finds_and_follows_what_was_written() {
+    let members = Members::start(1, &[]);
+    let small = Options {
+        ring_events: 4,
+        ..options()
+    };
+    let first = members.open(small.clone()).await;
+    let made = first.commit(create(&key("a"), "1")).await.unwrap();
+    assert_eq!(made.revision, 1, "revisions are the ledger's own");
+    let changed = first.commit(update(&made, "2")).await.unwrap();
+    first.commit(create(&lease("l"), "0")).await.unwrap();
+    for beat in 1..20 {
+        let entry = first.get(&lease("l")).unwrap();
+        first.commit(update(&entry, &beat.to_string())).await.unwrap();
+    }
+    first.commit(delete(&key("a"))).await.unwrap();
+    first.commit(create(&key("b"), "1")).await.unwrap();
+
+    let second = members.open(small).await;
+    assert_eq!(second.revision(), first.revision());
+    assert_eq!(second.present(&pods()).len(), 1);
+    assert_eq!(data(&second.get(&lease("l")).unwrap()), "19");
+    // Behind the ring, out of etcd.
+    let old = second
+        .list(&pods(), ListAt::Exactly(changed.revision), None, None)
+        .await
+        .unwrap();
+    assert_eq!(old.entries.iter().map(data).collect::<Vec<_>>(), ["2"]);
+    let mut watch = second.watch(&pods(), 0).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let event = watch.next().await.unwrap();
+        let kind = match &event.kind {
+            EventKind::Put { prev: None } => '+',
+            EventKind::Put { .. } => '~',
+            EventKind::Delete { .. } => '-',
+        };
+        seen.push(format!("{kind}{}", event.entry.key.name()));
+    }
+    assert_eq!(seen, ["+a", "~a", "-a", "+b"]);
+
+    let written = second.commit(create(&key("c"), "x")).await.unwrap();
+    first.refresh(LIMIT).await.unwrap();
+    assert_eq!(first.get(&key("c")).map(|entry| entry.revision), Some(written.revision));
+    let conflict = first.commit(create(&key("c"), "y")).await;
+    assert!(matches!(conflict, Err(CommitError::Exists)), "{conflict:?}");
+    first.close().await.unwrap();
+    second.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_process_compacts_is_expired_for_all() {
+    let members = Members::start(1, &[]);
+    let short = Options {
+        retention: Duration::from_millis(1),
+        ring_events: 2,
+        ..options()
+    };
+    let first = members.open(short).await;
+    let second = members
+        .open(Options {
+            ring_events: 2,
+            ..options()
+        })
+        .await;
+    let mut entry = first.commit(create(&key("a"), "0")).await.unwrap();
+    for round in 1..100 {
+        entry = first.commit(update(&entry, &round.to_string())).await.unwrap();
+    }
+    second.refresh(LIMIT).await.unwrap();
+    let mut behind = second.watch(&pods(), 50).unwrap();
+    eventually("the floor rises", async || {
+        first.maintain().await;
+        (first.floor() > 0)
+            .then_some(())
+            .ok_or_else(|| format!("floor {}", first.floor()))
+    })
+    .await;
+    first.commit(update(&entry, "last")).await.unwrap();
+    eventually("the watch behind the floor ends", async || {
+        // Sweeping goes on beside the maintenance that begins it.
+        first.maintain().await;
+        match second.list(&pods(), ListAt::Exactly(60), None, None).await {
+            Err(ListError::Expired { .. }) => Ok(()),
+            other => Err(format!("{:?}", other.map(|list| list.revision))),
+        }
+    })
+    .await;
+    let ended = behind.next().await;
+    assert!(ended.is_err(), "{ended:?}");
+    let third = members.open(options()).await;
+    assert_eq!(third.present(&pods()).iter().map(data).collect::<Vec<_>>(), ["last"]);
+    assert!(third.floor() > 0);
+}
+
+/// Counts up in objects of its own, and in one that all share, until it is told to stop; what it was told is written.
+async fn write(store: Store, writer: usize, stop: Arc<AtomicBool>) -> (BTreeMap<String, u64>, u64) {
+    let mut acknowledged = BTreeMap::new();
+    let mut shared = 0;
+    let mut round = 0;
+    while !stop.load(Ordering::Relaxed) {
+        round += 1;
+        let name = format!("w{writer}-{round}");
+        match store.commit(create(&key(&name), "1")).await {
+            Ok(entry) => drop(acknowledged.insert(name, entry.revision)),
+            Err(CommitError::Unknown(_) | CommitError::Failed(_)) => {}
+            Err(other) => panic!("{name}: {other}"),
+        }
+        if store.refresh(LIMIT).await.is_err() {
+            continue;
+        }
+        let common = store.get(&key("common")).unwrap();
+        let next = data(&common).parse::<u64>().unwrap() + 1;
+        if store.commit(update(&common, &next.to_string())).await.is_ok() {
+            shared += 1;
+        }
+    }
+    (acknowledged, shared)
+}
+
+/// Revision, object and revision before, of each change until the last.
+async fn watch(mut watch: Watch) -> Vec<(u64, Key, Option<u64>)> {
+    let mut seen = Vec::new();
+    loop {
+        let event = watch.next().await.unwrap();
+        let previous = event.prev().map(|prev| prev.revision);
+        seen.push((event.revision, event.entry.key.clone(), previous));
+        if event.entry.key == key("end") {
+            return seen;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_acknowledged_write_is_lost_when_members_are_killed() {
+    let mut members = Members::start(3, &[]);
+    let stores = [members.open(options()).await, members.open(options()).await];
+    stores[0].commit(create(&key("common"), "0")).await.unwrap();
+    let mut watchers = JoinSet::new();
+    for store in &stores {
+        watchers.spawn(watch(store.watch(&pods(), 0).unwrap()));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = JoinSet::new();
+    for writer in 0..16 {
+        writers.spawn(write(stores[writer % 2].clone(), writer, Arc::clone(&stop)));
+    }
+    for round in 0..4 {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        members.kill(round % 3);
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        members.restart(round % 3);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stop.store(true, Ordering::Relaxed);
+    let written = writers.join_all().await;
+    eventually("the end is written", async || {
+        match stores[1].commit(create(&key("end"), "")).await {
+            Ok(_) | Err(CommitError::Exists) => Ok(()),
+            Err(failure) => Err(failure.to_string()),
+        }
+    })
+    .await;
+    let seen = watchers.join_all().await;
+    assert_eq!(seen[0], seen[1], "both see the same");
+    let mut versions = BTreeMap::new();
+    let mut before = 0;
+    for (revision, key, previous) in &seen[0] {
+        assert!(*revision > before, "{revision} after {before}");
+        assert_eq!(versions.insert(key, *revision), *previous, "{key}");
+        before = *revision;
+    }
+    let shown: BTreeSet<(&str, u64)> = versions.iter().map(|(key, revision)| (key.name(), *revision)).collect();
+    let mut acknowledged = 0;
+    for (names, _) in &written {
+        acknowledged += names.len();
+        for (name, revision) in names {
+            assert!(
+                shown.contains(&(name.as_str(), *revision)),
+                "{name} at {revision} is lost"
+            );
+        }
+    }
+    let counted: u64 = written.iter().map(|(_, shared)| shared).sum();
+    let common = data(&stores[0].get(&key("common")).unwrap()).parse::<u64>().unwrap();
+    println!(
+        "{acknowledged} objects and {counted} counts were acknowledged, {common} counted, {} changes",
+        seen[0].len()
+    );
+    assert!(common >= counted, "{counted} were acknowledged, {common} are there");
+    assert!(
+        written.iter().all(|(names, _)| names.len() > 10),
+        "every writer gets on"
+    );
+    let fresh = members.open(options()).await;
+    assert_eq!(fresh.present(&pods()).len(), versions.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletions_find_room_when_etcd_has_none() {
+    let members = Members::start(1, &["--quota-backend-bytes=33554432"]);
+    let store = members.open(options()).await;
+    let large = "x".repeat(900 << 10);
+    let mut made = 0;
+    let full = loop {
+        match store.commit(create(&key(&format!("p{made}")), &large)).await {
+            Ok(_) => made += 1,
+            Err(failure) => break failure,
+        }
+        assert!(made < 60, "the quota is never reached");
+    };
+    assert!(matches!(full, CommitError::Full(_)), "{full}");
+    assert!(!store.is_writable());
+    for number in 0..made {
+        store.commit(delete(&key(&format!("p{number}")))).await.unwrap();
+    }
+    let small = store.commit(create(&key("small"), "1")).await;
+    assert!(
+        matches!(small, Err(CommitError::Full(_))),
+        "the room is for deletions: {small:?}"
+    );
+    store.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_and_clients_show_certificates() {
+    let directory = tempfile::tempdir().unwrap();
+    certificates(directory.path());
+    let file = |name: &str| directory.path().join(name);
+    let flags = [
+        format!("--cert-file={}", file("server.crt").display()),
+        format!("--key-file={}", file("server.key").display()),
+        format!("--trusted-ca-file={}", file("ca.crt").display()),
+        "--client-cert-auth".to_owned(),
+    ];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let members = Members::with_scheme("https", 1, &flags);
+    let identity = Identity {
+        authority: Some(file("ca.crt")),
+        certificate: Some((file("client.crt"), file("client.key"))),
+    };
+    let store = members.open_as(&identity, options()).await.unwrap();
+    store.commit(create(&key("a"), "1")).await.unwrap();
+    let stranger = Identity {
+        certificate: None,
+        ..identity
+    };
+    let refused = members.open_as(&stranger, options()).await.unwrap_err();
+    assert!(refused.contains("no member of etcd answers"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_etcd_is_not_taken_for_what_a_cluster_had() {
+    let members = Members::start(1, &[]);
+    let existed = Options {
+        existed: true,
+        ..options()
+    };
+    let refused = members
+        .open_as(&Identity::default(), existed.clone())
+        .await
+        .unwrap_err();
+    assert!(
+        refused.contains("does not hold what this cluster had there"),
+        "{refused}"
+    );
+    let accepting = Options {
+        accept_loss: true,
+        ..existed
+    };
+    let store = members.open(accepting).await;
+    assert!(store.watch(&pods(), 5).is_err(), "what clients have seen is gone");
+    assert!(store.commit(create(&key("a"), "1")).await.unwrap().revision > 1 << 40);
+}

@@ -1,0 +1,418 @@
+//! Several control planes, as real processes, on one etcd of three members: each serves, one leads, and what one has
+//! acknowledged outlives it.
+#![allow(missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::http::Request;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Ports that nobody uses, held all at once so that no two are the same.
+fn ports(count: usize) -> Vec<u16> {
+    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|held| held.local_addr().unwrap().port()).collect()
+}
+
+/// Three members of etcd; they end with the test.
+struct Etcd {
+    _home: tempfile::TempDir,
+    url: String,
+    members: Vec<Child>,
+}
+
+impl Etcd {
+    fn start() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let ports = ports(6);
+        let (clients, peers) = ports.split_at(3);
+        let cluster: Vec<String> = (0..3).map(|m| format!("m{m}=http://127.0.0.1:{}", peers[m])).collect();
+        let member = |m: usize| {
+            let (client, peer) = (clients[m], peers[m]);
+            Command::new("etcd")
+                .args(["--name", &format!("m{m}"), "--data-dir"])
+                .arg(home.path().join(format!("m{m}")))
+                .arg(format!("--listen-client-urls=http://127.0.0.1:{client}"))
+                .arg(format!("--advertise-client-urls=http://127.0.0.1:{client}"))
+                .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"))
+                .arg(format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"))
+                .arg(format!("--initial-cluster={}", cluster.join(",")))
+                .arg("--pre-vote=true")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("etcd starts: .ci/prerequisites --tools installs it")
+        };
+        let members = (0..3).map(member).collect();
+        let addresses: Vec<String> = clients.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        Self {
+            url: format!("etcd://{}", addresses.join(",")),
+            members,
+            _home: home,
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            member.kill().unwrap();
+            member.wait().unwrap();
+        }
+    }
+}
+
+/// One control plane; it is killed with the test.
+struct Plane {
+    home: tempfile::TempDir,
+    url: String,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Plane {
+    /// One with the keys of another, or the first of a cluster.
+    fn start(etcd: &Etcd, keys: Option<&Self>) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        if let Some(other) = keys {
+            let pki = Path::new("controlplane/pki");
+            std::fs::create_dir(home.path().join("controlplane")).unwrap();
+            let (from, to) = (other.home.path().join(pki), home.path().join(pki));
+            let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+            assert!(copied.unwrap().success());
+        }
+        let mut plane = Self {
+            home,
+            url: etcd.url.clone(),
+            port: ports(1)[0],
+            child: None,
+        };
+        plane.again();
+        plane
+    }
+
+    fn again(&mut self) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.home.path().join("log"))
+            .unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_skiff-controlplane"))
+            .arg("--state-dir")
+            .arg(self.home.path())
+            .args(["--listen", &format!("127.0.0.1:{}", self.port), "--store", &self.url])
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.home.path().join("log")).unwrap()
+    }
+
+    /// A client, once the server is ready.
+    async fn client(&self) -> Client {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let last = match self.try_client().await {
+                Ok(client) => return client,
+                Err(last) => last,
+            };
+            assert!(Instant::now() < deadline, "not ready: {last}\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn try_client(&self) -> Result<Client, Box<dyn std::error::Error>> {
+        let file = Kubeconfig::read_from(self.home.path().join("admin.kubeconfig"))?;
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+        let client = Client::try_from(config)?;
+        let request = Request::get("/readyz").body(Vec::new())?;
+        client.request_text(request).await?;
+        Ok(client)
+    }
+
+    /// SIGKILL.
+    fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM, and its end.
+    fn finish(&mut self) {
+        let pid = i32::try_from(self.child.as_ref().unwrap().id()).unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        let status = self.end();
+        assert!(status.success(), "{status}: {}", self.log());
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        self.child.take().unwrap().wait().unwrap()
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// Waits until a question has an answer that does; how long that took.
+async fn until<T, F>(what: &str, mut ask: impl FnMut() -> F) -> (T, Duration)
+where
+    F: Future<Output = Result<T, String>>,
+{
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Ok(found) => return (found, began.elapsed()),
+            Err(last) => assert!(began.elapsed() < PATIENCE, "{what}: {last}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The holder of a Lease, when it is another one than that.
+async fn holder(client: &Client, lease: &str, not: &str) -> Result<String, String> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let lease = leases.get(lease).await.map_err(|error| error.to_string())?;
+    let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+    if holder.is_empty() || holder == not {
+        return Err(format!("held by {holder:?}"));
+    }
+    Ok(holder)
+}
+
+const MANAGER: &str = "kube-controller-manager";
+
+/// Makes a Deployment and waits until somebody has made its ReplicaSet.
+async fn deploys(client: &Client, name: &str) -> Duration {
+    let deployment: Deployment = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": {
+            "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+        }},
+    }))
+    .unwrap();
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    deployments.create(&PostParams::default(), &deployment).await.unwrap();
+    let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), "default");
+    let selector = ListParams::default().labels(&format!("app={name}"));
+    let made = until("a ReplicaSet", || async {
+        let found = sets.list(&selector).await.map_err(|error| error.to_string())?;
+        (!found.items.is_empty()).then_some(()).ok_or_else(|| "none".to_owned())
+    });
+    made.await.1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_one_leads_when_the_leader_is_killed_or_ends() {
+    let etcd = Etcd::start();
+    let mut first = Plane::start(&etcd, None);
+    let one = first.client().await;
+    let (leader, _) = until("a leader", || holder(&one, MANAGER, "")).await;
+    let mut second = Plane::start(&etcd, Some(&first));
+    let other = second.client().await;
+    deploys(&other, "before").await;
+    assert_eq!(holder(&other, "kube-scheduler", "").await, Ok(leader.clone()));
+
+    first.kill();
+    let (next, took) = until("another leader", || holder(&other, MANAGER, &leader)).await;
+    let led = deploys(&other, "after").await;
+    println!("another one led {took:?} after the kill, and had made a ReplicaSet {led:?} later");
+    assert!(
+        took < Duration::from_secs(6),
+        "{took:?}, on a machine that others use too"
+    );
+
+    first.again();
+    let one = first.client().await;
+    assert_eq!(holder(&one, MANAGER, "").await, Ok(next.clone()), "{}", second.log());
+    second.finish();
+    let (_, took) = until("the first one again", || holder(&one, MANAGER, &next)).await;
+    println!("after an orderly end: {took:?}");
+    deploys(&one, "again").await;
+    first.finish();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_without_the_clusters_keys_does_not_start() {
+    let etcd = Etcd::start();
+    let first = Plane::start(&etcd, None);
+    first.client().await;
+    let mut stranger = Plane::start(&etcd, None);
+    let (status, log) = (stranger.end(), stranger.log());
+    assert!(
+        !status.success() && log.contains("holds a cluster whose keys are not in"),
+        "{status}: {log}"
+    );
+}
+
+fn config_map(name: &str, count: u64) -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some([("test".to_owned(), "yes".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        data: Some([("count".to_owned(), count.to_string())].into()),
+        ..ConfigMap::default()
+    }
+}
+
+fn count(object: &ConfigMap) -> u64 {
+    object.data.as_ref().unwrap()["count"].parse().unwrap()
+}
+
+/// Creates objects and counts one up that all share, through servers that may be killed; the names of those objects, and
+/// the counts, that were acknowledged.
+async fn write(clients: Vec<Client>, writer: usize, stop: Arc<AtomicBool>) -> (BTreeSet<String>, u64) {
+    let (mut names, mut counts) = (BTreeSet::new(), 0);
+    for round in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let maps: Api<ConfigMap> = Api::namespaced(clients[(writer + round / 8) % clients.len()].clone(), "default");
+        let name = format!("w{writer}-{round}");
+        if maps.create(&PostParams::default(), &config_map(&name, 0)).await.is_ok() {
+            // Whoever asks the other server next finds it there.
+            let other: Api<ConfigMap> =
+                Api::namespaced(clients[(writer + round / 8 + 1) % clients.len()].clone(), "default");
+            // Unless it is down.
+            if let Ok(found) = other.get_opt(&name).await {
+                assert!(found.is_some(), "{name} was acknowledged and is not there");
+            }
+            names.insert(name);
+        }
+        let Ok(mut shared) = maps.get("shared").await else {
+            continue;
+        };
+        let next = count(&shared) + 1;
+        shared.data = config_map("", next).data;
+        if maps.replace("shared", &PostParams::default(), &shared).await.is_ok() {
+            counts += 1;
+        }
+    }
+    (names, counts)
+}
+
+/// What a watcher has seen: revisions and names, in order, until the object that ends it.
+async fn watch(plane: Client) -> Vec<(u64, String, bool)> {
+    let maps: Api<ConfigMap> = Api::namespaced(plane, "default");
+    let parameters = WatchParams::default().labels("test=yes").timeout(290);
+    let mut seen: Vec<(u64, String, bool)> = Vec::new();
+    let mut from = "1".to_owned();
+    loop {
+        let Ok(events) = maps.watch(&parameters, &from).await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        let mut events = events.boxed();
+        while let Ok(Some(event)) = events.try_next().await {
+            let (object, is_new) = match event.clone() {
+                WatchEvent::Added(object) => (object, true),
+                WatchEvent::Modified(object) => (object, false),
+                WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) | WatchEvent::Error(_) => {
+                    panic!("{event:?} after {from}")
+                }
+            };
+            from = object.metadata.resource_version.clone().unwrap();
+            let name = object.metadata.name.clone().unwrap();
+            let ends = name == "end";
+            seen.push((from.parse().unwrap(), name, is_new));
+            if ends {
+                return seen;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_when_control_planes_are_killed() {
+    let etcd = Etcd::start();
+    let first = Plane::start(&etcd, None);
+    let one = first.client().await;
+    let second = Plane::start(&etcd, Some(&first));
+    let clients = vec![one.clone(), second.client().await];
+    let maps: Api<ConfigMap> = Api::namespaced(one, "default");
+    maps.create(&PostParams::default(), &config_map("shared", 0))
+        .await
+        .unwrap();
+    let mut watchers = JoinSet::new();
+    for client in clients.iter().cycle().take(4) {
+        watchers.spawn(watch(client.clone()));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = JoinSet::new();
+    for writer in 0..16 {
+        writers.spawn(write(clients.clone(), writer, Arc::clone(&stop)));
+    }
+    let mut planes = [first, second];
+    for round in 0..4 {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        planes[round % 2].kill();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        planes[round % 2].again();
+        planes[round % 2].client().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let written = writers.join_all().await;
+    maps.create(&PostParams::default(), &config_map("end", 0))
+        .await
+        .unwrap();
+    let seen = watchers.join_all().await;
+    let mut made = BTreeMap::new();
+    for (revision, name, is_new) in &seen[0] {
+        assert_eq!(made.insert(name, *revision).is_none(), *is_new, "{name} at {revision}");
+    }
+    assert!(
+        seen[0].is_sorted_by(|one, next| one.0 < next.0),
+        "in order and each once"
+    );
+    assert!(seen.iter().all(|other| other == &seen[0]), "all see the same");
+    let names: BTreeSet<&String> = written.iter().flat_map(|(names, _)| names).collect();
+    let lost: Vec<_> = names.iter().filter(|name| !made.contains_key(**name)).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+    let counted: u64 = written.iter().map(|(_, counts)| counts).sum();
+    let there = count(&maps.get("shared").await.unwrap());
+    println!(
+        "{} objects and {counted} counts were acknowledged, {there} counted",
+        names.len()
+    );
+    assert!(there >= counted, "{counted} were acknowledged, {there} are there");
+    for plane in &planes {
+        let client = plane.client().await;
+        let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+        let found = maps.list(&ListParams::default().labels("test=yes")).await.unwrap();
+        assert_eq!(found.items.len(), made.len());
+    }
+}
