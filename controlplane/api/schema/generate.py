@@ -65,6 +65,37 @@ metrics.v1beta1.PodMetricsList\tmetadata=1meta.v1.ListMeta,v items=2*metrics.v1b
 """
 # Fields that k8s-pb is too old for: {message: [(name, number, shape, type, {mark})]}, by upstream's generated.proto files.
 NEWER = {
+    "api.admissionregistration.v1.ApplyConfiguration": [("expression", 1, "", "string", {})],
+    "api.admissionregistration.v1.JSONPatch": [("expression", 1, "", "string", {})],
+    "api.admissionregistration.v1.MutatingAdmissionPolicy": [
+        ("metadata", 1, "", META + "ObjectMeta", {}),
+        ("spec", 2, "", "api.admissionregistration.v1.MutatingAdmissionPolicySpec", {})],
+    "api.admissionregistration.v1.MutatingAdmissionPolicyBinding": [
+        ("metadata", 1, "", META + "ObjectMeta", {}),
+        ("spec", 2, "", "api.admissionregistration.v1.MutatingAdmissionPolicyBindingSpec", {})],
+    "api.admissionregistration.v1.MutatingAdmissionPolicyBindingList": [
+        ("metadata", 1, "", META + "ListMeta", {}),
+        ("items", 2, "*", "api.admissionregistration.v1.MutatingAdmissionPolicyBinding", {})],
+    "api.admissionregistration.v1.MutatingAdmissionPolicyBindingSpec": [
+        ("policy_name", 1, "", "string", {}),
+        ("param_ref", 2, "", "api.admissionregistration.v1.ParamRef", {}),
+        ("match_resources", 3, "", "api.admissionregistration.v1.MatchResources", {})],
+    "api.admissionregistration.v1.MutatingAdmissionPolicyList": [
+        ("metadata", 1, "", META + "ListMeta", {}),
+        ("items", 2, "*", "api.admissionregistration.v1.MutatingAdmissionPolicy", {})],
+    "api.admissionregistration.v1.MutatingAdmissionPolicySpec": [
+        ("param_kind", 1, "", "api.admissionregistration.v1.ParamKind", {}),
+        ("match_constraints", 2, "", "api.admissionregistration.v1.MatchResources", {}),
+        ("variables", 3, "*", "api.admissionregistration.v1.Variable", {"listType": "atomic"}),
+        ("mutations", 4, "*", "api.admissionregistration.v1.Mutation", {"listType": "atomic"}),
+        ("failure_policy", 5, "", "string", {}),
+        ("match_conditions", 6, "*", "api.admissionregistration.v1.MatchCondition",
+         {"patchMergeKey": "name", "patchStrategy": "merge", "listType": "map", "listMapKey": ["name"]}),
+        ("reinvocation_policy", 7, "", "string", {})],
+    "api.admissionregistration.v1.Mutation": [
+        ("patch_type", 2, "", "string", {}),
+        ("apply_configuration", 3, "", "api.admissionregistration.v1.ApplyConfiguration", {}),
+        ("json_patch", 4, "", "api.admissionregistration.v1.JSONPatch", {})],
     "api.core.v1.ImageVolumeStatus": [("image_ref", 1, "", "string", {})],
     "api.core.v1.PodSchedulingGroup": [("pod_group_name", 1, "", "string", {})],
     "api.core.v1.PodSpec": [("scheduling_group", 43, "", "api.core.v1.PodSchedulingGroup", {})],
@@ -99,6 +130,7 @@ api.policy.v1.PodDisruptionBudgetStatus.observedGeneration""".split())
 
 # Pointers among the newer strings: an empty one is not the same as none.
 POINTERS = set("""api.admissionregistration.v1.MatchResources.matchPolicy
+api.admissionregistration.v1.MutatingAdmissionPolicySpec.failurePolicy
 api.admissionregistration.v1.ParamRef.parameterNotFoundAction
 api.admissionregistration.v1.ValidatingAdmissionPolicySpec.failurePolicy
 api.admissionregistration.v1.Validation.reason api.autoscaling.v2.HPAScalingRules.selectPolicy

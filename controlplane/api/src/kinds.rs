@@ -27,6 +27,7 @@ pub mod job;
 pub mod lease;
 pub mod limit_range;
 pub mod metrics;
+pub mod mutating_admission_policy;
 pub mod namespace;
 pub mod network_policy;
 pub mod node;
@@ -90,6 +91,8 @@ pub static KINDS: &[Registration] = &[
     Registration::of::<core::v1::Service>(),
     Registration::of::<core::v1::ServiceAccount>(),
     Registration::of::<apiregistration::v1::APIService>(),
+    Registration::of::<admissionregistration::v1::MutatingAdmissionPolicy>(),
+    Registration::of::<admissionregistration::v1::MutatingAdmissionPolicyBinding>(),
     Registration::of::<admissionregistration::v1::MutatingWebhookConfiguration>(),
     Registration::of::<admissionregistration::v1::ValidatingAdmissionPolicy>(),
     Registration::of::<admissionregistration::v1::ValidatingAdmissionPolicyBinding>(),

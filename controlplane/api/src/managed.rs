@@ -17,6 +17,7 @@ mod fields;
 mod key;
 mod last_applied;
 mod merge;
+pub mod mutation;
 pub(crate) mod raw;
 mod set;
 mod shape;

@@ -90,20 +90,16 @@ pub trait Behavior: Send + Sync {
     fn same(&self, new: &dyn Object, old: &dyn Object) -> bool;
     /// Rules for a new object.
     fn validate(&self, object: &dyn Object) -> Vec<Invalid>;
-    /// Rules for an update.
-    fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid>;
-    /// Rules for an update of `status`.
-    fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid>;
+    /// Rules for an update; what it leaves as it was is warned of.
+    fn validate_update(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid>;
+    /// Rules for an update of `status`; what it leaves as it was is warned of.
+    fn validate_status(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid>;
     /// Rules for an update of the kind's own subresource.
     fn validate_own(&self, _new: &dyn Object, _old: &dyn Object) -> Vec<Invalid> {
         Vec::new()
     }
     /// Warnings about an object that is accepted.
     fn warnings(&self, _new: &dyn Object, _old: Option<&dyn Object>) -> Vec<String> {
-        Vec::new()
-    }
-    /// Warnings about faults that an update, of the object or of its status, finds and does not make.
-    fn tolerated(&self, _: &dyn Object, _: &dyn Object) -> Vec<String> {
         Vec::new()
     }
     /// Fields that selectors may name.

@@ -36,10 +36,23 @@ pub(crate) fn before(function: &str, args: &[Value<'_>]) -> u64 {
         "check" => CHECK,
         "fieldSelector" | "labelSelector" => selector(size(1)),
         "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => first.map_or(0, traversal),
-        "url" | "lowerAscii" | "upperAscii" | "substring" | "trim" | "startsWith" | "endsWith" | "format"
-        | "strings.quote" | "cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => {
-            tenth(size(0))
-        }
+        "url"
+        | "jsonpatch.escapeKey"
+        | "lowerAscii"
+        | "upperAscii"
+        | "substring"
+        | "trim"
+        | "startsWith"
+        | "endsWith"
+        | "format"
+        | "strings.quote"
+        | "cidr"
+        | "isIP"
+        | "isCIDR"
+        | "quantity"
+        | "isQuantity"
+        | "semver"
+        | "isSemver" => tenth(size(0)),
         "replace" | "split" | "ip.isCanonical" => tenth(2 * size(0)),
         "join" | "slice" | "lists.range" | "reverse" => 0,
         "find" | "findAll" | "matches" => tenth(1 + size(0)).saturating_mul(quarter(size(1))),
@@ -85,6 +98,10 @@ pub(crate) fn nested(function: &str, args: &[Value<'_>]) -> u64 {
     };
     let each = args.iter().map(excess).fold(0, u64::saturating_add);
     match function {
+        "_+_" if matches!(args.first(), Some(Value::List(list)) if list.merges()) => {
+            let items = args.iter().map(Value::size).fold(0, u64::saturating_add);
+            each.saturating_add(items / 10)
+        }
         "distinct" | "sort" | "sets.contains" | "sets.intersects" | "sets.equivalent" => {
             each.saturating_mul(args.first().map_or(1, Value::size))
         }

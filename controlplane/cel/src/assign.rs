@@ -121,7 +121,13 @@ impl Substitutions {
         match (left, right) {
             (Type::Null, other) | (other, Type::Null) => matches!(
                 other,
-                Type::Null | Type::Optional(_) | Type::Opaque(_) | Type::Object(_) | Type::Duration | Type::Timestamp
+                Type::Null
+                    | Type::Optional(_)
+                    | Type::Opaque(_)
+                    | Type::Object(_)
+                    | Type::Struct(_)
+                    | Type::Duration
+                    | Type::Timestamp
             ),
             (Type::Type(_), Type::Type(_)) => true,
             (Type::List(left), Type::List(right)) | (Type::Optional(left), Type::Optional(right)) => {

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use crate::assign::{Substitutions, most_general};
 use crate::declarations::{Overload, overloads, type_identifier};
 use crate::functions;
+use crate::object;
+use crate::program::Environment;
 use crate::syntax::Issue;
-use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Kind};
+use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Initializer, Kind};
 use crate::types::Type;
 use crate::value::{Text, Value};
 
@@ -17,9 +19,9 @@ const MAX_ISSUES: usize = 100;
 pub(crate) type Types = Vec<Type>;
 
 /// Checks a tree, names what its names refer to, and finds the types of all nodes.
-pub(crate) fn check(expr: &mut Expr, nodes: usize, variables: &BTreeMap<String, Type>) -> Result<Types, Vec<Issue>> {
+pub(crate) fn check(expr: &mut Expr, nodes: usize, environment: &Environment) -> Result<Types, Vec<Issue>> {
     let mut checker = Checker {
-        variables,
+        environment,
         locals: Vec::new(),
         types: vec![Type::Error; nodes],
         known: Substitutions::default(),
@@ -39,7 +41,7 @@ pub(crate) fn check(expr: &mut Expr, nodes: usize, variables: &BTreeMap<String, 
 }
 
 struct Checker<'e> {
-    variables: &'e BTreeMap<String, Type>,
+    environment: &'e Environment,
     locals: Vec<(String, Type)>,
     types: Types,
     known: Substitutions,
@@ -96,11 +98,7 @@ impl Checker<'_> {
             Kind::Call(_) => self.call(expr),
             Kind::List { elements, optional } => self.list(elements, optional),
             Kind::Map(entries) => self.map(entries),
-            Kind::Struct { name, .. } => {
-                let name = name.clone();
-                self.undeclared(at, &name);
-                Type::Error
-            }
+            Kind::Struct { name, fields } => self.object(at, name, fields),
             Kind::Comprehension(fold) => self.comprehension(fold),
             Kind::Bind(bind) => self.bind(bind),
         };
@@ -123,13 +121,19 @@ impl Checker<'_> {
 
     fn lookup(&self, name: &str) -> Option<Type> {
         self.local(name)
-            .or_else(|| self.variables.get(name))
+            .or_else(|| self.environment.variables.get(name))
             .cloned()
             .or_else(|| type_identifier(name))
+            .or_else(|| self.patch_type(name).map(|of| Type::Type(of.into())))
+    }
+
+    /// The type of objects to change others with that a name stands for.
+    fn patch_type(&self, name: &str) -> Option<Type> {
+        object::named(name).filter(|_| self.environment.makes_patches)
     }
 
     fn is_type(&self, name: &str) -> bool {
-        self.local(name).is_none() && !self.variables.contains_key(name)
+        self.local(name).is_none() && !self.environment.variables.contains_key(name)
     }
 
     /// The dotted name that an expression spells, if its first part is no local variable.
@@ -186,6 +190,10 @@ impl Checker<'_> {
                     Type::Error
                 }
             }
+            Type::Struct(name) => object::field(name, field).unwrap_or_else(|| {
+                self.issue(at, format!("undefined field '{field}'"));
+                Type::Error
+            }),
             Type::Var(_) => {
                 self.known.assign(&Type::Dyn, &of);
                 Type::Dyn
@@ -235,7 +243,8 @@ impl Checker<'_> {
                 None => self.check(target),
             }
         }
-        let Some(forms) = overloads(&call.function) else {
+        let is_known = self.environment.makes_patches || call.function != "jsonpatch.escapeKey";
+        let Some(forms) = overloads(&call.function).filter(|_| is_known) else {
             let name = call.function.clone();
             self.undeclared(at, &name);
             return Type::Error;
@@ -372,6 +381,30 @@ impl Checker<'_> {
         if !self.known.assign(expected, &found) {
             self.mismatch(expr.at, expected, &found);
         }
+    }
+
+    /// An object that is made (`checkCreateStruct` of `cel-go/checker/checker.go`).
+    fn object(&mut self, at: usize, name: &str, fields: &mut [Initializer]) -> Type {
+        let Some(found) = self.patch_type(name) else {
+            self.undeclared(at, name);
+            return Type::Error;
+        };
+        for field in fields {
+            self.check(&mut field.value);
+            let given = self.filled(&field.value);
+            let given = self.unwrapped(field.value.at, given, field.optional);
+            let Some(wanted) = object::field(name, &field.name) else {
+                self.issue(field.at, format!("undefined field '{}'", field.name));
+                continue;
+            };
+            if !self.known.assign(&wanted, &given) {
+                let given = self.known.fill(&given, true);
+                let name = &field.name;
+                let text = format!("expected type of field '{name}' is '{wanted}' but provided type is '{given}'");
+                self.issue(field.at, text);
+            }
+        }
+        found
     }
 
     fn comprehension(&mut self, fold: &mut Comprehension) -> Type {

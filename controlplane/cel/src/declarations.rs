@@ -142,6 +142,7 @@ string: substring(int, int) -> string
 string: trim() -> string
 string: upperAscii() -> string
 string: format(list<dyn>) -> string
+jsonpatch.escapeKey(string) -> string
 strings.quote(string) -> string
 list<string>: join() -> string
 list<string>: join(string) -> string

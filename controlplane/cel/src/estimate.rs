@@ -168,7 +168,10 @@ impl<'s> Estimator<'_, 's> {
                     return (cost, Shown::default());
                 }
                 let shown = Self::field(&of, field);
-                let counted = matches!(self.type_of(operand), Type::Map(..) | Type::Object(_) | Type::Dyn);
+                let counted = matches!(
+                    self.type_of(operand),
+                    Type::Map(..) | Type::Object(_) | Type::Struct(_) | Type::Dyn
+                );
                 (if counted { cost.plus(ONE) } else { cost }, shown)
             }
             Kind::Call(call) => self.call(expr, call),
@@ -177,7 +180,7 @@ impl<'s> Estimator<'_, 's> {
             Kind::Struct { fields, .. } => {
                 let inner = fields
                     .iter()
-                    .map(|(_, value)| self.visit(value).0)
+                    .map(|field| self.visit(&field.value).0)
                     .fold(ZERO, Range::plus);
                 (inner.plus(Range::exactly(STRUCT_COST)), Shown::default())
             }

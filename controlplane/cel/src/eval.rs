@@ -1,13 +1,15 @@
 //! The evaluation of a checked tree, with the cost of each step as upstream counts it
 //! (`cel-go/interpreter/interpretable.go`, `runtimecost.go`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::actual_cost;
 use crate::functions::{Context, add};
 use crate::json::{Map, bounded};
+use crate::object::Object;
 use crate::program::Bindings;
-use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Kind};
+use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Initializer, Kind};
 use crate::value::{Entries, Error, Key, Value};
 
 /// Cost of a new list (`cel-go/common/cost.go`).
@@ -52,10 +54,7 @@ impl<'e, 'a> Machine<'e, 'a> {
             Kind::Call(call) => self.call(call),
             Kind::List { elements, optional } => self.list(elements, optional),
             Kind::Map(entries) => self.map(entries),
-            Kind::Struct { .. } => {
-                self.charge(STRUCT_COST)?;
-                Err(Error::overload())
-            }
+            Kind::Struct { name, fields } => self.object(name, fields),
             Kind::Comprehension(fold) => self.fold(fold),
             Kind::Bind(bind) => self.bind(bind),
         }
@@ -206,6 +205,7 @@ impl<'e, 'a> Machine<'e, 'a> {
     }
 
     fn list(&mut self, elements: &'e [Expr], optional: &[usize]) -> Result<Value<'a>, Error> {
+        self.charge(beyond(elements.len()))?;
         let mut items = Vec::with_capacity(elements.len());
         for (index, element) in elements.iter().enumerate() {
             let value = self.eval(element)?;
@@ -225,6 +225,7 @@ impl<'e, 'a> Machine<'e, 'a> {
     }
 
     fn map(&mut self, entries: &'e [Entry]) -> Result<Value<'a>, Error> {
+        self.charge(beyond(entries.len()))?;
         let mut made = Entries::new();
         for entry in entries {
             let key = self.eval(&entry.key)?;
@@ -247,6 +248,27 @@ impl<'e, 'a> Machine<'e, 'a> {
         let made = Value::Map(Map::from(made));
         bounded(made.all())?;
         Ok(made)
+    }
+
+    fn object(&mut self, name: &str, fields: &'e [Initializer]) -> Result<Value<'a>, Error> {
+        self.charge(beyond(fields.len()))?;
+        let mut made = BTreeMap::new();
+        for field in fields {
+            let mut value = self.eval(&field.value)?;
+            if field.optional {
+                let Value::Optional(content) = value else {
+                    return Err(not_optional(&value));
+                };
+                let Some(content) = content else {
+                    made.remove(&*field.name);
+                    continue;
+                };
+                value = (*content).clone();
+            }
+            made.insert(Arc::from(field.name.as_str()), value);
+        }
+        self.charge(STRUCT_COST)?;
+        Object::new(name, made).map(|object| Value::Object(Arc::new(object)))
     }
 
     fn fold(&mut self, fold: &'e Comprehension) -> Result<Value<'a>, Error> {
@@ -367,6 +389,13 @@ impl<'e, 'a> Machine<'e, 'a> {
     }
 }
 
+/// Cost of the parts of a literal, which upstream does not count: it ends what takes too long by the clock.
+fn beyond(parts: usize) -> u64 {
+    /// Number of parts that are made for the cost of the whole.
+    const USUAL: usize = 100;
+    u64::try_from(parts.saturating_sub(USUAL) / 4).unwrap_or(u64::MAX)
+}
+
 /// A constant list that upstream makes a set (`maybeOptimizeSetMembership` of `cel-go/interpreter/decorators.go`).
 fn is_set(expr: &Expr) -> bool {
     let Kind::Folded {
@@ -404,6 +433,7 @@ fn missing(field: &str) -> Error {
 fn select<'a>(of: &Value<'a>, field: &str) -> Result<Value<'a>, Error> {
     match of {
         Value::Map(map) => map.field(field).unwrap_or_else(|| Err(missing(field))),
+        Value::Object(object) if object.is_patch() => object.part(field),
         Value::Optional(None) => Ok(Value::Optional(None)),
         Value::Optional(Some(content)) => optional_field(content, field),
         _ => Err(Error::overload()),
@@ -413,6 +443,7 @@ fn select<'a>(of: &Value<'a>, field: &str) -> Result<Value<'a>, Error> {
 fn present(of: &Value<'_>, field: &str) -> Result<bool, Error> {
     match of {
         Value::Map(map) => Ok(map.field(field).transpose()?.is_some()),
+        Value::Object(object) if object.is_patch() => Ok(object.has(field)),
         Value::Optional(None) => Ok(false),
         Value::Optional(Some(content)) => present(content, field),
         _ => Err(Error::overload()),

@@ -1,12 +1,12 @@
 //! Constant lists, maps and conversions, evaluated when an expression is compiled: they cost nothing later
-//! (`cel-go/interpreter/decorators.go`, `decOptimize`).
+//! (`decOptimize` of `cel-go/interpreter/decorators.go`).
 
 use std::collections::BTreeMap;
 
 use crate::functions::Context;
 use crate::json::Map;
 use crate::syntax::ast::{Expr, Kind};
-use crate::value::{Entries, Value};
+use crate::value::{Entries, Error, Value};
 
 const CONVERSIONS: &[&str] = &[
     "bool",
@@ -22,16 +22,20 @@ const CONVERSIONS: &[&str] = &[
 ];
 
 /// Replaces the constant parts of a checked tree by their values.
-pub(crate) fn fold(expr: &mut Expr) {
-    expr.kind.children_mut().for_each(fold);
-    let Some(value) = value(&expr.kind) else {
-        return;
+///
+/// # Errors
+/// A conversion of a constant that fails.
+pub(crate) fn fold(expr: &mut Expr) -> Result<(), Error> {
+    expr.kind.children_mut().try_for_each(fold)?;
+    let Some(value) = value(&expr.kind)? else {
+        return Ok(());
     };
     let of = Box::new(Expr {
         kind: std::mem::replace(&mut expr.kind, Kind::Literal(Value::Null)),
         ..*expr
     });
     expr.kind = Kind::Folded { value, of };
+    Ok(())
 }
 
 fn constant(expr: &Expr) -> Option<Value<'static>> {
@@ -41,7 +45,26 @@ fn constant(expr: &Expr) -> Option<Value<'static>> {
     }
 }
 
-fn value(kind: &Kind) -> Option<Value<'static>> {
+fn value(kind: &Kind) -> Result<Option<Value<'static>>, Error> {
+    let Kind::Call(call) = kind else {
+        return Ok(literal(kind));
+    };
+    let ([argument], None) = (call.args.as_slice(), &call.target) else {
+        return Ok(None);
+    };
+    let argument = constant(argument).filter(|_| CONVERSIONS.contains(&call.function.as_str()));
+    let (Some(argument), Some(convert)) = (argument, call.implementation) else {
+        return Ok(None);
+    };
+    let patterns = BTreeMap::new();
+    match convert(&mut Context::new(&patterns), &[argument]) {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::Cost) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn literal(kind: &Kind) -> Option<Value<'static>> {
     match kind {
         Kind::List { elements, optional } if optional.is_empty() => {
             let items = elements.iter().map(constant);
@@ -55,15 +78,6 @@ fn value(kind: &Kind) -> Option<Value<'static>> {
                 made.insert(key, value);
             }
             Some(Value::Map(Map::from(made)))
-        }
-        Kind::Call(call) if call.target.is_none() && CONVERSIONS.contains(&call.function.as_str()) => {
-            let [argument] = call.args.as_slice() else {
-                return None;
-            };
-            let argument = constant(argument)?;
-            // What cannot be converted fails when it is evaluated.
-            let patterns = BTreeMap::new();
-            call.implementation?(&mut Context::new(&patterns), &[argument]).ok()
         }
         _ => None,
     }

@@ -1,16 +1,17 @@
 //! Lists and maps: those that expressions make and views of JSON that read as their schemas say
 //! (`k8s.io/apiserver/pkg/cel/common/valuesunstructured.go`).
 
+mod view;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
+pub use view::view;
+
 use crate::digest::{Places, pair};
-use crate::schema::{Format, ListKind, ObjectSchema, Schema, Shape, escape};
-use crate::time;
+use crate::schema::{ListKind, ObjectSchema, Schema, escape};
 use crate::value::{Entries, Error, Key, Text, Value};
 
 type JsonMap = serde_json::Map<String, Json>;
@@ -27,7 +28,24 @@ enum Items<'a> {
     /// With all that is in it, counted as often as it is reached.
     Made(Arc<Vec<Value<'a>>>, u64),
     Json(&'a [Json], Option<&'a Schema>),
+    Joined(Arc<Joined<'a>>),
 }
+
+/// Two lists end to end, none of which was copied.
+#[derive(Debug)]
+struct Joined<'a> {
+    left: List<'a>,
+    right: List<'a>,
+    length: usize,
+    all: u64,
+    /// Levels of such lists, this one included.
+    levels: usize,
+}
+
+/// Most levels of joined lists.
+const MAX_LEVELS: usize = 16;
+/// Most items that are copied when lists are joined, for what a step costs.
+const FEW: usize = 64;
 
 impl<'a> From<Vec<Value<'a>>> for List<'a> {
     fn from(items: Vec<Value<'a>>) -> Self {
@@ -45,6 +63,7 @@ impl<'a> List<'a> {
         match &self.items {
             Items::Made(items, _) => items.len(),
             Items::Json(items, _) => items.len(),
+            Items::Joined(joined) => joined.length,
         }
     }
 
@@ -53,19 +72,32 @@ impl<'a> List<'a> {
         self.len() == 0
     }
 
+    /// An expression made it.
+    pub(crate) const fn is_made(&self) -> bool {
+        matches!(self.items, Items::Made(..) | Items::Joined(_))
+    }
+
     /// Values that an expression made and a walk through the list meets.
     pub(crate) fn all(&self) -> u64 {
         match &self.items {
             Items::Made(_, all) => *all,
+            Items::Joined(joined) => joined.all,
             Items::Json(items, _) => u64::try_from(items.len()).unwrap_or(u64::MAX),
         }
     }
 
     /// The item at an index.
-    pub fn get(&self, index: usize) -> Option<Result<Value<'a>, Error>> {
-        match &self.items {
-            Items::Made(items, _) => items.get(index).cloned().map(Ok),
-            Items::Json(items, schema) => items.get(index).map(|item| view(item, *schema)),
+    pub fn get(&self, mut index: usize) -> Option<Result<Value<'a>, Error>> {
+        let mut list = self;
+        loop {
+            match &list.items {
+                Items::Made(items, _) => return items.get(index).cloned().map(Ok),
+                Items::Json(items, schema) => return items.get(index).map(|item| view(item, *schema)),
+                Items::Joined(joined) => match index.checked_sub(joined.left.len()) {
+                    None => list = &joined.left,
+                    Some(rest) => (list, index) = (&joined.right, rest),
+                },
+            }
         }
     }
 
@@ -99,13 +131,46 @@ impl<'a> List<'a> {
         }
     }
 
+    fn levels(&self) -> usize {
+        if let Items::Joined(joined) = &self.items {
+            joined.levels
+        } else {
+            0
+        }
+    }
+
+    /// Items of it stand for each other, so that all are looked at when lists are joined.
+    pub(crate) const fn merges(&self) -> bool {
+        matches!(self.kind, Some(ListKind::Set | ListKind::Map(_)))
+    }
+
     /// The two lists joined: end to end, as a union, or by the keys of their items.
     pub(crate) fn join(mut self, other: &Self) -> Result<Self, Error> {
+        let levels = self.levels().max(other.levels()) + 1;
+        let is_alone = matches!(&self.items, Items::Made(items, _) if Arc::strong_count(items) == 1);
+        let copied = if is_alone {
+            other.len()
+        } else {
+            self.len() + other.len()
+        };
+        if !self.merges() && copied > FEW && levels <= MAX_LEVELS {
+            let all = bounded(self.all().saturating_add(other.all()))?;
+            let (kind, length) = (self.kind, self.len() + other.len());
+            let joined = Joined {
+                left: self,
+                right: other.clone(),
+                length,
+                all,
+                levels,
+            };
+            let items = Items::Joined(Arc::new(joined));
+            return Ok(Self { items, kind });
+        }
         let added = other.to_vec()?;
         let kind = self.kind;
         let (mut items, mut all) = match self.items {
             Items::Made(items, all) => (items, all),
-            Items::Json(..) => (Arc::new(self.to_vec()?), self.all()),
+            Items::Json(..) | Items::Joined(_) => (Arc::new(self.to_vec()?), self.all()),
         };
         let grown = Arc::make_mut(&mut items);
         let kind = kind.filter(|kind| !matches!(kind, ListKind::Atomic));
@@ -218,6 +283,11 @@ impl<'a> Map<'a> {
     /// Nothing in it.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// An expression made it.
+    pub(crate) const fn is_made(&self) -> bool {
+        matches!(self.0, Form::Made(..))
     }
 
     /// Values that an expression made and a walk through the map meets.
@@ -347,92 +417,4 @@ pub(crate) fn shown(key: &Key<'_>) -> String {
         Key::Uint(value) => value.to_string(),
         Key::String(text) => (**text).to_owned(),
     }
-}
-
-/// The value that JSON is by its schema; without one, what JSON says by itself.
-pub fn view<'a>(json: &'a Json, schema: Option<&'a Schema>) -> Result<Value<'a>, Error> {
-    let Some(schema) = schema else {
-        return Ok(untyped(json));
-    };
-    match (&schema.shape, json) {
-        (Shape::Dyn, _) | (Shape::IntOrString, Json::Number(_) | Json::String(_)) => Ok(untyped(json)),
-        (_, Json::Null) if schema.nullable => Ok(Value::Null),
-        (_, Json::Null) => Err(Error::new("invalid data, got null for schema with nullable=false")),
-        (Shape::Object(object), Json::Object(entries)) => {
-            Ok(Value::Map(Map(Form::Json(entries, Fields::Object(object)))))
-        }
-        (Shape::Map(values), Json::Object(entries)) => Ok(Value::Map(Map(Form::Json(entries, Fields::Values(values))))),
-        (Shape::List { items, kind }, Json::Array(values)) => Ok(Value::List(List {
-            items: Items::Json(values, Some(items)),
-            kind: Some(kind),
-        })),
-        (Shape::String(format), Json::String(text)) => formatted(text, *format),
-        (Shape::Bool, Json::Bool(value)) => Ok(Value::Bool(*value)),
-        (Shape::Int, Json::Number(number)) => match number.as_i64() {
-            Some(value) => Ok(Value::Int(value)),
-            None => match number.as_f64().and_then(crate::value::whole) {
-                Some(value) => Ok(Value::Int(value)),
-                None => Err(mismatch(&schema.shape, json)),
-            },
-        },
-        (Shape::Double, Json::Number(number)) => Ok(Value::Double(number.as_f64().unwrap_or_default())),
-        _ => Err(mismatch(&schema.shape, json)),
-    }
-}
-
-/// A value of another type than the schema's.
-fn mismatch(shape: &Shape, json: &Json) -> Error {
-    let given = match json {
-        Json::Null => "<nil>",
-        Json::Bool(_) => "bool",
-        Json::Number(number) if number.is_f64() => "float64",
-        Json::Number(_) => "int64",
-        Json::String(_) => "string",
-        Json::Array(_) => "[]interface {}",
-        Json::Object(_) => "map[string]interface {}",
-    };
-    let expected = match shape {
-        Shape::Object(_) | Shape::Map(_) => "expected a map for the provided schema with type=object",
-        Shape::List { .. } => "expected an array for the provided schema with type=array",
-        Shape::IntOrString => "expected XIntOrString value to be either a string or integer",
-        Shape::String(_) => return Error::new(format!("invalid data, expected string, got {given}")),
-        Shape::Double => return Error::new(format!("invalid data, expected float, got {given}")),
-        Shape::Int => return Error::new(format!("invalid data, expected int, got {given}")),
-        Shape::Bool | Shape::Dyn => return Error::new(format!("invalid data, expected bool, got {given}")),
-    };
-    Error::new(format!("invalid data, {expected}"))
-}
-
-fn untyped(json: &Json) -> Value<'_> {
-    match json {
-        Json::Null => Value::Null,
-        Json::Bool(value) => Value::Bool(*value),
-        Json::Number(number) => number
-            .as_i64()
-            .map_or_else(|| Value::Double(number.as_f64().unwrap_or_default()), Value::Int),
-        Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => Value::List(List {
-            items: Items::Json(items, None),
-            kind: None,
-        }),
-        Json::Object(entries) => Value::Map(Map(Form::Json(entries, Fields::Any))),
-    }
-}
-
-fn formatted(text: &str, format: Format) -> Result<Value<'_>, Error> {
-    let read = match format {
-        Format::Text => Some(Value::from(text)),
-        Format::Bytes => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
-        Format::Date => time::Timestamp::parse(&format!("{text}T00:00:00Z")).map(Value::Timestamp),
-        Format::DateTime => time::Timestamp::parse(text).map(Value::Timestamp),
-        Format::Duration => time::parse_duration(text).map(Value::Duration),
-    };
-    let what = match format {
-        Format::Text => "text",
-        Format::Bytes => "byte formatted string",
-        Format::Date => "date formatted string",
-        Format::DateTime => "date-time formatted string",
-        Format::Duration => "duration",
-    };
-    read.ok_or_else(|| Error::new(format!("Invalid {what} {text}: it has another format")))
 }

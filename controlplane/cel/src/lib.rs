@@ -38,7 +38,7 @@
 //! * [`Environment`] declares variables and compiles; a [`Program`] evaluates and estimates its cost: `program`.
 //! * text to tree: `syntax`; types: `check`, `assign`, `declarations`; further refusals: `lint`; constants: `fold`.
 //! * tree to value: `eval`, `functions` (one file a library), `actual_cost`; the cost beforehand: `estimate`.
-//! * values: `value`, views of JSON by [`schema::Schema`]: `json`, which of many may be equal: `digest`, times: `time`.
+//! * values: `value`, those that change others: `object`, views of JSON by [`schema::Schema`]: `json`, which of many may be equal: `digest`, times: `time`.
 
 #![allow(
     clippy::wildcard_enum_match_arm,
@@ -56,6 +56,7 @@ mod fold;
 mod functions;
 mod json;
 mod lint;
+mod object;
 mod program;
 pub mod schema;
 mod syntax;
@@ -66,6 +67,7 @@ mod value;
 pub use estimate::Range;
 pub use functions::{Authorizer, Check, Cidr, Decision, NamedFormat, Question, Semver, Url};
 pub use json::{List, Map, view};
+pub use object::Object;
 pub use program::{Bindings, CompileError, Environment, PER_CALL_LIMIT, Program};
 pub use time::Timestamp;
 pub use types::Type;

@@ -29,14 +29,38 @@ const DEEP_STACK: usize = 64 * 1024 * 1024;
 /// The variables that expressions may use.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    variables: BTreeMap<String, Type>,
+    pub(crate) variables: BTreeMap<String, Type>,
+    /// Expressions may make objects to change others with.
+    pub(crate) makes_patches: bool,
 }
 
-/// The text of all that is wrong with an expression, as upstream displays it.
+/// A fault of an expression, as upstream displays it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
-pub struct CompileError {
-    text: String,
+pub enum CompileError {
+    /// All that is wrong with the text and its types.
+    #[error("compilation failed: {0}")]
+    Issues(String),
+    /// A constant that cannot be converted.
+    #[error("program instantiation failed: {0}")]
+    Constant(Error),
+}
+
+/// The same before places are shown in the text.
+enum Fault {
+    Issues(Vec<Issue>),
+    Constant(Error),
+}
+
+impl From<Vec<Issue>> for Fault {
+    fn from(issues: Vec<Issue>) -> Self {
+        Self::Issues(issues)
+    }
+}
+
+impl From<Issue> for Fault {
+    fn from(issue: Issue) -> Self {
+        Self::Issues(vec![issue])
+    }
 }
 
 /// The values of variables.
@@ -75,23 +99,30 @@ impl Environment {
         self
     }
 
+    /// The environment with the types `Object` and `JSONPatch`, whose objects expressions may make.
+    #[must_use]
+    pub fn with_patches(mut self) -> Self {
+        self.makes_patches = true;
+        self
+    }
+
     /// Compiles an expression.
     pub fn compile(&self, text: &str) -> Result<Program, CompileError> {
-        let compiled = catch_unwind(AssertUnwindSafe(|| -> Result<Program, Vec<Issue>> {
+        let compiled = catch_unwind(AssertUnwindSafe(|| -> Result<Program, Fault> {
             let (expr, nodes) = with_stack(levels(text), || parse(text))??;
             with_stack(expr.depth, move || self.checked(expr, nodes))?
         }));
-        compiled
-            .unwrap_or_else(|_panic| Err(vec![Issue::internal()]))
-            .map_err(|issues| CompileError {
-                text: display(text, issues),
-            })
+        let compiled = compiled.unwrap_or_else(|_panic| Err(Issue::internal().into()));
+        compiled.map_err(|fault| match fault {
+            Fault::Issues(issues) => CompileError::Issues(display(text, issues)),
+            Fault::Constant(error) => CompileError::Constant(error),
+        })
     }
 
-    fn checked(&self, mut expr: Expr, nodes: usize) -> Result<Program, Vec<Issue>> {
-        let types = check(&mut expr, nodes, &self.variables)?;
+    fn checked(&self, mut expr: Expr, nodes: usize) -> Result<Program, Fault> {
+        let types = check(&mut expr, nodes, self)?;
         let patterns = lint(&expr, &types)?;
-        fold(&mut expr);
+        fold(&mut expr).map_err(Fault::Constant)?;
         Ok(Program { expr, types, patterns })
     }
 }
@@ -147,9 +178,9 @@ impl Program {
 #[derive(Clone, Copy, Debug)]
 struct NoThread;
 
-impl From<NoThread> for Vec<Issue> {
+impl From<NoThread> for Fault {
     fn from(_: NoThread) -> Self {
-        vec![Issue::internal()]
+        Issue::internal().into()
     }
 }
 

@@ -40,6 +40,8 @@ pub enum Type {
     Type(Arc<Type>),
     /// Objects with declared fields.
     Object(Arc<ObjectSchema>),
+    /// Objects that expressions make, by the name of their type.
+    Struct(Arc<str>),
     /// Values of a library's own.
     Opaque(&'static str),
     /// A parameter of a function's type.
@@ -82,6 +84,7 @@ impl PartialEq for Type {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Object(left), Self::Object(right)) => left.name == right.name,
+            (Self::Struct(left), Self::Struct(right)) => left == right,
             (Self::Opaque(left), Self::Opaque(right)) => left == right,
             (Self::Param(left), Self::Param(right)) => left == right,
             (Self::Var(left), Self::Var(right)) => left == right,
@@ -111,6 +114,7 @@ impl fmt::Display for Type {
             Self::Optional(value) => write!(out, "optional_type({value})"),
             Self::Type(of) => write!(out, "type({of})"),
             Self::Object(object) => out.write_str(&object.name),
+            Self::Struct(name) => out.write_str(name),
             Self::Opaque(name) => out.write_str(name),
             Self::Param(name) => write!(out, "{name}"),
             Self::Var(number) => write!(out, "_var{number}"),

@@ -11,6 +11,7 @@ use api::quantity::Quantity;
 
 use crate::functions::{Check, Cidr, NamedFormat, Semver, Url};
 use crate::json::{List, Map};
+use crate::object::Object;
 use crate::time::Timestamp;
 use crate::types::Type;
 
@@ -82,6 +83,8 @@ pub enum Value<'a> {
     List(List<'a>),
     /// A map or an object.
     Map(Map<'a>),
+    /// An object to change another with.
+    Object(Arc<Object<'a>>),
     /// A point in time.
     Timestamp(Timestamp),
     /// A length of time in nanoseconds.
@@ -174,7 +177,7 @@ impl<'a> Value<'a> {
     }
 
     /// The name of its type.
-    pub fn type_name(&self) -> &'static str {
+    pub fn type_name(&self) -> &str {
         match self {
             Self::Null => "null_type",
             Self::Bool(_) => "bool",
@@ -185,6 +188,7 @@ impl<'a> Value<'a> {
             Self::Bytes(_) => "bytes",
             Self::List(_) => "list",
             Self::Map(_) => "map",
+            Self::Object(object) => object.type_name(),
             Self::Timestamp(_) => "google.protobuf.Timestamp",
             Self::Duration(_) => "google.protobuf.Duration",
             Self::Type(_) => "type",
@@ -236,6 +240,7 @@ impl<'a> Value<'a> {
         match self {
             Self::List(list) => list.all().saturating_add(1),
             Self::Map(map) => map.all().saturating_add(1),
+            Self::Object(object) => object.all().saturating_add(1),
             Self::Optional(Some(value)) => value.all().saturating_add(1),
             _ => 1,
         }
@@ -262,6 +267,7 @@ impl<'a> Value<'a> {
             (Self::Bytes(left), Self::Bytes(right)) => left == right,
             (Self::List(left), Self::List(right)) => left.equals(right),
             (Self::Map(left), Self::Map(right)) => left.equals(right),
+            (Self::Object(left), Self::Object(right)) => left.equals(right),
             (Self::Timestamp(left), Self::Timestamp(right)) => left.at == right.at,
             (Self::Duration(left), Self::Duration(right)) => left == right,
             (Self::Optional(Some(left)), Self::Optional(Some(right))) => left.equals(right),

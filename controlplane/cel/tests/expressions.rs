@@ -6,7 +6,7 @@
     reason = "a test fails by panicking, and shows what it does not expect as it is"
 )]
 
-use controlplane_cel::{Environment, Type, Value};
+use controlplane_cel::{CompileError, Environment, Type, Value};
 use serde_json::json;
 
 /// A value as an expression would write it.
@@ -34,6 +34,7 @@ fn show(value: &Value<'_>) -> String {
                 .collect();
             format!("{{{}}}", entries.join(", "))
         }
+        Value::Object(object) => format!("{}{}", object.type_name(), object.to_json().expect("JSON")),
         Value::Timestamp(time) => time.to_string(),
         Value::Duration(nanos) => format!("{nanos}ns"),
         Value::Type(name) => format!("type {}", &**name),
@@ -53,11 +54,12 @@ fn answer(text: &str) -> String {
     });
     let environment = Environment::default()
         .with("self", Type::Dyn)
-        .with("text", Type::String);
+        .with("text", Type::String)
+        .with_patches();
     let program = match environment.compile(text) {
         Ok(program) => program,
-        Err(error) => {
-            let error = error.to_string();
+        Err(CompileError::Constant(error)) => return format!("refused: {error}"),
+        Err(CompileError::Issues(error)) => {
             let line = error.lines().next().unwrap_or_default();
             return format!("refused: {}", line.splitn(5, ':').nth(4).unwrap_or(line).trim());
         }

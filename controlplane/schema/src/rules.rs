@@ -10,7 +10,7 @@ mod declared;
 mod evaluate;
 
 use expressions::schema::{MAX_REQUEST_BYTES, ObjectSchema, Schema, Shape, escape};
-use expressions::{Environment, Program, Type};
+use expressions::{CompileError, Environment, Program, Type};
 
 use crate::structural::{Additional, Kind, Node, Rule, Structural};
 
@@ -72,14 +72,15 @@ impl Compiled {
         let program = (!rule.rule.trim().is_empty()).then(|| match environment.compile(&rule.rule) {
             Ok(program) if *program.result() == Type::Bool => Ok(program),
             Ok(_) => Err("cel expression must evaluate to a bool".to_owned()),
-            Err(error) => Err(format!("compilation failed: {error}")),
+            Err(error) => Err(error.to_string()),
         });
         let is_good = matches!(program, Some(Ok(_)));
         let has_message = is_good && !rule.message_expression.is_empty();
         let message = has_message.then(|| match environment.compile(&rule.message_expression) {
             Ok(program) if *program.result() == Type::String => Ok(program),
             Ok(_) => Err("messageExpression must evaluate to a string".to_owned()),
-            Err(error) => Err(format!("messageExpression compilation failed: {error}")),
+            Err(CompileError::Issues(issues)) => Err(format!("messageExpression compilation failed: {issues}")),
+            Err(CompileError::Constant(error)) => Err(format!("messageExpression instantiation failed: {error}")),
         });
         let field = Some(&rule.field_path).filter(|path| is_good && !path.is_empty());
         Self {

@@ -2,12 +2,12 @@
 //!
 //! [`MUTATING`] steps run first, then what the server derives is filled in, last of it what it
 //! [hands out](ALLOCATING); then come the kind's own rules, then [`VALIDATING`] steps, each list in
-//! upstream's order. Each list ends with the [webhooks] of its kind, before which [policies] decide. Steps see the store, never change it; every step may run again on its own
+//! upstream's order. Each list ends with the [policies] and then the [webhooks] of its kind. Steps see the store, never change it; every step may run again on its own
 //! result, because a commit whose ground has moved meanwhile starts over.
 
 mod certificates;
 mod classes;
-mod expressions;
+pub(crate) mod expressions;
 mod limits;
 mod namespace;
 mod node;
@@ -125,7 +125,7 @@ impl<'a> Review<'a> {
         }
     }
 
-    /// Fills in what the cluster decides, and what mutating webhooks say. What these change the built-in steps see once
+    /// Fills in what the cluster decides, and what mutating policies and webhooks say. What these change the built-in steps see once
     /// more, as in upstream's `pkg/admission/reinvocation.go`.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl<'a> Review<'a> {
         if rounds.changed() {
             self.unmutated = before;
             self.fill_in(&mut **object)?;
-            rounds.begin_second(|made| self.context.registration.same(made, &**object));
+            rounds.begin_second();
             self.ask_mutating(object, &mut rounds).await?;
             self.warnings.extend(owners::once(object.metadata_mut(), true));
         }
@@ -159,7 +159,7 @@ impl<'a> Review<'a> {
         let mut rounds = Rounds::default();
         self.ask_mutating(object, &mut rounds).await?;
         if rounds.changed() {
-            rounds.begin_second(|_made| true);
+            rounds.begin_second();
             self.ask_mutating(object, &mut rounds).await?;
         }
         Ok(())

@@ -24,10 +24,10 @@ use axum::Router;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::Value;
 use store::{Entry, Prefix, Store};
-use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
 use crate::context::Context;
+use crate::follower::{Follow, Follower};
 use crate::server::Shared;
 
 pub use front_proxy::FrontProxy;
@@ -88,50 +88,45 @@ impl Remote {
 }
 
 /// Those of a moment, by the names of their `APIServices`.
-type Remotes = Arc<BTreeMap<String, (u64, Option<Arc<Remote>>)>>;
+struct Remotes(BTreeMap<String, (u64, Option<Arc<Remote>>)>);
 
-/// All group versions that others serve, kept up to date with the store by whoever asks.
+impl Follow for Remotes {
+    fn prefixes() -> Vec<Prefix> {
+        vec![prefix()]
+    }
+
+    fn read(store: &Store, before: Option<&Self>) -> Self {
+        let entries = store.present(&prefix()).into_iter();
+        let read = entries.map(|entry| {
+            let name = entry.key.name().to_owned();
+            let known = before.and_then(|before| before.0.get(&name));
+            let known = known.filter(|(revision, _)| *revision == entry.revision);
+            let remote = known.map_or_else(|| Remote::of(&entry).map(Arc::new), |(_, remote)| remote.clone());
+            (name, (entry.revision, remote))
+        });
+        Self(read.collect())
+    }
+}
+
+/// All group versions that others serve.
 pub(crate) struct Aggregation {
-    store: Store,
-    changed: watch::Receiver<u64>,
-    current: RwLock<(u64, Remotes)>,
+    current: Follower<Remotes>,
     /// The resources that their servers told last.
     told: RwLock<BTreeMap<String, Arc<Value>>>,
 }
 
 impl Aggregation {
     pub(crate) fn new(store: Store) -> Self {
-        let changed = store.last_change(&prefix());
-        let revision = *changed.borrow();
-        let remotes = read(&store, &Remotes::default());
         Self {
-            store,
-            changed,
-            current: RwLock::new((revision, remotes)),
+            current: Follower::new(store),
             told: RwLock::default(),
         }
     }
 
-    fn current(&self) -> Remotes {
-        let newest = *self.changed.borrow();
-        let known = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        if known.0 == newest {
-            return Arc::clone(&known.1);
-        }
-        drop(known);
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Read before the store is: what comes in between is read again.
-        let newest = *self.changed.borrow();
-        if current.0 != newest {
-            *current = (newest, read(&self.store, &current.1));
-        }
-        Arc::clone(&current.1)
-    }
-
     /// All of them.
     fn remotes(&self) -> Vec<Arc<Remote>> {
-        let current = self.current();
-        current.values().filter_map(|(_, remote)| remote.clone()).collect()
+        let current = self.current.current();
+        current.0.values().filter_map(|(_, remote)| remote.clone()).collect()
     }
 
     /// Server of a path of these segments, if it is not this one.
@@ -143,7 +138,7 @@ impl Aggregation {
         if apis != "apis" || group == GROUP {
             return None;
         }
-        let (_, remote) = self.current().get(&format!("{version}.{group}"))?.clone();
+        let (_, remote) = self.current.current().0.get(&format!("{version}.{group}"))?.clone();
         remote
     }
 
@@ -166,17 +161,6 @@ impl Aggregation {
         });
         added.collect()
     }
-}
-
-fn read(store: &Store, before: &Remotes) -> Remotes {
-    let entries = store.present(&prefix()).into_iter();
-    let read = entries.map(|entry| {
-        let name = entry.key.name().to_owned();
-        let known = before.get(&name).filter(|(revision, _)| *revision == entry.revision);
-        let remote = known.map_or_else(|| Remote::of(&entry).map(Arc::new), |(_, remote)| remote.clone());
-        (name, (entry.revision, remote))
-    });
-    Arc::new(read.collect())
 }
 
 /// Marks a group version that is served here as available with the commit that creates it (`PrepareForCreate` of

@@ -441,6 +441,12 @@ impl Client {
         self.send_as(method, path, "application/json", object).await
     }
 
+    /// Applies a configuration.
+    pub(crate) async fn apply(&self, path: String, object: Value) -> Result<(), BootstrapError> {
+        self.send_as(Method::PATCH, path, "application/apply-patch+yaml", object)
+            .await
+    }
+
     /// Sends an object or a patch of another form than JSON.
     pub(crate) async fn send_as(
         &self,

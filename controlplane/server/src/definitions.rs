@@ -19,7 +19,7 @@ mod version;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher as _};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use api::intern;
 use api::kind::{Scope, Subresource};
@@ -32,11 +32,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use serde_json::Value;
 use store::{Entry, Key, Prefix, Store};
-use tokio::sync::watch;
 
 use self::custom::Served;
 use self::version::Version;
 use crate::discovery::Discovery;
+use crate::follower::{Follow, Follower};
 use crate::openapi::{Documents, Program};
 
 pub(crate) use conversion::{Converter, PATIENT_LIMIT};
@@ -78,8 +78,11 @@ struct Made {
     is_pending: bool,
 }
 
-impl Table {
-    /// The table of what the store has; `before` is an older one, of which is kept what has not changed.
+impl Follow for Table {
+    fn prefixes() -> Vec<Prefix> {
+        vec![prefix()]
+    }
+
     fn read(store: &Store, before: Option<&Self>) -> Self {
         let entries = store.present(&prefix()).into_iter();
         let made = entries.map(|entry| {
@@ -100,7 +103,9 @@ impl Table {
             program: before.map(|before| before.program.clone()).unwrap_or_default(),
         }
     }
+}
 
+impl Table {
     /// The documents of discovery; `address` is where clients reach the server.
     pub(crate) fn discovery(&self, address: &str) -> &Discovery {
         self.discovery.get_or_init(|| Discovery::new(&self.kinds, address))
@@ -298,28 +303,13 @@ fn names_of(
     }
 }
 
-/// The table, kept up to date with the store by whoever asks.
-pub(crate) struct Definitions {
-    store: Store,
-    changed: watch::Receiver<u64>,
-    current: RwLock<(u64, Arc<Table>)>,
-}
+/// The table, up to date with the store.
+pub(crate) type Definitions = Follower<Table>;
 
 impl Definitions {
-    pub(crate) fn new(store: Store) -> Self {
-        let changed = store.last_change(&prefix());
-        let revision = *changed.borrow();
-        let table = Arc::new(Table::read(&store, None));
-        Self {
-            store,
-            changed,
-            current: RwLock::new((revision, table)),
-        }
-    }
-
     /// Waits until a row is no longer one of the table: its definition has gone, or has other versions or names since.
     pub(crate) async fn ended(&self, row: &Row) {
-        let mut changed = self.changed.clone();
+        let Some(mut changed) = self.changes() else { return };
         loop {
             changed.mark_unchanged();
             let now = self.current().kinds.find(row.group, row.version, row.plural);
@@ -331,23 +321,5 @@ impl Definitions {
                 return std::future::pending().await;
             }
         }
-    }
-
-    /// The table as of now. A lock that nobody holds for long and a load, as long as no definition changes.
-    pub(crate) fn current(&self) -> Arc<Table> {
-        let newest = *self.changed.borrow();
-        let known = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        if known.0 == newest {
-            return Arc::clone(&known.1);
-        }
-        drop(known);
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Read before the store is: what comes in between is read again.
-        let newest = *self.changed.borrow();
-        if current.0 != newest {
-            let table = Table::read(&self.store, Some(&current.1));
-            *current = (newest, Arc::new(table));
-        }
-        Arc::clone(&current.1)
     }
 }

@@ -44,6 +44,7 @@ mod dispatch;
 mod duration;
 mod exchange;
 mod flow;
+mod follower;
 mod gate;
 mod health;
 mod lines;

@@ -6,6 +6,7 @@
 mod admission;
 mod help;
 mod labels;
+mod policies;
 mod process;
 mod slis;
 mod uses;
@@ -28,6 +29,7 @@ use store::ListAt;
 use self::admission::Admission;
 use self::help::help;
 use self::labels::{Answer, InFlight, Plugin, Request, Resource, Stored, Subject, Watched};
+use self::policies::Policies;
 use self::process::Process;
 use self::slis::Slis;
 use self::uses::Uses;
@@ -40,6 +42,7 @@ use crate::version::Version;
 
 pub(crate) use self::admission::{Half, Watch};
 pub(crate) use self::labels::Manner;
+pub(crate) use self::policies::Checked;
 pub(crate) use self::webhooks::{Called, Converted};
 
 /// Of the page: the text format of Prometheus, as upstream serves it.
@@ -71,6 +74,7 @@ pub(crate) struct Metrics {
     pub(crate) uses: Uses,
     pub(crate) webhooks: Webhooks,
     pub(crate) flow: Arc<Numbers>,
+    pub(crate) policies: Policies,
     audited: Counter,
     unaudited: Family<Plugin, Counter>,
     process: Process,
@@ -135,6 +139,7 @@ impl Metrics {
             uses: Uses::default(),
             webhooks: Webhooks::default(),
             flow: Arc::default(),
+            policies: Policies::default(),
             audited: Counter::default(),
             unaudited: Family::default(),
             process: Process::new(&mut registry),
@@ -171,6 +176,7 @@ impl Metrics {
         add(registry, "authorization_attempts", self.access.authorizations.clone());
         self.uses.register(registry);
         self.webhooks.register(registry);
+        self.policies.register(registry);
         registry.register_collector(Box::new(Arc::clone(&self.admission)));
         registry.register_collector(Box::new(Arc::clone(&self.flow)));
     }

@@ -12,7 +12,7 @@ use http::Request;
 use k8s_openapi::jiff::Timestamp;
 use store::Store;
 
-use crate::admission::policies::Policies;
+use crate::admission::policies::{self, Policies};
 use crate::admission::webhooks::Webhooks;
 use crate::agents::Agents;
 use crate::aggregation::{self, Aggregation, FrontProxy};
@@ -182,7 +182,7 @@ impl Server {
     }
 
     /// Makes what [`Self::bootstrap`] could not make, and anew what nobody should have deleted of the rest; and looks after
-    /// the definitions of kinds and the `APIServices`, for as long as it is polled.
+    /// the definitions of kinds, the `APIServices` and the status of policies, for as long as it is polled.
     pub async fn heal(&self) -> Infallible {
         let shared = &self.shared;
         let upkeep = definitions::run(Arc::clone(shared), self.router());
@@ -191,6 +191,7 @@ impl Server {
             never = upkeep => never,
             never = aggregation::run(Arc::clone(shared), self.router()) => never,
             never = flow::run(Arc::clone(shared), self.router()) => never,
+            never = policies::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,
             never = bootstrap::follow(self.router(), &shared.store, &shared.options) => never,
         }

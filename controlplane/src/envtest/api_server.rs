@@ -13,12 +13,13 @@ use super::etcd;
 use crate::config::{ApiServer, Config};
 
 /// Admission plugins of upstream that can be turned off.
-const PLUGINS: [&str; 19] = [
+const PLUGINS: [&str; 20] = [
     "CertificateApproval",
     "DefaultIngressClass",
     "DefaultStorageClass",
     "DefaultTolerationSeconds",
     "LimitRanger",
+    "MutatingAdmissionPolicy",
     "MutatingAdmissionWebhook",
     "NamespaceLifecycle",
     "PersistentVolumeClaimResize",
@@ -37,7 +38,7 @@ const PLUGINS: [&str; 19] = [
 
 /// Its further plugins: those that cannot be turned off here, and those that are not there
 /// (`pkg/kubeapiserver/options/plugins.go`).
-const FIXED: [&str; 22] = [
+const FIXED: [&str; 21] = [
     "AlwaysAdmit",
     "AlwaysDeny",
     "AlwaysPullImages",
@@ -50,7 +51,6 @@ const FIXED: [&str; 22] = [
     "ImagePolicyWebhook",
     "JobValidation",
     "LimitPodHardAntiAffinityTopology",
-    "MutatingAdmissionPolicy",
     "NamespaceAutoProvision",
     "NamespaceExists",
     "NodeDeclaredFeatureValidator",

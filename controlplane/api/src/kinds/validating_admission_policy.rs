@@ -1,9 +1,9 @@
 //! `ValidatingAdmissionPolicy` and `ValidatingAdmissionPolicyBinding`: expressions that decide whether an object is stored.
 
-mod validation;
+pub(super) mod validation;
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchResources, ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MatchResources, ParamKind, ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -33,11 +33,7 @@ impl Kind for ValidatingAdmissionPolicy {
             "ParamKind specifies the kind of resources used to parameterize this policy",
             |own, _| {
                 let kind = own.spec.as_ref().and_then(|spec| spec.param_kind.as_ref());
-                let shown = kind.map(|kind| {
-                    let version = kind.api_version.as_deref().unwrap_or_default();
-                    format!("{version}/{}", kind.kind.as_deref().unwrap_or_default())
-                });
-                shown.unwrap_or_else(|| "<unset>".to_owned()).into()
+                shown_kind(kind).into()
             },
         ),
         age_column(),
@@ -77,10 +73,7 @@ impl Kind for ValidatingAdmissionPolicyBinding {
         Column::text(
             "ParamRef",
             "ParamRef indicates the param resource which sets the configuration param",
-            |own, _| {
-                let reference = own.spec.param_ref.as_ref().map(shown);
-                reference.unwrap_or_else(|| "<unset>".to_owned()).into()
-            },
+            |own, _| shown_reference(own.spec.param_ref.as_ref()).into(),
         ),
         age_column(),
     ];
@@ -100,8 +93,20 @@ impl Kind for ValidatingAdmissionPolicyBinding {
     }
 }
 
+/// `printValidatingAdmissionPolicy` of `pkg/printers/internalversion/printers.go`
+pub(super) fn shown_kind(kind: Option<&ParamKind>) -> String {
+    let shown = kind.map(|kind| {
+        let version = kind.api_version.as_deref().unwrap_or_default();
+        format!("{version}/{}", kind.kind.as_deref().unwrap_or_default())
+    });
+    shown.unwrap_or_else(|| "<unset>".to_owned())
+}
+
 /// `printValidatingAdmissionPolicyBinding` of `pkg/printers/internalversion/printers.go`
-fn shown(reference: &ParamRef) -> String {
+pub(super) fn shown_reference(reference: Option<&ParamRef>) -> String {
+    let Some(reference) = reference else {
+        return "<unset>".to_owned();
+    };
     let name = reference.name.as_deref().filter(|name| !name.is_empty());
     let namespace = reference.namespace.as_deref().filter(|namespace| !namespace.is_empty());
     match (name, &reference.selector) {
@@ -127,7 +132,7 @@ fn shown_selector(selector: &LabelSelector) -> String {
 }
 
 /// `pkg/apis/admissionregistration/v1/defaults.go`
-fn set_defaults(resources: Option<&mut MatchResources>) {
+pub(super) fn set_defaults(resources: Option<&mut MatchResources>) {
     let Some(resources) = resources else { return };
     text(&mut resources.match_policy, "Equivalent");
     resources.namespace_selector.get_or_insert_default();

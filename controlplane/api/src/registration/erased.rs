@@ -110,11 +110,11 @@ impl<K: Kind> Behavior for Of<K> {
         cast::<K>(object).map_or_else(|| wrong_kind(K::KIND), Kind::validate)
     }
 
-    fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    fn validate_update(&self, new: &dyn Object, old: &dyn Object, _: &mut Vec<String>) -> Vec<Invalid> {
         pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_update(old))
     }
 
-    fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    fn validate_status(&self, new: &dyn Object, old: &dyn Object, _: &mut Vec<String>) -> Vec<Invalid> {
         pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_status(old))
     }
 

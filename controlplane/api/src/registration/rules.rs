@@ -30,10 +30,10 @@ impl Registration {
         errors
     }
 
-    /// Faults of an update, its metadata included.
-    pub fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    /// Faults of an update, its metadata included; those that it leaves as they were are added to the warnings.
+    pub fn validate_update(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
-        errors.extend(self.behavior().validate_update(new, old));
+        errors.extend(self.behavior().validate_update(new, old, warnings));
         // Kinds that are defined by objects say themselves what an update may leave as it is.
         if !errors.is_empty() && !self.is_defined() {
             // What was accepted once is not held against changes of something else.
@@ -43,21 +43,16 @@ impl Registration {
         errors
     }
 
-    /// Faults of an update of `status`, the metadata included.
-    pub fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    /// Faults of an update of `status`, the metadata included; those that it leaves as they were are added to the warnings.
+    pub fn validate_status(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
-        errors.extend(self.behavior().validate_status(new, old));
+        errors.extend(self.behavior().validate_status(new, old, warnings));
         errors
     }
 
     /// Warnings for a client whose new object, or whose change of `old`, is accepted.
     pub fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
         self.behavior().warnings(new, old)
-    }
-
-    /// Warnings for a client whose change of `old`, or of its status, leaves faults as they were.
-    pub fn tolerated(&self, new: &dyn Object, old: &dyn Object) -> Vec<String> {
-        self.behavior().tolerated(new, old)
     }
 
     /// Faults of an update of the kind's own subresource, the metadata included.

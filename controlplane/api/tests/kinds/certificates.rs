@@ -193,7 +193,7 @@ fn updated(part: &str, before: &Value, after: &Value) -> Result<Value, Vec<Strin
     let (old, mut new) = (with(before), with(after));
     let errors = if part == "status" {
         row.prepare_status(new.as_mut(), old.as_ref());
-        row.validate_status(new.as_ref(), old.as_ref())
+        row.validate_status(new.as_ref(), old.as_ref(), &mut Vec::new())
     } else {
         row.prepare_own(new.as_mut(), old.as_ref());
         row.validate_own(new.as_ref(), old.as_ref())

@@ -37,7 +37,10 @@ fn nodes() {
     let new = with(row, &json!({"status": {"addresses": [twice, twice]}}));
     let expected = "status.addresses[1]: Duplicate value: {\"Type\":\"Hostname\",\"Address\":\"node-1\"}";
     let old = with(row, &json!({}));
-    assert_eq!(texts(&row.validate_status(new.as_ref(), old.as_ref())), [expected]);
+    assert_eq!(
+        texts(&row.validate_status(new.as_ref(), old.as_ref(), &mut Vec::new())),
+        [expected]
+    );
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn every_fixture_is_valid_once_it_is_defaulted() {
         let mut updated = object.clone_box();
         row.prepare_update(updated.as_mut(), object.as_ref());
         let errors: Vec<String> = row
-            .validate_update(updated.as_ref(), object.as_ref())
+            .validate_update(updated.as_ref(), object.as_ref(), &mut Vec::new())
             .iter()
             .map(ToString::to_string)
             .collect();

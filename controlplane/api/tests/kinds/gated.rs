@@ -10,7 +10,7 @@ fn changed(old: &Value, new: &Value) -> Vec<String> {
     let row = find("", "v1", "pods").unwrap();
     let (old, mut new) = (with(row, old), with(row, new));
     row.prepare_update(new.as_mut(), old.as_ref());
-    texts(&row.validate_update(new.as_ref(), old.as_ref()))
+    texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new()))
 }
 
 fn key(key: &str) -> Value {

@@ -79,9 +79,9 @@ fn no_value_makes_a_kind_worse_than_refused() {
             row.prepare_create(object.as_mut());
             row.validate(object.as_ref());
             row.prepare_update(object.as_mut(), old.as_ref());
-            row.validate_update(object.as_ref(), old.as_ref());
+            row.validate_update(object.as_ref(), old.as_ref(), &mut Vec::new());
             row.prepare_status(object.as_mut(), old.as_ref());
-            row.validate_status(object.as_ref(), old.as_ref());
+            row.validate_status(object.as_ref(), old.as_ref(), &mut Vec::new());
             assert_eq!(row.row(object.as_ref(), now).len(), row.columns().len());
             row.fields(object.as_ref());
             row.scale(object.as_ref());

@@ -150,9 +150,12 @@ fn what_was_wrong_before_may_stay() {
     let wrong = json!({"spec": {"maxFailedIndexes": 1}});
     let old = with(row, &wrong);
     let new = with(row, &json!({"spec": {"maxFailedIndexes": 1, "suspend": true}}));
-    assert!(texts(&row.validate_update(new.as_ref(), old.as_ref())).is_empty());
+    assert!(texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())).is_empty());
     let worse = with(row, &json!({"spec": {"maxFailedIndexes": 2}}));
-    assert_eq!(row.validate_update(worse.as_ref(), old.as_ref()).len(), 1);
+    assert_eq!(
+        row.validate_update(worse.as_ref(), old.as_ref(), &mut Vec::new()).len(),
+        1
+    );
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(crate) fn update_refused(group: &str, plural: &str, patch: &Value, expected:
     let mut new = with(row, patch);
     row.prepare_update(new.as_mut(), old.as_ref());
     assert_eq!(
-        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),
         expected,
         "{plural} {patch}"
     );
@@ -265,7 +265,7 @@ fn updates_of_pods() {
     let mut new = row.decode(&serde_json::to_vec(&image).unwrap()).unwrap();
     row.prepare_update(new.as_mut(), old.as_ref());
     assert_eq!(
-        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),
         Vec::<String>::new()
     );
     assert_eq!(new.metadata().generation, Some(2));
@@ -295,7 +295,7 @@ fn a_default_that_is_younger_than_the_object_is_no_change() {
     row.set_defaults(new.as_mut());
     row.prepare_update(new.as_mut(), old.as_ref());
     assert_eq!(
-        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),
         Vec::<String>::new()
     );
     assert!(!row.spec_changed(new.as_ref(), old.as_ref()));

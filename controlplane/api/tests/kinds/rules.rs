@@ -156,7 +156,7 @@ pub(crate) fn status_refused(group: &str, plural: &str, patch: &Value, expected:
     let mut new = with(row, patch);
     row.prepare_status(new.as_mut(), old.as_ref());
     assert_eq!(
-        texts(&row.validate_status(new.as_ref(), old.as_ref())),
+        texts(&row.validate_status(new.as_ref(), old.as_ref(), &mut Vec::new())),
         expected,
         "{plural} {patch}"
     );
@@ -207,7 +207,7 @@ fn a_load_balancer_is_reached_at_places_that_there_can_be() {
     let place = |place: Value| {
         let patch = json!({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [place]}}});
         let service = with(row, &patch);
-        texts(&row.validate_status(service.as_ref(), service.as_ref()))
+        texts(&row.validate_status(service.as_ref(), service.as_ref(), &mut Vec::new()))
     };
     let path = "status.loadBalancer.ingress[0]";
     assert!(place(json!({"ip": "192.0.2.1"})).is_empty());

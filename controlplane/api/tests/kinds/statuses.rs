@@ -11,7 +11,7 @@ fn changed(group: &str, plural: &str, old: &Value, new: &Value) -> Vec<String> {
     let row = find(group, "v1", plural).unwrap();
     let (old, mut new) = (with(row, old), with(row, new));
     row.prepare_status(new.as_mut(), old.as_ref());
-    texts(&row.validate_status(new.as_ref(), old.as_ref()))
+    texts(&row.validate_status(new.as_ref(), old.as_ref(), &mut Vec::new()))
 }
 
 #[test]

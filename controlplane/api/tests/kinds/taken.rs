@@ -121,7 +121,7 @@ fn the_port_for_checks_stays() {
         let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": port});
         with(row, &json!({ "spec": spec }))
     };
-    let said = |new: i32| texts(&row.validate_update(service(new).as_ref(), service(31234).as_ref()));
+    let said = |new: i32| texts(&row.validate_update(service(new).as_ref(), service(31234).as_ref(), &mut Vec::new()));
     assert_eq!(said(31234), Vec::<String>::new());
     assert_eq!(said(31235), ["spec.healthCheckNodePort: Forbidden: field is immutable"]);
 }

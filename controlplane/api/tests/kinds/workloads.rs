@@ -62,7 +62,7 @@ fn an_empty_selector_is_not_a_missing_one() {
         row.prepare_update(object.as_mut(), old.as_ref());
         let said = format!("spec.selector: Invalid value: {{}}: empty selector is invalid for {name}");
         assert_eq!(texts(&row.validate(object.as_ref())), [said.as_str()], "{plural}");
-        texts(&row.validate_update(object.as_ref(), old.as_ref()))
+        texts(&row.validate_update(object.as_ref(), old.as_ref(), &mut Vec::new()))
     };
     let immutable = "spec.selector: Invalid value: {}: field is immutable";
     for (plural, name) in [
@@ -140,7 +140,11 @@ fn completions_of_indexed_jobs_follow_their_parallelism() {
         ("NonIndexed", 3, 3, Some("3: field is immutable")),
         ("NonIndexed", 3, 5, None),
     ] {
-        let found = row.validate_update(job(mode, parallelism, completions).as_ref(), job(mode, 2, 5).as_ref());
+        let found = row.validate_update(
+            job(mode, parallelism, completions).as_ref(),
+            job(mode, 2, 5).as_ref(),
+            &mut Vec::new(),
+        );
         let found: Vec<String> = texts(&found)
             .into_iter()
             .filter(|text| text.contains("completions"))
@@ -242,13 +246,13 @@ fn stateful_sets_that_were_wrong_may_stay() {
     }});
     let (old, mut new) = (with(row, &stored), with(row, &stored));
     assert_eq!(
-        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),
         Vec::<String>::new()
     );
     // Its scale can change, its name of the service cannot.
     row.set_scale(new.as_mut(), 7);
     assert_eq!(
-        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),
         Vec::<String>::new()
     );
 }

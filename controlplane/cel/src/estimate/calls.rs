@@ -58,7 +58,7 @@ fn of_text(function: &str, given: &Given<'_>) -> Option<(Range, Option<Range>)> 
     let second = given.size(1);
     let tenths = size.each(tenth);
     Some(match function {
-        "url" | "lowerAscii" | "upperAscii" | "substring" | "trim" => (tenths, Some(size)),
+        "url" | "jsonpatch.escapeKey" | "lowerAscii" | "upperAscii" | "substring" | "trim" => (tenths, Some(size)),
         "format" | "cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => (tenths, None),
         "startsWith" | "endsWith" => (second.each(tenth), None),
         "strings.quote" => (tenths, Some(size.each(|size| size.saturating_mul(2).saturating_add(2)))),

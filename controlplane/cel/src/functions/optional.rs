@@ -64,6 +64,7 @@ fn zero(value: &Value<'_>) -> bool {
         Value::Bytes(bytes) => bytes.is_empty(),
         Value::List(list) => list.is_empty(),
         Value::Map(map) => map.is_empty(),
+        Value::Object(object) => object.is_empty(),
         Value::Duration(nanos) => *nanos == 0,
         Value::Timestamp(time) => time.is_zero(),
         _ => false,

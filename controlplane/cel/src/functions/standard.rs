@@ -247,7 +247,7 @@ fn size<'a>(_: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, Error>
 }
 
 fn type_of<'a>(_: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    one(args, |value| Ok(Value::Type(Text::Borrowed(value.type_name()))))
+    one(args, |value| Ok(Value::Type(Text::Shared(value.type_name().into()))))
 }
 
 fn unconvertible(value: &Value<'_>, to: &str) -> Error {

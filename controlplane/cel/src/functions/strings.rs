@@ -15,6 +15,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
         "lowerAscii" => |context, args| mapped(context, args, str::to_ascii_lowercase),
         "upperAscii" => |context, args| mapped(context, args, str::to_ascii_uppercase),
         "trim" => |context, args| mapped(context, args, |text| text.trim().to_owned()),
+        "jsonpatch.escapeKey" => |context, args| mapped(context, args, escaped_key),
         "strings.quote" => |context, args| mapped(context, args, quoted),
         "replace" => replace,
         "split" => split,
@@ -37,6 +38,11 @@ fn mapped<'a>(context: &mut Context<'_>, args: &[Value<'a>], run: fn(&str) -> St
         [Value::String(text)] => context.text(run(text)),
         _ => Err(Error::overload()),
     }
+}
+
+/// A key as a path of a JSON patch has it (`k8s.io/apiserver/pkg/cel/library/jsonpatch.go`).
+fn escaped_key(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
 }
 
 fn out_of_range(index: i64) -> Error {

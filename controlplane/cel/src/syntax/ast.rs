@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Map(Vec<Entry>),
     Struct {
         name: String,
-        fields: Vec<(String, Expr)>,
+        fields: Vec<Initializer>,
     },
     Comprehension(Box<Comprehension>),
     Bind(Box<Bind>),
@@ -67,7 +67,7 @@ impl Kind {
             Self::Call(call) => Box::new(call.operands()),
             Self::List { elements, .. } => Box::new(elements.iter()),
             Self::Map(entries) => Box::new(entries.iter().flat_map(|entry| [&entry.key, &entry.value])),
-            Self::Struct { fields, .. } => Box::new(fields.iter().map(|(_, value)| value)),
+            Self::Struct { fields, .. } => Box::new(fields.iter().map(|field| &field.value)),
             Self::Comprehension(fold) => {
                 Box::new([&fold.range, &fold.initial, &fold.condition, &fold.step, &fold.result].into_iter())
             }
@@ -83,7 +83,7 @@ impl Kind {
             Self::Call(call) => Box::new(call.target.as_deref_mut().into_iter().chain(&mut call.args)),
             Self::List { elements, .. } => Box::new(elements.iter_mut()),
             Self::Map(entries) => Box::new(entries.iter_mut().flat_map(|entry| [&mut entry.key, &mut entry.value])),
-            Self::Struct { fields, .. } => Box::new(fields.iter_mut().map(|(_, value)| value)),
+            Self::Struct { fields, .. } => Box::new(fields.iter_mut().map(|field| &mut field.value)),
             Self::Comprehension(fold) => {
                 let fold = &mut **fold;
                 let parts = [
@@ -129,6 +129,17 @@ impl Call {
 pub(crate) struct Entry {
     pub(crate) key: Expr,
     pub(crate) value: Expr,
+    pub(crate) optional: bool,
+}
+
+/// A field of an object that is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Initializer {
+    pub(crate) name: String,
+    /// Place of the colon.
+    pub(crate) at: usize,
+    pub(crate) value: Expr,
+    /// Written `?name: value`.
     pub(crate) optional: bool,
 }
 

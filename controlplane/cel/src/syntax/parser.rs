@@ -1,7 +1,7 @@
 //! Tokens to tree, by precedence. Depth is counted while the tree grows, so that neither this parser nor
 //! anything that walks the tree later can run out of stack.
 
-use super::ast::{Call, Entry, Expr, Kind};
+use super::ast::{Call, Entry, Expr, Initializer, Kind};
 use super::lexer::{RESERVED, Token, tokens};
 use super::{literal, macros};
 use crate::value::Value;
@@ -27,12 +27,6 @@ impl Issue {
             at: 0,
             message: "internal error".to_owned(),
         }
-    }
-}
-
-impl From<Issue> for Vec<Issue> {
-    fn from(issue: Issue) -> Self {
-        vec![issue]
     }
 }
 
@@ -419,14 +413,14 @@ impl<'t> Parser<'t> {
             let args = self.arguments(")")?;
             return macros::global(self, open, name, args);
         }
-        if let Some(found) = self.message(at, name)? {
+        if let Some(found) = self.message(name)? {
             return Ok(found);
         }
         self.node(at, Kind::Ident(name.to_owned()))
     }
 
     /// `a.b.C{field: value}`, if that is what follows.
-    fn message(&mut self, at: usize, first: &str) -> Result<Option<Expr>, Issue> {
+    fn message(&mut self, first: &str) -> Result<Option<Expr>, Issue> {
         let start = self.position;
         let mut name = first.to_owned();
         while self.accept(".") {
@@ -439,20 +433,27 @@ impl<'t> Parser<'t> {
                 return Ok(None);
             }
         }
+        let at = self.here();
         if !self.accept("{") {
             self.position = start;
             return Ok(None);
         }
         let mut fields = Vec::new();
         while !self.accept("}") {
+            let optional = self.accept("?");
             let (_, token) = self.take();
-            let (Token::Ident(field) | Token::Quoted(field)) = token else {
+            let (Token::Ident(name) | Token::Quoted(name)) = token else {
                 self.position -= 1;
                 return Err(self.issue(mismatched(token.text(), "'}'")));
             };
+            let at = self.here();
             self.expect(":")?;
-            let value = self.expr()?;
-            fields.push((field.to_owned(), value));
+            fields.push(Initializer {
+                name: name.to_owned(),
+                at,
+                value: self.expr()?,
+                optional,
+            });
             if !self.accept(",") {
                 self.expect("}")?;
                 break;

@@ -5,7 +5,14 @@ use std::sync::Arc;
 
 use expressions::schema::{Field, Format, ListKind, ObjectSchema, Schema, Shape, escape};
 
-use crate::structural::{Additional, Kind, ListType, Node, Values};
+use crate::structural::{Additional, Kind, ListType, Node, Structural, Values};
+
+impl Structural {
+    /// The type that expressions see of the whole object, under a name; none if they do not see it.
+    pub fn declared(&self, name: &str) -> Option<Schema> {
+        named(self.root(), true, name)
+    }
+}
 
 /// The type of a node; none if expressions do not see it. At the root of an object `apiVersion`, `kind`, `metadata.name`
 /// and `metadata.generateName` are always there.

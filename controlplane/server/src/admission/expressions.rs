@@ -7,21 +7,32 @@ use std::sync::{Arc, LazyLock};
 use expressions::schema::{Field, Format, ListKind, ObjectSchema, Schema, Shape};
 use expressions::{Authorizer, Bindings, Check, Decision, Environment, Error, Question, Type, view};
 use serde_json::Value as Json;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 
 use crate::authorization::{Attributes, Resource};
 use crate::context::Context;
 use crate::identity::User;
 
+/// Evaluates expressions, which may take long, while other requests go on: their tasks leave the thread.
+pub(crate) fn aside<T>(evaluate: impl FnOnce() -> T) -> T {
+    let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
+    if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
+        return block_in_place(evaluate);
+    }
+    evaluate()
+}
+
+/// The type of `authorizer`.
+pub(crate) const AUTHORIZER: Type = Type::Opaque("kubernetes.authorization.Authorizer");
+
 /// The variables of conditions of webhooks: `object`, `oldObject`, `request`, `namespaceObject` and `authorizer`.
 pub(crate) fn environment() -> &'static Environment {
     static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
-        without_authorizer()
-            .clone()
-            .with("authorizer", Type::Opaque("kubernetes.authorization.Authorizer"))
-            .with(
-                "authorizer.requestResource",
-                Type::Opaque("kubernetes.authorization.ResourceCheck"),
-            )
+        without_authorizer().clone().with("authorizer", AUTHORIZER).with(
+            "authorizer.requestResource",
+            Type::Opaque("kubernetes.authorization.ResourceCheck"),
+        )
     });
     &ENVIRONMENT
 }

@@ -87,8 +87,12 @@ impl Refusal {
     }
 }
 
-/// Tells whether there are mutating webhooks that may look at a request.
+/// Tells whether there are mutating policies or webhooks that may look at a request.
 pub(crate) fn mutates(context: &Context) -> bool {
+    policies::change(context) || asks_mutating(context)
+}
+
+fn asks_mutating(context: &Context) -> bool {
     context.registration.group != GROUP
         && !context.server.webhooks.mutating().is_empty()
         && context.server.options.admits("MutatingAdmissionWebhook")
@@ -96,8 +100,7 @@ pub(crate) fn mutates(context: &Context) -> bool {
 
 /// Tells whether there are policies or validating webhooks that may look at a request.
 pub(crate) fn validates(context: &Context) -> bool {
-    (policies::decide(context) && context.server.options.admits("ValidatingAdmissionPolicy"))
-        || asks_validating(context)
+    policies::decide(context) || asks_validating(context)
 }
 
 fn asks_validating(context: &Context) -> bool {
@@ -117,7 +120,7 @@ pub(crate) fn are_idle(context: &Context) -> bool {
 /// Those of the first that refuses.
 pub(crate) async fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<(), Failure> {
     let context = asked.context;
-    if context.server.options.admits("ValidatingAdmissionPolicy") {
+    if policies::decide(context) {
         policies::validate(asked, object).await?;
     }
     if !asks_validating(context) {
@@ -255,7 +258,7 @@ fn passes<T: Default>(asked: &Asked<'_>, hook: &Hook, outcome: Result<T, Refusal
     Ok(T::default())
 }
 
-/// Asks all webhooks about something that has no object to change: a deletion or a connection.
+/// Asks all policies and webhooks about something that has no object to change: a deletion or a connection.
 ///
 /// # Errors
 /// Those of the first that refuses.
@@ -280,7 +283,7 @@ pub(crate) async fn admit_unstored(
     let asked = Asked::to_write(context, row, &*object, None, "");
     mutate(&asked, Some(&mut object), &mut rounds).await?;
     if rounds.changed() {
-        rounds.begin_second(|_made| true);
+        rounds.begin_second();
         mutate(&asked, Some(&mut object), &mut rounds).await?;
     }
     validate(&asked, Some(&*object)).await?;

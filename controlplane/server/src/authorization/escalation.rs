@@ -91,7 +91,8 @@ pub(crate) fn check(context: &Context, new: &dyn Object, old: Option<&dyn Object
     }
 }
 
-fn is_allowed(context: &Context, verb: &str, resource: Resource<'_>) -> bool {
+/// Tells whether the user of a request may do something to a resource.
+pub(crate) fn is_allowed(context: &Context, verb: &str, resource: Resource<'_>) -> bool {
     let attributes = Attributes::resource(verb, resource);
     context
         .server

@@ -228,38 +228,31 @@ impl Behavior for Served {
         let mut errors = self.type_meta(object);
         if errors.is_empty() {
             let value = object.to_value();
-            errors.extend(self.own.validate(&value, None));
+            errors.extend(self.own.validate(&value, None, &mut Vec::new()));
         }
         errors
     }
 
-    fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    fn validate_update(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let (Some(new), Some(old)) = (cast(new), cast(old)) else {
             return Vec::new();
         };
         let mut errors = self.type_meta(new);
         if errors.is_empty() {
-            errors.extend(self.own.validate(&new.to_value(), Some(&old.to_value())));
+            errors.extend(self.own.validate(&new.to_value(), Some(&old.to_value()), warnings));
         }
         errors
     }
 
-    fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    fn validate_status(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let (Some(new), Some(old)) = (cast(new), cast(old)) else {
             return Vec::new();
         };
         let mut errors = self.type_meta(new);
         if errors.is_empty() {
-            errors.extend(self.own.validate_status(&new.to_value(), &old.to_value()));
+            errors.extend(self.own.validate_status(&new.to_value(), &old.to_value(), warnings));
         }
         errors
-    }
-
-    fn tolerated(&self, new: &dyn Object, old: &dyn Object) -> Vec<String> {
-        let (Some(new), Some(old)) = (cast(new), cast(old)) else {
-            return Vec::new();
-        };
-        self.own.tolerated(&new.to_value(), &old.to_value())
     }
 
     /// `validateKubeFinalizerName` of `pkg/registry/customresource/validator.go`

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::custom::nested;
 use super::json_path::JsonPath;
+use crate::admission::expressions::aside;
 
 /// Behavior of the objects of one version of a kind.
 pub(super) struct Version {
@@ -83,37 +84,38 @@ impl Version {
         Ok(dropped)
     }
 
-    /// The fault of an object; `old` is the one that it takes the place of.
-    pub(super) fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
+    /// The fault of an object; `old` is the one that it takes the place of. Rules that do not hold for what it leaves as it
+    /// was are warned of.
+    pub(super) fn validate(&self, new: &Value, old: Option<&Value>, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.schema.validate(new, old);
         errors.extend(self.scale_errors(new, true));
         errors.extend(self.scale_errors(new, false));
-        self.add_rules(errors, new, old)
+        self.add_rules(errors, new, old, warnings)
     }
 
     /// The fault of the status of an object.
-    pub(super) fn validate_status(&self, new: &Value, old: &Value) -> Vec<Invalid> {
+    pub(super) fn validate_status(&self, new: &Value, old: &Value, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.schema.validate_status(new, old);
         errors.extend(self.scale_errors(new, false));
-        self.add_rules(errors, new, Some(old))
-    }
-
-    /// Warnings about rules that do not hold for what an update leaves as it was.
-    pub(super) fn tolerated(&self, new: &Value, old: &Value) -> Vec<String> {
-        let tolerated = self.ask(new, Some(old)).tolerated.into_iter();
-        tolerated.map(|error| error.to_string()).collect()
+        self.add_rules(errors, new, Some(old), warnings)
     }
 
     fn ask(&self, new: &Value, old: Option<&Value>) -> Verdict {
         match self.rules.get_or_init(|| Rules::compile(&self.schema)) {
-            Some(rules) => rules.validate(&self.schema, new, old),
+            Some(rules) => aside(|| rules.validate(&self.schema, new, old)),
             None => Verdict::default(),
         }
     }
 
     /// The rules are asked about what the schema lets through (`hasBlockingErr` of
     /// `pkg/registry/customresource/strategy.go`).
-    fn add_rules(&self, mut errors: Vec<Invalid>, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
+    fn add_rules(
+        &self,
+        mut errors: Vec<Invalid>,
+        new: &Value,
+        old: Option<&Value>,
+        warnings: &mut Vec<String>,
+    ) -> Vec<Invalid> {
         let is_blocking = |error: &Invalid| {
             matches!(
                 error.kind,
@@ -125,7 +127,9 @@ impl Version {
             )
         };
         if !errors.iter().any(is_blocking) {
-            errors.extend(self.ask(new, old).errors);
+            let verdict = self.ask(new, old);
+            errors.extend(verdict.errors);
+            warnings.extend(verdict.tolerated.into_iter().map(|error| error.to_string()));
         } else if self.rules.get_or_init(|| Rules::compile(&self.schema)).is_some() {
             let detail = "some validation rules were not checked because the object was invalid; correct the existing errors \
                           to complete validation";

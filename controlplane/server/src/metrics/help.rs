@@ -56,6 +56,14 @@ const TEXTS: &[(&str, &str)] = &[
          and component. Not all requests are tracked this way",
     ),
     (
+        "apiserver_mutating_admission_policy_check",
+        "[ALPHA] Mutation admission policy check total, labeled by policy and further identified by binding",
+    ),
+    (
+        "apiserver_mutating_admission_policy_check_duration_seconds",
+        "[ALPHA] Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding",
+    ),
+    (
         "apiserver_request",
         "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, \
          component, and HTTP response code",
@@ -93,6 +101,16 @@ const TEXTS: &[(&str, &str)] = &[
     (
         "apiserver_watch_events",
         "[ALPHA] Number of events sent in watch clients",
+    ),
+    (
+        "apiserver_validating_admission_policy_check",
+        "[BETA] Validation admission policy check total, labeled by policy and further identified by binding and enforcement \
+         action taken",
+    ),
+    (
+        "apiserver_validating_admission_policy_check_duration_seconds",
+        "[BETA] Validation admission latency for individual validation expressions in seconds, labeled by policy and further \
+         including binding and enforcement action taken",
     ),
     (
         "authenticated_user_requests",

@@ -230,12 +230,13 @@ async fn prepare<'a>(
         Part::EphemeralContainers => review.mutate_by_webhooks(boxed).await?,
     }
     let new = &mut **boxed;
+    let mut tolerated = Vec::new();
     let found = match amendment.part {
         Part::Decided => Vec::new(),
         Part::Object => {
             registration.prepare_update(new, old);
             review.allocate(new)?;
-            let mut found = registration.validate_update(new, old);
+            let mut found = registration.validate_update(new, old, &mut tolerated);
             found.extend(definitions::schemas(new, Some(old)));
             found.extend(admission::webhooks::faults(new, Some(old)));
             found.extend(admission::policies::faults(new, Some(old)));
@@ -247,7 +248,7 @@ async fn prepare<'a>(
         Part::Status => {
             registration.prepare_status(new, old);
             review.allocate(new)?;
-            registration.validate_status(new, old)
+            registration.validate_status(new, old, &mut tolerated)
         }
         Part::EphemeralContainers => of_pods(new, old, api::pod::ephemeral::update)?,
         Part::Resize => of_pods(new, old, api::pod::resize::update)?,
@@ -261,9 +262,7 @@ async fn prepare<'a>(
         if amendment.part == Part::Object {
             review.warnings.extend(registration.warnings(new, Some(old)));
         }
-        if matches!(amendment.part, Part::Object | Part::Status) {
-            review.warnings.extend(registration.tolerated(new, old));
-        }
+        review.warnings.extend(tolerated);
         review.validate(new).await?;
         return Ok(review);
     }

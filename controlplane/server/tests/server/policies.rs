@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Api, Kept, config_map, deployment};
 
-const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+pub(crate) const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
-const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// A policy about config maps with further members of its spec.
-fn policy(spec: &Value) -> Value {
+pub(crate) fn policy(spec: &Value) -> Value {
     let mut whole = json!({
         "matchConstraints": {"resourceRules": [
             {"operations": ["CREATE", "UPDATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]},
@@ -33,7 +33,7 @@ async fn bind(api: &Api, spec: &Value) {
 }
 
 /// A server on which a policy is bound.
-async fn guarded(spec: &Value, binding: &Value) -> Api {
+pub(crate) async fn guarded(spec: &Value, binding: &Value) -> Api {
     let api = Api::start().await;
     let answer = api.post(POLICIES, &policy(spec)).await;
     assert_eq!(answer.code, 201, "{}", answer.text());
@@ -41,7 +41,7 @@ async fn guarded(spec: &Value, binding: &Value) -> Api {
     api
 }
 
-fn map(name: &str, data: &Value) -> Value {
+pub(crate) fn map(name: &str, data: &Value) -> Value {
     let mut map = config_map(name);
     map["data"] = data.clone();
     map

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1::{
-    AuditAnnotation, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, RuleWithOperations,
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBindingSpec, Validation, Variable,
+    AuditAnnotation, MatchResources, MutatingAdmissionPolicyBindingSpec, MutatingAdmissionPolicySpec, Mutation,
+    NamedRuleWithOperations, ParamKind, ParamRef, RuleWithOperations, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBindingSpec, Validation, Variable,
 };
 
 use crate::invalid::Invalid;
@@ -16,6 +17,9 @@ use crate::validation::{each, one_of};
 
 const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
 const REASONS: [&str; 4] = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+const MUTABLE: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
+const PATCH_TYPES: [&str; 2] = ["ApplyConfiguration", "JSONPatch"];
+const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
 const MOST_ANNOTATIONS: usize = 20;
 const LONGEST_VALUE_EXPRESSION: usize = 5 * 1024;
 /// Names that no variable may have.
@@ -47,24 +51,12 @@ const RESERVED: [&str; 21] = [
 pub(super) fn policy(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let spec = policy.spec.clone().unwrap_or_default();
-    one_of(
+    common(
         &mut errors,
-        "spec.failurePolicy",
         spec.failure_policy.as_deref(),
-        &["Fail", "Ignore"],
+        spec.param_kind.as_ref(),
+        spec.match_constraints.as_ref(),
     );
-    if let Some(kind) = &spec.param_kind {
-        param_kind(&mut errors, kind);
-    }
-    match &spec.match_constraints {
-        None => errors.push(Invalid::required("spec.matchConstraints", "")),
-        Some(constraints) => {
-            resources(&mut errors, constraints, "spec.matchConstraints");
-            if constraints.resource_rules.as_ref().is_none_or(Vec::is_empty) {
-                errors.push(Invalid::required("spec.matchConstraints.resourceRules", ""));
-            }
-        }
-    }
     let given = spec.match_conditions.as_deref().unwrap_or_default();
     conditions(&mut errors, given, "spec.matchConditions");
     for (index, own) in spec.variables.iter().flatten().enumerate() {
@@ -84,6 +76,104 @@ pub(super) fn policy(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     audit_annotations(&mut errors, name, &annotations);
     errors
+}
+
+/// A mutating policy.
+pub(in crate::kinds) fn mutating_policy(spec: &MutatingAdmissionPolicySpec) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    common(
+        &mut errors,
+        spec.failure_policy.as_deref(),
+        spec.param_kind.as_ref(),
+        spec.match_constraints.as_ref(),
+    );
+    mutable(&mut errors, spec.match_constraints.as_ref(), "spec.matchConstraints");
+    let given = spec.match_conditions.as_deref().unwrap_or_default();
+    conditions(&mut errors, given, "spec.matchConditions");
+    for (index, own) in spec.variables.iter().flatten().enumerate() {
+        variable(&mut errors, own, &format!("spec.variables[{index}]"));
+    }
+    let mutations = spec.mutations.as_deref().unwrap_or_default();
+    if mutations.is_empty() {
+        let detail = "mutations must contain at least one item";
+        errors.push(Invalid::required("spec.mutations", detail));
+    }
+    for (index, own) in mutations.iter().enumerate() {
+        mutation(&mut errors, own, &format!("spec.mutations[{index}]"));
+    }
+    one_of(
+        &mut errors,
+        "spec.reinvocationPolicy",
+        spec.reinvocation_policy.as_deref(),
+        &REINVOCATION_POLICIES,
+    );
+    errors
+}
+
+fn mutation(errors: &mut Vec<Invalid>, own: &Mutation, path: &str) {
+    one_of(
+        errors,
+        &format!("{path}.patchType"),
+        Some(own.patch_type.as_str()),
+        &PATCH_TYPES,
+    );
+    let configuration = own.apply_configuration.as_ref().map(|own| own.expression.as_deref());
+    let operations = own.json_patch.as_ref().map(|own| own.expression.as_deref());
+    let (wanted, given, unwanted, other) = match own.patch_type.as_str() {
+        "JSONPatch" => ("jsonPatch", operations, "applyConfiguration", configuration),
+        "ApplyConfiguration" => ("applyConfiguration", configuration, "jsonPatch", operations),
+        _ => return,
+    };
+    let kind = &own.patch_type;
+    match given {
+        None => errors.push(Invalid::required(
+            format!("{path}.{wanted}"),
+            format!("must be specified when patchType is {kind}"),
+        )),
+        Some(expression) if expression.unwrap_or_default().trim().is_empty() => {
+            errors.push(Invalid::required(format!("{path}.{wanted}.expression"), ""));
+        }
+        Some(_) => {}
+    }
+    if other.is_some() {
+        let detail = format!("must not be specified when patchType is {kind}");
+        let shown = format!("{{{unwanted}}}");
+        errors.push(Invalid::value(format!("{path}.{unwanted}"), shown.as_str(), detail));
+    }
+}
+
+/// There is no object to mutate where something is deleted.
+fn mutable(errors: &mut Vec<Invalid>, own: Option<&MatchResources>, path: &str) {
+    let rules = own.and_then(|own| own.resource_rules.as_ref());
+    let operations = rules
+        .into_iter()
+        .flatten()
+        .flat_map(|rule| rule.operations.iter().flatten());
+    for operation in operations.filter(|operation| !MUTABLE.contains(&operation.as_str())) {
+        let field = format!("{path}.resourceRules.operations");
+        errors.push(Invalid::not_supported(field, operation, &MUTABLE));
+    }
+}
+
+/// Members that policies of both kinds have.
+fn common(
+    errors: &mut Vec<Invalid>,
+    failure_policy: Option<&str>,
+    kind: Option<&ParamKind>,
+    constraints: Option<&MatchResources>,
+) {
+    one_of(errors, "spec.failurePolicy", failure_policy, &["Fail", "Ignore"]);
+    if let Some(kind) = kind {
+        param_kind(errors, kind);
+    }
+    let Some(constraints) = constraints else {
+        errors.push(Invalid::required("spec.matchConstraints", ""));
+        return;
+    };
+    resources(errors, constraints, "spec.matchConstraints");
+    if constraints.resource_rules.as_ref().is_none_or(Vec::is_empty) {
+        errors.push(Invalid::required("spec.matchConstraints.resourceRules", ""));
+    }
 }
 
 fn param_kind(errors: &mut Vec<Invalid>, own: &ParamKind) {
@@ -249,21 +339,43 @@ fn audit_annotations(errors: &mut Vec<Invalid>, policy: &str, annotations: &[Aud
 /// A binding.
 pub(super) fn binding(spec: &ValidatingAdmissionPolicyBindingSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
-    let field = "spec.policyName";
-    if spec.policy_name.is_empty() {
-        errors.push(Invalid::required(field, ""));
-    } else {
-        let wrong = names::dns1123_subdomain(&spec.policy_name);
-        each(&mut errors, field, &spec.policy_name, wrong);
-    }
-    if let Some(reference) = &spec.param_ref {
-        param_ref(&mut errors, reference);
-    }
-    if let Some(own) = &spec.match_resources {
-        resources(&mut errors, own, "spec.matchResources");
-    }
+    bound(
+        &mut errors,
+        &spec.policy_name,
+        spec.param_ref.as_ref(),
+        spec.match_resources.as_ref(),
+    );
     actions(&mut errors, &spec.validation_actions);
     errors
+}
+
+/// A mutating binding.
+pub(in crate::kinds) fn mutating_binding(spec: &MutatingAdmissionPolicyBindingSpec) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    bound(
+        &mut errors,
+        spec.policy_name.as_deref().unwrap_or_default(),
+        spec.param_ref.as_ref(),
+        spec.match_resources.as_ref(),
+    );
+    mutable(&mut errors, spec.match_resources.as_ref(), "spec.matchResources");
+    errors
+}
+
+/// Members that bindings of both kinds have.
+fn bound(errors: &mut Vec<Invalid>, policy: &str, reference: Option<&ParamRef>, own: Option<&MatchResources>) {
+    let field = "spec.policyName";
+    if policy.is_empty() {
+        errors.push(Invalid::required(field, ""));
+    } else {
+        each(errors, field, policy, names::dns1123_subdomain(policy));
+    }
+    if let Some(reference) = reference {
+        param_ref(errors, reference);
+    }
+    if let Some(own) = own {
+        resources(errors, own, "spec.matchResources");
+    }
 }
 
 fn param_ref(errors: &mut Vec<Invalid>, own: &ParamRef) {

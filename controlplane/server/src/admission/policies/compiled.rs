@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use api::{Invalid, Object};
 use expressions::schema::{Field, ObjectSchema, Schema, Shape};
-use expressions::{Environment, Program, Type};
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec};
+use expressions::{CompileError, Environment, Program, Type};
+use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, Mutation, ValidatingAdmissionPolicy};
 
-use crate::admission::expressions::{environment, without_authorizer};
+use super::source::{Definition, Spec};
+use crate::admission::expressions::{AUTHORIZER, environment, without_authorizer};
 use crate::admission::webhooks::conditions::{self, Conditions};
 
 /// An expression with its program.
@@ -28,6 +29,38 @@ pub(super) struct Validation {
     pub(super) reason: Option<String>,
 }
 
+/// The manner in which a mutation changes an object.
+#[derive(Clone, Copy)]
+pub(super) enum Patch {
+    /// Fields are set as server-side apply does.
+    Configuration,
+    /// `JSONPatch`
+    Operations,
+}
+
+impl Patch {
+    /// The manner of a mutation, with its expression.
+    fn of(mutation: &Mutation) -> Option<(Self, &str)> {
+        let (manner, text) = match mutation.patch_type.as_str() {
+            "ApplyConfiguration" => {
+                let own = mutation.apply_configuration.as_ref()?;
+                (Self::Configuration, own.expression.as_deref())
+            }
+            "JSONPatch" => (Self::Operations, mutation.json_patch.as_ref()?.expression.as_deref()),
+            _ => return None,
+        };
+        Some((manner, text.unwrap_or_default()))
+    }
+
+    /// Name of the member with its expression.
+    const fn member(self) -> &'static str {
+        match self {
+            Self::Configuration => "applyConfiguration",
+            Self::Operations => "jsonPatch",
+        }
+    }
+}
+
 /// All expressions of a policy.
 pub(super) struct Compiled {
     pub(super) conditions: Option<Conditions>,
@@ -35,12 +68,13 @@ pub(super) struct Compiled {
     pub(super) validations: Vec<Validation>,
     /// With the keys of the annotations.
     pub(super) annotations: Vec<(String, Expression)>,
+    pub(super) mutations: Vec<(Patch, Expression)>,
     /// Levels that an evaluation nests at most, all variables included.
     pub(super) levels: usize,
 }
 
 impl Compiled {
-    pub(super) fn new(spec: &ValidatingAdmissionPolicySpec) -> Self {
+    pub(super) fn new(spec: &Spec) -> Self {
         let mut environments = Environments::new(spec.param_kind.is_some());
         let conditions = spec.match_conditions.as_deref().filter(|own| !own.is_empty());
         let conditions = conditions.map(|own| Conditions::new(own, &environments.full));
@@ -74,11 +108,17 @@ impl Compiled {
                 (own.key.clone(), compiled)
             })
             .collect();
+        let mutations: Vec<_> = spec.mutations.iter().flatten().filter_map(Patch::of).collect();
+        let mutations: Vec<(Patch, Expression)> = mutations
+            .into_iter()
+            .map(|(manner, text)| (manner, expression(text, |text| environments.mutation(manner, text))))
+            .collect();
         let all = validations
             .iter()
             .flat_map(|own| [Some(&own.expression), own.message_expression.as_ref()])
             .flatten()
-            .chain(annotations.iter().map(|(_, own)| own));
+            .chain(annotations.iter().map(|(_, own)| own))
+            .chain(mutations.iter().map(|(_, own)| own));
         let deepest = all
             .filter_map(|own| own.program.as_ref().ok().map(Program::depth))
             .max();
@@ -88,6 +128,7 @@ impl Compiled {
             levels: levels.saturating_add(deepest.unwrap_or(0)),
             validations,
             annotations,
+            mutations,
         }
     }
 }
@@ -100,7 +141,7 @@ fn expression(text: &str, compile: impl FnOnce(&str) -> Result<Program, String>)
 }
 
 /// What expressions may use, variables included that came before.
-struct Environments {
+pub(super) struct Environments {
     full: Environment,
     /// Messages do not ask the authorizer.
     plain: Environment,
@@ -124,20 +165,50 @@ impl Environments {
         }
     }
 
+    /// The variables of a policy whose objects have a known type, and its params, if it has any.
+    pub(super) fn typed(object: &Type, params: Option<&Type>) -> Self {
+        let variables = without_authorizer()
+            .clone()
+            .with("object", object.clone())
+            .with("oldObject", object.clone())
+            .with("variables", names(&[]));
+        let plain = match params {
+            Some(params) => variables.with("params", params.clone()),
+            None => variables,
+        };
+        Self {
+            full: plain.clone().with("authorizer", AUTHORIZER),
+            plain,
+            names: Vec::new(),
+        }
+    }
+
+    /// The faults of an expression, whatever its type is.
+    pub(super) fn issues(&self, text: &str) -> Option<String> {
+        match self.compiled(&self.full, text) {
+            Err(CompileError::Issues(issues)) => Some(issues),
+            // Programs are not made of what is only checked.
+            Ok(_) | Err(CompileError::Constant(_)) => None,
+        }
+    }
+
     fn compile(&self, environment: &Environment, text: &str) -> Result<Program, String> {
-        let compiled = if text.contains("has(") && !self.names.is_empty() {
+        self.compiled(environment, text).map_err(|error| error.to_string())
+    }
+
+    fn compiled(&self, environment: &Environment, text: &str) -> Result<Program, CompileError> {
+        if text.contains("has(") && !self.names.is_empty() {
             // Presence is asked of the fields of `variables`, which are many to declare for every expression.
             environment.clone().with("variables", names(&self.names)).compile(text)
         } else {
             environment.compile(text)
-        };
-        compiled.map_err(|error| format!("compilation failed: {error}"))
+        }
     }
 
     /// Compiles a variable and makes it known.
-    fn variable(&mut self, name: &str, text: &str) -> Result<Program, String> {
+    pub(super) fn variable(&mut self, name: &str, text: &str) -> Result<Program, String> {
         let program = self.compile(&self.full, text);
-        let of = program.as_ref().map_or(Type::Dyn, |program| program.result().clone());
+        let of = program.as_ref().map_or(Type::Dyn, |program| shown(program.result()));
         let declared = format!("variables.{name}");
         let (full, plain) = (std::mem::take(&mut self.full), std::mem::take(&mut self.plain));
         self.full = full.with(declared.as_str(), of.clone());
@@ -154,6 +225,19 @@ impl Environments {
         of_type(self.compile(&self.plain, text)?, &[Type::String], "string")
     }
 
+    fn mutation(&self, manner: Patch, text: &str) -> Result<Program, String> {
+        let wanted = match manner {
+            Patch::Configuration => Type::Struct("Object".into()),
+            Patch::Operations => Type::list(Type::Struct("JSONPatch".into())),
+        };
+        let shown = wanted.to_string();
+        of_type(
+            self.compile(&self.full.clone().with_patches(), text)?,
+            &[wanted],
+            &shown,
+        )
+    }
+
     fn annotation(&self, text: &str) -> Result<Program, String> {
         let types = [Type::String, Type::Null];
         of_type(self.compile(&self.full, text)?, &types, "one of [string null_type]")
@@ -166,6 +250,33 @@ fn of_type(program: Program, types: &[Type], shown: &str) -> Result<Program, Str
         return Ok(program);
     }
     Err(format!("must evaluate to {shown} but got {}", program.result()))
+}
+
+/// The type of a variable as other expressions see it: simple types, and lists and maps of them
+/// (`convertCelTypeToDeclType` of `pkg/admission/plugin/cel/composition.go`).
+fn shown(of: &Type) -> Type {
+    match of {
+        Type::List(items) => Type::list(shown(items)),
+        Type::Map(keys, values) => Type::map(shown(keys), shown(values)),
+        Type::Null
+        | Type::Bool
+        | Type::Int
+        | Type::Uint
+        | Type::Double
+        | Type::String
+        | Type::Bytes
+        | Type::Timestamp
+        | Type::Duration => of.clone(),
+        Type::Dyn
+        | Type::Error
+        | Type::Optional(_)
+        | Type::Type(_)
+        | Type::Object(_)
+        | Type::Struct(_)
+        | Type::Opaque(_)
+        | Type::Param(_)
+        | Type::Var(_) => Type::Dyn,
+    }
 }
 
 /// The type of `variables`.
@@ -186,11 +297,13 @@ fn names(names: &[String]) -> Type {
 }
 
 /// The faults of the expressions of a policy, unless it is as it was
-/// (`validateValidatingAdmissionPolicySpec` of `pkg/apis/admissionregistration/validation/validation.go`).
+/// (`validateValidatingAdmissionPolicySpec`, `validateMutatingAdmissionPolicySpec` of `pkg/apis/admissionregistration/validation/validation.go`).
 pub(crate) fn faults(new: &dyn Object, old: Option<&dyn Object>) -> Vec<Invalid> {
     let spec = |object: &dyn Object| {
-        let policy = object.as_any().downcast_ref::<ValidatingAdmissionPolicy>();
-        policy.and_then(|policy| policy.spec.clone())
+        let any = object.as_any();
+        let is_policy = any.is::<ValidatingAdmissionPolicy>() || any.is::<MutatingAdmissionPolicy>();
+        let read = is_policy.then(|| serde_json::from_slice::<Definition>(&object.to_json()).ok());
+        read.flatten().map(|policy| policy.spec)
     };
     let Some(new) = spec(new) else { return Vec::new() };
     let old = old.and_then(spec);
@@ -231,6 +344,13 @@ pub(crate) fn faults(new: &dyn Object, old: Option<&dyn Object>) -> Vec<Invalid>
             &own.value_expression,
             outcome,
         );
+    }
+    for (index, own) in new.mutations.iter().flatten().enumerate() {
+        if let Some((manner, text)) = Patch::of(own) {
+            let text = text.trim();
+            let path = format!("mutations[{index}].{}.expression", manner.member());
+            note(path, text, environments.mutation(manner, text));
+        }
     }
     found
 }

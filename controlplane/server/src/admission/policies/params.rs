@@ -5,22 +5,25 @@ use api::kind::Scope;
 use api::selector::LabelSelector;
 use api::{Invalid, Object, Row};
 use k8s_openapi::api::admissionregistration::v1::{
-    ParamKind, ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ParamKind, ParamRef, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
 };
 use serde_json::Value;
 use store::{Entry, Key};
 
-use super::source::{Binding, Policy};
+use super::source::{Binding, Definition, Policy};
 use crate::admission::webhooks::Asked;
 use crate::admission::webhooks::source::GROUP;
-use crate::authorization::{Attributes, Resource};
+use crate::authorization::Resource;
+use crate::authorization::escalation::is_allowed;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::identity::{MASTERS, User};
 use crate::object::{self, Live};
 use crate::storage;
 
-fn parts(kind: &ParamKind) -> (&str, &str, &str) {
+/// Group, version and name of a kind.
+pub(super) fn parts(kind: &ParamKind) -> (&str, &str, &str) {
     let version = kind.api_version.as_deref().unwrap_or_default();
     let (group, version) = version.split_once('/').unwrap_or(("", version));
     (group, version, kind.kind.as_deref().unwrap_or_default())
@@ -105,29 +108,69 @@ fn entries(asked: &Asked<'_>, row: &Row, reference: &ParamRef) -> Result<Vec<Ent
 }
 
 /// Refuses a policy or a binding whose params its writer may not read
-/// (`pkg/registry/admissionregistration/validatingadmissionpolicy{,binding}/authz.go`).
+/// (`pkg/registry/admissionregistration/{validating,mutating}admissionpolicy{,binding}/authz.go`).
 pub(crate) fn unreadable(context: &Context, new: &dyn Object, old: Option<&dyn Object>) -> Vec<Invalid> {
     if context.user.is_in(MASTERS) {
         return Vec::new();
     }
-    if let Some(policy) = new.as_any().downcast_ref::<ValidatingAdmissionPolicy>() {
-        let of = |policy: &ValidatingAdmissionPolicy| policy.spec.as_ref().and_then(|spec| spec.param_kind.clone());
-        let old = old.and_then(|old| old.as_any().downcast_ref()).and_then(of);
-        let kind = of(policy).filter(|kind| old.as_ref() != Some(kind));
-        return kind.and_then(|kind| of_policy(context, &kind)).into_iter().collect();
+    if let Some(named) = Named::of(new) {
+        let is_same = old.and_then(Named::of).is_some_and(|old| old == named);
+        let kind = named.0.filter(|_| !is_same);
+        return kind.and_then(|kind| of_policy(context, kind)).into_iter().collect();
     }
-    let Some(binding) = new.as_any().downcast_ref::<ValidatingAdmissionPolicyBinding>() else {
-        return Vec::new();
-    };
-    let old = old.and_then(|old| old.as_any().downcast_ref::<ValidatingAdmissionPolicyBinding>());
-    let is_same = old.is_some_and(|old| {
-        old.spec.param_ref == binding.spec.param_ref && old.spec.policy_name == binding.spec.policy_name
-    });
-    let reference = binding.spec.param_ref.as_ref().filter(|_| !is_same);
+    let Some(bond) = Bond::of(new) else { return Vec::new() };
+    let is_same = old.and_then(Bond::of).is_some_and(|old| old == bond);
+    let reference = bond.reference.filter(|_| !is_same);
     reference
-        .and_then(|reference| of_binding(context, &binding.spec.policy_name, reference))
+        .and_then(|reference| of_binding(context, &bond, reference))
         .into_iter()
         .collect()
+}
+
+/// The kind of params that a policy names.
+#[derive(PartialEq)]
+struct Named<'a>(Option<&'a ParamKind>);
+
+impl<'a> Named<'a> {
+    /// That of a policy; nothing for what is none.
+    fn of(object: &'a dyn Object) -> Option<Self> {
+        let object = object.as_any();
+        if let Some(policy) = object.downcast_ref::<ValidatingAdmissionPolicy>() {
+            return Some(Self(policy.spec.as_ref().and_then(|spec| spec.param_kind.as_ref())));
+        }
+        let policy = object.downcast_ref::<MutatingAdmissionPolicy>()?;
+        Some(Self(policy.spec.as_ref().and_then(|spec| spec.param_kind.as_ref())))
+    }
+}
+
+/// Params that a binding gives to its policy.
+#[derive(PartialEq)]
+struct Bond<'a> {
+    /// Plural of the policy's kind.
+    plural: &'static str,
+    policy: &'a str,
+    reference: Option<&'a ParamRef>,
+}
+
+impl<'a> Bond<'a> {
+    /// Those of a binding; nothing for what is none.
+    fn of(object: &'a dyn Object) -> Option<Self> {
+        let object = object.as_any();
+        if let Some(binding) = object.downcast_ref::<ValidatingAdmissionPolicyBinding>() {
+            return Some(Self {
+                plural: "validatingadmissionpolicies",
+                policy: &binding.spec.policy_name,
+                reference: binding.spec.param_ref.as_ref(),
+            });
+        }
+        let binding = object.downcast_ref::<MutatingAdmissionPolicyBinding>()?;
+        let spec = binding.spec.as_ref()?;
+        Some(Self {
+            plural: "mutatingadmissionpolicies",
+            policy: spec.policy_name.as_deref().unwrap_or_default(),
+            reference: spec.param_ref.as_ref(),
+        })
+    }
 }
 
 fn of_policy(context: &Context, kind: &ParamKind) -> Option<Invalid> {
@@ -151,13 +194,12 @@ fn of_policy(context: &Context, kind: &ParamKind) -> Option<Invalid> {
     Some(Invalid::forbidden("spec.paramKind", detail))
 }
 
-fn of_binding(context: &Context, policy: &str, reference: &ParamRef) -> Option<Invalid> {
-    let key = Key::new(GROUP, "validatingadmissionpolicies", "", policy).ok();
+fn of_binding(context: &Context, bond: &Bond<'_>, reference: &ParamRef) -> Option<Invalid> {
+    let policy = bond.policy;
+    let key = Key::new(GROUP, bond.plural, "", policy).ok();
     let entry = key.and_then(|key| context.store().get(&key));
-    let found = entry.and_then(|entry| serde_json::from_slice::<ValidatingAdmissionPolicy>(&entry.bytes).ok());
-    let kind = found
-        .as_ref()
-        .and_then(|policy| policy.spec.as_ref()?.param_kind.clone());
+    let found = entry.and_then(|entry| serde_json::from_slice::<Definition>(&entry.bytes).ok());
+    let kind = found.as_ref().and_then(|policy| policy.spec.param_kind.clone());
     let (group, version, name) = kind.as_ref().map_or(("*", "*", "*"), parts);
     let row = context.table.kinds.find_kind(group, version, name);
     let object = reference.name.as_deref().unwrap_or_default();
@@ -180,18 +222,15 @@ fn of_binding(context: &Context, policy: &str, reference: &ParamRef) -> Option<I
         let shown = format!("&ParamKind{{APIVersion:{group}/{version},Kind:{name},}}");
         format!("unable to resolve paramKind {shown} to determine minimum required permissions and {everywhere}")
     } else {
+        // Of mutating policies upstream says the one for the other.
+        let (user, verb) = if bond.plural == "mutatingadmissionpolicies" {
+            (verb, user.as_str())
+        } else {
+            (user.as_str(), verb)
+        };
         format!("user {user} does not have \"{verb}\" permission on the object referenced by paramRef")
     };
     Some(Invalid::forbidden("spec.paramRef", detail))
-}
-
-fn is_allowed(context: &Context, verb: &str, resource: Resource<'_>) -> bool {
-    let attributes = Attributes::resource(verb, resource);
-    context
-        .server
-        .authorizer
-        .decide(&context.user, &attributes)
-        .is_allowed()
 }
 
 /// A user as Go prints the structure.

@@ -1,22 +1,21 @@
-//! The policies of the cluster with their bindings, ready to be asked.
-//!
-//! The cache follows the store: a request that comes after a policy or a binding was acknowledged meets it. What did not
-//! change is not compiled again.
+//! The policies of the cluster with their bindings, ready to be asked. What did not change is not compiled again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchResources, NamedRuleWithOperations, ParamRef, RuleWithOperations, ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicySpec,
+    AuditAnnotation, MatchCondition, MatchResources, Mutation, NamedRuleWithOperations, ParamKind, ParamRef,
+    RuleWithOperations, Validation, Variable,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use store::{Entry, Prefix, Store};
-use tokio::sync::watch;
 
 use super::compiled::Compiled;
 use crate::admission::webhooks::matching::Selectors;
 use crate::admission::webhooks::source::GROUP;
+use crate::follower::{Follow, Follower};
 
 type Rule = (RuleWithOperations, Vec<String>);
 
@@ -30,7 +29,7 @@ pub(super) struct Constraints {
 }
 
 impl Constraints {
-    fn new(resources: MatchResources) -> Self {
+    pub(super) fn new(resources: MatchResources) -> Self {
         let rules = |rules: Option<Vec<NamedRuleWithOperations>>| rules.into_iter().flatten().map(rule).collect();
         Self {
             selectors: Selectors::new(
@@ -68,19 +67,71 @@ fn rule(own: NamedRuleWithOperations) -> Rule {
     (rule, own.resource_names.unwrap_or_default())
 }
 
+/// A policy as it is stored. Those that validate have no mutations, those that mutate no validations.
+#[derive(Default, Deserialize)]
+pub(super) struct Definition {
+    #[serde(default)]
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(super) spec: Spec,
+    #[serde(default)]
+    pub(super) status: Status,
+}
+
+/// What was found out about a policy.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Status {
+    pub(super) observed_generation: Option<i64>,
+}
+
+/// What a policy says.
+#[derive(Clone, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Spec {
+    pub(super) param_kind: Option<ParamKind>,
+    pub(super) match_constraints: Option<MatchResources>,
+    pub(super) match_conditions: Option<Vec<MatchCondition>>,
+    pub(super) variables: Option<Vec<Variable>>,
+    pub(super) validations: Option<Vec<Validation>>,
+    pub(super) audit_annotations: Option<Vec<AuditAnnotation>>,
+    pub(super) mutations: Option<Vec<Mutation>>,
+    failure_policy: Option<String>,
+    reinvocation_policy: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Bound {
+    #[serde(default)]
+    metadata: ObjectMeta,
+    spec: BoundSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BoundSpec {
+    policy_name: String,
+    #[serde(default)]
+    param_ref: Option<ParamRef>,
+    #[serde(default)]
+    match_resources: Option<MatchResources>,
+    #[serde(default)]
+    validation_actions: Option<Vec<String>>,
+}
+
 /// One policy.
 pub(super) struct Policy {
     pub(super) name: String,
     /// What tells a version of it from another.
     version: (Option<String>, Option<i64>),
     pub(super) constraints: Constraints,
-    pub(super) spec: ValidatingAdmissionPolicySpec,
+    pub(super) spec: Spec,
     compiled: OnceLock<Compiled>,
 }
 
 impl Policy {
-    fn new(policy: ValidatingAdmissionPolicy) -> Self {
-        let spec = policy.spec.unwrap_or_default();
+    fn new(policy: Definition) -> Self {
+        let spec = policy.spec;
         Self {
             name: policy.metadata.name.unwrap_or_default(),
             version: (policy.metadata.uid, policy.metadata.generation),
@@ -99,6 +150,11 @@ impl Policy {
     pub(super) fn fails_open(&self) -> bool {
         self.spec.failure_policy.as_deref() == Some("Ignore")
     }
+
+    /// Tells whether the policy wants to see what others changed after it.
+    pub(super) fn is_reinvoked(&self) -> bool {
+        self.spec.reinvocation_policy.as_deref() == Some("IfNeeded")
+    }
 }
 
 /// One binding.
@@ -115,46 +171,56 @@ pub(super) struct Hook {
     pub(super) bindings: Vec<Binding>,
 }
 
-struct State {
-    changed: [watch::Receiver<u64>; 2],
+/// Policies of one kind.
+pub(super) struct Hooks<const MUTATING: bool> {
     policies: BTreeMap<String, Arc<Policy>>,
-    hooks: Arc<[Hook]>,
+    /// All that have bindings, in the order of their names.
+    pub(super) hooks: Vec<Hook>,
 }
 
-impl State {
-    fn is_stale(&self) -> bool {
-        // The store takes the senders along when it is closed: then nothing changes any more.
-        self.changed
-            .iter()
-            .any(|changed| changed.has_changed().unwrap_or(false))
+impl<const MUTATING: bool> Follow for Hooks<MUTATING> {
+    fn prefixes() -> Vec<Prefix> {
+        let kinds = if MUTATING {
+            ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"]
+        } else {
+            ["validatingadmissionpolicies", "validatingadmissionpolicybindings"]
+        };
+        kinds
+            .into_iter()
+            .map(|plural| Prefix::resource(GROUP, plural))
+            .collect()
     }
 
-    fn refresh(&mut self, policies: &Prefix, bindings: &Prefix, store: &Store) {
-        // Marked as seen before it is read: what comes in between is read again.
-        self.changed.iter_mut().for_each(watch::Receiver::mark_unchanged);
-        let mut old = std::mem::take(&mut self.policies);
-        for policy in read::<ValidatingAdmissionPolicy>(&store.present(policies)) {
+    fn read(store: &Store, before: Option<&Self>) -> Self {
+        let mut entries = Self::prefixes().into_iter().map(|prefix| store.present(&prefix));
+        let (policies, bindings) = (entries.next().unwrap_or_default(), entries.next().unwrap_or_default());
+        let policies = read::<Definition>(&policies).map(|policy| {
             let name = policy.metadata.name.clone().unwrap_or_default();
-            let version = (policy.metadata.uid.clone(), policy.metadata.generation);
-            let known = old.remove(&name).filter(|known| known.version == version);
-            self.policies
-                .insert(name, known.unwrap_or_else(|| Arc::new(Policy::new(policy))));
-        }
+            let known = before.and_then(|before| before.policies.get(&name));
+            let known = known.filter(|known| {
+                let (uid, generation) = &known.version;
+                (uid, generation) == (&policy.metadata.uid, &policy.metadata.generation)
+            });
+            let policy = known.cloned().unwrap_or_else(|| Arc::new(Policy::new(policy)));
+            (name, policy)
+        });
+        let policies: BTreeMap<_, _> = policies.collect();
         let mut bound: BTreeMap<String, Vec<Binding>> = BTreeMap::new();
-        for binding in read::<ValidatingAdmissionPolicyBinding>(&store.present(bindings)) {
+        for binding in read::<Bound>(&bindings) {
             let spec = binding.spec;
             bound.entry(spec.policy_name).or_default().push(Binding {
                 name: binding.metadata.name.unwrap_or_default(),
                 constraints: spec.match_resources.map(Constraints::new),
                 params: spec.param_ref,
-                actions: spec.validation_actions,
+                actions: spec.validation_actions.unwrap_or_default(),
             });
         }
         let hooks = bound.into_iter().filter_map(|(name, bindings)| {
-            let policy = Arc::clone(self.policies.get(&name)?);
+            let policy = Arc::clone(policies.get(&name)?);
             Some(Hook { policy, bindings })
         });
-        self.hooks = hooks.collect();
+        let hooks = hooks.collect();
+        Self { policies, hooks }
     }
 }
 
@@ -169,38 +235,15 @@ fn read<T: DeserializeOwned>(entries: &[Entry]) -> impl Iterator<Item = T> {
 
 /// All policies of the server.
 pub(crate) struct Policies {
-    store: Store,
-    /// Keys of policies and of bindings.
-    keys: (Prefix, Prefix),
-    state: RwLock<State>,
+    pub(super) validating: Follower<Hooks<false>>,
+    pub(super) mutating: Follower<Hooks<true>>,
 }
 
 impl Policies {
     pub(crate) fn new(store: Store) -> Self {
-        let policies = Prefix::resource(GROUP, "validatingadmissionpolicies");
-        let bindings = Prefix::resource(GROUP, "validatingadmissionpolicybindings");
-        let mut state = State {
-            changed: [store.last_change(&policies), store.last_change(&bindings)],
-            policies: BTreeMap::new(),
-            hooks: Arc::default(),
-        };
-        state.refresh(&policies, &bindings, &store);
         Self {
-            store,
-            keys: (policies, bindings),
-            state: RwLock::new(state),
+            validating: Follower::new(store.clone()),
+            mutating: Follower::new(store),
         }
-    }
-
-    /// All that have bindings. A lock that nobody holds for long and two loads, as long as none of them changes.
-    pub(super) fn current(&self) -> Arc<[Hook]> {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        if !state.is_stale() {
-            return Arc::clone(&state.hooks);
-        }
-        drop(state);
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        state.refresh(&self.keys.0, &self.keys.1, &self.store);
-        Arc::clone(&state.hooks)
     }
 }

@@ -1,7 +1,7 @@
 //! A request as webhooks see it (`pkg/admission/attributes.go`).
 
 use api::kinds::subresources::SCALE;
-use api::managed::splice;
+use api::managed::{Types, splice};
 use api::{Object, Registration, Row};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -206,17 +206,44 @@ impl<'a> Asked<'a> {
         converted
     }
 
+    /// The types of the object's fields in a form; nothing for a connection.
+    pub(in crate::admission) fn types<'r>(&self, form: Option<&'r Row>) -> Option<Types<'r>>
+    where
+        'a: 'r,
+    {
+        match form {
+            Some(form) => form.types(),
+            None => self.row?.types(),
+        }
+    }
+
+    /// Tells whether two objects are the same.
+    pub(in crate::admission) fn is_same(&self, left: &dyn Object, right: &dyn Object) -> bool {
+        let row = self.row.filter(|_| !self.is_of_scale());
+        row.unwrap_or(&self.context.registration).same(left, right)
+    }
+
     /// Takes over what a patch made of the object; whether it changed anything.
+    ///
+    /// # Errors
+    /// 500 for what cannot be decoded, unknown fields included where they are asked for.
     pub(in crate::admission) async fn take(
         &self,
         patched: &Value,
         form: Option<&Row>,
         object: &mut Box<dyn Object>,
+        validation: FieldValidation,
     ) -> Result<bool, Failure> {
         let row = self.row.ok_or(Failure::NoSuchResource)?;
         let text = patched.to_string();
-        let read = object::decode_bare(form.map_or(row, |form| form), text.as_bytes(), FieldValidation::Ignore);
-        let (mut new, _unknown) = read.map_err(Failure::internal)?;
+        let read = object::decode_bare(form.map_or(row, |form| form), text.as_bytes(), validation);
+        let (mut new, unknown) = read.map_err(Failure::internal)?;
+        if validation == FieldValidation::Strict && !unknown.is_empty() {
+            return Err(Failure::internal(format!(
+                "strict decoding error: {}",
+                unknown.join(", ")
+            )));
+        }
         if self.is_of_scale() {
             let row = &self.context.registration;
             let before = row.scale(&**object).and_then(|scale| scale.spec?.replicas).unwrap_or(0);

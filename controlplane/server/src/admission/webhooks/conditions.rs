@@ -22,7 +22,7 @@ pub(in crate::admission) fn compile(environment: &Environment, expression: &str)
     match environment.compile(expression) {
         Ok(program) if *program.result() == Type::Bool => Ok(program),
         Ok(program) => Err(format!("must evaluate to bool but got {}", program.result())),
-        Err(error) => Err(format!("compilation failed: {error}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

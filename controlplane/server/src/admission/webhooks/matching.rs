@@ -8,12 +8,12 @@ use expressions::Question;
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use serde_json::Value;
-use store::Key;
+use store::{Entry, Key};
 
 use super::asked::{Asked, GroupVersionKind, GroupVersionResource, Operation};
 use super::review::request;
 use super::source::Hook;
-use crate::admission::expressions::{Rights, Variables};
+use crate::admission::expressions::{Rights, Variables, aside};
 use crate::failure::{Failure, GroupResource, Target};
 
 /// A webhook that is to be called, and the form in which it wants the object.
@@ -140,7 +140,7 @@ async fn meets_conditions(
         rights: &Rights(asked.context),
         resource: &resource,
     };
-    match conditions.hold(&variables) {
+    match aside(|| conditions.hold(&variables)) {
         Ok(holds) => Ok(holds),
         Err(_) if hook.fails_open() => Ok(false),
         Err(error) => {
@@ -279,14 +279,22 @@ fn in_namespace(
         let labels = object.and_then(|object| object.metadata().labels.clone());
         return Ok(selector.matches(&labels.unwrap_or_default()));
     }
+    let entry = namespace(asked)?;
+    let labels: &Labels = &entry.attributes.labels;
+    Ok(selector.matches(labels))
+}
+
+/// The namespace of a request.
+///
+/// # Errors
+/// 404
+pub(in crate::admission) fn namespace(asked: &Asked<'_>) -> Result<Entry, Failure> {
     let key = Key::new("", "namespaces", "", &asked.namespace).ok();
     let entry = key.and_then(|key| asked.context.store().get(&key));
-    let entry = entry.ok_or_else(|| Failure::NotFound {
+    entry.ok_or_else(|| Failure::NotFound {
         target: Target {
             resource: GroupResource::new("", "namespaces"),
             name: asked.namespace.clone(),
         },
-    })?;
-    let labels: &Labels = &entry.attributes.labels;
-    Ok(selector.matches(labels))
+    })
 }

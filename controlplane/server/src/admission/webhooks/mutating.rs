@@ -12,45 +12,78 @@ use tokio::time::Instant;
 use super::asked::Asked;
 use super::matching::{Invocation, invocation};
 use super::review::Verdict;
-use super::{Refusal, ask, mutates, passes, settle};
+use super::{Refusal, ask, asks_mutating, passes, settle};
+use crate::admission::policies;
 use crate::failure::Failure;
 use crate::metrics::Half;
+use crate::options::FieldValidation;
 
 /// State between the two rounds of one request.
 #[derive(Default)]
 pub(crate) struct Rounds {
     /// 1 in the second round, in which only those are asked who want to see what others changed.
-    round: usize,
-    /// Webhooks that want to be asked again, asked since the last change.
-    asked: BTreeSet<String>,
-    /// Those to be asked in the second round.
-    again: BTreeSet<String>,
-    changed: bool,
-    /// The object after the first round.
-    made: Option<Box<dyn Object>>,
+    pub(in crate::admission) round: usize,
+    /// Tells whether a policy or a webhook changed the object, so that there is a second round.
+    pub(in crate::admission) changed: bool,
+    pub(in crate::admission) policies: Reinvocation,
+    webhooks: Reinvocation,
 }
 
 impl Rounds {
-    /// Tells whether a webhook changed the object, so that there is a second round.
+    /// Tells whether a policy or a webhook changed the object, so that there is a second round.
     pub(crate) fn changed(&self) -> bool {
         self.changed
     }
 
-    /// Begins the second round, with what built-in steps made of the object since the first.
-    pub(crate) fn begin_second(&mut self, same: impl FnOnce(&dyn Object) -> bool) {
+    pub(crate) fn begin_second(&mut self) {
         self.round = 1;
-        if !self.made.as_deref().is_some_and(same) {
+    }
+}
+
+/// Policies or webhooks that are asked again after others changed the object
+/// (`pkg/admission/plugin/webhook/mutating/reinvocationcontext.go`).
+#[derive(Default)]
+pub(in crate::admission) struct Reinvocation {
+    /// Those that want to be asked again, asked since the last change.
+    pub(in crate::admission) asked: BTreeSet<String>,
+    /// Those to be asked in the second round.
+    again: BTreeSet<String>,
+    /// The object as they left it.
+    made: Option<Box<dyn Object>>,
+}
+
+impl Reinvocation {
+    /// Begins a round, the second with what others made of the object since the first.
+    pub(in crate::admission) fn begin(&mut self, round: usize, object: Option<&dyn Object>, asked: &Asked<'_>) {
+        let is_same = match (self.made.as_deref(), object) {
+            (Some(made), Some(object)) => asked.is_same(made, object),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if round > 0 && !is_same {
             self.change();
         }
     }
 
-    fn change(&mut self) {
+    /// Tells whether one is asked in a round. Who was not asked in the first is not asked in the second, though it may fit
+    /// now.
+    pub(in crate::admission) fn is_due(&self, round: usize, id: &str) -> bool {
+        round == 0 || self.again.contains(id)
+    }
+
+    /// Notes that one of them changed the object.
+    pub(in crate::admission) fn change(&mut self) {
         self.again.append(&mut self.asked);
-        self.changed = true;
+    }
+
+    /// Ends a round.
+    pub(in crate::admission) fn end(&mut self, object: Option<&dyn Object>) {
+        self.made = object.map(Object::clone_box);
     }
 }
 
-/// Asks mutating webhooks about an object and takes over their patches; nothing for what has none.
+/// Lets mutating policies change an object, then asks mutating webhooks about it and takes over their patches; nothing for
+/// what has none.
 ///
 /// # Errors
 /// Those of the first that refuses.
@@ -59,16 +92,21 @@ pub(crate) async fn mutate(
     mut object: Option<&mut Box<dyn Object>>,
     rounds: &mut Rounds,
 ) -> Result<(), Failure> {
-    if !mutates(asked.context) {
+    if policies::change(asked.context) {
+        policies::mutate(asked, object.as_deref_mut(), rounds).await?;
+    }
+    if !asks_mutating(asked.context) {
         return Ok(());
     }
+    rounds
+        .webhooks
+        .begin(rounds.round, object.as_deref().map(|object| &**object), asked);
     let hooks = asked.context.server.webhooks.mutating();
     for (index, hook) in hooks.iter().enumerate() {
         let Some(invocation) = invocation(hook, asked, object.as_deref().map(|object| &**object)).await? else {
             continue;
         };
-        // Who was not asked in the first round is not asked in the second, though it may fit now.
-        if rounds.round > 0 && !rounds.again.contains(&hook.id) {
+        if !rounds.webhooks.is_due(rounds.round, &hook.id) {
             continue;
         }
         let began = Instant::now();
@@ -86,15 +124,16 @@ pub(crate) async fn mutate(
         let changed = changed.unwrap_or(false);
         note(asked, &invocation, &place, changed, outcome.as_ref().ok());
         if changed {
-            rounds.change();
+            rounds.webhooks.change();
+            rounds.changed = true;
         }
         if hook.webhook.reinvocation_policy.as_deref() == Some("IfNeeded") {
-            rounds.asked.insert(hook.id.clone());
+            rounds.webhooks.asked.insert(hook.id.clone());
         }
         let key = format!("failed-open.mutation.webhook.admission.k8s.io/{place}");
         passes(asked, hook, outcome, key).map_err(Refusal::into_failure)?;
     }
-    rounds.made = object.map(|object| object.clone_box());
+    rounds.webhooks.end(object.as_deref().map(|object| &**object));
     Ok(())
 }
 
@@ -133,7 +172,7 @@ async fn take(
     let shown = asked.shown(&**object, form).await?;
     let mut document: Value = serde_json::from_slice(&shown).map_err(Failure::internal)?;
     json::apply(&mut document, &patch).map_err(|error| told(error.to_string()))?;
-    match asked.take(&document, form, object).await {
+    match asked.take(&document, form, object, FieldValidation::Ignore).await {
         Err(Failure::Internal { message }) => Err(told(message)),
         outcome => Ok(outcome?),
     }

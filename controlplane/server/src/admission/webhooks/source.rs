@@ -4,18 +4,18 @@
 //! keeps its connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 use serde::Deserialize;
 use store::{Entry, Prefix, Store};
-use tokio::sync::watch;
 
 use super::client::Client;
 use super::conditions::Conditions;
 use super::matching::Selectors;
 use crate::admission::expressions::environment;
 use crate::agents::Agents;
+use crate::follower::{Follow, Follower};
 
 /// API group of the kinds whose objects no webhook sees.
 pub(in crate::admission) const GROUP: &str = "admissionregistration.k8s.io";
@@ -90,68 +90,34 @@ fn read(entry: &Entry) -> Vec<Arc<Hook>> {
 }
 
 /// Configurations of one kind, in the order of their names.
-struct State {
-    changed: watch::Receiver<u64>,
+struct Configurations<const MUTATING: bool> {
     /// With the revision at which each was read.
-    configurations: BTreeMap<Box<str>, (u64, Vec<Arc<Hook>>)>,
+    read: BTreeMap<Box<str>, (u64, Vec<Arc<Hook>>)>,
     hooks: Hooks,
 }
 
-impl State {
-    fn is_stale(&self) -> bool {
-        // The store takes the sender along when it is closed: then nothing changes any more.
-        self.changed.has_changed().unwrap_or(false)
-    }
-
-    fn refresh(&mut self, entries: impl FnOnce() -> Vec<Entry>) {
-        // Marked as seen before it is read: what comes in between is read again.
-        self.changed.mark_unchanged();
-        let mut old = std::mem::take(&mut self.configurations);
-        for entry in entries() {
-            let name: Box<str> = entry.key.name().into();
-            let known = old.remove(&name).filter(|(revision, _)| *revision == entry.revision);
-            let row = known.unwrap_or_else(|| (entry.revision, read(&entry)));
-            self.configurations.insert(name, row);
-        }
-        let hooks = self
-            .configurations
-            .values()
-            .flat_map(|(_, hooks)| hooks.iter().cloned());
-        self.hooks = hooks.collect();
-    }
-}
-
-/// The webhooks of one kind of configuration.
-struct Source {
-    prefix: Prefix,
-    state: RwLock<State>,
-}
-
-impl Source {
-    fn new(store: &Store, plural: &str) -> Self {
-        let prefix = Prefix::resource(GROUP, plural);
-        let mut state = State {
-            changed: store.last_change(&prefix),
-            configurations: BTreeMap::new(),
-            hooks: Hooks::default(),
+impl<const MUTATING: bool> Follow for Configurations<MUTATING> {
+    fn prefixes() -> Vec<Prefix> {
+        let plural = if MUTATING {
+            "mutatingwebhookconfigurations"
+        } else {
+            "validatingwebhookconfigurations"
         };
-        state.refresh(|| store.present(&prefix));
-        Self {
-            prefix,
-            state: RwLock::new(state),
-        }
+        vec![Prefix::resource(GROUP, plural)]
     }
 
-    /// All of them. A lock that nobody holds for long and a load, as long as no configuration changes.
-    fn hooks(&self, store: &Store) -> Hooks {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        if !state.is_stale() {
-            return Arc::clone(&state.hooks);
-        }
-        drop(state);
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        state.refresh(|| store.present(&self.prefix));
-        Arc::clone(&state.hooks)
+    fn read(store: &Store, before: Option<&Self>) -> Self {
+        let entries = Self::prefixes().into_iter().flat_map(|prefix| store.present(&prefix));
+        let read: BTreeMap<Box<str>, _> = entries
+            .map(|entry| {
+                let known = before.and_then(|before| before.read.get(entry.key.name()));
+                let known = known.filter(|(revision, _)| *revision == entry.revision).cloned();
+                let hooks = known.unwrap_or_else(|| (entry.revision, read(&entry)));
+                (entry.key.name().into(), hooks)
+            })
+            .collect();
+        let hooks = read.values().flat_map(|(_, hooks)| hooks.iter().cloned()).collect();
+        Self { read, hooks }
     }
 }
 
@@ -160,25 +126,25 @@ pub(crate) struct Webhooks {
     pub(super) store: Store,
     /// The way to pods behind Services.
     pub(super) agents: Option<Arc<dyn Agents>>,
-    mutating: Source,
-    validating: Source,
+    mutating: Follower<Configurations<true>>,
+    validating: Follower<Configurations<false>>,
 }
 
 impl Webhooks {
     pub(crate) fn new(store: Store, agents: Option<Arc<dyn Agents>>) -> Self {
         Self {
-            mutating: Source::new(&store, "mutatingwebhookconfigurations"),
-            validating: Source::new(&store, "validatingwebhookconfigurations"),
+            mutating: Follower::new(store.clone()),
+            validating: Follower::new(store.clone()),
             store,
             agents,
         }
     }
 
     pub(super) fn mutating(&self) -> Hooks {
-        self.mutating.hooks(&self.store)
+        Arc::clone(&self.mutating.current().hooks)
     }
 
     pub(super) fn validating(&self) -> Hooks {
-        self.validating.hooks(&self.store)
+        Arc::clone(&self.validating.current().hooks)
     }
 }

@@ -1,0 +1,231 @@
+//! Objects that expressions construct to change others: `Object{…}`, whose types follow the path of fields, as
+//! `Object.spec.template{…}`, and `JSONPatch{…}` (`k8s.io/apiserver/pkg/cel/mutation`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value as Json;
+
+use crate::json::shown;
+use crate::types::Type;
+use crate::value::{Error, Value};
+
+/// Most levels of an object that becomes JSON.
+const MAX_LEVELS: usize = 500;
+
+const PATCH: &str = "JSONPatch";
+
+/// The type that a name stands for.
+pub(crate) fn named(name: &str) -> Option<Type> {
+    let is_known = name == PATCH || name == "Object" || name.starts_with("Object.");
+    is_known.then(|| Type::Struct(name.into()))
+}
+
+/// The type of a field: objects may have any, patches have four.
+pub(crate) fn field(of: &str, name: &str) -> Option<Type> {
+    match name {
+        _ if of != PATCH => Some(Type::Dyn),
+        "op" | "path" | "from" => Some(Type::String),
+        "value" => Some(Type::Dyn),
+        _ => None,
+    }
+}
+
+/// An object that an expression made.
+#[derive(Debug)]
+pub struct Object<'a> {
+    name: Arc<str>,
+    fields: BTreeMap<Arc<str>, Value<'a>>,
+    all: u64,
+}
+
+impl<'a> Object<'a> {
+    pub(crate) fn new(name: &str, fields: BTreeMap<Arc<str>, Value<'a>>) -> Result<Self, Error> {
+        if name == PATCH {
+            for (field, value) in fields.iter().filter(|(field, _)| &***field != "value") {
+                if value.as_str().is_none() {
+                    let given = go_type(value);
+                    let error = format!("unexpected type {given} for JSONPatchType '{field}' field");
+                    return Err(Error::new(error));
+                }
+            }
+        }
+        let all = fields.values().map(Value::all).fold(0, u64::saturating_add);
+        let all = crate::json::bounded(all)?;
+        let name = name.into();
+        Ok(Self { name, fields, all })
+    }
+
+    /// The name of its type.
+    pub fn type_name(&self) -> &str {
+        &self.name
+    }
+
+    /// The value of a field.
+    pub fn field(&self, name: &str) -> Option<&Value<'a>> {
+        self.fields.get(name)
+    }
+
+    pub(crate) fn is_patch(&self) -> bool {
+        &*self.name == PATCH
+    }
+
+    /// A member of a patch: an absent text is empty.
+    pub(crate) fn part(&self, name: &str) -> Result<Value<'a>, Error> {
+        match self.field(name) {
+            Some(value) => Ok(value.clone()),
+            None if name == "value" => Err(Error::new("no such key: value")),
+            None => Ok(Value::from("")),
+        }
+    }
+
+    /// Tells whether a patch has a member.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.field(name)
+            .is_some_and(|value| name == "value" || value.as_str() != Some(""))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fields.is_empty() && !self.is_patch()
+    }
+
+    pub(crate) const fn all(&self) -> u64 {
+        self.all
+    }
+
+    pub(crate) fn equals(&self, other: &Self) -> bool {
+        // Of a patch, an absent text is an empty one.
+        let is_said = |own: &Self, value: &Value<'_>| !own.is_patch() || value.as_str() != Some("");
+        let within = |left: &Self, right: &Self| {
+            left.fields
+                .iter()
+                .filter(|(_, value)| is_said(left, value))
+                .all(|(name, value)| right.field(name).is_some_and(|other| value.equals(other)))
+        };
+        self.name == other.name && within(self, other) && within(other, self)
+    }
+
+    /// Tells of objects within it whose types are not named after the path to them
+    /// (`CheckTypeNamesMatchFieldPathNames` of `k8s.io/apiserver/pkg/cel/mutation/dynamic/objects.go`).
+    pub fn misnamed(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        self.compare_names(&self.name, &mut found);
+        found
+    }
+
+    fn compare_names(&self, path: &str, found: &mut Vec<String>) {
+        let name = &*self.name;
+        if name != path {
+            found.push(format!(
+                "unexpected type name {name:?}, expected {path:?}, which matches field name path from root Object type"
+            ));
+        }
+        for (field, value) in &self.fields {
+            compare_names(value, &format!("{path}.{field}"), found);
+        }
+    }
+
+    /// The object as JSON.
+    ///
+    /// # Errors
+    /// Values that JSON does not have.
+    pub fn to_json(&self) -> Result<Json, Error> {
+        self.json(MAX_LEVELS)
+    }
+
+    fn json(&self, levels: usize) -> Result<Json, Error> {
+        let members = self.fields.iter().map(|(name, value)| {
+            let member = json(value, levels)?;
+            Ok((name.to_string(), member))
+        });
+        members.collect::<Result<_, Error>>().map(Json::Object)
+    }
+}
+
+fn compare_names(value: &Value<'_>, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(object) => object.compare_names(path, found),
+        // Lists and maps have no names. Those of the request's own objects hold no object that was made.
+        Value::List(list) if list.is_made() => {
+            list.iter()
+                .filter_map(Result::ok)
+                .for_each(|item| compare_names(&item, path, found));
+        }
+        Value::Map(map) if map.is_made() => {
+            for key in map.keys() {
+                if let Some(Ok(value)) = map.get(&key) {
+                    compare_names(&value, path, found);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+impl Value<'_> {
+    /// The value as JSON.
+    ///
+    /// # Errors
+    /// Values that JSON does not have.
+    pub fn to_json(&self) -> Result<Json, Error> {
+        json(self, MAX_LEVELS)
+    }
+}
+
+/// JSON of a value as `cel-go` converts it (`ConvertToNative` of its types to `structpb.Value`).
+fn json(value: &Value<'_>, levels: usize) -> Result<Json, Error> {
+    let Some(levels) = levels.checked_sub(1) else {
+        return Err(Error::new("the value is nested too deeply"));
+    };
+    Ok(match value {
+        Value::Null | Value::Optional(None) => Json::Null,
+        Value::Bool(value) => (*value).into(),
+        Value::Int(value) => (*value).into(),
+        Value::Uint(value) => (*value).into(),
+        Value::Double(value) => match crate::value::whole(*value) {
+            Some(whole) => whole.into(),
+            None => (*value).into(),
+        },
+        Value::String(text) | Value::Type(text) => (**text).into(),
+        Value::Bytes(bytes) => STANDARD.encode(bytes).into(),
+        Value::List(list) => {
+            let items = list.iter().map(|item| json(&item?, levels));
+            items.collect::<Result<_, _>>().map(Json::Array)?
+        }
+        Value::Map(map) => {
+            let members = map.keys().into_iter().filter_map(|key| {
+                let value = map.get(&key)?;
+                Some(value.and_then(|value| Ok((shown(&key), json(&value, levels)?))))
+            });
+            members.collect::<Result<_, _>>().map(Json::Object)?
+        }
+        Value::Object(object) => object.json(levels)?,
+        Value::Timestamp(time) => time.to_string().into(),
+        Value::Duration(nanos) => crate::time::duration_text(*nanos).into(),
+        Value::Optional(Some(content)) => json(content, levels)?,
+        other => {
+            return Err(Error::new(format!(
+                "type conversion error from '{}' to 'google.protobuf.Value'",
+                other.type_name()
+            )));
+        }
+    })
+}
+
+/// The type of a value in Go, as messages show it.
+fn go_type(value: &Value<'_>) -> &'static str {
+    match value {
+        Value::Null => "structpb.NullValue",
+        Value::Bool(_) => "bool",
+        Value::Int(_) => "int64",
+        Value::Uint(_) => "uint64",
+        Value::Double(_) => "float64",
+        Value::Bytes(_) => "[]uint8",
+        Value::List(_) => "[]ref.Val",
+        Value::Map(_) => "map[ref.Val]ref.Val",
+        Value::Object(_) => "map[string]interface {}",
+        _ => "ref.Val",
+    }
+}

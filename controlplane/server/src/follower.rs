@@ -1,0 +1,64 @@
+//! State made from objects of the store, made anew by whoever asks for it after one of them changed.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use store::{Prefix, Store};
+use tokio::sync::watch;
+
+/// State of a type that makes itself from what the store has.
+pub(crate) trait Follow: Sized {
+    /// Prefixes of the objects that it is made from.
+    fn prefixes() -> Vec<Prefix>;
+
+    /// The state as the store is now; of an older one is kept what has not changed.
+    fn read(store: &Store, before: Option<&Self>) -> Self;
+}
+
+/// The state of a type, up to date with the store: a request that comes after a write was acknowledged sees it.
+pub(crate) struct Follower<T> {
+    store: Store,
+    changed: Vec<watch::Receiver<u64>>,
+    /// With the revisions of the last changes before it was read.
+    current: RwLock<(Vec<u64>, Arc<T>)>,
+}
+
+impl<T: Follow> Follower<T> {
+    pub(crate) fn new(store: Store) -> Self {
+        let changed: Vec<_> = T::prefixes().iter().map(|prefix| store.last_change(prefix)).collect();
+        let revisions = changed.iter().map(|changed| *changed.borrow()).collect();
+        let state = Arc::new(T::read(&store, None));
+        Self {
+            store,
+            changed,
+            current: RwLock::new((revisions, state)),
+        }
+    }
+
+    fn is_current(&self, revisions: &[u64]) -> bool {
+        self.changed
+            .iter()
+            .map(|changed| *changed.borrow())
+            .eq(revisions.iter().copied())
+    }
+
+    /// Revisions of the last change of the first of its prefixes.
+    pub(crate) fn changes(&self) -> Option<watch::Receiver<u64>> {
+        self.changed.first().cloned()
+    }
+
+    /// The state as of now. A lock that nobody holds for long and a few loads, as long as nothing changes.
+    pub(crate) fn current(&self) -> Arc<T> {
+        let known = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        if self.is_current(&known.0) {
+            return Arc::clone(&known.1);
+        }
+        drop(known);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_current(&current.0) {
+            // Read before the store is: what comes in between is read again.
+            let revisions = self.changed.iter().map(|changed| *changed.borrow()).collect();
+            *current = (revisions, Arc::new(T::read(&self.store, Some(&current.1))));
+        }
+        Arc::clone(&current.1)
+    }
+}
