@@ -6,6 +6,8 @@
 mod controller;
 #[path = "clients/lease.rs"]
 mod lease;
+#[path = "clients/operator.rs"]
+mod operator;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,6 +54,19 @@ fn clients_of_other_languages_work() -> anyhow::Result<()> {
 }
 
 #[test]
+fn an_operator_on_kopf_works() -> anyhow::Result<()> {
+    tests::logging();
+    let python = installed("python/bin/python")?;
+    let machine = Machine::start("operator")?;
+    let image = images::busybox(&machine)?;
+    let mut command = machine.namespace().command("timeout");
+    command.arg("120").arg(python).arg("-I").arg(script("operator.py"));
+    command.args([&image, "127.0.0.1"]);
+    process::run(command.env("KUBECONFIG", machine.kubeconfig()))?;
+    machine.finish()
+}
+
+#[test]
 fn helm_and_ansible_work() -> anyhow::Result<()> {
     tests::logging();
     let python = installed("python/bin/python")?;
@@ -83,6 +98,7 @@ fn helm_and_ansible_work() -> anyhow::Result<()> {
 fn a_rust_controller_follows_its_objects() -> anyhow::Result<()> {
     tests::logging();
     let machine = Machine::start("controller")?;
+    let image = images::busybox(&machine)?;
     let worked = std::thread::scope(|scope| {
         let work = scope.spawn(|| {
             machine.namespace().enter()?;
@@ -93,6 +109,7 @@ fn a_rust_controller_follows_its_objects() -> anyhow::Result<()> {
                 let client = Client::try_from(config)?;
                 tokio::time::timeout(PATIENCE, call(client.clone())).await??;
                 tokio::time::timeout(PATIENCE, controller::reconcile(client.clone())).await??;
+                tokio::time::timeout(PATIENCE, operator::operate(client.clone(), image)).await??;
                 tokio::time::timeout(PATIENCE, lease::lead(client)).await?
             })
         });
