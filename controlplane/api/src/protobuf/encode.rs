@@ -54,7 +54,8 @@ impl<'de> Visitor<'de> for Object<'_> {
             .checked_sub(1)
             .ok_or_else(|| A::Error::custom(ProtobufError::TooDeep))?;
         let mut inlined = Inlined::default();
-        while let Some(place) = members.next_key_seed(Key(schema))? {
+        let mut next = 0;
+        while let Some(place) = members.next_key_seed(Key(schema, &mut next))? {
             let Some(Place { field, within }) = place else {
                 members.next_value::<IgnoredAny>()?;
                 continue;
@@ -67,8 +68,9 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
-/// Finds a member's field; nothing for one that the message does not have.
-struct Key(Schema);
+/// Finds a member's field; nothing for one that the message does not have. Members stand in the order of the fields as a
+/// rule: the number is the field to look at first.
+struct Key<'n>(Schema, &'n mut usize);
 
 /// Where a member belongs.
 struct Place {
@@ -77,7 +79,7 @@ struct Place {
     within: Vec<u32>,
 }
 
-impl<'de> DeserializeSeed<'de> for Key {
+impl<'de> DeserializeSeed<'de> for Key<'_> {
     type Value = Option<Place>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -85,7 +87,7 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-impl Visitor<'_> for Key {
+impl Visitor<'_> for Key<'_> {
     type Value = Option<Place>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -93,16 +95,20 @@ impl Visitor<'_> for Key {
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(find(self.0, name))
+        Ok(find(self.0, name, self.1))
     }
 }
 
-fn find(schema: Schema, name: &str) -> Option<Place> {
+fn find(schema: Schema, name: &str, next: &mut usize) -> Option<Place> {
     let fields = schema.fields();
-    let own = fields
-        .iter()
-        .find(|field| field.json == name && field.shape != Shape::Inline);
-    if let Some(field) = own {
+    let is_own = |field: &Field| field.json == name && field.shape != Shape::Inline;
+    let (passed, ahead) = fields.split_at(fields.len().min(*next));
+    let own = (*next..)
+        .zip(ahead)
+        .chain((0..).zip(passed))
+        .find(|(_, field)| is_own(field));
+    if let Some((at, field)) = own {
+        *next = at + 1;
         return Some(Place {
             field,
             within: Vec::new(),
@@ -110,7 +116,7 @@ fn find(schema: Schema, name: &str) -> Option<Place> {
     }
     let mut inlined = fields.iter().filter(|field| field.shape == Shape::Inline);
     inlined.find_map(|outer| {
-        let mut place = find(outer.message()?, name)?;
+        let mut place = find(outer.message()?, name, &mut 0)?;
         place.within.insert(0, outer.number);
         Some(place)
     })

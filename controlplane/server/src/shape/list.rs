@@ -13,6 +13,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::table::TAIL;
 use super::{ListMeta, PARTIAL, Table, document, misshapen, partial_of, unencodable};
@@ -28,8 +29,9 @@ use crate::weight;
 const CHUNK: usize = 256 * 1024;
 /// Answers over this size are compressed for clients that take it.
 pub(super) const COMPRESS_OVER: usize = 128 * 1024;
-/// Bytes of items in protobuf that are kept while a list is measured; those of longer lists are encoded twice.
-const KEPT: usize = 1024 * 1024;
+/// Bytes of items in protobuf that all lists together may keep while they are measured and sent. A list that finds no room
+/// is encoded twice.
+static ROOM: Semaphore = Semaphore::const_new(24 * 1024 * 1024);
 
 /// Answers a list of objects, given as their JSON.
 pub(crate) async fn list(
@@ -345,15 +347,52 @@ impl Pieces for Rows {
 /// Objects as protobuf.
 struct Messages {
     encoder: ListEncoder,
-    /// All of them encoded, when they are few.
-    kept: Option<Vec<u8>>,
+    kept: std::vec::IntoIter<Kept>,
     left: std::vec::IntoIter<Bytes>,
+}
+
+/// Encoded items, and the room that they take.
+struct Kept {
+    bytes: Vec<u8>,
+    _room: SemaphorePermit<'static>,
+}
+
+impl Kept {
+    fn new() -> Option<Self> {
+        let room = ROOM.try_acquire_many(u32::try_from(CHUNK).unwrap_or(u32::MAX)).ok()?;
+        Some(Self {
+            bytes: Vec::with_capacity(CHUNK),
+            _room: room,
+        })
+    }
+}
+
+/// Lists' items as long as there is room for all of them.
+struct Keeper(Option<Vec<Kept>>);
+
+impl Keeper {
+    fn keep(&mut self, item: &[u8]) {
+        let Some(kept) = &mut self.0 else { return };
+        let is_full = kept.last().is_none_or(|last| last.bytes.len() + item.len() > CHUNK);
+        if is_full {
+            match Kept::new() {
+                Some(more) if item.len() <= CHUNK => kept.push(more),
+                _ => {
+                    self.0 = None;
+                    return;
+                }
+            }
+        }
+        if let Some(last) = kept.last_mut() {
+            last.bytes.extend_from_slice(item);
+        }
+    }
 }
 
 impl Pieces for Messages {
     fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        if let Some(kept) = self.kept.take() {
-            buffer.extend_from_slice(&kept);
+        if let Some(kept) = self.kept.next() {
+            buffer.extend_from_slice(&kept.bytes);
             return Ok(true);
         }
         let Some(item) = self.left.next() else {
@@ -377,16 +416,13 @@ async fn protobuf(
     };
     let encoder = ListEncoder::of(api_version, item).map_err(|error| unencodable(&error))?;
     let (mut length, mut unbroken) = (0, 0);
-    let mut kept = Some(Vec::new());
+    let mut keeper = Keeper(Some(Vec::new()));
     let mut scratch = Vec::new();
     for item in &items {
         scratch.clear();
         encoder.item(item, &mut scratch).map_err(|error| unencodable(&error))?;
         length += scratch.len();
-        kept = kept.filter(|_| length <= KEPT);
-        if let Some(kept) = &mut kept {
-            kept.extend_from_slice(&scratch);
-        }
+        keeper.keep(&scratch);
         unbroken += item.len();
         if unbroken > CHUNK {
             // Other requests come in between.
@@ -397,13 +433,16 @@ async fn protobuf(
     let head = encoder
         .head(api_version, kind, text(metadata).as_bytes(), length)
         .map_err(|error| unencodable(&error))?;
-    let left = if kept.is_some() { Vec::new() } else { items };
+    let (kept, left) = match keeper.0 {
+        Some(kept) => (kept, Vec::new()),
+        None => (Vec::new(), items),
+    };
     let chunks = Chunks {
         length: head.len() + length + ListEncoder::TAIL.len(),
         head: Some(head),
         pieces: Messages {
             encoder,
-            kept,
+            kept: kept.into_iter(),
             left: left.into_iter(),
         },
         tail: Some(ListEncoder::TAIL.into()),
