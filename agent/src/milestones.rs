@@ -22,6 +22,10 @@ pub(crate) enum Step {
     Sandbox,
     /// The volumes hold what they shall.
     Volumes,
+    /// The runtime has made the first container.
+    Created,
+    /// The program of the first container runs.
+    Started,
     /// The agent found the pod ready.
     Ready,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::Timestamp;
+use agent_plan::{Timestamp, pods};
 use runtime::{ContainerSpec, NotRun, Refusal};
 use tracing::warn;
 
@@ -12,6 +12,7 @@ use super::specify::specification;
 use super::start::{Plan, Started};
 use super::unstarted::{Failure, ended, not_executed, refused};
 use crate::events::Kind;
+use crate::milestones::Step;
 
 /// A start that takes longer before it comes to the runtime does not hold up those of other pods.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,6 +36,7 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
     let mut identity = None;
     let created = || {
         event("Created", "Container created");
+        plan.context.reached(pods::uid(&plan.pod), Step::Created);
         failpoint::reach("created");
         // Of a file that was written just now, and so lies in memory.
         identity = parts.runtime.identity(&plan.sandbox, &id);
@@ -46,6 +48,7 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
     match started {
         Ok(container) => {
             event("Started", "Container started");
+            plan.context.reached(pods::uid(&plan.pod), Step::Started);
             failpoint::reach("started");
             let instance = adopt::instance(&container, plan.context.now());
             Ok(Started {

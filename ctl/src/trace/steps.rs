@@ -9,6 +9,9 @@ use time::format_description::well_known::Rfc3339;
 use super::{Material, audit};
 use crate::api::text_at;
 
+const STATUS: &str = "pod status";
+const EVENTS: &str = "events";
+
 /// One step. `times` has one entry for each object that took it: one for a Deployment, three for three pods.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
@@ -63,18 +66,22 @@ pub(super) fn of(material: &Material) -> Vec<Step> {
 /// The steps that the pods' nodes take.
 fn on_nodes(material: &Material) -> [Step; 8] {
     [
-        milestone(material, "agent saw the pod", "/seen", || {
+        milestone(material, "agent saw the pod", "/seen", STATUS, || {
             condition_times(material, &["/status/startTime"])
         }),
-        milestone(material, "network ready", "/network", Vec::new),
-        milestone(material, "volumes ready", "/volumes", Vec::new),
-        milestone(material, "sandbox ready", "/sandbox", || {
+        milestone(material, "network ready", "/network", STATUS, Vec::new),
+        milestone(material, "volumes ready", "/volumes", STATUS, Vec::new),
+        milestone(material, "sandbox ready", "/sandbox", STATUS, || {
             conditions(material, "PodReadyToStartContainers")
         }),
-        step("image present", "events", event_times(material, &["Pulled"])),
-        step("container created", "events", event_times(material, &["Created"])),
-        step("container started", "events", event_times(material, &["Started"])),
-        milestone(material, "ready", "/ready", || conditions(material, "Ready")),
+        step("image present", EVENTS, event_times(material, &["Pulled"])),
+        milestone(material, "container created", "/created", EVENTS, || {
+            event_times(material, &["Created"])
+        }),
+        milestone(material, "container started", "/started", EVENTS, || {
+            event_times(material, &["Started"])
+        }),
+        milestone(material, "ready", "/ready", STATUS, || conditions(material, "Ready")),
     ]
 }
 
@@ -133,8 +140,14 @@ fn step(name: impl Into<Cow<'static, str>>, source: &'static str, mut times: Vec
     }
 }
 
-/// What the nodes tell, or what the pods' status does where they do not know all.
-fn milestone(material: &Material, name: &'static str, pointer: &str, else_: impl FnOnce() -> Vec<Moment>) -> Step {
+/// What the nodes tell, or what another source does where they do not know all.
+fn milestone(
+    material: &Material,
+    name: &'static str,
+    pointer: &str,
+    other: &'static str,
+    else_: impl FnOnce() -> Vec<Moment>,
+) -> Step {
     let told: Vec<Moment> = material
         .milestones
         .values()
@@ -142,7 +155,7 @@ fn milestone(material: &Material, name: &'static str, pointer: &str, else_: impl
         .collect();
     let known = else_();
     if told.is_empty() || told.len() < known.len() {
-        step(name, "pod status", known)
+        step(name, other, known)
     } else {
         step(name, "node", told)
     }
