@@ -152,6 +152,8 @@ pub(crate) enum Command {
     Image(ImageCommand),
     /// Show how a Deployment became containers, step by step with milliseconds
     Trace(TargetOptions),
+    /// Print a link that logs a browser into the page of the cluster, and open it where there is a browser
+    Ui(UiOptions),
     /// Say what is wrong with a pod, with what has pods or with a node, and what to do (exit code 1 when something is)
     Why(TargetOptions),
 }
@@ -194,6 +196,13 @@ pub(crate) struct UpOptions {
     pub(crate) skip_checks: bool,
     #[command(flatten)]
     pub(crate) backends: Backends,
+}
+
+#[derive(Args)]
+pub(crate) struct UiOptions {
+    /// Print the link alone
+    #[arg(long)]
+    pub(crate) no_open: bool,
 }
 
 #[derive(Args)]

@@ -25,6 +25,7 @@ mod terminal;
 mod test_assets;
 mod token;
 mod trace;
+mod ui;
 mod why;
 
 use std::process::ExitCode;
@@ -72,6 +73,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Image(command) => image::run(&place.state_dir(), &command).await,
         Command::TestAssets(options) => test_assets::run(&options.folder),
         Command::Trace(options) => trace::run(place, &options).await,
+        Command::Ui(options) => ui::run(place, &options).await,
         Command::PortForward(options) => forward::run(place, &options).await,
         Command::Cp(options) => copy::run(place, &options).await,
         Command::Exec(options) => return session::exec(place, &options).await,

@@ -1,4 +1,5 @@
-//! Who a request comes from: a certificate's user that the transport found, a bearer token, or nobody in particular.
+//! Who a request comes from: a certificate's user that the transport found, a bearer token, a browser's session, or nobody in
+//! particular.
 
 mod impersonation;
 mod websocket;
@@ -12,6 +13,7 @@ use crate::identity::{ANONYMOUS, User};
 use crate::server::Shared;
 use crate::tls::{Known, RefusedCertificate};
 use crate::tokens::{Refused, Used};
+use crate::ui::{self, Bearer, Credential};
 
 pub(crate) use impersonation::{Impersonated, impersonated};
 
@@ -31,7 +33,7 @@ pub(crate) fn audiences(shared: &Shared) -> &[String] {
 /// left there as [`Used`].
 ///
 /// # Errors
-/// 401 for a token or a certificate that proves nothing.
+/// 401 for a token, a session or a certificate that proves nothing.
 pub(crate) fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let known = parts.extensions.remove::<Known>();
     let caller = prove(shared, parts)?;
@@ -58,8 +60,21 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
             Failure::Unauthorized
         })?,
     };
+    let session = if token.is_some() {
+        None
+    } else {
+        ui::session(shared, parts)?
+    };
+    let token = match session {
+        None => token,
+        Some(Credential::Token(token, _)) => Some(token),
+        Some(Credential::User(user)) => {
+            let annotations = Vec::new();
+            return Ok(Caller { user, annotations });
+        }
+    };
     let Some(token) = token else {
-        if !shared.options.anonymous || parts.extensions.get::<RefusedCertificate>().is_some() {
+        if !shared.options.anonymous && !ui::is_page(parts) || parts.extensions.get::<RefusedCertificate>().is_some() {
             return Err(Failure::Unauthorized);
         }
         return Ok(Caller {
@@ -73,6 +88,7 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
         .authenticate(&shared.store, &token, audiences(shared), now)
     {
         Ok(proven) => {
+            parts.extensions.insert(Bearer(token));
             if let Some(used) = proven.used {
                 parts.extensions.insert(used);
             }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use api::kind::{Scope, Subresource, Verbs};
 use api::managed::Conversions;
 use axum::body::Body;
-use http::Request;
 use http::header::ACCEPT;
 use http::request::Parts;
+use http::{Method, Request};
 use http_body::Body as _;
 use tokio::time::Instant;
 
@@ -32,7 +32,7 @@ use crate::respond::{self, Response};
 use crate::server::Shared;
 use crate::tokens::Used;
 use crate::verbs::connect::{Wanted, connect};
-use crate::{health, openapi, pages, subresource, tunnel, uses, verbs, weight};
+use crate::{health, openapi, pages, subresource, tunnel, ui, uses, verbs, weight};
 
 /// `requestTimeoutUpperBound` of upstream's `pkg/endpoints/handlers/rest.go`.
 const LONGEST_WRITE: Duration = Duration::from_secs(34);
@@ -53,6 +53,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let caller = authentication::caller(&shared, &mut parts);
     let name = caller.as_ref().ok().map(|caller| caller.user.name.as_str());
     shared.metrics.access.authenticated(name);
+    let writer = name.filter(|_| parts.method != Method::GET).map(str::to_owned);
     let used = parts.extensions.remove::<Used>();
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
     if let Some(used) = used {
@@ -92,6 +93,10 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     if info.lasts() && failure.is_none() {
         response = recording::until_end(response, shared.metrics.lasting(asked));
     }
+    if let Some(writer) = writer.filter(|_| response.status().is_success()) {
+        let times = (received, (shared.options.clock)());
+        shared.writes.note(&recording.outcome, &writer, times);
+    }
     recording.end(response, failure).await
 }
 
@@ -102,7 +107,11 @@ async fn route(
     body: Body,
     outcome: &mut Outcome,
 ) -> Result<Response, Failure> {
-    let segments = path::segments(parts.uri.path())?;
+    let mut segments = path::segments(parts.uri.path())?;
+    if ui::is_own(&segments) {
+        return ui::answer(shared, parts, &caller.user, body, (&segments, outcome)).await;
+    }
+    let of_writes = ui::take_writes(&mut segments);
     let query = Query::parse(parts.uri.query())?;
     let info = RequestInfo::new(&parts.method, &segments, &query)?;
     outcome.info = info.clone();
@@ -122,6 +131,9 @@ async fn route(
         None
     };
     authorize(shared, &user, &info, &segments, outcome)?;
+    if of_writes {
+        return shared.writes.answer(&info);
+    }
     if let Some(remote) = shared.aggregation.of(&segments) {
         return elsewhere(shared, &remote, parts, body, (&user, &info)).await;
     }
@@ -129,11 +141,7 @@ async fn route(
         return other(shared, &parts, &segments, &query).await;
     }
     let table = shared.definitions.current();
-    let registration = registration(&table, &info)?;
-    // The old paths of watches have no other use.
-    if info.verb == "watch" && !matches!(parts.method.as_str(), "GET" | "HEAD") {
-        return Err(Failure::MethodNotAllowed);
-    }
+    let registration = registration(&table, &info, &parts.method)?;
     let pass = if outside && lasts {
         Some(shared.gates.enter(&user.name)?)
     } else {
@@ -187,17 +195,22 @@ fn hold(shared: &Shared, pass: Option<Pass>, answer: Result<Response, Failure>) 
 }
 
 /// The kind at a path.
-fn registration(table: &Table, info: &RequestInfo) -> Result<api::Row, Failure> {
+fn registration(table: &Table, info: &RequestInfo, method: &Method) -> Result<api::Row, Failure> {
     let found = table.kinds.find(&info.group, &info.version, &info.resource);
     // Of groups that only definitions make, upstream's routes know nothing.
     let is_known = |row: &api::Registration| row.group == info.group && row.version == info.version;
-    found.ok_or_else(|| {
+    let found = found.ok_or_else(|| {
         if api::KINDS.iter().any(is_known) {
             Failure::NoSuchResource
         } else {
             Failure::NoSuchPath
         }
-    })
+    })?;
+    // The old paths of watches have no other use.
+    if info.verb == "watch" && !matches!(method.as_str(), "GET" | "HEAD") {
+        return Err(Failure::MethodNotAllowed);
+    }
+    Ok(found)
 }
 
 /// Answers with what the server of a group version says that is not served here.

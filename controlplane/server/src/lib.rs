@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Everybody is a client of this router, the controllers of the same process too: [`identity::assume`] puts a user where
-//! TLS would. No handler knows a kind by name: what differs between kinds stands in their rows of `api::KINDS`.
+//! TLS would; the page that `ui` serves is one, too. No handler knows a kind by name: what differs between kinds stands
+//! in their rows of `api::KINDS`.
 //!
 //! `metadata.managedFields` is text to most of the server: it is read only by what changes it ([`managers`](api::managed)).
 
@@ -62,6 +63,7 @@ mod services;
 mod shape;
 mod subresource;
 mod tunnel;
+mod ui;
 mod uses;
 mod verbs;
 

@@ -26,6 +26,7 @@ use crate::gate::Gates;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::tokens::{ISSUER, SigningKey, Tokens};
+use crate::ui::{Sessions, Writes};
 use crate::version::Version;
 
 /// The wall clock. Timers use `tokio::time`, which tests can pause.
@@ -111,6 +112,8 @@ pub(crate) struct Shared {
     pub(crate) webhooks: Webhooks,
     pub(crate) aggregation: Aggregation,
     pub(crate) tokens: Tokens,
+    pub(crate) sessions: Sessions,
+    pub(crate) writes: Writes,
     /// Of namespaces with quotas.
     pub(crate) lines: Lines,
     /// Of objects that many write.
@@ -149,6 +152,8 @@ impl Server {
             started: (options.clock)(),
             options,
             tokens,
+            sessions: Sessions::default(),
+            writes: Writes::default(),
             lines: Lines::default(),
             rivals: Lines::default(),
             gates: Gates::new(),

@@ -1,13 +1,15 @@
 //! `skiff trace`: how an object became containers, step by step.
 //!
 //! Sources, the finest first: the audit log in the state directory (when a request came, when it was answered, to the
-//! microsecond), the nodes (which remember the steps of the pods that they started last), Events with an `eventTime`, and the
-//! times in objects and older Events, which are whole seconds. What no source tells is shown as unknown. Nothing is derived
+//! microsecond), or from elsewhere what the server itself remembers of its last writes; the nodes (which remember the steps of
+//! the pods that they started last), Events with an `eventTime`, and the times in objects and older Events, which are
+//! whole seconds. What no source tells is shown as unknown. Nothing is derived
 //! from anything else.
 
 mod audit;
 mod steps;
 mod waterfall;
+mod writes;
 
 use std::collections::BTreeMap;
 
@@ -33,8 +35,10 @@ pub(crate) struct Material {
     pub(crate) events: Vec<Value>,
     /// What the pods' nodes know of the steps that they took, by the pods' uids.
     pub(crate) milestones: BTreeMap<String, Value>,
-    /// Audit entries that concern the object, its makers and its pods, oldest first; empty where the log is not here.
+    /// Audit entries that concern the object, its makers and its pods, oldest first; where the log is not here, what the server remembers.
     pub(crate) audit: Vec<Value>,
+    /// The source of these.
+    pub(crate) requests: &'static str,
 }
 
 pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Result<()> {
@@ -43,12 +47,12 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     let (resource, name) = resources.one(&options.target)?;
     let namespace = &options.scope.namespace;
     let target = api.get(&resource.object(namespace, &name)?).await?;
-    let Owned { target, makers, pods } = pods::owned(&api, &resources, namespace, target).await?;
-    if pods.is_empty() {
+    let owned = pods::owned(&api, &resources, namespace, target).await?;
+    if owned.pods.is_empty() {
         bail!("{}/{name} has no pods", resource.display());
     }
     let mut events = Vec::new();
-    for pod in &pods {
+    for pod in &owned.pods {
         let field = format!("involvedObject.uid={}", text_at(pod, "/metadata/uid"));
         let path = with_query(
             &format!("/api/v1/namespaces/{namespace}/events"),
@@ -61,13 +65,19 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
         .parent()
         .context("the kubeconfig's directory")?
         .join("controlplane/audit");
-    let audit = audit::read(&directory, namespace, &name);
+    let mut audit = audit::read(&directory, namespace, &name);
+    let mut requests = "audit log";
+    if audit.is_empty() {
+        requests = "API server";
+        audit = writes::read(&api, &resources, &resource.object(namespace, &name)?, namespace, &owned).await;
+    }
     if audit.is_empty() {
         terminal::note(format!(
-            "no audit log of this object in {}: requests' times are unknown",
+            "the API server remembers no writes of this object, and {} has none: requests' times are unknown",
             directory.display()
         ));
     }
+    let Owned { target, makers, pods } = owned;
     let material = Material {
         milestones: milestones(&api, &pods).await,
         target,
@@ -75,6 +85,7 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
         pods,
         events,
         audit,
+        requests,
     };
     let steps = steps::of(&material);
     terminal::write(&waterfall::draw(&format!("{}/{name}", resource.display()), &steps))

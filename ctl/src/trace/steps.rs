@@ -42,23 +42,23 @@ pub(super) fn of(material: &Material) -> Vec<Step> {
     let pod = first_write(material, &pods, "");
     let binding = first_write(material, &pods, "binding");
     let mut steps = vec![
-        step("request received", "audit log", received(&target)),
-        step("stored", "audit log", stored(&target)),
+        step("request received", material.requests, received(&target)),
+        step("stored", material.requests, stored(&target)),
     ];
     if let Some(maker) = material.makers.first() {
         let (kind, made) = (text_at(maker, "/kind"), first_write(material, &[maker], ""));
         let asks = format!("controller asks for the {kind}");
-        steps.push(step(asks, "audit log", received(&made)));
-        steps.push(step(format!("{kind} stored"), "audit log", stored(&made)));
+        steps.push(step(asks, material.requests, received(&made)));
+        steps.push(step(format!("{kind} stored"), material.requests, stored(&made)));
     }
     steps.extend([
-        step("controller asks for the pods", "audit log", received(&pod)),
-        step("pods stored", "audit log", stored(&pod)),
-        step("scheduled", "audit log", stored(&binding)),
+        step("controller asks for the pods", material.requests, received(&pod)),
+        step("pods stored", material.requests, stored(&pod)),
+        step("scheduled", material.requests, stored(&binding)),
     ]);
     steps.extend(on_nodes(material));
     let ready = first_status(material, &pods, |status| condition(status, "Ready").is_some());
-    steps.push(step("ready stored", "audit log", stored(&ready)));
+    steps.push(step("ready stored", material.requests, stored(&ready)));
     steps.extend(ends(material, &pods));
     steps
 }
@@ -106,12 +106,12 @@ fn ends(material: &Material, pods: &[&Value]) -> Vec<Step> {
         step("containers ended", "pod status", ended),
         step(
             "end of pods stored",
-            "audit log",
+            material.requests,
             stored(&first_status(material, pods, over)),
         ),
         step(
             "end of Job stored",
-            "audit log",
+            material.requests,
             stored(&first_status(material, &job, finished)),
         ),
     ]
@@ -261,6 +261,7 @@ mod tests {
             pods: vec![pod],
             events: vec![event],
             milestones: BTreeMap::from([("p".to_owned(), json!({"seen": "2026-01-01T00:00:01.000250Z"}))]),
+            requests: "audit log",
             audit: vec![earlier, created],
         };
         let steps = of(&material);

@@ -53,6 +53,7 @@ mod strict;
 mod subresources;
 mod support;
 mod tokens;
+mod ui;
 mod uses;
 mod watches;
 mod webhook_attacks;

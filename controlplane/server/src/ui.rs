@@ -1,0 +1,311 @@
+//! The page at `/ui/`: its files, and how a browser becomes a user of the API.
+//!
+//! ```text
+//! skiff ui ── POST /ui/codes ──► code ── link ──► browser ── POST /ui/login ──► cookie ──► every request of the page
+//! ```
+//!
+//! A session's cookie proves something only with what another site's page cannot send: the header [`OWN`], or for a WebSocket
+//! the server's own origin. What is behind proxies has this server's origin, too: nothing there is opened by the cookie alone.
+
+mod sessions;
+mod writes;
+
+use axum::body::Body;
+use http::header::{CONTENT_ENCODING, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use serde::Deserialize;
+
+use crate::authentication;
+use crate::failure::Failure;
+use crate::identity::{ANONYMOUS, User};
+use crate::query::Query;
+use crate::recording::Outcome;
+use crate::request::RequestInfo;
+use crate::respond::{self, Response};
+use crate::server::Shared;
+use crate::tunnel;
+
+pub(crate) use sessions::{Credential, Sessions};
+pub(crate) use writes::Writes;
+
+/// The header that a page's own requests have.
+const OWN: HeaderName = HeaderName::from_static("x-skiff-ui");
+/// The prefix keeps other hosts, paths and plain connections from setting it.
+const SESSION: &str = "__Host-skiff";
+/// Nothing from elsewhere, nothing inline, in nobody's frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+    base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+    trusted-types svelte-trusted-html";
+const HEADERS: [(&str, &str); 6] = [
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+];
+
+/// A file of the page.
+struct File {
+    name: &'static str,
+    media: &'static str,
+    /// Part of the login, which everybody may have.
+    open: bool,
+    /// gzip.
+    bytes: &'static [u8],
+}
+
+macro_rules! file {
+    ($name:literal, $media:literal, $open:literal) => {
+        File {
+            name: $name,
+            media: $media,
+            open: $open,
+            bytes: include_bytes!(concat!("../../ui/dist/", $name, ".gz")),
+        }
+    };
+}
+
+/// What `controlplane/ui/build.mjs` makes.
+const FILES: [File; 6] = [
+    file!("login.html", "text/html; charset=utf-8", true),
+    file!("login.js", "text/javascript; charset=utf-8", true),
+    file!("style.css", "text/css; charset=utf-8", true),
+    file!("icon.svg", "image/svg+xml", true),
+    file!("index.html", "text/html; charset=utf-8", false),
+    file!("app.js", "text/javascript; charset=utf-8", false),
+];
+
+/// Secret of the session that a request shows.
+#[derive(Debug, Clone)]
+struct Shown(String);
+
+/// The token that proved who a request is from.
+#[derive(Debug, Clone)]
+pub(crate) struct Bearer(pub(crate) String);
+
+/// Takes a session out of a request and says whom it stands for; nobody behind here has use for the cookie.
+///
+/// # Errors
+/// 401 for a session that is over, and where another site may have sent the request.
+pub(crate) fn session(shared: &Shared, parts: &mut Parts) -> Result<Option<Credential>, Failure> {
+    let Some(secret) = take_cookie(&mut parts.headers) else {
+        return Ok(None);
+    };
+    let found = shared.sessions.find(&secret, (shared.options.clock)());
+    let is_from_page = is_from_page(parts);
+    // The way to the page is open to all, and its files are a link's target.
+    let is_page = is_page(parts);
+    parts.extensions.insert(Shown(secret));
+    match found.filter(|_| is_from_page) {
+        Some(credential) => Ok(Some(credential)),
+        None if is_page => Ok(None),
+        None => Err(Failure::Unauthorized),
+    }
+}
+
+fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
+    let given: Vec<&str> = headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .map(str::trim)
+        .collect();
+    let own = |pair: &&str| pair.split_once('=').is_some_and(|(name, _)| name == SESSION);
+    let secret = given.iter().copied().find(own)?.split_once('=')?.1.to_owned();
+    let others: Vec<&str> = given.iter().copied().filter(|pair| !own(pair)).collect();
+    let others = HeaderValue::from_str(&others.join("; ")).ok();
+    headers.remove(COOKIE);
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        headers.insert(COOKIE, others);
+    }
+    Some(secret)
+}
+
+/// True for a request that only a page of this server can have made.
+fn is_from_page(parts: &Parts) -> bool {
+    let text = |name: HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let host = parts.uri.authority().map(http::uri::Authority::as_str).or(text(HOST));
+    let origin = text(ORIGIN).map(|origin| origin.strip_prefix("https://") == host);
+    if tunnel::is_wanted(&parts.headers) {
+        return origin == Some(true);
+    }
+    let reads = matches!(parts.method, Method::GET | Method::HEAD);
+    parts.headers.contains_key(OWN) && origin.unwrap_or(reads)
+}
+
+/// True for the page's own paths: who has no session yet gets the login there, whatever else is open to nobody.
+pub(crate) fn is_page(parts: &Parts) -> bool {
+    let path = parts.uri.path();
+    path == "/ui" || path.starts_with("/ui/")
+}
+
+/// True for paths below `/ui` but those of writes, which are authorized as what they are about.
+pub(crate) fn is_own(segments: &[String]) -> bool {
+    let is = |at: usize, word: &str| segments.get(at).is_some_and(|segment| segment == word);
+    is(0, "ui") && !is(1, "writes")
+}
+
+/// Leaves of a path that asks for the times of writes what they are about: who may read that, may know them.
+pub(crate) fn take_writes(segments: &mut Vec<String>) -> bool {
+    let asks = matches!(segments.as_slice(), [ui, writes, ..] if ui == "ui" && writes == "writes");
+    if asks {
+        segments.drain(..2);
+    }
+    asks
+}
+
+/// Answers what is below `/ui`.
+pub(crate) async fn answer(
+    shared: &Shared,
+    parts: Parts,
+    user: &User,
+    body: Body,
+    (segments, outcome): (&[String], &mut Outcome),
+) -> Result<Response, Failure> {
+    outcome.info = RequestInfo::new(&parts.method, segments, &Query::default())?;
+    let rest: Vec<&str> = segments.iter().skip(1).map(String::as_str).collect();
+    let mut response = match (parts.method.as_str(), rest.as_slice()) {
+        ("GET" | "HEAD", []) if !parts.uri.path().ends_with('/') => moved(),
+        ("GET", ["session"]) => current(&parts, user)?,
+        ("GET" | "HEAD", []) => file(page(shared, &parts))?,
+        ("GET" | "HEAD", [name]) => {
+            let known = FILES
+                .iter()
+                .find(|file| file.name == *name)
+                .ok_or(Failure::NoSuchPath)?;
+            if !known.open && !has_session(shared, &parts) {
+                return Err(Failure::Unauthorized);
+            }
+            file(known.name)?
+        }
+        ("POST", ["codes"]) => code(shared, &parts, user)?,
+        ("POST", ["login"]) => login(shared, &parts, body, outcome).await?,
+        ("POST", ["logout"]) => logout(shared, &parts)?,
+        (_, [] | ["codes" | "login" | "logout" | "session"]) => return Err(Failure::MethodNotAllowed),
+        _ => return Err(Failure::NoSuchPath),
+    };
+    for (name, value) in HEADERS {
+        response
+            .headers_mut()
+            .insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    Ok(response)
+}
+
+fn moved() -> Response {
+    let mut response = respond::text(StatusCode::PERMANENT_REDIRECT, "");
+    response
+        .headers_mut()
+        .insert(LOCATION, HeaderValue::from_static("/ui/"));
+    response
+}
+
+fn has_session(shared: &Shared, parts: &Parts) -> bool {
+    let shown = parts.extensions.get::<Shown>();
+    shown.is_some_and(|shown| shared.sessions.find(&shown.0, (shared.options.clock)()).is_some())
+}
+
+fn page(shared: &Shared, parts: &Parts) -> &'static str {
+    if has_session(shared, parts) {
+        "index.html"
+    } else {
+        "login.html"
+    }
+}
+
+fn file(name: &str) -> Result<Response, Failure> {
+    let file = FILES.iter().find(|file| file.name == name).ok_or(Failure::NoSuchPath)?;
+    let mut response = respond::with_type(StatusCode::OK, file.media, file.bytes);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    Ok(response)
+}
+
+/// Who the page acts as; the cookie is given again, so that it lasts as long as the session.
+fn current(parts: &Parts, user: &User) -> Result<Response, Failure> {
+    if user.name == ANONYMOUS {
+        return Err(Failure::Unauthorized);
+    }
+    let told = serde_json::json!({ "user": user.name, "groups": user.groups });
+    let mut response = respond::json(StatusCode::OK, respond::encode(&told));
+    if let Some(Shown(secret)) = parts.extensions.get() {
+        set_cookie(&mut response, secret, sessions::IDLE);
+    }
+    Ok(response)
+}
+
+/// A code for whoever has proved who he is by something else than a session, which would never end.
+fn code(shared: &Shared, parts: &Parts, user: &User) -> Result<Response, Failure> {
+    if user.name == ANONYMOUS || parts.extensions.get::<Shown>().is_some() {
+        return Err(Failure::Unauthorized);
+    }
+    let credential = match parts.extensions.get() {
+        Some(Bearer(token)) => Credential::Token(token.clone(), user.name.clone()),
+        None => Credential::User(user.clone()),
+    };
+    let code = shared.sessions.code(credential, (shared.options.clock)());
+    let told = serde_json::json!({ "code": code, "seconds": sessions::CODE_LIFETIME });
+    Ok(respond::json(StatusCode::CREATED, respond::encode(&told)))
+}
+
+/// What the login sends: one of both.
+#[derive(Deserialize)]
+struct Login {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    token: String,
+}
+
+async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome) -> Result<Response, Failure> {
+    if !is_from_page(parts) {
+        return Err(Failure::Unauthorized);
+    }
+    let (bytes, _room) = shared.gates.read(ANONYMOUS, body).await?;
+    let login: Login =
+        serde_json::from_slice(&bytes).map_err(|_unread| Failure::bad_request("the login is not understood"))?;
+    let now = (shared.options.clock)();
+    let credential = if login.token.is_empty() {
+        shared.sessions.redeem(&login.code, now)
+    } else {
+        let proven = shared
+            .tokens
+            .authenticate(&shared.store, &login.token, authentication::audiences(shared), now);
+        proven
+            .ok()
+            .map(|proven| Credential::Token(login.token, proven.user.name))
+    };
+    let credential = credential.ok_or(Failure::Unauthorized)?;
+    // The request itself is nobody's.
+    let owner = ("ui.skiff.dev/user".into(), credential.owner().to_owned());
+    outcome.annotations.push(owner);
+    let secret = shared.sessions.open(credential, now);
+    if let Some(Shown(before)) = parts.extensions.get() {
+        shared.sessions.close(before);
+    }
+    let mut response = respond::json(StatusCode::CREATED, "{}");
+    set_cookie(&mut response, &secret, sessions::IDLE);
+    Ok(response)
+}
+
+fn logout(shared: &Shared, parts: &Parts) -> Result<Response, Failure> {
+    if !is_from_page(parts) {
+        return Err(Failure::Unauthorized);
+    }
+    if let Some(Shown(secret)) = parts.extensions.get() {
+        shared.sessions.close(secret);
+    }
+    let mut response = respond::json(StatusCode::OK, "{}");
+    set_cookie(&mut response, "", 0);
+    Ok(response)
+}
+
+fn set_cookie(response: &mut Response, secret: &str, seconds: i64) {
+    let cookie = format!("{SESSION}={secret}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Strict");
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+        response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+}

@@ -1,0 +1,217 @@
+// How a workload became containers: the steps of `skiff trace` (ctl/src/trace/steps.rs), from the same times. Those of requests
+// come from the server's memory of writes, those of nodes from their agents, the rest from events and objects. What no source
+// tells stays unknown; nothing is derived from anything else.
+import { get, type Thing } from './api';
+import { pathOf, type Kind } from './discovery';
+
+/** Milliseconds since 1970, and whether the source knows the second alone. */
+export interface Moment {
+    at: number;
+    coarse: boolean;
+}
+
+export interface Write {
+    namespace: string;
+    name: string;
+    subresource: string;
+    verb: string;
+    user: string;
+    received: string;
+    stored: string;
+}
+
+export interface Step {
+    id: string;
+    times: Moment[];
+    source: string;
+}
+
+/** A change of a workload by somebody, and the pods that it led to. */
+export interface Run {
+    write: Write | undefined;
+    how: 'created' | 'changed' | 'scaled';
+    begin: Moment;
+    pods: Thing[];
+}
+
+export interface Material {
+    target: Thing;
+    makers: Thing[];
+    pods: Thing[];
+    events: Thing[];
+    milestones: Map<string, Record<string, string>>;
+    writes: { target: Write[]; makers: Write[]; pods: Write[] };
+}
+
+/** Pods whose nodes are asked. */
+const ASKED = 60;
+const EVENTS = 2000;
+
+/** A time of any fineness: JavaScript's own parser drops what is below a millisecond. */
+export function moment(told: string | undefined): Moment | undefined {
+    const found = told && /^(.*\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)$/.exec(told);
+    if (!found) return undefined;
+    const at = Date.parse(`${found[1]}${found[3]}`) + Number(found[2] ?? 0) * 1000;
+    return Number.isNaN(at) ? undefined : { at, coarse: !found[2] };
+}
+
+/** Asks all sources. What a node has told of a pod that is Ready is asked once. */
+export async function gather(
+    kinds: { target: Kind; makers: Kind | undefined; pods: Kind },
+    found: { target: Thing; makers: Thing[]; pods: Thing[] },
+    known: Map<string, Record<string, string>>,
+    signal: AbortSignal,
+): Promise<Material> {
+    const namespace = found.target.metadata.namespace ?? '';
+    const written = async (path: string): Promise<Write[]> => {
+        const told = await get(`/ui/writes${path}`, signal).catch(() => undefined);
+        return told?.writes ?? [];
+    };
+    const events = `/api/v1/namespaces/${encodeURIComponent(namespace)}/events?limit=${EVENTS}&fieldSelector=involvedObject.kind%3DPod`;
+    const [target, makers, pods, told] = await Promise.all([
+        written(pathOf(kinds.target, namespace, found.target.metadata.name)),
+        kinds.makers ? written(pathOf(kinds.makers, namespace)) : [],
+        written(pathOf(kinds.pods, namespace)),
+        get(events, signal).catch(() => ({ items: [] })),
+        ask(found.pods, known, signal),
+    ]);
+    return { ...found, events: told.items, milestones: known, writes: { target, makers, pods } };
+}
+
+async function ask(pods: Thing[], known: Map<string, Record<string, string>>, signal: AbortSignal): Promise<void> {
+    const left = pods.filter((pod) => pod.spec?.nodeName && !known.get(pod.metadata.uid)?.ready).slice(-ASKED);
+    const one = async (pod: Thing) => {
+        const path = `/api/v1/nodes/${encodeURIComponent(pod.spec.nodeName)}/proxy/milestones?uid=${pod.metadata.uid}`;
+        const told = await get(path, signal).catch(() => undefined);
+        if (told) known.set(pod.metadata.uid, told);
+    };
+    await Promise.all(left.map(one));
+}
+
+/** The changes that led to pods which are still there, the last one first. */
+export function runs({ target, pods, writes }: Material): Run[] {
+    const created = moment(target.metadata.creationTimestamp)?.at ?? 0;
+    const causes = writes.target.filter(
+        (write) =>
+            ['create', 'update', 'patch'].includes(write.verb) &&
+            ['', 'scale'].includes(write.subresource) &&
+            // What controllers note in the object is an effect.
+            !write.user.startsWith('system:serviceaccount:kube-system:') &&
+            (moment(write.received)?.at ?? 0) >= created - 1000,
+    );
+    const all = causes.map((write): Run => {
+        const how = write.verb === 'create' ? 'created' : write.subresource === 'scale' ? 'scaled' : 'changed';
+        return { write, how, begin: moment(write.received)!, pods: [] };
+    });
+    const older: Run = { write: undefined, how: 'created', begin: { at: created, coarse: true }, pods: [] };
+    for (const pod of pods) {
+        const made = moment(creation(pod, writes.pods)?.received);
+        const run = made && all.findLast(({ begin }) => begin.at <= made.at);
+        (run ?? older).pods.push(pod);
+    }
+    return [older, ...all].filter((run) => run.pods.length).reverse();
+}
+
+/** The last creation by this name: before it, the name was another's. */
+function creation(object: Thing, writes: Write[]): Write | undefined {
+    return writes.findLast(
+        ({ verb, subresource, name }) => verb === 'create' && !subresource && name === object.metadata.name,
+    );
+}
+
+/** The steps of a run in their order. */
+export function steps(material: Material, run: Run): Step[] {
+    const { makers, writes } = material;
+    const all: Step[] = [
+        step('received', 'server', [moment(run.write?.received)]),
+        step('stored', 'server', [moment(run.write?.stored)]),
+    ];
+    const owners = new Set(run.pods.flatMap((pod) => pod.metadata.ownerReferences ?? []).map(({ uid }) => uid));
+    const names = makers.filter(({ metadata }) => owners.has(metadata.uid)).map(({ metadata }) => metadata.name);
+    if (names.length) {
+        const made = names.map((name) => writes.makers.find((write) => changes(write, name, run.begin.at)));
+        all.push(step('makerAsked', 'server', made.map((write) => moment(write?.received))));
+        all.push(step('makerStored', 'server', made.map((write) => moment(write?.stored))));
+    }
+    const created = run.pods.map((pod) => creation(pod, writes.pods));
+    const bound = run.pods.map(({ metadata }) =>
+        writes.pods.findLast(({ subresource, name }) => subresource === 'binding' && name === metadata.name),
+    );
+    all.push(step('podsAsked', 'server', created.map((write) => moment(write?.received))));
+    all.push(step('podsStored', 'server', created.map((write) => moment(write?.stored))));
+    all.push(step('bound', 'server', bound.map((write) => moment(write?.stored))));
+    all.push(...onNodes(material, run));
+    return all;
+}
+
+function changes(write: Write, name: string, since: number): boolean {
+    return (
+        write.name === name &&
+        ['create', 'update', 'patch'].includes(write.verb) &&
+        write.subresource !== 'status' &&
+        (moment(write.received)?.at ?? 0) >= since
+    );
+}
+
+function onNodes({ events, milestones, writes }: Material, { pods }: Run): Step[] {
+    const node = (id: string, source: string, coarse: (pod: Thing) => string | undefined = () => undefined) => {
+        const told = pods.map((pod) => moment(milestones.get(pod.metadata.uid)?.[id])).filter(isKnown);
+        const other = pods.map((pod) => moment(coarse(pod))).filter(isKnown);
+        // A node that was started again since, or that may not be asked, knows less than the other source.
+        const fine = told.length > 0 && told.length >= other.length;
+        return fine ? step(id, 'node', told) : step(id, source, other);
+    };
+    const event = (reason: string) => (pod: Thing) => {
+        const own = events.filter((event) => event.involvedObject?.uid === pod.metadata.uid && event.reason === reason);
+        const times: string[] = own.map((event) => event.eventTime ?? event.firstTimestamp ?? event.metadata.creationTimestamp);
+        return times.sort()[0];
+    };
+    const condition = (type: string) => (pod: Thing) =>
+        pod.status?.conditions?.find((own: Thing['status']) => own.type === type && own.status === 'True')?.lastTransitionTime;
+    const stored = pods.map((pod) => {
+        const ready = moment(milestones.get(pod.metadata.uid)?.ready);
+        const first = (write: Write) =>
+            write.subresource === 'status' && write.name === pod.metadata.name && moment(write.stored)!.at >= ready!.at;
+        return ready && moment(writes.pods.find(first)?.stored);
+    });
+    return [
+        node('seen', 'status', (pod) => pod.status?.startTime),
+        node('network', 'status'),
+        node('volumes', 'status'),
+        node('sandbox', 'status', condition('PodReadyToStartContainers')),
+        step('pulled', 'events', pods.map((pod) => moment(event('Pulled')(pod)))),
+        node('created', 'events', event('Created')),
+        node('started', 'events', event('Started')),
+        node('ready', 'status', condition('Ready')),
+        step('readyStored', 'server', stored),
+    ];
+}
+
+function isKnown(told: Moment | undefined): told is Moment {
+    return told !== undefined;
+}
+
+function step(id: string, source: string, times: (Moment | undefined)[]): Step {
+    return { id, source, times: times.filter(isKnown).sort((one, other) => one.at - other.at) };
+}
+
+/** The first and the last time that are known finely; all times are told since the first one. */
+export function extent(all: Step[]): { from: number; to: number } | undefined {
+    const fine = all.flatMap(({ times }) => times).filter(({ coarse }) => !coarse);
+    const times = (fine.length ? fine : all.flatMap(({ times }) => times)).map(({ at }) => at);
+    return times.length ? { from: Math.min(...times), to: Math.max(...times) } : undefined;
+}
+
+/** `41.2`, or `≈ 0–1000` where the source tells the second alone. */
+export function told({ at, coarse }: Moment, from: number): string {
+    const since = at - from;
+    return coarse ? `≈ ${Math.max(0, Math.round(since))}–${Math.round(since) + 1000}` : since.toFixed(1);
+}
+
+/** `12.1–41.2 ms`, or `1.45–10.50 s`. */
+export function spoken(moments: Moment[], from: number): string {
+    if (moments.some(({ coarse, at }) => coarse || at - from < 1000)) {
+        return `${moments.map((moment) => told(moment, from)).join('–')} ms`;
+    }
+    return `${moments.map(({ at }) => ((at - from) / 1000).toFixed(2)).join('–')} s`;
+}

@@ -1,0 +1,269 @@
+// The page in a real browser, as a person uses it and as an attacker would.
+//
+// usage: node ui.mjs PLAYWRIGHT SKIFF KUBECTL STATE IMAGE    (the folder of playwright-core; the image has nginx and a shell)
+
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { createServer } from 'node:http';
+import { setTimeout as pause } from 'node:timers/promises';
+
+const [playwright, skiff, kubectl, state, image] = process.argv.slice(2);
+const { chromium } = (await import(`${playwright}/index.js`)).default;
+const run = (program, words, input) => execFileSync(program, words, { encoding: 'utf8', input, stdio: ['pipe', 'pipe', 'ignore'] });
+const kube = (...words) => run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, '--cache-dir', `${state}/kubectl-cache/ui`, ...words]);
+const apply = (...objects) => {
+    const list = { apiVersion: 'v1', kind: 'List', items: objects };
+    run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, 'apply', '-f', '-'], JSON.stringify(list));
+};
+const link = () => run(skiff, ['ui', '--no-open', '--state-dir', state]).trim();
+const SCRIPT = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>';
+
+async function eventually(what, probe) {
+    let last;
+    for (let tries = 0; tries < 600; tries += 1) {
+        last = await probe();
+        if (last === true) return;
+        await pause(100);
+    }
+    assert.fail(`${what}: last seen ${JSON.stringify(last)}`);
+}
+
+const pod = (name, namespace, command) => ({
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name, namespace },
+    spec: { terminationGracePeriodSeconds: 0, containers: [{ name: 'c', image, command }] },
+});
+
+const errors = [];
+/** A browser window of its own, with nothing of the others. */
+async function window(browser) {
+    const context = await browser.newContext({ ignoreHTTPSErrors: true, locale: 'en', viewport: { width: 1400, height: 900 } });
+    const page = await context.newPage();
+    page.on('pageerror', (error) => errors.push(String(error)));
+    page.on('console', (message) => {
+        if (/Content Security Policy|TrustedHTML/.test(message.text())) errors.push(message.text());
+    });
+    return { context, page };
+}
+
+async function visit(page, place) {
+    await page.evaluate((hash) => (location.hash = hash), place);
+}
+
+async function logsIn(browser) {
+    const { context, page } = await window(browser);
+    const used = link();
+    await page.goto(used);
+    await page.waitForSelector('header .user:has-text("kubernetes-admin")');
+    assert.equal(new URL(page.url()).hash.includes('code'), false, page.url());
+    const [cookie] = await context.cookies();
+    assert.deepEqual([cookie.httpOnly, cookie.secure, cookie.sameSite], [true, true, 'Strict']);
+    const other = await window(browser);
+    await other.page.goto(used);
+    await other.page.waitForSelector('.failure:has-text("used already")');
+    assert.equal(await other.page.locator('header').count(), 0);
+    await other.context.close();
+    return { context, page, base: new URL(used).origin };
+}
+
+async function showsTheFlow(page) {
+    await visit(page, '#/flow');
+    await page.waitForSelector('text=There is no workload here yet');
+    kube('create', 'deployment', 'web', `--image=${image}`, '--replicas=3');
+    const times = page.locator('.picture g.lit text.time');
+    await eventually('every arrow has its time', async () => {
+        const told = await times.allTextContents();
+        return (told.length === 9 && told.every((time) => /^[\d.–]+ m?s$/.test(time))) || told;
+    });
+    assert.match(await page.locator('.big').textContent(), /^[\d.]+ ms$/);
+    const rows = await page.locator('.frame tbody tr').allTextContents();
+    assert.equal(rows.length, 16, rows.join('\n'));
+    assert.equal(rows.filter((row) => row.includes('unknown')).length, 0, rows.join('\n'));
+}
+
+async function showsAPod(page) {
+    await visit(page, '#/objects/pods');
+    await page.locator('.rows .row', { hasText: 'web-' }).first().click();
+    await page.waitForSelector('.detail :text("Ready=True")');
+    await page.waitForSelector('.detail :text("Started")');
+    await page.getByRole('tab', { name: 'YAML' }).click();
+    await page.waitForSelector('.yaml:has-text("ownerReferences:")');
+    await page.getByRole('tab', { name: 'Logs' }).click();
+    await page.waitForSelector('.log:has-text("start worker process")');
+    await page.getByLabel('Search').fill('epoll');
+    await page.waitForSelector('.log mark:has-text("epoll")');
+    await page.getByRole('tab', { name: 'Terminal' }).click();
+    await page.getByRole('button', { name: 'Open' }).click();
+    await page.waitForSelector('.terminal .cursor');
+    await page.keyboard.type('echo $((6 * 7))!\n');
+    await page.waitForSelector('.terminal .screen:has-text("42!")');
+    await page.keyboard.type('exit\n');
+    await page.waitForSelector('text=The program has ended.');
+}
+
+async function changesADeployment(page) {
+    await visit(page, '#/objects/deployments.apps?in=default&name=web');
+    await page.getByRole('button', { name: 'Scale' }).click();
+    await page.getByLabel('Replicas').fill('4');
+    await page.locator('dialog').getByRole('button', { name: 'Scale' }).click();
+    await page.waitForSelector('.rows .row:has-text("4/4")');
+    await page.getByRole('tab', { name: 'Edit' }).click();
+    const text = page.locator('textarea.edit');
+    await eventually('the YAML is there', async () => (await text.inputValue()).includes('replicas: 4'));
+    await text.fill((await text.inputValue()).replace('replicas: 4', 'replicas: 2'));
+    await page.getByRole('button', { name: 'Check', exact: true }).click();
+    await page.getByRole('button', { name: 'take the fields over' }).click();
+    await page.waitForSelector('.difference ins:has-text("replicas: 2")');
+    assert.equal(kube('get', 'deployment', 'web', '-o', 'jsonpath={.spec.replicas}'), '4', 'a dry run stores nothing');
+    await page.getByRole('button', { name: 'Apply' }).click();
+    await page.waitForSelector('text=Applied.');
+    await page.waitForSelector('.rows .row:has-text("2/2")');
+    await page.getByRole('button', { name: 'Restart' }).click();
+    await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();
+    await eventually('there is a second revision', () => {
+        const told = kube('get', 'replicasets', '-o', 'name').trim().split('\n');
+        return told.length === 2 || told;
+    });
+    await page.getByRole('button', { name: 'Undo rollout' }).click();
+    await page.locator('dialog option').first().waitFor({ state: 'attached' });
+    await page.locator('dialog').getByRole('button', { name: 'Undo rollout' }).click();
+    await eventually('the template is the first again', () => {
+        const told = kube('get', 'deployment', 'web', '-o', 'jsonpath={.spec.template.metadata.annotations}');
+        return told === '' || told;
+    });
+    await page.getByRole('button', { name: 'Delete' }).click();
+    await page.locator('dialog').getByRole('button', { name: 'Delete' }).click();
+    await page.waitForSelector('text=This object has been deleted.');
+}
+
+async function takesScriptsForText(page) {
+    apply(
+        { apiVersion: 'v1', kind: 'ConfigMap', metadata: { name: 'evil', namespace: 'default', annotations: { note: SCRIPT } }, data: { key: SCRIPT } },
+        pod('evil', 'default', ['sh', '-c', `echo '${SCRIPT}'; exec sleep 1000`]),
+        {
+            apiVersion: 'v1', kind: 'Event', metadata: { name: 'evil', namespace: 'default' }, type: 'Warning', reason: 'Evil', message: SCRIPT,
+            involvedObject: { apiVersion: 'v1', kind: 'ConfigMap', name: 'evil', namespace: 'default', uid: 'u' },
+        },
+    );
+    const uid = kube('get', 'configmap', 'evil', '-o', 'jsonpath={.metadata.uid}');
+    kube('patch', 'event', 'evil', '--type=merge', '-p', JSON.stringify({ message: SCRIPT, count: 2 }));
+    for (const [place, shown] of [
+        ['#/objects/configmaps?in=default&name=evil', '.chip'],
+        ['#/objects/configmaps?in=default&name=evil&tab=yaml', '.yaml'],
+        ['#/objects/configmaps?in=default&name=evil&tab=edit', undefined],
+        ['#/objects/events.events.k8s.io?in=default&name=evil', '.rows'],
+        ['#/objects/pods?in=default&name=evil&tab=logs', '.log'],
+        [`#/objects/${encodeURIComponent(SCRIPT)}?name=${encodeURIComponent(SCRIPT)}&in=${uid}`, undefined],
+        [`#/flow/${encodeURIComponent(SCRIPT)}?in=${encodeURIComponent(SCRIPT)}`, undefined],
+    ]) {
+        await visit(page, place);
+        if (shown) await page.waitForSelector(`${shown}:has-text("window.hit=1")`);
+        await pause(200);
+        assert.equal(await page.evaluate(() => window.hit), undefined, place);
+        assert.equal(await page.locator('img[src="x"]').count(), 0, place);
+    }
+}
+
+async function standsAFlood(page, context) {
+    apply(pod('flood', 'default', ['sh', '-c', 'while :; do head -c 3000 /dev/zero | tr "\\0" x; echo; echo short; done']));
+    kube('wait', '--for=condition=Ready', 'pod/flood', '--timeout=60s');
+    await visit(page, '#/objects/pods?in=default&name=flood&tab=logs');
+    const told = page.locator('.panel [role="status"]');
+    await eventually('lines have been dropped', async () => {
+        const text = await told.textContent();
+        return Number(/(\d+) older lines/.exec(text ?? '')?.[1] ?? 0) > 20_000 || text;
+    });
+    const client = await context.newCDPSession(page);
+    await client.send('HeapProfiler.collectGarbage');
+    const { usedSize } = await client.send('Runtime.getHeapUsage');
+    assert.ok(usedSize < 96 << 20, `the page holds ${usedSize} bytes`);
+    assert.ok((await page.locator('.log p').count()) < 200, 'lines that nobody sees are drawn');
+    kube('delete', 'pod', 'flood', '--now');
+}
+
+async function showsNoMoreThanKubectl(browser, base) {
+    kube('create', 'namespace', 'team');
+    kube('create', 'serviceaccount', 'guest', '-n', 'team');
+    kube('create', 'role', 'guest', '-n', 'team', '--verb=get,list,watch', '--resource=pods');
+    kube('create', 'rolebinding', 'guest', '-n', 'team', '--role=guest', '--serviceaccount=team:guest');
+    apply(pod('seen', 'team', ['sleep', '1000']));
+    const token = kube('create', 'token', 'guest', '-n', 'team').trim();
+    const { context, page } = await window(browser);
+    await page.goto(`${base}/ui/`);
+    await page.getByLabel('bearer token').fill('nonsense');
+    await page.getByRole('button', { name: 'Log in' }).click();
+    await page.waitForSelector('.failure:has-text("does not accept")');
+    await page.getByLabel('bearer token').fill(token);
+    await page.getByRole('button', { name: 'Log in' }).click();
+    await page.waitForSelector('header .user:has-text("system:serviceaccount:team:guest")');
+    await page.waitForSelector('.failure:has-text("cannot list resource")');
+    assert.equal(await page.locator('.square[href]').count(), 0, 'pods of others');
+    await page.locator('.namespace input').fill('team');
+    await page.locator('.namespace input').blur();
+    await visit(page, '#/objects/pods');
+    await page.waitForSelector('.rows .row:has-text("seen")');
+    await visit(page, '#/objects/secrets');
+    await page.waitForSelector('.failure:has-text("secrets is forbidden")');
+    await visit(page, '#/access');
+    await page.waitForSelector('tr:has-text("pods") td.good');
+    assert.equal(await page.locator('tr:has(th:text-is("secrets")) td.good').count(), 0);
+    await page.getByRole('button', { name: 'Log out' }).click();
+    await page.waitForSelector('#token');
+    await context.close();
+}
+
+/** The other site is of the same host, whose cookies it shares. */
+async function standsOtherSites(context, base) {
+    const elsewhere = createServer((_request, answer) => answer.setHeader('content-type', 'text/html').end('<p>elsewhere</p>'));
+    await new Promise((resolve) => elsewhere.listen(0, '127.0.0.1', resolve));
+    const page = await context.newPage();
+    await page.goto(`http://127.0.0.1:${elsewhere.address().port}/`);
+    const planted = await page.evaluate(async (base) => {
+        const pods = `${base}/api/v1/namespaces/default/pods`;
+        const body = JSON.stringify({ apiVersion: 'v1', kind: 'Namespace', metadata: { name: 'planted' } });
+        const plain = { method: 'POST', credentials: 'include', mode: 'no-cors', body };
+        await fetch(`${base}/api/v1/namespaces`, plain).catch(() => undefined);
+        const own = { credentials: 'include', headers: { 'x-skiff-ui': '1' } };
+        const read = await fetch(pods, own).then((answer) => answer.status, () => 'refused');
+        const socket = new WebSocket(`${base.replace('https', 'wss')}/api/v1/namespaces/default/pods/evil/exec?command=id&stdout=true`, ['v5.channel.k8s.io']);
+        const opened = await new Promise((resolve) => {
+            socket.onopen = () => resolve('opened');
+            socket.onerror = () => resolve('refused');
+        });
+        const frame = document.createElement('iframe');
+        frame.src = `${base}/ui/`;
+        document.body.append(frame);
+        await new Promise((resolve) => (frame.onload = resolve));
+        return [read, opened];
+    }, base);
+    assert.deepEqual(planted, ['refused', 'refused']);
+    const frame = page.frames().find((one) => one !== page.mainFrame());
+    assert.equal(await frame.locator('#app, #login').count(), 0, 'the page is in a frame');
+    assert.equal(kube('get', 'namespaces', '-o', 'name').includes('planted'), false);
+    elsewhere.close();
+    elsewhere.closeAllConnections();
+    await page.close();
+}
+
+const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: [
+        '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+        '--disable-component-update', '--disable-sync',
+    ],
+});
+try {
+    const { context, page, base } = await logsIn(browser);
+    page.setDefaultTimeout(60_000);
+    await showsTheFlow(page);
+    await showsAPod(page);
+    await changesADeployment(page);
+    await takesScriptsForText(page);
+    await standsOtherSites(context, base);
+    await standsAFlood(page, context);
+    await showsNoMoreThanKubectl(browser, base);
+    assert.deepEqual(errors, []);
+} finally {
+    await browser.close();
+}
