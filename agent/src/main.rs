@@ -10,6 +10,7 @@ mod renewal;
 mod upkeep;
 
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -76,15 +77,7 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let socket = arguments.state_dir.join("agent.sock");
-    let (length, longest) = (
-        arguments.state_dir.as_os_str().len(),
-        LONGEST_SOCKET - "/agent.sock".len(),
-    );
-    anyhow::ensure!(
-        socket.as_os_str().len() <= LONGEST_SOCKET,
-        "--state-dir has {length} bytes and may have {longest}: the kernel takes no longer path of a socket in it"
-    );
+    let socket = socket(arguments)?;
     let _lock = Lock::take(&arguments.state_dir, "run")?;
     // As a kubelet: when memory is short, pods go first.
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
@@ -146,6 +139,20 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(ended) => ended.context("a task")?,
         None => Ok(()),
     }
+}
+
+/// Returns the path of the agent's socket, unless the kernel takes none of its length.
+fn socket(arguments: &Arguments) -> anyhow::Result<PathBuf> {
+    let socket = arguments.state_dir.join("agent.sock");
+    let (length, longest) = (
+        arguments.state_dir.as_os_str().len(),
+        LONGEST_SOCKET - "/agent.sock".len(),
+    );
+    anyhow::ensure!(
+        socket.as_os_str().len() <= LONGEST_SOCKET,
+        "--state-dir has {length} bytes and may have {longest}: the kernel takes no longer path of a socket in it"
+    );
+    Ok(socket)
 }
 
 /// Removes tables of an earlier agent that held pods to network policies, where this one leaves them to others.

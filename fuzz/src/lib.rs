@@ -40,7 +40,7 @@ pub fn json_objects(bytes: &[u8]) {
     );
     registration.prepare_create(&mut *object);
     drop(registration.validate(&*object));
-    drop(registration.validate_update(&*object, &*again));
+    drop(registration.validate_update(&*object, &*again, &mut Vec::new()));
     drop(registration.row(&*object, Timestamp::UNIX_EPOCH));
     drop(registration.fields(&*object));
     drop(protobuf::encode(text("apiVersion"), text("kind"), &json));
