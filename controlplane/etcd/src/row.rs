@@ -99,6 +99,8 @@ fn read(revision: u64, value: &[u8]) -> Option<Row> {
             operation,
             previous: u64::from_be_bytes(*previous),
             drop_previous: false,
+            // Not noted in these rows.
+            time: 0,
             bytes: Bytes::copy_from_slice(bytes),
         },
         batch: Batch {
@@ -120,6 +122,7 @@ mod tests {
             operation: Operation::Delete,
             previous: 5,
             drop_previous: false,
+            time: 0,
             bytes: Bytes::from_static(b"{\"metadata\":{}}"),
         };
         let batch = Batch {

@@ -17,6 +17,8 @@
 //!   [`Class`]: group commit makes it cheap enough that leases and events need no exception.
 //! * Revisions have no gaps and never go back, over crashes too. A batch that fails leaves no trace, and later writes go on.
 //! * A watcher sees each change once and in order, or is told [`WatchError::Expired`]. It is never waited for.
+//! * With [`Options::kept`], superseded versions are moved behind the ledger before they are removed from it, and
+//!   [`Store::list_at`] shows the objects as they were.
 //! * Every queue, batch, ring and buffer is bounded.
 
 mod backend;
@@ -28,6 +30,7 @@ mod fresh;
 mod key;
 mod ledger;
 mod options;
+mod past;
 mod pool;
 mod retention;
 mod shared;
@@ -44,7 +47,8 @@ pub use backend::{
 pub use entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
 pub use fresh::FreshError;
 pub use key::{InvalidKey, Key, Prefix};
-pub use options::{OpenError, Options};
+pub use options::{Kept, OpenError, Options};
+pub use past::{At, Moment, Past, PastError, Since};
 pub use store::{ListAt, ListError, Store};
 pub use value::{InvalidValue, Value};
 pub use watch::{Watch, WatchError};

@@ -5,6 +5,15 @@ use std::time::Duration;
 
 use crate::{Attributes, BackendError, Class, Key};
 
+/// The bounds of the past that is kept behind the ledger, for reads at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// How long superseded versions are kept.
+    pub age: Duration,
+    /// How many bytes on the disk they take at most.
+    pub bytes: u64,
+}
+
 /// What a store is opened with.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -20,6 +29,10 @@ pub struct Options {
     pub index: fn(&Key, &[u8]) -> Attributes,
     /// How much of a resource's past is kept; the argument is `{group or core}/{plural}`.
     pub class: fn(&str) -> Class,
+    /// What is kept of the past behind the ledger; nothing where it is kept for watches alone.
+    pub kept: Option<Kept>,
+    /// The wall clock, in milliseconds since 1970: when a version was written.
+    pub clock: fn() -> u64,
     /// There was a database already: one that is missing or empty is lost.
     pub existed: bool,
     /// Opens what is left of a database that has lost acknowledged writes, instead of refusing it.
@@ -35,6 +48,8 @@ impl Default for Options {
             ring_bytes: 16 << 20,
             index: |_, _| Attributes::default(),
             class: |_| Class::Kept,
+            kept: None,
+            clock: || 0,
             existed: false,
             accept_loss: false,
         }

@@ -17,7 +17,7 @@ pub(crate) struct Shared {
     /// Whether the last write reached the disk.
     pub(crate) writable: AtomicBool,
     cache: RwLock<Cache>,
-    history: Arc<dyn History>,
+    pub(crate) history: Arc<dyn History>,
 }
 
 impl Shared {

@@ -61,7 +61,7 @@ pub enum ListError {
 /// The store. Cheap to clone; all clones are the same store.
 #[derive(Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     committer: Committer,
     /// Where the ledger is shared.
     fresh: Option<Arc<Fresh>>,

@@ -226,7 +226,8 @@ impl Writer {
         if events.is_empty() {
             return Ok(Vec::new());
         }
-        let records: Vec<Record> = events.iter().map(|event| record(&self.shared, event)).collect();
+        let time = (self.shared.options.clock)();
+        let records: Vec<Record> = events.iter().map(|event| record(&self.shared, event, time)).collect();
         let mut appended = self.backend.append(&records);
         if matches!(appended, Err(BackendError::Full(_))) && !self.full {
             self.full = self.backend.release();
@@ -283,7 +284,7 @@ impl Writer {
             info!("there is room on the disk again");
             self.full = false;
         }
-        raised > floor || !self.shared.writable.load(Ordering::Relaxed)
+        raised > floor || self.backend.has_more(raised) || !self.shared.writable.load(Ordering::Relaxed)
     }
 
     /// One bounded step of compaction. `true` when more is left.
@@ -430,7 +431,7 @@ fn drain(queue: &mut mpsc::Receiver<Job>, batch: &mut Vec<(Request, Reply)>, lim
     None
 }
 
-fn record(shared: &Shared, event: &Event) -> Record {
+fn record(shared: &Shared, event: &Event, time: u64) -> Record {
     let (operation, prev) = match &event.kind {
         EventKind::Put { prev: None } => (Operation::Create, None),
         EventKind::Put { prev } => (Operation::Update, prev.as_ref()),
@@ -443,6 +444,7 @@ fn record(shared: &Shared, event: &Event) -> Record {
         operation,
         previous: prev.map_or(0, |prev| prev.revision),
         drop_previous: prev.is_some() && !kept,
+        time,
         bytes: event.entry.bytes.clone(),
     }
 }

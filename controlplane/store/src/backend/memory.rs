@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{Backend, BackendError, Change, History, Loaded, Operation, Record};
-use crate::Prefix;
+use crate::past::{MOST_BYTES, Moment, Past, PastError, Since};
+use crate::{Key, Prefix};
 
 /// A backend without a disk.
 #[derive(Debug, Default, Clone)]
 pub struct Memory {
     ledger: Arc<RwLock<BTreeMap<u64, Record>>>,
-    swept: u64,
+    swept: Arc<AtomicU64>,
 }
 
 impl Backend for Memory {
@@ -24,10 +26,15 @@ impl Backend for Memory {
                 Operation::Create | Operation::Update => heads.insert(record.key.clone(), record.clone()),
             };
         }
-        let revision = ledger.keys().next_back().copied().unwrap_or(0).max(self.swept);
+        let revision = ledger
+            .keys()
+            .next_back()
+            .copied()
+            .unwrap_or(0)
+            .max(self.swept.load(Ordering::Relaxed));
         Ok(Loaded {
             revision,
-            floor: self.swept,
+            floor: self.swept.load(Ordering::Relaxed),
             heads: heads.into_values().collect(),
         })
     }
@@ -45,8 +52,9 @@ impl Backend for Memory {
 
     fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
         let mut ledger = self.ledger.write().unwrap_or_else(PoisonError::into_inner);
+        let swept = self.swept.load(Ordering::Relaxed);
         let window: Vec<(u64, u64, Operation)> = ledger
-            .range((Bound::Excluded(self.swept), Bound::Included(floor.max(self.swept))))
+            .range((Bound::Excluded(swept), Bound::Included(floor.max(swept))))
             .take(limit)
             .map(|(revision, record)| (*revision, record.previous, record.operation))
             .collect();
@@ -57,10 +65,11 @@ impl Backend for Memory {
             }
         }
         let more = window.len() == limit;
-        self.swept = match window.last() {
+        let reached = match window.last() {
             Some((revision, _, _)) if more => *revision,
-            _ => floor.max(self.swept),
+            _ => floor.max(swept),
         };
+        self.swept.store(reached, Ordering::Relaxed);
         Ok(more)
     }
 
@@ -88,6 +97,70 @@ impl History for Memory {
                 previous: ledger.get(&record.previous).map(|previous| previous.bytes.clone()),
             });
         Ok(changes.collect())
+    }
+
+    fn since(&self) -> Result<Since, BackendError> {
+        let ledger = self.ledger.read().unwrap_or_else(PoisonError::into_inner);
+        let swept = self.swept.load(Ordering::Relaxed);
+        let first = ledger.range(swept.saturating_add(1)..).next();
+        Ok(Since {
+            revision: swept,
+            time: if swept == 0 {
+                0
+            } else {
+                first.map_or(u64::MAX, |(_, record)| record.time)
+            },
+        })
+    }
+
+    fn moment(&self, time: u64) -> Result<Moment, BackendError> {
+        let ledger = self.ledger.read().unwrap_or_else(PoisonError::into_inner);
+        let swept = self.swept.load(Ordering::Relaxed);
+        let later = ledger
+            .range(swept.saturating_add(1)..)
+            .find(|(_, record)| record.time > time);
+        let newest = ledger.keys().next_back().copied().unwrap_or(0);
+        let revision = later.map_or(newest, |(revision, _)| revision.saturating_sub(1));
+        Ok(Moment { revision, time })
+    }
+
+    fn superseded(&self, prefix: &Prefix, only: Option<&Key>, at: Moment) -> Result<Vec<Record>, PastError> {
+        let ledger = self.ledger.read().unwrap_or_else(PoisonError::into_inner);
+        let later = ledger.range(at.revision.saturating_add(1)..).map(|(_, later)| later);
+        let asked = later.filter(|later| prefix.contains(&later.key) && only.is_none_or(|only| *only == later.key));
+        let found: Vec<Record> = asked
+            .filter(|later| later.previous <= at.revision)
+            .filter_map(|later| ledger.get(&later.previous).cloned())
+            .collect();
+        if found.iter().map(|record| record.bytes.len()).sum::<usize>() > MOST_BYTES {
+            return Err(PastError::TooLarge);
+        }
+        Ok(found)
+    }
+
+    fn versions(&self, key: &Key, before: u64, limit: usize) -> Result<Vec<Past>, PastError> {
+        let ledger = self.ledger.read().unwrap_or_else(PoisonError::into_inner);
+        let mut versions: Vec<Past> = Vec::new();
+        for (revision, record) in ledger.iter().filter(|(_, record)| record.key == *key) {
+            let deleted = record.operation == Operation::Delete;
+            if let Some(last) = versions.last_mut().filter(|last| last.revision == record.previous) {
+                (last.until, last.ended, last.deleted) = (Some(*revision), record.time, deleted);
+            }
+            if !deleted {
+                versions.push(Past {
+                    revision: *revision,
+                    began: record.time,
+                    until: None,
+                    ended: 0,
+                    deleted: false,
+                    bytes: record.bytes.clone(),
+                });
+            }
+        }
+        versions.retain(|version| version.revision < before);
+        versions.reverse();
+        versions.truncate(limit);
+        Ok(versions)
     }
 
     fn blocks(&self) -> bool {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::past::{Moment, Past, PastError, Since};
 use crate::{Key, Prefix};
 
 pub use memory::Memory;
@@ -38,6 +39,8 @@ pub struct Record {
     pub previous: u64,
     /// Remove the version before in the same transaction.
     pub drop_previous: bool,
+    /// When it was written, in milliseconds since 1970; 0 where that was not noted.
+    pub time: u64,
     /// The complete JSON.
     pub bytes: Bytes,
 }
@@ -119,6 +122,11 @@ pub trait Backend: Send {
     /// A reader of the past, for use beside the writer.
     fn history(&self) -> Result<Arc<dyn History>, BackendError>;
 
+    /// Whether compaction up to a floor has work to do that it did not have when it last ended.
+    fn has_more(&self, _floor: u64) -> bool {
+        false
+    }
+
     /// Sees to it that room is kept on the disk for deletions, as far as it has any.
     fn reserve(&mut self) -> bool {
         true
@@ -151,10 +159,31 @@ pub trait Backend: Send {
     fn close(&mut self) -> Result<(), BackendError>;
 }
 
-/// Reads the past.
+/// Reads the past. Reads at a time need a backend that keeps it; others refuse them.
 pub trait History: Send + Sync {
     /// Up to `limit` changes under `prefix` with `after < revision <= until`, in order.
     fn changes(&self, prefix: &Prefix, after: u64, until: u64, limit: usize) -> Result<Vec<Change>, BackendError>;
+
+    /// Where the past begins that is still known.
+    fn since(&self) -> Result<Since, BackendError> {
+        Ok(Since::default())
+    }
+
+    /// The newest moment that is not after a time, in milliseconds since 1970.
+    fn moment(&self, time: u64) -> Result<Moment, BackendError> {
+        Ok(Moment { revision: 0, time })
+    }
+
+    /// Versions under `prefix`, or of the one key, that were the newest at a moment and are superseded now. What has been compacted
+    /// meanwhile may be missing: [`History::since`] tells afterwards.
+    fn superseded(&self, _prefix: &Prefix, _only: Option<&Key>, _at: Moment) -> Result<Vec<Record>, PastError> {
+        Err(PastError::NotKept)
+    }
+
+    /// Up to `limit` versions of an object that were written before a revision, the newest first.
+    fn versions(&self, _key: &Key, _before: u64, _limit: usize) -> Result<Vec<Past>, PastError> {
+        Err(PastError::NotKept)
+    }
 
     /// Whether reading waits for a disk, so that it must not happen on an asynchronous thread.
     fn blocks(&self) -> bool;

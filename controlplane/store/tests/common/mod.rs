@@ -11,14 +11,16 @@
 #![allow(unreachable_pub, reason = "a module shared by test binaries")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use controlplane_store::{
-    Attributes, Backend, BackendError, Class, Entry, History, Key, Loaded, Memory, Options, Prefix, Record, Store,
-    Value, Write,
+    At, Attributes, Backend, BackendError, Class, Entry, History, Kept, Key, Loaded, Memory, Options, PastError,
+    Prefix, Record, Store, Value, Write,
 };
+use rusqlite::Connection;
 
 pub fn options() -> Options {
     Options {
@@ -236,4 +238,91 @@ impl Backend for Failing {
     fn close(&mut self) -> Result<(), BackendError> {
         self.inner.close()
     }
+}
+
+/// The wall clock of stores that note times. It moves only where a test moves it; each test has a process of its own.
+pub static CLOCK: AtomicU64 = AtomicU64::new(1_000);
+
+pub fn clock() -> u64 {
+    CLOCK.load(Ordering::SeqCst)
+}
+
+pub fn tick(milliseconds: u64) -> u64 {
+    CLOCK.fetch_add(milliseconds, Ordering::SeqCst) + milliseconds
+}
+
+/// Everything superseded is compacted at the next maintenance.
+pub fn keeping(bytes: u64) -> Options {
+    Options {
+        retention: Duration::ZERO,
+        ring_events: 4,
+        kept: Some(Kept {
+            age: Duration::from_hours(1),
+            bytes,
+        }),
+        clock,
+        ..options()
+    }
+}
+
+pub fn history(database: &Path) -> Connection {
+    Connection::open(database.with_added_extension("history")).unwrap()
+}
+
+pub fn count(connection: &Connection, table: &str) -> u64 {
+    let count: i64 = connection
+        .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
+        .unwrap();
+    u64::try_from(count).unwrap()
+}
+
+/// Maintains until nothing superseded is left in the ledger below the floor.
+pub async fn compact(store: &Store, database: &Path) {
+    let swept = Connection::open(database).unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        store.maintain().await;
+        let reached = swept
+            .query_row(
+                "SELECT coalesce(max(value), 0) FROM meta WHERE name = 'swept'",
+                [],
+                |row| row.get::<_, i64>(0),
+            )
+            .unwrap();
+        if u64::try_from(reached).unwrap() >= store.floor() {
+            return;
+        }
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "swept to {reached}, floor {}",
+            store.floor()
+        );
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Opens the store again and compacts all that is superseded.
+pub async fn reopen(store: Store, database: &Path, options: &Options) -> Store {
+    store.close().await.unwrap();
+    let store = Store::open(database, options.clone()).unwrap();
+    compact(&store, database).await;
+    store
+}
+
+pub async fn shown(store: &Store, prefix: &Prefix, at: At) -> Result<BTreeMap<String, (u64, String)>, PastError> {
+    let list = store.list_at(prefix, None, at, true).await?;
+    let entries = list.entries.iter();
+    Ok(entries
+        .map(|entry| (entry.key.name().to_owned(), (entry.revision, data(entry))))
+        .collect())
+}
+
+pub fn used(connection: &Connection) -> u64 {
+    let pragma = |name: &str| {
+        connection
+            .query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))
+            .unwrap()
+    };
+    let pages = pragma("page_count") - pragma("freelist_count");
+    u64::try_from(pages * pragma("page_size")).unwrap()
 }

@@ -78,6 +78,8 @@ pub(super) fn raise(path: &Path, known: u64) -> Result<u64, BackendError> {
         .execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")
         .and_then(|()| set_meta(&connection, "revision", signed(revision)))
         .and_then(|()| set_meta(&connection, "floor", signed(revision)))
+        // An archive that may be beside it is of another past.
+        .and_then(|()| set_meta(&connection, "archive", 0))
         .and_then(|()| connection.execute_batch("COMMIT"))
         .map_err(backend_error)?;
     Ok(revision)

@@ -1,20 +1,25 @@
 //! Reading the past beside the writer.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use rusqlite::{Connection, params};
 
-use super::{backend_error, record, schema, signed};
-use crate::Prefix;
-use crate::backend::{BackendError, Change, History};
+use super::archive::{ArchiveReader, first_after};
+use super::{backend_error, meta, record, schema, signed, unsigned};
+use crate::backend::{BackendError, Change, History, Operation, Record};
+use crate::past::{MOST_BYTES, Moment, Past, PastError, Since};
+use crate::{Key, Prefix};
 
-/// A connection of its own, opened when the past is first asked for.
+/// Connections of its own, opened when the past is first asked for: one to the ledger, and one to the archive behind it.
 #[derive(Debug)]
 pub(super) struct Reader {
     path: PathBuf,
     state: Mutex<State>,
+    /// Apart from the ledger's: watchers do not wait for who reads far back.
+    archive: Mutex<Option<ArchiveReader>>,
 }
 
 #[derive(Debug)]
@@ -25,53 +30,247 @@ enum State {
 }
 
 impl Reader {
-    pub(super) fn new(path: &Path) -> Self {
+    pub(super) fn new(path: &Path, archive: Option<ArchiveReader>) -> Self {
         Self {
             path: path.to_owned(),
             state: Mutex::new(State::Unopened),
+            archive: Mutex::new(archive),
         }
     }
 
     pub(super) fn close(&self) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Closed;
+        *self.archive.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
-}
 
-impl History for Reader {
-    fn changes(&self, prefix: &Prefix, after: u64, until: u64, limit: usize) -> Result<Vec<Change>, BackendError> {
+    fn ledger<T, E: From<BackendError>>(&self, read: impl FnOnce(&Connection) -> Result<T, E>) -> Result<T, E> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Unopened = *state {
             *state = State::Open(schema::connect_reader(&self.path).map_err(backend_error)?);
         }
         let State::Open(connection) = &*state else {
-            return Err(BackendError::Io("the database is closed".into()));
+            return Err(BackendError::Io("the database is closed".into()).into());
         };
-        let mut statement = connection
-            .prepare_cached(
-                "SELECT l.revision, l.key, l.operation, l.previous, l.checksum, l.value, p.value
-                 FROM ledger l LEFT JOIN ledger p ON p.revision = l.previous
-                 WHERE l.revision > ? AND l.revision <= ? AND l.key >= ? AND l.key < ? ORDER BY l.revision LIMIT ?",
-            )
-            .map_err(backend_error)?;
-        // Every prefix ends in a slash; the character after it bounds the range.
-        let end = format!("{}0", prefix.as_str().trim_end_matches('/'));
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut rows = statement
-            .query(params![signed(after), signed(until), prefix.as_str(), end, limit])
-            .map_err(backend_error)?;
-        let mut changes = Vec::new();
-        while let Some(row) = rows.next().map_err(backend_error)? {
-            let record = record(row)?;
-            let previous: Option<Vec<u8>> = row.get(6).map_err(backend_error)?;
-            changes.push(Change {
-                record,
-                previous: previous.map(Bytes::from),
-            });
+        read(connection)
+    }
+
+    fn archive<T, E>(&self, read: impl FnOnce(&mut ArchiveReader) -> Result<T, E>) -> Result<Option<T>, E> {
+        let mut archive = self.archive.lock().unwrap_or_else(PoisonError::into_inner);
+        archive.as_mut().map(read).transpose()
+    }
+
+    /// Up to where the ledger need not be looked at: the archive has it.
+    fn archived(&self) -> Result<u64, BackendError> {
+        let archived = self.archive(|archive| Ok::<_, BackendError>(archive.archived()))?;
+        match archived {
+            Some(archived) => Ok(archived),
+            None => self.swept(),
         }
-        Ok(changes)
+    }
+
+    fn swept(&self) -> Result<u64, BackendError> {
+        self.ledger(|ledger| meta(ledger, "swept").map(unsigned).map_err(backend_error))
+    }
+}
+
+/// The key after all that begin with a prefix, which ends in a slash; after the key itself.
+fn bounds(prefix: &Prefix, only: Option<&Key>) -> (String, String) {
+    match only {
+        Some(key) => (key.to_string(), format!("{key}\0")),
+        None => (
+            prefix.as_str().to_owned(),
+            format!("{}0", prefix.as_str().trim_end_matches('/')),
+        ),
+    }
+}
+
+impl History for Reader {
+    fn changes(&self, prefix: &Prefix, after: u64, until: u64, limit: usize) -> Result<Vec<Change>, BackendError> {
+        let (begin, end) = bounds(prefix, None);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.ledger(|connection| {
+            let mut statement = connection
+                .prepare_cached(
+                    "SELECT l.revision, l.key, l.operation, l.previous, l.checksum, l.value, p.value, l.time
+                     FROM ledger l LEFT JOIN ledger p ON p.revision = l.previous
+                     WHERE l.revision > ? AND l.revision <= ? AND l.key >= ? AND l.key < ? ORDER BY l.revision LIMIT ?",
+                )
+                .map_err(backend_error)?;
+            let mut rows = statement
+                .query(params![signed(after), signed(until), begin, end, limit])
+                .map_err(backend_error)?;
+            let mut changes = Vec::new();
+            while let Some(row) = rows.next().map_err(backend_error)? {
+                let mut record = record(row)?;
+                record.time = unsigned(row.get(7).map_err(backend_error)?);
+                let previous: Option<Vec<u8>> = row.get(6).map_err(backend_error)?;
+                changes.push(Change {
+                    record,
+                    previous: previous.map(Bytes::from),
+                });
+            }
+            Ok(changes)
+        })
+    }
+
+    fn since(&self) -> Result<Since, BackendError> {
+        if let Some(since) = self.archive(ArchiveReader::since)? {
+            return Ok(since);
+        }
+        let swept = self.swept()?;
+        let sql = "SELECT coalesce((SELECT time FROM ledger WHERE revision > ? ORDER BY revision LIMIT 1), ?)";
+        let first = self.ledger(|ledger| {
+            let mut read = ledger.prepare_cached(sql).map_err(backend_error)?;
+            read.query_row([signed(swept), i64::MAX], |row| row.get(0))
+                .map_err(backend_error)
+        })?;
+        Ok(Since {
+            revision: swept,
+            time: if swept == 0 { 0 } else { unsigned(first) },
+        })
+    }
+
+    fn moment(&self, time: u64) -> Result<Moment, BackendError> {
+        let (later, before) = self.archive(|archive| archive.first_after(time))?.unwrap_or((None, 0));
+        // Between two revisions that superseded something, others may have created objects.
+        let sql = "SELECT revision, time FROM ledger WHERE revision >= ? ORDER BY revision LIMIT 1";
+        let revision = self.ledger(|ledger| {
+            let newest = schema::newest(ledger).map(signed).map_err(backend_error)?;
+            let end = later.map_or(newest, |later| signed(later) - 1);
+            let first = first_after(ledger, sql, (signed(before) + 1, end), time).map_err(backend_error)?;
+            Ok::<_, BackendError>(first.map_or(unsigned(end), |first| first.saturating_sub(1)))
+        })?;
+        Ok(Moment { revision, time })
+    }
+
+    fn superseded(&self, prefix: &Prefix, only: Option<&Key>, at: Moment) -> Result<Vec<Record>, PastError> {
+        let mut found = BTreeMap::new();
+        let mut size = 0_usize;
+        let after = self.archived()?.max(at.revision);
+        let (begin, end) = bounds(prefix, only);
+        self.ledger(|ledger| {
+            let mut statement = ledger
+                .prepare_cached(
+                    "SELECT p.revision, p.key, p.operation, p.previous, p.checksum, p.value
+                     FROM ledger l JOIN ledger p ON p.revision = l.previous
+                     WHERE l.revision > ? AND l.previous BETWEEN 1 AND ? AND l.key >= ? AND l.key < ?",
+                )
+                .map_err(backend_error)?;
+            let mut rows = statement
+                .query(params![signed(after), signed(at.revision), begin, end])
+                .map_err(backend_error)?;
+            while let Some(row) = rows.next().map_err(backend_error)? {
+                let record = record(row)?;
+                size = size.saturating_add(record.bytes.len());
+                if size > MOST_BYTES {
+                    return Err(PastError::TooLarge);
+                }
+                found.insert(record.key.clone(), record);
+            }
+            Ok(())
+        })?;
+        self.archive(|archive| {
+            archive.alive(prefix, only, at, |version| {
+                size = size.saturating_add(version.bytes.len());
+                if size > MOST_BYTES {
+                    return Err(PastError::TooLarge);
+                }
+                let record = Record {
+                    revision: version.revision,
+                    key: version.key.clone(),
+                    operation: Operation::Update,
+                    previous: 0,
+                    drop_previous: false,
+                    time: version.began,
+                    bytes: version.bytes,
+                };
+                found.insert(version.key, record);
+                Ok(())
+            })
+        })?;
+        Ok(found.into_values().collect())
+    }
+
+    fn versions(&self, key: &Key, before: u64, limit: usize) -> Result<Vec<Past>, PastError> {
+        let mut found: BTreeMap<u64, Past> = BTreeMap::new();
+        let after = self.archived()?;
+        self.ledger(|ledger| ledger_versions(ledger, key, after, &mut found))?;
+        let mut size: usize = found.values().map(|version| version.bytes.len()).sum();
+        self.archive(|archive| {
+            archive.versions(key, before, limit, &mut |version| {
+                size = size.saturating_add(version.bytes.len());
+                if size > MOST_BYTES {
+                    return Err(PastError::TooLarge);
+                }
+                found.insert(
+                    version.revision,
+                    Past {
+                        revision: version.revision,
+                        began: version.began,
+                        until: Some(version.until),
+                        ended: version.ended,
+                        deleted: version.deleted,
+                        bytes: version.bytes,
+                    },
+                );
+                Ok(())
+            })
+        })?;
+        let newest = found.into_values().rev();
+        Ok(newest.filter(|version| version.revision < before).take(limit).collect())
     }
 
     fn blocks(&self) -> bool {
         true
     }
+}
+
+/// The versions of an object that the ledger has: those that were written or superseded after a revision, and the present one.
+fn ledger_versions(
+    ledger: &Connection,
+    key: &Key,
+    after: u64,
+    found: &mut BTreeMap<u64, Past>,
+) -> Result<(), PastError> {
+    let mut statement = ledger
+        .prepare_cached(
+            "SELECT revision, key, operation, previous, checksum, value, time FROM ledger WHERE revision IN (
+                SELECT revision FROM ledger WHERE revision > ?1 AND key >= ?2 AND key < ?3
+                UNION SELECT previous FROM ledger WHERE revision > ?1 AND key >= ?2 AND key < ?3
+                UNION SELECT revision FROM head WHERE key = ?2)
+             ORDER BY revision",
+        )
+        .map_err(backend_error)?;
+    let (begin, end) = bounds(&Prefix::resource("", ""), Some(key));
+    let mut rows = statement
+        .query(params![signed(after), begin, end])
+        .map_err(backend_error)?;
+    let mut size = 0_usize;
+    while let Some(row) = rows.next().map_err(backend_error)? {
+        let record = record(row)?;
+        let time = unsigned(row.get(6).map_err(backend_error)?);
+        let deleted = record.operation == Operation::Delete;
+        if let Some(previous) = found.get_mut(&record.previous) {
+            (previous.until, previous.ended, previous.deleted) = (Some(record.revision), time, deleted);
+        }
+        if deleted {
+            continue;
+        }
+        size = size.saturating_add(record.bytes.len());
+        if size > MOST_BYTES {
+            return Err(PastError::TooLarge);
+        }
+        found.insert(
+            record.revision,
+            Past {
+                revision: record.revision,
+                began: time,
+                until: None,
+                ended: 0,
+                deleted: false,
+                bytes: record.bytes,
+            },
+        );
+    }
+    Ok(())
 }

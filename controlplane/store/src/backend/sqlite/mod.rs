@@ -1,11 +1,12 @@
 //! The ledger in SQLite: WAL, `synchronous=FULL`, one transaction per batch.
 //!
 //! ```text
-//! ledger  revision ─► key, operation, previous revision, checksum, bytes      append-only; compaction removes old rows
+//! ledger  revision ─► key, operation, previous revision, time, checksum, bytes      append-only; compaction removes old rows
 //! head    key      ─► revision                                                the newest version; the bytes are in the ledger
-//! meta    floor, swept, revision                                              where compaction is; keeps the counter from going back
+//! meta    floor, swept, revision, archive                                     where compaction is; keeps the counter from going back
 //! ```
 
+mod archive;
 mod checkpoint;
 mod copy;
 mod history;
@@ -25,6 +26,7 @@ use tracing::warn;
 pub use self::copy::{CopyError, check_copy, copy, outdate};
 pub use self::lock::Lock;
 
+use self::archive::Archiver;
 use self::checkpoint::Checkpointer;
 use self::history::Reader;
 use self::mark::{Mark, Position};
@@ -45,7 +47,10 @@ pub struct Sqlite {
     connection: Option<Connection>,
     checkpointer: Checkpointer,
     reader: Arc<Reader>,
+    archiver: Option<Archiver>,
     revision: u64,
+    /// What is superseded up to this revision is removed.
+    swept: u64,
     mark: Mark,
     reserve: Reserve,
     _lock: Lock,
@@ -70,12 +75,20 @@ impl Sqlite {
         let failed = |error| OpenError::Load(backend_error(error));
         let connection = schema::connect(path, &checkpointer).map_err(failed)?;
         let revision = schema::newest(&connection).map_err(failed)?;
+        let swept = unsigned(meta(&connection, "swept").map_err(failed)?);
+        let archiver = options
+            .kept
+            .map(|kept| Archiver::start(path, &connection, kept, options))
+            .transpose()?;
+        let archive = archiver.as_ref().map(|archiver| archiver.reader(path));
         Ok(Self {
             path: path.to_owned(),
             connection: Some(connection),
             checkpointer,
-            reader: Arc::new(Reader::new(path)),
+            reader: Arc::new(Reader::new(path, archive)),
+            archiver,
             revision,
+            swept,
             mark: Mark::open(path, revision).map_err(OpenError::Create)?,
             reserve: Reserve::of(path).map_err(OpenError::Create)?,
             _lock: lock,
@@ -128,7 +141,7 @@ impl Backend for Sqlite {
         let revision = records.last().map_or(self.revision, |last| last.revision);
         self.transaction(revision, |connection| {
             let mut insert = connection.prepare_cached(
-                "INSERT INTO ledger (revision, key, operation, previous, checksum, value) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO ledger (revision, key, operation, previous, time, checksum, value) VALUES (?, ?, ?, ?, ?, ?, ?)",
             )?;
             let mut head = connection.prepare_cached("INSERT OR REPLACE INTO head (key, revision) VALUES (?, ?)")?;
             let mut unhead = connection.prepare_cached("DELETE FROM head WHERE key = ?")?;
@@ -145,6 +158,7 @@ impl Backend for Sqlite {
                     key,
                     operation,
                     previous,
+                    signed(record.time),
                     checksum(record),
                     &*record.bytes
                 ])?;
@@ -161,13 +175,16 @@ impl Backend for Sqlite {
 
     fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
         let (revision, short) = (self.revision, !self.reserve.kept);
-        self.transaction(revision, |connection| {
+        // Watches end at the floor; what is below it is removed once the archive has it.
+        let archiver = self.archiver.as_ref();
+        let reach = archiver.map_or(floor, |archiver| archiver.advance(floor, short));
+        let (more, swept) = self.transaction(revision, |connection| {
             let swept = meta(connection, "swept")?;
             let mut visit = connection.prepare_cached(
                 "SELECT revision, previous, operation FROM ledger WHERE revision > ? AND revision <= ? ORDER BY revision LIMIT ?",
             )?;
             let rows = visit
-                .query_map(params![swept, signed(floor), i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
+                .query_map(params![swept, signed(reach), i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
                     Ok((row.get(0)?, row.get(1)?, row.get(2)?))
                 })?
                 .collect::<Result<Vec<(i64, i64, u8)>, Error>>()?;
@@ -179,12 +196,19 @@ impl Backend for Sqlite {
                 }
             }
             let more = rows.len() >= limit;
-            let reached = rows.last().filter(|_| more).map_or(signed(floor), |(revision, _, _)| *revision);
-            set_meta(connection, "swept", reached.max(swept))?;
+            let reached = rows.last().filter(|_| more).map_or(signed(reach), |(revision, _, _)| *revision);
+            let swept = reached.max(swept);
+            set_meta(connection, "swept", swept)?;
             set_meta(connection, "floor", signed(floor).max(meta(connection, "floor")?))?;
             set_meta(connection, "revision", signed(revision))?;
-            Ok(more || give_back(connection, short)?)
-        })
+            Ok((more || give_back(connection, short)?, unsigned(swept)))
+        })?;
+        self.swept = swept;
+        Ok(more)
+    }
+
+    fn has_more(&self, floor: u64) -> bool {
+        self.archiver.is_some() && self.swept < floor
     }
 
     fn history(&self) -> Result<Arc<dyn History>, BackendError> {
@@ -193,6 +217,9 @@ impl Backend for Sqlite {
 
     fn close(&mut self) -> Result<(), BackendError> {
         self.reader.close();
+        if let Some(archiver) = &mut self.archiver {
+            archiver.stop();
+        }
         let Some(connection) = self.connection.take() else {
             return Ok(());
         };
@@ -265,6 +292,11 @@ fn signed(revision: u64) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
+/// Inverse of [`signed`]; 0 for a negative number, which only damage makes.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
 /// SQLite does not notice a flipped bit inside a value, so every row carries a sum over all its columns.
 fn checksum(record: &Record) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
@@ -276,7 +308,7 @@ fn checksum(record: &Record) -> u32 {
     hasher.finalize()
 }
 
-/// The columns `revision, key, operation, previous, checksum, value` as a record, when they are what was written.
+/// The columns `revision, key, operation, previous, checksum, value` as a record without its time, when they are what was written.
 fn record(row: &rusqlite::Row<'_>) -> Result<Record, BackendError> {
     let revision: i64 = row.get(0).map_err(backend_error)?;
     let revision = u64::try_from(revision).unwrap_or(0);
@@ -306,6 +338,7 @@ fn record(row: &rusqlite::Row<'_>) -> Result<Record, BackendError> {
         operation,
         previous,
         drop_previous: false,
+        time: 0,
         bytes,
     };
     if checksum(&record) == sum {

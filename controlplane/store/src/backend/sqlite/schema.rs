@@ -24,6 +24,7 @@ const TABLES: &str = "
         key TEXT NOT NULL,
         operation INTEGER NOT NULL,
         previous INTEGER NOT NULL,
+        time INTEGER NOT NULL DEFAULT 0,
         checksum INTEGER NOT NULL,
         value BLOB NOT NULL
     ) STRICT;
@@ -80,7 +81,7 @@ fn make(path: &Path) -> Result<(), OpenError> {
     let found = pragma("application_id").and_then(|id| Ok((id, pragma("user_version")?, pragma("page_count")?)));
     match found.map_err(|error| refusal(path, error))? {
         (0, 0, 0) => create(&connection, path),
-        (APPLICATION_ID, USER_VERSION, _) => check(&connection, path),
+        (APPLICATION_ID, USER_VERSION, _) => check(&connection, path).and_then(|()| add_times(&connection)),
         (APPLICATION_ID, version, _) => Err(OpenError::Version {
             found: version,
             supported: USER_VERSION,
@@ -100,6 +101,18 @@ fn create(connection: &Connection, path: &Path) -> Result<(), OpenError> {
         .map_err(|error| OpenError::Load(backend_error(error)))?;
     // The directory entry must be as durable as the first write.
     sync_directory(path).map_err(OpenError::Create)
+}
+
+/// Gives a ledger from before times were noted room for them. Programs from then can go on with it.
+fn add_times(connection: &Connection) -> Result<(), OpenError> {
+    let sql = "SELECT count(*) FROM pragma_table_info('ledger') WHERE name = 'time'";
+    let known = connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    known
+        .and_then(|known| match known {
+            0 => connection.execute_batch("ALTER TABLE ledger ADD COLUMN time INTEGER NOT NULL DEFAULT 0"),
+            _ => Ok(()),
+        })
+        .map_err(|error| OpenError::Load(backend_error(error)))
 }
 
 /// Makes the entry of a file in its directory durable.

@@ -1,0 +1,186 @@
+//! Reads at a time: the objects as they were, and the versions of one object.
+//!
+//! A list at a moment is made of the newest versions that are older than the moment (from the cache) and of those that were the newest
+//! at the moment and are superseded now (from the ledger, and from the archive behind it). They are read in this order: a version only
+//! ever moves from the first to the last, so none is missed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::entry::{Entry, List};
+use crate::{Attributes, BackendError, Class, Key, Prefix, Store};
+
+/// The most bytes of objects that one read of the past holds.
+pub(crate) const MOST_BYTES: usize = 32 << 20;
+
+/// A point of the past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// When this revision was the newest.
+    Revision(u64),
+    /// A time, in milliseconds since 1970.
+    Time(u64),
+}
+
+/// A point of the past by both of its measures: what was written up to this revision, and not after this time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// The newest revision.
+    pub revision: u64,
+    /// Milliseconds since 1970.
+    pub time: u64,
+}
+
+/// Where the known past begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Since {
+    /// All that was there at this revision and later is known.
+    pub revision: u64,
+    /// All that was there at this time and later is known; milliseconds since 1970.
+    pub time: u64,
+}
+
+impl Since {
+    fn includes(self, moment: Moment) -> bool {
+        moment.revision >= self.revision && moment.time >= self.time
+    }
+}
+
+/// One version of an object, with the time that it was the newest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Past {
+    /// The revision that wrote it.
+    pub revision: u64,
+    /// When it was written, in milliseconds since 1970; 0 where that was not noted.
+    pub began: u64,
+    /// The revision that superseded it; nothing of the present version.
+    pub until: Option<u64>,
+    /// When that was written; 0 for the present version, or where that was not noted.
+    pub ended: u64,
+    /// Whether it was superseded by the object's deletion.
+    pub deleted: bool,
+    /// The complete JSON.
+    pub bytes: Bytes,
+}
+
+/// Why the past cannot be shown.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PastError {
+    /// It was compacted, or is from before anything was kept.
+    #[error("the past before revision {} is no longer known", since.revision)]
+    Before {
+        /// Where the known past begins.
+        since: Since,
+    },
+    /// The revision has not been reached yet.
+    #[error("revision {revision} has not been reached; the newest is {newest}")]
+    Future {
+        /// The revision that was asked for.
+        revision: u64,
+        /// The newest one.
+        newest: u64,
+    },
+    /// The resource's past is never kept.
+    #[error("the past of this resource is not kept")]
+    NotKept,
+    /// One answer would hold too much.
+    #[error("more than {MOST_BYTES} bytes of objects were there")]
+    TooLarge,
+    /// The ledger or the archive could not be read.
+    #[error("read the past")]
+    Failed(#[source] Arc<BackendError>),
+}
+
+impl From<BackendError> for PastError {
+    fn from(error: BackendError) -> Self {
+        Self::Failed(Arc::new(error))
+    }
+}
+
+impl Store {
+    /// Where the known past begins.
+    pub async fn since(&self) -> Result<Since, PastError> {
+        self.read_past(|history| Ok(history.since()?)).await
+    }
+
+    /// Objects under a prefix, or the one with a key, as they were: in the order of their keys, with the revision that was the newest.
+    /// Of Events, which keep their newest version alone, each is shown from its last change on.
+    /// What selectors match is there where it is asked for.
+    pub async fn list_at(&self, prefix: &Prefix, only: Option<&Key>, at: At, indexed: bool) -> Result<List, PastError> {
+        if self.shared.class_of(prefix) == (Class::HeadOnly { time_to_live: None }) {
+            return Err(PastError::NotKept);
+        }
+        let newest = self.revision();
+        let moment = match at {
+            At::Revision(revision) if revision > newest => return Err(PastError::Future { revision, newest }),
+            At::Revision(revision) => Moment {
+                revision,
+                time: u64::MAX,
+            },
+            At::Time(time) => self.read_past(move |history| Ok(history.moment(time)?)).await?,
+        };
+        let mut entries: BTreeMap<Key, Entry> = {
+            let cache = self.shared.cache();
+            let range = cache.range(prefix, None);
+            range
+                .filter(|entry| entry.revision <= moment.revision && only.is_none_or(|only| *only == entry.key))
+                .map(|entry| (entry.key.clone(), entry.clone()))
+                .collect()
+        };
+        let (prefix, only) = (prefix.clone(), only.cloned());
+        let index = self.shared.options.index;
+        let superseded = self.read_past(move |history| {
+            let superseded = history.superseded(&prefix, only.as_ref(), moment)?;
+            // Afterwards: what was compacted before is missing.
+            let since = history.since()?;
+            if !since.includes(moment) {
+                return Err(PastError::Before { since });
+            }
+            let entries = superseded.into_iter().map(|record| {
+                let attributes = if indexed {
+                    index(&record.key, &record.bytes)
+                } else {
+                    Attributes::default()
+                };
+                Entry::new(record.key, record.revision, record.bytes, attributes)
+            });
+            Ok(entries.collect::<Vec<Entry>>())
+        });
+        entries.extend(superseded.await?.into_iter().map(|entry| (entry.key.clone(), entry)));
+        Ok(List {
+            entries: entries.into_values().collect(),
+            revision: moment.revision.min(newest),
+            remaining: 0,
+        })
+    }
+
+    /// A version of an object, without what selectors match of it.
+    pub fn entry_of(&self, key: &Key, revision: u64, bytes: Bytes) -> Entry {
+        Entry::new(key.clone(), revision, bytes, Attributes::default())
+    }
+
+    /// Up to `limit` versions of an object that were written before a revision, the newest first, as far as they are known.
+    pub async fn versions(&self, key: &Key, before: u64, limit: usize) -> Result<Vec<Past>, PastError> {
+        if (self.shared.options.class)(key.resource()) == (Class::HeadOnly { time_to_live: None }) {
+            return Err(PastError::NotKept);
+        }
+        let key = key.clone();
+        self.read_past(move |history| history.versions(&key, before, limit))
+            .await
+    }
+
+    /// Reads the ledger or the archive without holding up the asynchronous threads.
+    async fn read_past<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn crate::History) -> Result<T, PastError> + Send + 'static,
+    ) -> Result<T, PastError> {
+        let history = Arc::clone(&self.shared.history);
+        if !history.blocks() {
+            return read(&*history);
+        }
+        let done = tokio::task::spawn_blocking(move || read(&*history)).await;
+        done.unwrap_or_else(|join| Err(BackendError::Io(join.into()).into()))
+    }
+}

@@ -1,0 +1,190 @@
+//! Reads at a time, over compaction and restarts, against a model that remembers everything.
+#![allow(missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{clock, compact, create, data, delete, keeping, pod, pods, reopen, shown, tick, update};
+use controlplane_store::{At, CommitError, Store};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Create(u8, u8),
+    Update(u8, u8),
+    Delete(u8),
+    Restart,
+    Compact,
+    Tick(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = 0..6_u8;
+    prop_oneof![
+        4 => (key.clone(), any::<u8>()).prop_map(|(key, data)| Step::Create(key, data)),
+        6 => (key.clone(), any::<u8>()).prop_map(|(key, data)| Step::Update(key, data)),
+        3 => key.prop_map(Step::Delete),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Compact),
+        4 => (0..50_u64).prop_map(Step::Tick),
+    ]
+}
+
+/// State by name: revision and data.
+type State = BTreeMap<String, (u64, String)>;
+
+#[derive(Debug, Default)]
+struct Model {
+    /// The state at every revision, with the time of it; the first is the empty one.
+    history: Vec<(u64, State)>,
+}
+
+impl Model {
+    fn now(&self) -> State {
+        self.history.last().map(|(_, state)| state.clone()).unwrap_or_default()
+    }
+
+    fn change(&mut self, name: &str, data: Option<String>) {
+        let mut state = self.now();
+        let revision = self.history.len() as u64;
+        match data {
+            Some(data) => state.insert(name.to_owned(), (revision, data)),
+            None => state.remove(name),
+        };
+        self.history.push((clock(), state));
+    }
+
+    fn at_time(&self, time: u64) -> &State {
+        &self.history.iter().rev().find(|(at, _)| *at <= time).unwrap().1
+    }
+}
+
+async fn apply(store: &Store, model: &mut Model, step: &Step) {
+    match step {
+        Step::Create(key, text) => {
+            let name = format!("p{key}");
+            match store.commit(create(&pod(&name), &text.to_string())).await {
+                Ok(_) => model.change(&name, Some(text.to_string())),
+                Err(CommitError::Exists) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        Step::Update(key, text) => {
+            let name = format!("p{key}");
+            let Some((revision, before)) = model.now().get(&name).cloned() else {
+                return;
+            };
+            store
+                .commit(update(&pod(&name), &text.to_string(), revision))
+                .await
+                .unwrap();
+            if before != text.to_string() {
+                model.change(&name, Some(text.to_string()));
+            }
+        }
+        Step::Delete(key) => {
+            let name = format!("p{key}");
+            if store.commit(delete(&pod(&name), None)).await.is_ok() {
+                model.change(&name, None);
+            }
+        }
+        Step::Tick(by) => {
+            tick(*by);
+        }
+        Step::Restart | Step::Compact => {}
+    }
+}
+
+async fn agrees(store: &Store, model: &Model, begun: u64) {
+    for (revision, (_, state)) in model.history.iter().enumerate() {
+        let at = At::Revision(revision as u64);
+        assert_eq!(&shown(store, &pods(), at).await.unwrap(), state, "revision {revision}");
+    }
+    let mut times: Vec<u64> = model
+        .history
+        .iter()
+        .flat_map(|(time, _)| [*time, time + 1, time - 1])
+        .collect();
+    times.retain(|time| *time >= begun);
+    times.push(clock() + 1000);
+    for time in times {
+        let found = shown(store, &pods(), At::Time(time)).await.unwrap();
+        assert_eq!(&found, model.at_time(time), "time {time}");
+        for name in ["p0", "p1", "p2"] {
+            let one = store
+                .list_at(&pods(), Some(&pod(name)), At::Time(time), false)
+                .await
+                .unwrap();
+            let one = one.entries.first().map(|entry| (entry.revision, data(entry)));
+            assert_eq!(one.as_ref(), model.at_time(time).get(name), "{name} at {time}");
+        }
+    }
+    for name in ["p0", "p3"] {
+        versions_agree(store, model, name).await;
+    }
+}
+
+/// The versions of an object are those of the model, each with what ended it.
+async fn versions_agree(store: &Store, model: &Model, name: &str) {
+    let mut wanted: Vec<(u64, String, bool)> = Vec::new();
+    for (_, state) in &model.history {
+        match (state.get(name), wanted.last_mut()) {
+            (Some((revision, data)), last) if last.as_ref().is_none_or(|last| last.0 != *revision) => {
+                wanted.push((*revision, data.clone(), false));
+            }
+            (None, Some(last)) => last.2 = true,
+            (_, _) => {}
+        }
+    }
+    wanted.reverse();
+    let found = store.versions(&pod(name), u64::MAX, 1000).await.unwrap();
+    let found: Vec<(u64, String, bool)> = found
+        .iter()
+        .map(|version| {
+            let object: serde_json::Value = serde_json::from_slice(&version.bytes).unwrap();
+            let data = object["data"].as_str().unwrap().to_owned();
+            (version.revision, data, version.deleted)
+        })
+        .collect();
+    assert_eq!(found, wanted, "{name}");
+    let two = store.versions(&pod(name), u64::MAX, 2).await.unwrap();
+    assert_eq!(two.len(), wanted.len().min(2));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_moment_is_shown_as_it_was(steps in proptest::collection::vec(step(), 1..80)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            let database = directory.path().join("test.db");
+            let options = keeping(64 << 20);
+            let begun = tick(10);
+            let mut store = Store::open(&database, options.clone()).unwrap();
+            let mut model = Model::default();
+            model.history.push((begun, State::new()));
+            tick(1);
+            for step in &steps {
+                match step {
+                    Step::Restart => store = reopen(store, &database, &options).await,
+                    Step::Compact => compact(&store, &database).await,
+                    Step::Create(..) | Step::Update(..) | Step::Delete(_) | Step::Tick(_) => {}
+                }
+                apply(&store, &mut model, step).await;
+            }
+            agrees(&store, &model, begun).await;
+            store = reopen(store, &database, &options).await;
+            agrees(&store, &model, begun).await;
+            store.close().await.unwrap();
+        });
+    }
+}
