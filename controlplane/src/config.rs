@@ -10,6 +10,7 @@ use controllers::Addresses;
 use server::audit::file::Limits;
 use server::pki::{self, Profile};
 
+use crate::clock;
 use crate::pod_ranges::{InvalidPodRanges, PodRanges};
 use crate::service_ranges::ServiceRanges;
 
@@ -56,6 +57,12 @@ pub struct Config {
     /// How many seconds of the past are kept for watches and paged lists
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
     pub retention_seconds: u64,
+    /// How many days the versions of objects are kept, for reads at a time; 0 keeps them for watches alone
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(..=3650))]
+    pub history_days: u64,
+    /// How much room they take at most, in MiB; the oldest go first
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub history_mib: u64,
     /// Size at which a file of the audit log is put aside, in MiB
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub audit_file_mib: u64,
@@ -209,6 +216,11 @@ impl Config {
     pub fn store_options(&self) -> store::Options {
         store::Options {
             retention: Duration::from_secs(self.retention_seconds),
+            kept: (self.history_days > 0).then(|| store::Kept {
+                age: Duration::from_hours(self.history_days.saturating_mul(24)),
+                bytes: self.history_mib << 20,
+            }),
+            clock: || u64::try_from(clock::now().as_millisecond()).unwrap_or(0),
             index: server::storage::index,
             class: server::storage::class,
             // What is made after the database.

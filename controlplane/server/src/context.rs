@@ -51,6 +51,8 @@ pub(crate) struct Context {
     pub(crate) notes: Notes,
     /// What webhooks have made of the object in versions that its managers use.
     pub(crate) conversions: Conversions,
+    /// The time that tables are of, where it is not now.
+    pub(crate) as_of: Option<Timestamp>,
     /// The time when a write that waits for others is given up.
     pub(crate) deadline: Instant,
 }

@@ -168,6 +168,7 @@ async fn route(
         annotations: Gathered::default(),
         notes: Notes::default(),
         conversions: Conversions::default(),
+        as_of: None,
         deadline,
     };
     // Of a request that lasts, nothing is read here.
@@ -397,6 +398,9 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
                 _ => Err(Failure::MethodNotAllowed),
             };
         }
+    }
+    if let Some(answer) = verbs::past::answer(context).await? {
+        return Ok(answer);
     }
     match (context.info.verb, context.info.named) {
         ("get", true) => verbs::get::get(context).await,

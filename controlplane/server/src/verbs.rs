@@ -15,6 +15,7 @@ pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod log;
 pub(crate) mod measures;
+pub(crate) mod past;
 pub(crate) mod patch;
 pub(crate) mod proxy;
 pub(crate) mod review;

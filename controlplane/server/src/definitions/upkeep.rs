@@ -150,6 +150,7 @@ async fn delete_all(shared: &Arc<Shared>, row: &Row, objects: &Prefix) {
             upgrade: None,
         },
         registration: row.clone(),
+        as_of: None,
         deadline: Instant::now() + DEADLINE,
         warnings: Gathered::default(),
         annotations: Gathered::default(),

@@ -60,7 +60,7 @@ impl Table {
             registration: context.registration.clone(),
             version,
             include: IncludeObject::read(&context.query)?,
-            now: context.now(),
+            now: context.as_of.unwrap_or_else(|| context.now()),
         })
     }
 

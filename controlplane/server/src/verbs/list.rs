@@ -54,7 +54,7 @@ struct Window {
 
 /// What a continue token holds. Clients must take it as opaque.
 #[derive(Debug, Serialize, Deserialize)]
-struct Token {
+pub(crate) struct Token {
     #[serde(default)]
     v: String,
     /// Revision of the snapshot; [`NEWEST`] for whatever is newest.
@@ -70,7 +70,7 @@ const NEWEST: i64 = -1;
 
 impl Token {
     /// Reads what a client was given; it may have become anything since.
-    fn parse(text: &str) -> Result<(ListAt, Key), Failure> {
+    pub(crate) fn parse(text: &str) -> Result<(ListAt, Key), Failure> {
         let invalid = |because: &str| {
             Failure::bad_request(format!("invalid continue token: continue key is not valid: {because}"))
         };
@@ -233,7 +233,7 @@ fn list_failure(error: &ListError, window: &Window, after: Option<&Key>) -> Fail
     }
 }
 
-fn token(revision: i64, after: Option<&Key>) -> Option<String> {
+pub(crate) fn token(revision: i64, after: Option<&Key>) -> Option<String> {
     let token = Token {
         v: TOKEN_VERSION.to_owned(),
         rv: revision,

@@ -35,6 +35,7 @@ mod mutating_policies;
 mod nodes;
 mod objects;
 mod order;
+mod past;
 mod paths;
 mod pod_security;
 mod policies;

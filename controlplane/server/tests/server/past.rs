@@ -1,0 +1,187 @@
+//! Reads of the past through the API: by whoever may read the same now, and nobody else.
+
+use crate::support::rights::{as_user, binding, give, jane, role, user};
+use crate::support::{Answer, Api, config_map};
+use serde_json::{Value, json};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+
+fn revision(answer: &Answer) -> String {
+    answer.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+fn names(list: &Answer) -> Vec<String> {
+    let list = list.json();
+    let items = list["items"].as_array().unwrap_or_else(|| panic!("{list}")).iter();
+    items
+        .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn labelled(name: &str, label: &str) -> Value {
+    let mut object = config_map(name);
+    object["metadata"]["labels"] = json!({"app": label});
+    object
+}
+
+#[tokio::test]
+async fn objects_and_lists_are_shown_as_they_were() {
+    let api = Api::start().await;
+    let made = revision(&api.post(CONFIG_MAPS, &labelled("a", "old")).await);
+    let second = revision(&api.post(CONFIG_MAPS, &labelled("b", "old")).await);
+    let path = format!("{CONFIG_MAPS}/a");
+    let merge = "merge-patch+json";
+    let changed = api
+        .patch(&path, merge, &json!({"metadata": {"labels": {"app": "new"}}}))
+        .await;
+    assert_eq!(changed.code, 200, "{}", changed.text());
+    let changed = revision(&changed);
+    api.delete(&path, "").await;
+    assert_eq!(api.get(&path).await.code, 404);
+    for (at, label) in [(&made, "old"), (&second, "old"), (&changed, "new")] {
+        let then = api.get(&format!("{path}?at={at}")).await;
+        assert_eq!(then.json()["metadata"]["labels"]["app"], label, "{at}: {}", then.text());
+    }
+    assert_eq!(names(&api.get(&format!("{CONFIG_MAPS}?at={made}")).await), ["a"]);
+    let list = api.get(&format!("{CONFIG_MAPS}?at={second}")).await;
+    assert_eq!(
+        (names(&list), revision(&list)),
+        (vec!["a".into(), "b".into()], second.clone())
+    );
+    let selected = api
+        .get(&format!("{CONFIG_MAPS}?at={changed}&labelSelector=app%3Dold"))
+        .await;
+    assert_eq!(names(&selected), ["b"]);
+    let field = api
+        .get(&format!("{CONFIG_MAPS}?at={changed}&fieldSelector=metadata.name%3Da"))
+        .await;
+    assert_eq!(names(&field), ["a"]);
+    let page = api.get(&format!("{CONFIG_MAPS}?at={second}&limit=1")).await;
+    assert_eq!(
+        (names(&page), page.json()["metadata"]["remainingItemCount"].clone()),
+        (vec!["a".into()], json!(1))
+    );
+    let token = page.json()["metadata"]["continue"].as_str().unwrap().to_owned();
+    let rest = api
+        .get(&format!("{CONFIG_MAPS}?at={second}&limit=1&continue={token}"))
+        .await;
+    assert_eq!(
+        (names(&rest), rest.json()["metadata"]["continue"].clone()),
+        (vec!["b".into()], Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn the_versions_of_an_object_outlive_it() {
+    let api = Api::start().await;
+    let path = format!("{CONFIG_MAPS}/a");
+    for data in ["one", "two"] {
+        let mut object = config_map("a");
+        object["data"] = json!({"key": data});
+        assert_eq!(api.post(CONFIG_MAPS, &object).await.code, 201);
+        assert_eq!(api.delete(&path, "").await.code, 200);
+    }
+    let history = api.get(&format!("{path}?history=10")).await.json();
+    let brief: Vec<(Value, Value)> = history["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| (item["object"]["data"]["key"].clone(), item["deleted"].clone()))
+        .collect();
+    assert_eq!(brief, [(json!("two"), json!(true)), (json!("one"), json!(true))]);
+    let newest = history["items"][0]["resourceVersion"].as_str().unwrap();
+    let older = api.get(&format!("{path}?history=1&before={newest}")).await.json();
+    assert_eq!(older["items"][0]["object"]["data"]["key"], "one");
+    assert_eq!(api.get(&format!("{CONFIG_MAPS}/never?history=10")).await.code, 404);
+}
+
+#[tokio::test]
+async fn who_may_not_read_now_does_not_see_what_was() {
+    let api = Api::start().await;
+    let secret =
+        |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"a": "YQ=="}});
+    api.post(SECRETS, &secret("own")).await;
+    let at = revision(&api.post(SECRETS, &secret("other")).await);
+    api.delete(&format!("{SECRETS}/other"), "").await;
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["own"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]},
+    ]);
+    give(&api, "default", "roles", &role("Role", "r", &rules)).await;
+    let bound = binding("RoleBinding", "b", "Role/r", &user("jane"));
+    give(&api, "default", "rolebindings", &bound).await;
+    let ask = async |path: String| as_user(&api, &jane(), "GET", &path, &Value::Null).await.code.as_u16();
+    assert_eq!(ask(format!("{SECRETS}/own?at={at}")).await, 200);
+    assert_eq!(ask(format!("{SECRETS}/own?history=5")).await, 200);
+    for path in [
+        format!("{SECRETS}/other?at={at}"),
+        format!("{SECRETS}/other?history=5"),
+        format!("{SECRETS}?at={at}"),
+        format!("/api/v1/secrets?at={at}"),
+        format!("{CONFIG_MAPS}/kube-root-ca.crt?at={at}"),
+        format!("/api/v1/configmaps?at={at}"),
+    ] {
+        assert_eq!(ask(path.clone()).await, 403, "{path}");
+    }
+    // The right to read may itself be of the past alone.
+    assert_eq!(ask(format!("{CONFIG_MAPS}?at={at}")).await, 200);
+    api.delete(
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings/b",
+        "",
+    )
+    .await;
+    assert_eq!(ask(format!("{SECRETS}/own?at={at}")).await, 403);
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_of_the_past_is_refused() {
+    let api = Api::start().await;
+    let at = revision(&api.post(CONFIG_MAPS, &config_map("a")).await);
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    for (path, wanted) in [
+        (
+            format!("{CONFIG_MAPS}/a?at=999999"),
+            "revision 999999 has not been reached",
+        ),
+        (format!("{CONFIG_MAPS}/a?at=tomorrow"), "at must be a revision, a time"),
+        (
+            format!("{CONFIG_MAPS}/a?at=2999-01-01T00:00:00Z"),
+            "at is in the future",
+        ),
+        (
+            format!("{CONFIG_MAPS}/a?at=18446744073709551616"),
+            "at must be a revision",
+        ),
+        (
+            format!("{CONFIG_MAPS}/a?at={at}&resourceVersion=1"),
+            "exclude each other",
+        ),
+        (
+            format!("{CONFIG_MAPS}?watch=true&at={at}"),
+            "at and history are for reading objects",
+        ),
+        (format!("{CONFIG_MAPS}?history=3"), "history is of one object"),
+        (
+            format!("{CONFIG_MAPS}/a?history=3&at={at}"),
+            "at and history are for reading objects",
+        ),
+        (format!("{CONFIG_MAPS}/a?history=some"), "parsing \"some\""),
+        (
+            format!("{leases}?at={at}"),
+            "the past of leases.coordination.k8s.io is not kept",
+        ),
+    ] {
+        let answer = api.get(&path).await;
+        assert_eq!(answer.code, 400, "{path}: {}", answer.text());
+        assert!(answer.message().contains(wanted), "{path}: {}", answer.message());
+    }
+    assert_eq!(api.get(&format!("{CONFIG_MAPS}/never?at={at}")).await.code, 404);
+    let before = api.get(&format!("{CONFIG_MAPS}/a?at=1")).await;
+    assert_eq!(before.code, 404, "nothing is compacted yet: {}", before.text());
+    // A write is not made in the past.
+    assert_eq!(api.delete(&format!("{CONFIG_MAPS}/a?at={at}"), "").await.code, 400);
+}
