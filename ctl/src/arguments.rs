@@ -130,6 +130,12 @@ pub(crate) enum Command {
     Apply(FilesOptions),
     /// Delete resources by name, selector or file
     Delete(DeleteOptions),
+    /// List the versions of a resource: when, by whom, and what changed
+    History(HistoryOptions),
+    /// Show how a resource differs between two points of its past
+    Diff(DiffOptions),
+    /// Make a deleted resource anew, as it was
+    Undelete(UndeleteOptions),
     /// Print a container's log
     Logs(LogsOptions),
     /// Run a program in a container; ends with its exit code
@@ -249,8 +255,11 @@ pub(crate) struct GetOptions {
     #[arg(short, long, value_parser = ["wide", "yaml", "json", "name"])]
     pub(crate) output: Option<String>,
     /// Go on printing changes
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "at")]
     pub(crate) watch: bool,
+    /// As it was: at a time (2026-01-02T03:04:05Z), so long ago (10m, 3d), or at a revision
+    #[arg(long, value_name = "TIME|REVISION")]
+    pub(crate) at: Option<String>,
 }
 
 #[derive(Args)]
@@ -260,6 +269,36 @@ pub(crate) struct TargetOptions {
     pub(crate) target: Vec<String>,
     #[command(flatten)]
     pub(crate) scope: Scope,
+}
+
+#[derive(Args)]
+pub(crate) struct HistoryOptions {
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
+    /// How many versions, the newest ones
+    #[arg(long, default_value_t = 30, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..500))]
+    pub(crate) limit: u32,
+}
+
+#[derive(Args)]
+pub(crate) struct DiffOptions {
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
+    /// The earlier point: a time, so long ago, or a revision, as those of `get --at`
+    #[arg(long, value_name = "TIME|REVISION")]
+    pub(crate) from: String,
+    /// The later point [default: now]
+    #[arg(long, value_name = "TIME|REVISION")]
+    pub(crate) to: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct UndeleteOptions {
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
+    /// As it was at a point of the past [default: just before it was deleted]
+    #[arg(long, value_name = "TIME|REVISION")]
+    pub(crate) at: Option<String>,
 }
 
 #[derive(Args)]

@@ -26,12 +26,16 @@ fn path_of(options: &GetOptions, target: &Target) -> anyhow::Result<String> {
         if options.all_namespaces && resource.namespaced {
             bail!("a resource cannot be retrieved by name across all namespaces");
         }
-        return resource.object(&options.scope.namespace, name);
+        let path = resource.object(&options.scope.namespace, name)?;
+        return Ok(with_query(&path, &[("at", options.at.as_deref())]));
     }
     let namespace = (!options.all_namespaces).then_some(options.scope.namespace.as_str());
     Ok(with_query(
         &resource.collection(namespace),
-        &[("labelSelector", options.selector.as_deref())],
+        &[
+            ("labelSelector", options.selector.as_deref()),
+            ("at", options.at.as_deref()),
+        ],
     ))
 }
 

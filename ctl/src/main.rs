@@ -16,6 +16,7 @@ mod get;
 mod image;
 mod logs;
 mod netlink;
+mod past;
 mod pods;
 mod resource;
 mod rollout;
@@ -67,6 +68,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Describe(options) => describe::run(place, &options).await,
         Command::Apply(options) => apply::run(place, &options).await,
         Command::Delete(options) => delete::run(place, &options).await,
+        Command::History(options) => past::history(place, &options).await,
+        Command::Diff(options) => past::diff(place, &options).await,
+        Command::Undelete(options) => past::undelete(place, &options).await,
         Command::Logs(options) => logs::run(place, &options).await,
         Command::Scale(options) => scale::run(place, &options).await,
         Command::Rollout(command) => rollout::run(place, &command).await,

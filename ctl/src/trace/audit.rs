@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::api::text_at;
 
 /// Completed writes on the object, and on objects whose names begin with its name, oldest first.
-pub(super) fn read(directory: &Path, namespace: &str, name: &str) -> Vec<Value> {
+pub(crate) fn read(directory: &Path, namespace: &str, name: &str) -> Vec<Value> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
     };
@@ -37,12 +37,12 @@ fn concerns(event: &Value, namespace: &str, name: &str) -> bool {
 }
 
 /// The name of the object that a request was about; of a creation with `generateName`, the name that it got.
-pub(super) fn subject(event: &Value) -> &str {
+pub(crate) fn subject(event: &Value) -> &str {
     let named = text_at(event, "/objectRef/name");
     let made = text_at(event, "/responseObject/metadata/name");
     if named.is_empty() { made } else { named }
 }
 
-pub(super) fn received(event: &Value) -> &str {
+pub(crate) fn received(event: &Value) -> &str {
     text_at(event, "/requestReceivedTimestamp")
 }

@@ -6,7 +6,7 @@
 //! whole seconds. What no source tells is shown as unknown. Nothing is derived
 //! from anything else.
 
-mod audit;
+pub(crate) mod audit;
 mod steps;
 mod waterfall;
 mod writes;

@@ -1,0 +1,166 @@
+//! The past of a real cluster through `skiff`.
+
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
+use std::process::{Output, Stdio};
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use tests::machine::{Machine, eventually};
+use tests::process;
+
+fn skiff(machine: &Machine, words: &[&str]) -> anyhow::Result<Output> {
+    let mut command = machine.namespace().command(process::programs()?.join("skiff"));
+    command.arg("--state-dir").arg(machine.state()).args(words);
+    Ok(command.stdin(Stdio::null()).output()?)
+}
+
+/// What it says when it succeeds.
+fn says(machine: &Machine, words: &[&str]) -> anyhow::Result<String> {
+    let output = skiff(machine, words)?;
+    let said = process::both(&output);
+    assert!(output.status.success(), "skiff {words:?}: {said}");
+    Ok(said)
+}
+
+fn refused(machine: &Machine, words: &[&str]) -> anyhow::Result<String> {
+    let output = skiff(machine, words)?;
+    let said = process::both(&output);
+    assert!(!output.status.success(), "skiff {words:?}: {said}");
+    Ok(said)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the machine's clock is the cluster's")]
+fn now() -> String {
+    format!("{:.3}", Timestamp::now())
+}
+
+#[test]
+fn what_was_is_shown_compared_told_and_made_anew() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("past")?;
+    machine.kubectl(["create", "configmap", "settings", "--from-literal=mode=slow"])?;
+    let then = now();
+    let change = r#"{"data":{"mode":"fast"}}"#;
+    machine.kubectl(["patch", "configmap", "settings", "--type=merge", "-p", change])?;
+    let json = says(&machine, &["get", "cm/settings", "--at", &then, "-o", "json"])?;
+    let object: Value = serde_json::from_str(&json)?;
+    assert_eq!(object.pointer("/data/mode"), Some(&"slow".into()), "{json}");
+    let revision = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+    let by_revision = says(
+        &machine,
+        &[
+            "get",
+            "cm",
+            "settings",
+            "--at",
+            revision.unwrap_or_default(),
+            "-o",
+            "yaml",
+        ],
+    )?;
+    assert!(by_revision.contains("mode: slow"), "{by_revision}");
+    let table = says(&machine, &["get", "cm", "-A", "--at", &then])?;
+    assert!(table.contains("settings"), "{table}");
+    let diff = says(&machine, &["diff", "cm/settings", "--from", &then])?;
+    assert!(diff.contains("data.mode\n- slow\n+ fast\n"), "{diff}");
+    assert_history(&machine)?;
+
+    machine.kubectl(["delete", "configmap", "settings"])?;
+    let said = refused(&machine, &["get", "cm/settings", "--at", &now()])?;
+    assert!(said.contains("NotFound"), "{said}");
+    let said = says(&machine, &["undelete", "cm/settings"])?;
+    assert!(said.contains("configmap/settings undeleted as of revision"), "{said}");
+    assert_eq!(
+        machine.kubectl(["get", "configmap", "settings", "-o", "jsonpath={.data.mode}"])?,
+        "fast"
+    );
+    let said = refused(&machine, &["undelete", "cm/settings"])?;
+    assert!(said.contains("configmap/settings is there"), "{said}");
+    machine.kubectl(["delete", "configmap", "settings"])?;
+    says(&machine, &["undelete", "cm/settings", "--at", &then])?;
+    assert_eq!(
+        machine.kubectl(["get", "configmap", "settings", "-o", "jsonpath={.data.mode}"])?,
+        "slow"
+    );
+    assert_owners(&machine)?;
+    assert_limits(&machine)?;
+    machine.finish()
+}
+
+fn assert_history(machine: &Machine) -> anyhow::Result<()> {
+    let history = eventually("the audit log tells who it was", || {
+        let history = says(machine, &["history", "cm/settings"]).map_err(|error| error.to_string())?;
+        let told = history
+            .lines()
+            .filter(|line| line.contains("kubernetes-admin") && line.contains("kubectl"));
+        if told.count() == 2 { Ok(history) } else { Err(history) }
+    })?;
+    let lines: Vec<&str> = history.lines().collect();
+    assert!(
+        lines.first().is_some_and(|line| line.starts_with("REVISION")),
+        "{history}"
+    );
+    assert!(
+        lines
+            .get(1)
+            .is_some_and(|line| line.ends_with("created") && line.contains("create")),
+        "{history}"
+    );
+    let patched = lines
+        .get(2)
+        .is_some_and(|line| line.ends_with("data.mode: slow -> fast") && line.contains("patch"));
+    assert!(patched, "{history}");
+    Ok(())
+}
+
+/// An object that went with its owner comes back without it.
+fn assert_owners(machine: &Machine) -> anyhow::Result<()> {
+    machine.kubectl(["create", "configmap", "owner"])?;
+    let uid = machine.kubectl(["get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}"])?;
+    machine.kubectl(["create", "configmap", "owned"])?;
+    let reference = format!(
+        r#"{{"metadata":{{"ownerReferences":[{{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":"{uid}"}}]}}}}"#
+    );
+    machine.kubectl(["patch", "configmap", "owned", "--type=merge", "-p", &reference])?;
+    machine.kubectl(["delete", "configmap", "owner"])?;
+    eventually("the owned one is collected", || {
+        match machine.kubectl(["get", "configmap", "owned"]) {
+            Ok(found) => Err(found),
+            Err(_gone) => Ok(()),
+        }
+    })?;
+    let said = says(machine, &["undelete", "cm/owned"])?;
+    assert!(said.contains("its owner ConfigMap/owner is gone"), "{said}");
+    let history = says(machine, &["history", "cm/owned"])?;
+    let deleted = history.lines().find(|line| line.ends_with("deleted"));
+    assert!(
+        deleted.is_some_and(|line| line.contains("generic-garbage-collector")),
+        "{history}"
+    );
+    Ok(())
+}
+
+fn assert_limits(machine: &Machine) -> anyhow::Result<()> {
+    for (words, wanted) in [
+        (&["get", "cm", "--at", "1999-01-01T00:00:00Z"][..], "No resources found"),
+        (&["get", "cm", "--at", "36500d"], "No resources found"),
+    ] {
+        let said = says(machine, words)?;
+        assert!(said.contains(wanted), "{words:?}: {said}");
+    }
+    for (words, wanted) in [
+        (&["get", "cm", "--at", "tomorrow"][..], "at must be a revision, a time"),
+        (
+            &["get", "leases", "-A", "--at", "1s"],
+            "the past of leases.coordination.k8s.io is not kept",
+        ),
+        (&["history", "cm/never"], "NotFound"),
+        (&["undelete", "cm/never"], "NotFound"),
+        (&["get", "cm", "-w", "--at", "1s"], "cannot be used with"),
+    ] {
+        let said = refused(machine, words)?;
+        assert!(said.contains(wanted), "{words:?}: {said}");
+    }
+    Ok(())
+}
