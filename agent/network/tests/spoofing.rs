@@ -1,6 +1,7 @@
 //! Attacks of a pod that may administer its own network: addresses of others, and ways past what policies judge.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
 
 mod common;
 

@@ -173,6 +173,19 @@ async fn families_are_the_allocators_and_nobody_manages_them() {
     assert_eq!(less.json()["spec"]["ipFamilies"], json!(["IPv4"]), "{}", less.text());
 }
 
+/// The policy and the families of a Service whose addresses are of those families.
+fn shown(service: &Value) -> String {
+    let spec = &service["spec"];
+    let addresses = spec["clusterIPs"].as_array().cloned().unwrap_or_default();
+    let six = |address: &Value| address.as_str().unwrap().starts_with("fd00:10:96::");
+    let families = addresses
+        .iter()
+        .map(|address| if six(address) { "IPv6" } else { "IPv4" });
+    assert_eq!(json!(families.collect::<Vec<_>>()), spec["ipFamilies"], "{service}");
+    assert_eq!(addresses.first(), Some(&spec["clusterIP"]));
+    format!("{} {}", spec["ipFamilyPolicy"].as_str().unwrap(), spec["ipFamilies"])
+}
+
 #[tokio::test]
 async fn services_of_both_families_get_and_lose_the_second_address() {
     let ranges = vec![
@@ -189,18 +202,6 @@ async fn services_of_both_families_get_and_lose_the_second_address() {
         .await
         .json();
     assert_eq!(range["spec"]["cidrs"], json!(["10.96.0.0/16", "fd00:10:96::/112"]));
-    // Families of what is made with a spec, by the addresses that it has, and its policy.
-    let shown = |service: &Value| {
-        let spec = &service["spec"];
-        let addresses = spec["clusterIPs"].as_array().cloned().unwrap_or_default();
-        let six = |address: &Value| address.as_str().unwrap().starts_with("fd00:10:96::");
-        let families = addresses
-            .iter()
-            .map(|address| if six(address) { "IPv6" } else { "IPv4" });
-        assert_eq!(json!(families.collect::<Vec<_>>()), spec["ipFamilies"], "{service}");
-        assert_eq!(addresses.first(), Some(&spec["clusterIP"]));
-        format!("{} {}", spec["ipFamilyPolicy"].as_str().unwrap(), spec["ipFamilies"])
-    };
     for (name, spec, expected) in [
         ("single", json!({}), "SingleStack [\"IPv4\"]"),
         ("six", json!({"ipFamilies": ["IPv6"]}), "SingleStack [\"IPv6\"]"),
@@ -230,10 +231,8 @@ async fn services_of_both_families_get_and_lose_the_second_address() {
     let second = more.json()["spec"]["clusterIPs"][1].as_str().unwrap().to_owned();
     let held = format!("/apis/networking.k8s.io/v1/ipaddresses/{second}");
     let address = api.get(&held).await.json();
-    assert_eq!(
-        address["metadata"]["labels"]["ipaddress.kubernetes.io/ip-family"],
-        "IPv6"
-    );
+    let family = "ipaddress.kubernetes.io/ip-family";
+    assert_eq!(address["metadata"]["labels"][family], "IPv6");
     let first = more.json()["spec"]["clusterIP"].clone();
     for (wanted, words) in [
         (
