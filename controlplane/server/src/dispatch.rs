@@ -19,7 +19,7 @@ use crate::authorization::{self, Attributes, Decision};
 use crate::context::{Context, Gathered, Notes, Wire, refresh};
 use crate::definitions::Table;
 use crate::failure::Failure;
-use crate::flow::{Admitted, Flow};
+use crate::flow::Admitted;
 use crate::gate::Pass;
 use crate::identity::{Fence, Source, User};
 use crate::metrics::Manner;
@@ -123,10 +123,8 @@ async fn route(
     let user = impersonated.map_or(caller.user, |impersonated| impersonated.user);
     let outside = parts.extensions.get::<Source>().is_some();
     let lasts = info.lasts();
-    let _seat = if outside && (!lasts || info.verb == "watch") {
-        let flow = shared.flow.classify(&user, &info, parts.uri.path());
-        let flow = outcome.flow.insert(flow);
-        Some(seat(shared, flow, info.is_read(), asked_time).await?)
+    let _seat = if outside {
+        seat(shared, &user, parts.uri.path(), outcome, asked_time).await?
     } else {
         None
     };
@@ -142,11 +140,7 @@ async fn route(
     }
     let table = shared.definitions.current();
     let registration = registration(&table, &info, &parts.method)?;
-    let pass = if outside && lasts {
-        Some(shared.gates.enter(&user.name)?)
-    } else {
-        None
-    };
+    let pass = (outside && lasts).then(|| shared.gates.enter(&user.name)).transpose()?;
     refresh(shared, &info, &query).await?;
     let (body, room) = if outside && !lasts {
         let (bytes, room) = shared.gates.read(&user.name, body).await?;
@@ -182,10 +176,22 @@ async fn route(
     hold(shared, pass, answer)
 }
 
-/// Waits for a seat in the level of a flow.
-async fn seat(shared: &Shared, flow: &Flow, reads: bool, limit: Option<Duration>) -> Result<Admitted, Failure> {
+/// Waits for a seat in the level of the request's flow. Requests that last take none, but for the start of a watch.
+async fn seat(
+    shared: &Shared,
+    user: &User,
+    path: &str,
+    outcome: &mut Outcome,
+    limit: Option<Duration>,
+) -> Result<Option<Admitted>, Failure> {
+    let info = &outcome.info;
+    if info.lasts() && info.verb != "watch" {
+        return Ok(None);
+    }
+    let reads = info.is_read();
+    let flow = outcome.flow.insert(shared.flow.classify(user, info, path));
     let now = (shared.options.clock)().as_second();
-    shared.flow.enter(flow, (reads, limit), now).await
+    shared.flow.enter(flow, (reads, limit), now).await.map(Some)
 }
 
 /// Lets an answer that lasts hold its pass until its end.
