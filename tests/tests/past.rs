@@ -30,7 +30,6 @@ fn refused(machine: &Machine, words: &[&str]) -> anyhow::Result<String> {
     Ok(said)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the machine's clock is the cluster's")]
 fn now() -> String {
     format!("{:.3}", Timestamp::now())
 }
