@@ -229,11 +229,8 @@ async fn elsewhere(
     (user, info): (&User, &RequestInfo),
 ) -> Result<Response, Failure> {
     let lasts = info.lasts();
-    let pass = if lasts && parts.extensions.get::<Source>().is_some() {
-        Some(shared.gates.enter(&user.name)?)
-    } else {
-        None
-    };
+    let passes = lasts && parts.extensions.get::<Source>().is_some();
+    let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
     let wire = Wire::of(&mut parts);
     let lasting = lasts || tunnel::is_wanted(&parts.headers);
     let answer = aggregation::answer(shared, remote, (wire, parts.headers, body), user);
@@ -267,11 +264,8 @@ fn authorize(
     segments: &[String],
     outcome: &mut Outcome,
 ) -> Result<(), Failure> {
-    let path = if info.is_resource {
-        String::new()
-    } else {
-        format!("/{}", segments.join("/"))
-    };
+    let path = (!info.is_resource).then(|| format!("/{}", segments.join("/")));
+    let path = path.unwrap_or_default();
     let attributes = Attributes::of(info, &path);
     let decision = shared.authorizer.decide(user, &attributes);
     shared.metrics.access.authorized(decision.is_allowed());
