@@ -34,7 +34,7 @@ fn kind() -> ApiResource {
 fn definition() -> anyhow::Result<CustomResourceDefinition> {
     let replicas = json!({"type": "integer", "default": 1, "maximum": 3});
     let spec = json!({
-        "type": "object", "default": {}, "properties": {"replicas": replicas},
+        "type": "object", "properties": {"replicas": replicas},
         "x-kubernetes-validations": [{"rule": "self.replicas >= oldSelf.replicas", "message": "naps do not shrink"}],
     });
     let status = json!({"type": "object", "properties": {"ready": {"type": "integer"}}});
@@ -139,7 +139,7 @@ fn has_ready(wanted: i64) -> impl Fn(Option<&DynamicObject>) -> bool {
 }
 
 async fn play(naps: &Api<DynamicObject>, deployments: &Api<Deployment>) -> anyhow::Result<()> {
-    let nap = DynamicObject::new("long", &kind());
+    let nap = DynamicObject::new("long", &kind()).data(json!({"spec": {}}));
     let made = naps.create(&PostParams::default(), &nap).await?;
     anyhow::ensure!(
         made.data.pointer("/spec/replicas") == Some(&Value::from(1)),

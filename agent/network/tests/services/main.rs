@@ -280,7 +280,15 @@ async fn two_clusters_with_the_same_addresses_lead_their_own_pods() {
     lab.service("web", &web, &["db"]);
     lab::fill(&mut second, &lab.proxy);
     lab.service("web", &web, &["web"]);
-    // A pod of the other cluster, which would be on a bridge of its own.
+    // A pod of the other cluster, which would be on a bridge of its own, where no guard of the first one's holds it.
+    let guard = ["delete", "table", "bridge", "skiff_skiff_test_guard"];
+    assert!(
+        std::process::Command::new("nft")
+            .args(guard)
+            .status()
+            .unwrap()
+            .success()
+    );
     common::inside(&lab.pods["client"], || {
         common::ip("addr add 10.78.0.9/24 dev eth0");
     });

@@ -192,7 +192,7 @@ fn the_defaults_are_read_and_bound() {
         let role = binding.object["roleRef"]["name"].as_str().unwrap();
         assert!(roles.contains(&role), "{} binds a role that is not there", binding.name);
     }
-    assert_eq!((named("roles").len(), named("rolebindings").len()), (8, 8));
+    assert_eq!((named("roles").len(), named("rolebindings").len()), (10, 10));
     let edit = all.iter().find(|wanted| wanted.name == "edit").unwrap();
     let labels = edit.object.pointer("/metadata/labels").unwrap();
     let expected = json!({"kubernetes.io/bootstrapping": "rbac-defaults",
