@@ -99,10 +99,6 @@ const TEXTS: &[(&str, &str)] = &[
          will be -1",
     ),
     (
-        "apiserver_watch_events",
-        "[ALPHA] Number of events sent in watch clients",
-    ),
-    (
         "apiserver_validating_admission_policy_check",
         "[BETA] Validation admission policy check total, labeled by policy and further identified by binding and enforcement \
          action taken",
@@ -111,6 +107,10 @@ const TEXTS: &[(&str, &str)] = &[
         "apiserver_validating_admission_policy_check_duration_seconds",
         "[BETA] Validation admission latency for individual validation expressions in seconds, labeled by policy and further \
          including binding and enforcement action taken",
+    ),
+    (
+        "apiserver_watch_events",
+        "[ALPHA] Number of events sent in watch clients",
     ),
     (
         "authenticated_user_requests",
