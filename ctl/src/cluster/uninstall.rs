@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 
+use super::down::mounted_inside;
 use super::settings::{DEFAULT_STATE, Settings};
 use super::{left, unit};
 use crate::arguments::{Place, UpOptions};
@@ -140,6 +141,12 @@ fn remove_files() -> Vec<anyhow::Error> {
     {
         failures.extend(unit::stop(name).err());
     }
+    // Nor is anything taken from below pods, where the node's settings are lost.
+    let kept = OTHERS.iter().map(Path::new).filter(|file| file.is_dir());
+    failures.extend(kept.filter_map(|file| keep_mounted(file).err()));
+    if !failures.is_empty() {
+        return failures;
+    }
     let own = std::env::current_exe().unwrap_or_default();
     // Its own program at last: what failed may be tried again.
     let (last, first): (Vec<&str>, Vec<&str>) = UNITS.iter().chain(&OTHERS).partition(|file| Path::new(file) == own);
@@ -173,6 +180,16 @@ fn remove_file(path: &Path) -> anyhow::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         removed => removed.with_context(|| format!("remove {}", path.display())),
     }
+}
+
+/// Refuses a directory with mounts below it: what pods have there, volumes too, would go with it.
+fn keep_mounted(directory: &Path) -> anyhow::Result<()> {
+    let mounts = fs::read("/proc/self/mountinfo").context("read the mounts")?;
+    let real = fs::canonicalize(directory).with_context(|| format!("find {}", directory.display()))?;
+    if let Some(point) = mounted_inside(&mounts, &real).next() {
+        bail!("{} is still mounted; {} is kept", point.display(), directory.display());
+    }
+    Ok(())
 }
 
 fn has_user() -> bool {

@@ -51,6 +51,8 @@ impl Replaced {
             let mode = fs::metadata(&self.path)?.permissions().mode() & 0o7777;
             let mut file = File::options().write(true).create_new(true).mode(mode).open(&new)?;
             std::io::copy(&mut File::open(&self.new)?, &mut file)?;
+            // Whatever mask this process has.
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
             file.flush()?;
             file.sync_all()?;
             fs::rename(&new, &self.path)
@@ -203,11 +205,12 @@ pub(crate) async fn run(place: &Place, options: &UpgradeOptions) -> anyhow::Resu
     let replaced = replaced(&home, &unpacked.folder)?;
     let (before, after) = (version(&home.join("skiff"))?, version(&unpacked.folder.join("skiff"))?);
     let timeout = Duration::from_secs(options.timeout);
-    let outcome = async {
-        put(&replaced)?;
-        daemons.restart(&home, timeout).await
-    };
-    match outcome.await {
+    if let Err(error) = put(&replaced) {
+        // Nothing was started anew.
+        let failures = take_back(&replaced);
+        return Err(with_failures(&error, "The former programs run on.", &failures));
+    }
+    match daemons.restart(&home, timeout).await {
         Ok(gap) => {
             replaced.iter().for_each(Replaced::forget);
             let gap = gap.map(|gap| format!("; the API server was away for {} ms", gap.as_millis()));
@@ -218,6 +221,10 @@ pub(crate) async fn run(place: &Place, options: &UpgradeOptions) -> anyhow::Resu
 }
 
 fn put(replaced: &[Replaced]) -> anyhow::Result<()> {
+    // Those of an upgrade that was cut off would be put back as the programs of now.
+    for file in replaced {
+        remove(&file.beside("before")).with_context(|| format!("clean up beside {}", file.path.display()))?;
+    }
     replaced.iter().try_for_each(Replaced::take_place)?;
     reload(replaced)
 }
@@ -237,8 +244,7 @@ async fn go_back(
     (home, timeout): (&Path, Duration),
     error: &anyhow::Error,
 ) -> anyhow::Error {
-    let mut failures: Vec<anyhow::Error> = replaced.iter().filter_map(|file| file.take_back().err()).collect();
-    failures.extend(reload(replaced).err());
+    let mut failures = take_back(replaced);
     let told = match daemons.restart(home, timeout).await {
         Ok(_) => "The former programs run again.",
         Err(failure) => {
@@ -246,11 +252,18 @@ async fn go_back(
             "The former programs are in their places again."
         }
     };
-    let failures: Vec<String> = failures
-        .iter()
-        .map(|failure| format!("\nMoreover: {failure:#}"))
-        .collect();
-    anyhow!("{error:#}\n{told}{}", failures.concat())
+    with_failures(error, told, &failures)
+}
+
+fn with_failures(error: &anyhow::Error, told: &str, failures: &[anyhow::Error]) -> anyhow::Error {
+    let failures = failures.iter().map(|failure| format!("\nMoreover: {failure:#}"));
+    anyhow!("{error:#}\n{told}{}", failures.collect::<String>())
+}
+
+/// Puts the former files back into their places.
+fn take_back(replaced: &[Replaced]) -> Vec<anyhow::Error> {
+    let failures = replaced.iter().filter_map(|file| file.take_back().err());
+    failures.chain(reload(replaced).err()).collect()
 }
 
 /// The files that are here and in the folder, too: programs, and units where they are installed.
