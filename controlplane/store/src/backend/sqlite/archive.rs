@@ -93,11 +93,12 @@ impl Archiver {
                 drop(other);
                 open(false)
             }
-            Err(error) => {
+            Err(error) if is_damage(&error) => {
                 warn!(error = &error as &dyn std::error::Error, archive = %path.display(), "set the archive of the past aside");
                 set_aside(&path);
                 open(false)
             }
+            Err(error) => Err(error),
         };
         // A full disk does not keep the cluster from starting: the thread tries again.
         let table = table.and_then(|table| {
@@ -182,9 +183,17 @@ fn beginning(swept: u64, now: u64) -> Since {
     }
 }
 
-/// Keeps one damaged archive for who wants to look at it.
+/// True for errors that another try does not mend.
+fn is_damage(error: &BackendError) -> bool {
+    matches!(error, BackendError::Corrupt(_) | BackendError::Damaged { .. })
+}
+
+/// Keeps the first damaged archive for who wants to look at it.
 fn set_aside(path: &Path) {
-    if let Err(error) = std::fs::rename(path, path.with_added_extension("damaged")) {
+    let aside = path.with_added_extension("damaged");
+    if !aside.exists()
+        && let Err(error) = std::fs::rename(path, aside)
+    {
         warn!(%error, "set the damaged archive aside");
     }
 }
@@ -291,9 +300,16 @@ impl Worker {
     /// The version that a row superseded, where it is kept.
     fn superseded(&self, row: &rusqlite::Row<'_>, until: u64) -> Result<Option<Superseded>, BackendError> {
         let text: String = row.get(8).map_err(backend_error)?;
-        let damaged = BackendError::Damaged { revision: until };
+        // Damage of the ledger is none of the archive's: what cannot be read there has no past, the rest has.
+        let skip = |error: &BackendError| {
+            warn!(
+                error = error as &dyn std::error::Error,
+                "a version that is superseded cannot be archived"
+            );
+            Ok(None)
+        };
         let (Ok(key), Some(operation)) = (Key::parse(&text), row.get(9).ok().and_then(operation)) else {
-            return Err(damaged);
+            return skip(&BackendError::Damaged { revision: until });
         };
         let class = (self.class)(key.resource());
         if class == (Class::HeadOnly { time_to_live: None }) {
@@ -306,17 +322,15 @@ impl Worker {
         let (began, bytes) = if there {
             match record(row) {
                 Ok(record) => (unsigned(row.get(6).map_err(backend_error)?), record.bytes),
-                Err(error) => {
-                    warn!(
-                        error = &error as &dyn std::error::Error,
-                        "a version that is superseded cannot be archived"
-                    );
-                    return Ok(None);
-                }
+                Err(error) => return skip(&error),
             }
         } else if deleted && previous > 0 && class != Class::Kept {
             // Of those that keep their newest version alone, the row of the deletion has it.
-            (0, self.last(until)?)
+            match self.last(until) {
+                Ok(bytes) => (0, bytes),
+                Err(error) if is_damage(&error) => return skip(&error),
+                Err(error) => return Err(error),
+            }
         } else {
             return Ok(None);
         };
@@ -349,7 +363,7 @@ impl Worker {
             error!(failure = failure as &dyn std::error::Error, "archive the past");
         }
         let archived = self.state.archived.load(Ordering::Relaxed);
-        let damaged = matches!(failure, BackendError::Corrupt(_) | BackendError::Damaged { .. });
+        let damaged = is_damage(failure);
         let short = self.state.short.load(Ordering::Relaxed) && matches!(failure, BackendError::Full(_));
         self.table = None;
         if !damaged && !short && wanted.saturating_sub(archived) < LONGEST_BACKLOG {
