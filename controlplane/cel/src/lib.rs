@@ -67,7 +67,7 @@ mod value;
 pub use estimate::Range;
 pub use functions::{Authorizer, Check, Cidr, Decision, NamedFormat, Question, Semver, Url};
 pub use json::{List, Map, view};
-pub use object::Object;
+pub use object::{JSON_BYTES, Object};
 pub use program::{Bindings, CompileError, Environment, PER_CALL_LIMIT, Program};
 pub use time::Timestamp;
 pub use types::Type;

@@ -15,6 +15,9 @@ use crate::value::{Error, Value};
 /// Most levels of an object that becomes JSON.
 const MAX_LEVELS: usize = 500;
 
+/// Most bytes that values of one evaluation may become as JSON: parts that expressions share are there each time.
+pub const JSON_BYTES: usize = 4 << 20;
+
 const PATCH: &str = "JSONPatch";
 
 /// The type that a name stands for.
@@ -127,17 +130,18 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The object as JSON.
+    /// The object as JSON; `left` are the bytes that there is room for, of [`JSON_BYTES`] at first.
     ///
     /// # Errors
-    /// Values that JSON does not have.
-    pub fn to_json(&self) -> Result<Json, Error> {
-        self.json(MAX_LEVELS)
+    /// Values that JSON does not have, and more of them than there is room for.
+    pub fn to_json(&self, left: &mut usize) -> Result<Json, Error> {
+        self.json(MAX_LEVELS, left)
     }
 
-    fn json(&self, levels: usize) -> Result<Json, Error> {
+    fn json(&self, levels: usize, left: &mut usize) -> Result<Json, Error> {
         let members = self.fields.iter().map(|(name, value)| {
-            let member = json(value, levels)?;
+            take(left, name.len())?;
+            let member = json(value, levels, left)?;
             Ok((name.to_string(), member))
         });
         members.collect::<Result<_, Error>>().map(Json::Object)
@@ -165,17 +169,25 @@ fn compare_names(value: &Value<'_>, path: &str, found: &mut Vec<String>) {
 }
 
 impl Value<'_> {
-    /// The value as JSON.
+    /// The value as JSON; `left` are the bytes that there is room for, of [`JSON_BYTES`] at first.
     ///
     /// # Errors
-    /// Values that JSON does not have.
-    pub fn to_json(&self) -> Result<Json, Error> {
-        json(self, MAX_LEVELS)
+    /// Values that JSON does not have, and more of them than there is room for.
+    pub fn to_json(&self, left: &mut usize) -> Result<Json, Error> {
+        json(self, MAX_LEVELS, left)
     }
 }
 
+fn take(left: &mut usize, bytes: usize) -> Result<(), Error> {
+    let rest = left.checked_sub(bytes);
+    *left = rest.ok_or_else(|| Error::new(format!("the value has more than {JSON_BYTES} bytes as JSON")))?;
+    Ok(())
+}
+
 /// JSON of a value as `cel-go` converts it (`ConvertToNative` of its types to `structpb.Value`).
-fn json(value: &Value<'_>, levels: usize) -> Result<Json, Error> {
+fn json(value: &Value<'_>, levels: usize, left: &mut usize) -> Result<Json, Error> {
+    // Numbers and punctuation, more or less.
+    take(left, 8)?;
     let Some(levels) = levels.checked_sub(1) else {
         return Err(Error::new("the value is nested too deeply"));
     };
@@ -188,23 +200,33 @@ fn json(value: &Value<'_>, levels: usize) -> Result<Json, Error> {
             Some(whole) => whole.into(),
             None => (*value).into(),
         },
-        Value::String(text) | Value::Type(text) => (**text).into(),
-        Value::Bytes(bytes) => STANDARD.encode(bytes).into(),
+        Value::String(text) | Value::Type(text) => {
+            take(left, text.len())?;
+            (**text).into()
+        }
+        Value::Bytes(bytes) => {
+            take(left, bytes.len())?;
+            STANDARD.encode(bytes).into()
+        }
         Value::List(list) => {
-            let items = list.iter().map(|item| json(&item?, levels));
+            let items = list.iter().map(|item| json(&item?, levels, left));
             items.collect::<Result<_, _>>().map(Json::Array)?
         }
         Value::Map(map) => {
             let members = map.keys().into_iter().filter_map(|key| {
                 let value = map.get(&key)?;
-                Some(value.and_then(|value| Ok((shown(&key), json(&value, levels)?))))
+                Some(value.and_then(|value| {
+                    let key = shown(&key);
+                    take(left, key.len())?;
+                    Ok((key, json(&value, levels, left)?))
+                }))
             });
             members.collect::<Result<_, _>>().map(Json::Object)?
         }
-        Value::Object(object) => object.json(levels)?,
+        Value::Object(object) => object.json(levels, left)?,
         Value::Timestamp(time) => time.to_string().into(),
         Value::Duration(nanos) => crate::time::duration_text(*nanos).into(),
-        Value::Optional(Some(content)) => json(content, levels)?,
+        Value::Optional(Some(content)) => json(content, levels, left)?,
         other => {
             return Err(Error::new(format!(
                 "type conversion error from '{}' to 'google.protobuf.Value'",

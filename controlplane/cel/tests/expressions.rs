@@ -6,7 +6,7 @@
     reason = "a test fails by panicking, and shows what it does not expect as it is"
 )]
 
-use controlplane_cel::{CompileError, Environment, Type, Value};
+use controlplane_cel::{CompileError, Environment, JSON_BYTES, Type, Value};
 use serde_json::json;
 
 /// A value as an expression would write it.
@@ -34,7 +34,11 @@ fn show(value: &Value<'_>) -> String {
                 .collect();
             format!("{{{}}}", entries.join(", "))
         }
-        Value::Object(object) => format!("{}{}", object.type_name(), object.to_json().expect("JSON")),
+        Value::Object(object) => format!(
+            "{}{}",
+            object.type_name(),
+            object.to_json(&mut { JSON_BYTES }).expect("JSON")
+        ),
         Value::Timestamp(time) => time.to_string(),
         Value::Duration(nanos) => format!("{nanos}ns"),
         Value::Type(name) => format!("type {}", &**name),

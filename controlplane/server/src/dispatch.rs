@@ -228,11 +228,10 @@ async fn elsewhere(
     body: Body,
     (user, info): (&User, &RequestInfo),
 ) -> Result<Response, Failure> {
-    let lasts = info.lasts();
-    let passes = lasts && parts.extensions.get::<Source>().is_some();
+    let lasting = info.lasts() || tunnel::is_wanted(&parts.headers);
+    let passes = lasting && parts.extensions.get::<Source>().is_some();
     let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
     let wire = Wire::of(&mut parts);
-    let lasting = lasts || tunnel::is_wanted(&parts.headers);
     let answer = aggregation::answer(shared, remote, (wire, parts.headers, body), user);
     let answer = if lasting {
         answer.await

@@ -91,11 +91,17 @@ struct Name {
 }
 
 impl Writes {
-    /// Remembers a request that has changed something. Leases and events are left out: nodes write them for ever.
+    /// Remembers a request that has changed something. Leases and events are left out: nodes write them for ever; so are
+    /// sessions in pods, which change no object.
     pub(crate) fn note(&self, outcome: &Outcome, user: &str, (received, stored): (Timestamp, Timestamp)) {
         let info = &outcome.info;
         let changes = matches!(info.verb, "create" | "update" | "patch" | "delete");
-        if !changes || !info.is_resource || info.resource == "events" || info.group == "coordination.k8s.io" {
+        if !changes
+            || info.lasts()
+            || !info.is_resource
+            || info.resource == "events"
+            || info.group == "coordination.k8s.io"
+        {
             return;
         }
         let sent = [&info.name, &outcome.notes.sent.name];
@@ -126,6 +132,10 @@ impl Writes {
         }
         if !matches!(info.verb, "get" | "list") || !info.subresource.is_empty() {
             return Err(Failure::MethodNotAllowed);
+        }
+        // Who may read some objects by a selector would see others' writes.
+        if !info.field_selector.is_empty() {
+            return Err(Failure::bad_request("writes are not told by selectors"));
         }
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = |write: &&Write| {

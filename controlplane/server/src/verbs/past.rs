@@ -13,7 +13,7 @@ use std::time::Duration;
 use http::StatusCode;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-use store::{At, Key, PastError, Since};
+use store::{At, Key, ListAt, PastError, Since};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::list::{Head, Token, token};
@@ -97,8 +97,14 @@ async fn list(context: &mut Context) -> Result<Response, Failure> {
     let limit = context.query.number("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let after = context.query.text("continue").map(Token::parse).transpose()?;
-    let after = after.map(|(_, after)| after);
-    let at = point(context)?;
+    let mut at = point(context)?;
+    let after = after.map(|(first, after)| {
+        // How long ago that was, each page would read anew.
+        if let ListAt::Exactly(revision) = first {
+            at = At::Revision(revision);
+        }
+        after
+    });
     let prefix = storage::prefix(&context.registration, &context.info.namespace);
     let everything = selection.is_everything();
     let list = context.store().list_at(&prefix, None, at, !everything).await;

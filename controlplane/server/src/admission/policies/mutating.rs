@@ -6,7 +6,7 @@ use std::time::Duration;
 use api::Object;
 use api::managed::mutation;
 use api::patch::json;
-use expressions::Value;
+use expressions::{JSON_BYTES, Value};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
 use serde_json::{Map, Value as Json};
 use tokio::time::Instant;
@@ -323,7 +323,8 @@ fn configuration(value: &Value<'_>) -> Result<Json, String> {
         ));
     };
     named(value)?;
-    object.to_json().map_err(|error| error.to_string())
+    let mut left = JSON_BYTES;
+    object.to_json(&mut left).map_err(|error| error.to_string())
 }
 
 /// Objects are where the names of their types say.
@@ -342,6 +343,7 @@ fn operations(value: &Value<'_>) -> Result<Json, String> {
     let Value::List(list) = value else {
         return Err(MISMATCH.to_owned());
     };
+    let mut left = JSON_BYTES;
     let operations = list.iter().map(|item| {
         let item = item.map_err(|error| error.to_string())?;
         let Value::Object(patch) = &item else {
@@ -356,7 +358,7 @@ fn operations(value: &Value<'_>) -> Result<Json, String> {
         }
         if let Some(value) = patch.field("value") {
             named(value)?;
-            let value = value.to_json().map_err(|error| {
+            let value = value.to_json(&mut left).map_err(|error| {
                 format!("JSONPath valueExpression evaluated to a type that could not marshal to JSON: {error}")
             })?;
             members.insert("value".to_owned(), value);
