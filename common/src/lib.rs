@@ -1,9 +1,9 @@
-//! Parts of both daemons.
+//! Code that both daemons share.
 //!
-//! - [`log`]: the log on standard error, which keeps no request waiting
-//! - [`memory`]: memory given back to the machine when a daemon has come to rest
-//! - [`notify`]: words to the service manager
-//! - [`shares`]: places that clients share
+//! - [`log`]: non-blocking log on standard error
+//! - [`memory`]: returns memory to the kernel while a daemon is idle
+//! - [`notify`]: notifications to the service manager
+//! - [`shares`]: fair shares of a limited number of slots per client
 
 pub mod log;
 pub mod memory;

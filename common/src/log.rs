@@ -1,9 +1,9 @@
-//! The log of a daemon on standard error, written by a thread of its own.
+//! Log of a daemon on standard error, written by its own thread.
 //!
-//! Whoever logs only leaves the line: a pipe that nobody reads, a stuck journal or a frozen file
-//! system must not hold up a request. Lines that find no room are dropped and counted, and the log
-//! says how many as soon as it is written again. A panic is logged like everything else, since the
-//! standard library's own message would wait.
+//! Logging never blocks: a full pipe, a stuck journal or a frozen file system must not delay a
+//! request. Lines that exceed the buffer are dropped and counted, and the count is logged once
+//! writing succeeds again. Panics are logged the same way, since the standard library's own message
+//! would block.
 
 use std::backtrace::Backtrace;
 use std::io::{self, IsTerminal as _, Write};
@@ -15,15 +15,15 @@ use std::time::Duration;
 use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 
-/// Bytes of lines that may wait for the writer.
+/// Maximum bytes of buffered lines.
 const MOST_BYTES: usize = 1 << 20;
-/// What a waiting line takes beside its text.
+/// Bytes that a buffered line takes besides its text.
 const OVERHEAD: usize = 64;
-/// How long the end of the process waits for the last lines.
+/// Time that the process waits for the last lines when it exits.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Logs what passes `filter` on standard error from now on. Dropping the answer waits, for a second
-/// at most, until the last lines are written.
+/// Starts logging what passes `filter` to standard error. Dropping the returned guard waits, for a
+/// second at most, until the last lines are written.
 pub fn start(filter: EnvFilter) -> io::Result<Guard> {
     let (log, guard) = to(io::stderr())?;
     tracing_subscriber::fmt()
@@ -52,28 +52,28 @@ fn to(writer: impl Write + Send + 'static) -> io::Result<(Log, Guard)> {
 
 enum Message {
     Line(Vec<u8>),
-    /// Answered when all lines before are written.
+    /// Acknowledged when all earlier lines are written.
     Flush(SyncSender<()>),
 }
 
-/// Takes lines without waiting; each write is one.
+/// Non-blocking writer; each write is one line.
 #[derive(Debug, Clone)]
 struct Log {
     lines: Sender<Message>,
     bytes: Arc<AtomicUsize>,
-    /// Lines that were dropped since that was last told.
+    /// Lines dropped since the last report.
     dropped: Arc<AtomicU64>,
 }
 
 impl Log {
     fn write_to(&self, mut writer: impl Write, waiting: &Receiver<Message>) {
-        // Never ends: it holds a sender itself, for what it has to tell. The process ends without
-        // it.
+        // Never ends, since it holds a sender itself, for its own reports. The process exits
+        // without joining it.
         for message in waiting {
             let line = match message {
                 Message::Line(line) => line,
                 Message::Flush(done) => {
-                    // Nobody waits any more when it took too long.
+                    // The receiver is gone if this took too long.
                     done.send(()).ok();
                     continue;
                 }
@@ -110,7 +110,7 @@ impl Write for Log {
     }
 }
 
-/// Waits for the last lines when it is dropped.
+/// Flushes the last lines when dropped.
 #[derive(Debug)]
 pub struct Guard(Sender<Message>);
 
@@ -118,7 +118,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let (done, written) = sync_channel(1);
         if self.0.send(Message::Flush(done)).is_ok() {
-            // A log that cannot be written must not keep the process.
+            // A log that cannot be written must not keep the process from exiting.
             written.recv_timeout(LAST_LINES).ok();
         }
     }
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that takes nothing while the test holds it.
+    /// Writer that blocks while the test holds its lock.
     #[derive(Clone, Default)]
     struct Frozen(Arc<Mutex<Vec<u8>>>);
 
@@ -158,7 +158,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .with_writer(move || own.clone());
-        // The writer's thread tells through it.
+        // The writer thread reports through it.
         subscriber.init();
         let text = "x".repeat(1000);
         let held = file.hold();
@@ -169,10 +169,10 @@ mod tests {
         assert!(waiting <= MOST_BYTES, "{waiting}");
         let dropped = log.dropped.load(Ordering::Relaxed);
         assert!(dropped > 1900, "{dropped}");
-        // The end of the process does not wait for it.
+        // The exit of the process does not wait for it.
         drop(Guard(log.lines.clone()));
         drop(held);
-        // Once for what waited, once for what that made the thread tell.
+        // Once for the buffered line, once for the report that it caused.
         drop(Guard(log.lines.clone()));
         drop(guard);
         let written = String::from_utf8(file.hold().clone()).unwrap();

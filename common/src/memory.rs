@@ -1,7 +1,8 @@
-//! How a daemon keeps memory, and gives it back to the machine.
+//! Allocator settings, and the return of unused memory to the kernel.
 //!
-//! Both daemons run on small machines beside what the machine is for, and are idle most of the time: memory that a burst of
-//! work needed, and code that only the start or that burst ran, need not stay.
+//! Both daemons run on small machines beside the workload and are idle most of the time: memory
+//! used by a burst of work, and code pages used only at startup or during the burst, should not
+//! stay resident.
 
 mod code;
 mod heap;
@@ -14,18 +15,18 @@ pub use heap::share;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
-/// How often it is looked whether memory can go back.
+/// Interval at which usage is sampled.
 const ROUND: Duration = Duration::from_millis(500);
-/// As many rounds are looked at together: who works every second does not rest between.
+/// Number of samples in the sliding window: a process that works every second is not idle.
 const ROUNDS: usize = 4;
-/// Who uses the processor for longer in them is busy. The renewal of a lease takes less.
+/// Maximum processor time of an idle process within the window. The renewal of a lease takes less.
 const IDLE: Duration = Duration::from_millis(10);
 
-/// Gives back what is not needed, for as long as it is polled: free heap whenever there is much of it, and pages of code when
-/// the process rests. A lease that is renewed brings back most of it (the kernel maps sixteen pages around each that is run), by
-/// some hundred faults that read nothing.
+/// Returns unused memory to the kernel while it is polled: free heap whenever there is much of it,
+/// and code pages when the process is idle. The renewal of a lease maps most of those pages again
+/// (the kernel maps sixteen pages around each fault), with some hundred minor faults.
 pub async fn give_back() -> Infallible {
-    // What this itself takes is no work.
+    // Processor time of this function itself does not count.
     let mut own = Duration::ZERO;
     let mut rounds = VecDeque::with_capacity(ROUNDS + 1);
     let mut count = 0_usize;
@@ -38,7 +39,7 @@ pub async fn give_back() -> Infallible {
             rounds.pop_front();
         }
         count = count.wrapping_add(1);
-        // It takes milliseconds, in which whoever wants memory waits.
+        // It takes milliseconds, during which allocations of other threads wait.
         if rests {
             tokio::task::spawn_blocking(|| heap::trim(heap::FREE_AT_REST))
                 .await
@@ -51,7 +52,7 @@ pub async fn give_back() -> Infallible {
     }
 }
 
-/// What was used between the first and the last of these.
+/// Processor time between the first and the last of these samples.
 fn used(rounds: &VecDeque<Duration>) -> Duration {
     let ends = rounds.back().zip(rounds.front());
     ends.map_or(Duration::ZERO, |(last, first)| last.saturating_sub(*first))

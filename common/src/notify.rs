@@ -1,4 +1,5 @@
-//! Words to the service manager, as `sd_notify(3)` describes. Without one they are said to nobody.
+//! Notifications to the service manager, as in `sd_notify(3)`. Without a service manager they are
+//! dropped.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -10,18 +11,18 @@ use std::time::Duration;
 
 use tracing::warn;
 
-/// Says that the daemon serves.
+/// Notifies that the daemon is ready.
 pub fn ready() {
     send("READY=1");
 }
 
-/// Says that the process is about to end.
+/// Notifies that the process is stopping.
 pub fn stopping() {
     send("STOPPING=1");
 }
 
-/// Says that the process lives, twice in each interval of the unit's `WatchdogSec=`: one whose executor hangs is silent, and is
-/// started again.
+/// Notifies the watchdog, twice in each interval of the unit's `WatchdogSec=`: a process whose
+/// executor hangs sends nothing and is restarted.
 pub async fn watchdog() -> Infallible {
     let own = std::process::id().to_string();
     let is_ours = std::env::var_os("WATCHDOG_PID").is_none_or(|pid| pid == *own);

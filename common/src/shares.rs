@@ -1,10 +1,10 @@
-//! Places that clients share, of which none may take more than its part.
+//! Slots that clients share, each client up to its limit.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A number of places, and how many of them each client holds.
+/// Number of slots, and the number held by each client.
 #[derive(Debug)]
 pub struct Shares {
     all: usize,
@@ -19,7 +19,7 @@ struct Held {
 }
 
 impl Shares {
-    /// So many places in all, and so many for each client.
+    /// Creates this many slots in all, with this many for each client.
     pub fn new(all: usize, each: usize) -> Arc<Self> {
         Arc::new(Self {
             all,
@@ -28,9 +28,10 @@ impl Shares {
         })
     }
 
-    /// Takes a place until the answer is dropped; none when all, or those of this client, are taken.
+    /// Takes a slot until the returned guard is dropped; `None` if all slots, or the client's, are
+    /// taken.
     pub fn take(self: &Arc<Self>, client: IpAddr) -> Option<Share> {
-        // One client, whichever family its connection came by.
+        // IPv4-mapped IPv6 addresses count as the same client.
         let client = client.to_canonical();
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let own = held.by.get(&client).copied().unwrap_or(0);
@@ -46,7 +47,7 @@ impl Shares {
     }
 }
 
-/// A place that is taken.
+/// Guard of a slot.
 #[derive(Debug)]
 pub struct Share {
     of: Arc<Shares>,

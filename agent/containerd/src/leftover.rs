@@ -1,7 +1,8 @@
-//! What a containerd that was killed leaves of a snapshot.
+//! Snapshot directories left behind by a killed containerd.
 //!
-//! It names a snapshot's directory first and notes the snapshot then. Killed in between, it gives the next snapshot the same number,
-//! finds the directory there, refuses, and removes the directory: the next try has its place.
+//! containerd creates a snapshot's directory before it records the snapshot. If it is killed in
+//! between, it assigns the same number to the next snapshot, fails because the directory exists,
+//! and removes the directory: the next attempt succeeds.
 
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use tonic::transport::Channel;
@@ -9,18 +10,18 @@ use tonic::{Code, Response, Status};
 
 use crate::{Client, Error, Failure, TASK, within};
 
-/// So many directories may be in the way of one snapshot; each kill leaves one.
+/// Maximum number of leftover directories in the way of one snapshot; each kill leaves one.
 const LEFT: u32 = 3;
 
 impl Failure {
-    /// The directory of the next snapshot was there already.
+    /// The directory of the next snapshot existed already.
     fn is_leftover(&self) -> bool {
         self.code == Code::Unknown && self.message.contains("failed to rename") && self.message.contains("file exists")
     }
 }
 
 impl Client {
-    /// Has `make` make a snapshot, again when something that containerd left was in its way.
+    /// Calls `make` to create a snapshot, again if a leftover directory was in its way.
     pub async fn snapshot<T, F>(
         &self,
         doing: &'static str,

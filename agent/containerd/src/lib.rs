@@ -1,6 +1,7 @@
-//! The connection to a containerd: one channel, one namespace, a deadline for every call.
+//! Connection to a containerd: one channel, one namespace, a timeout for every call.
 //!
-//! Images and containers each have one of their own. Nothing is decided here but what a failure means to who made the call.
+//! Images and containers each have a connection of their own. Beyond the calls, this crate only
+//! classifies errors.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,20 +26,20 @@ use tonic::{Code, Request, Response, Status};
 
 mod leftover;
 
-/// A call that only reads or changes records.
+/// Timeout of a call that only reads or changes records.
 pub const CALL: Duration = Duration::from_secs(10);
-/// A call that runs the OCI runtime, and perhaps starts a shim before; or one that removes files.
+/// Timeout of a call that runs the OCI runtime and may start a shim, or that removes files.
 pub const TASK: Duration = Duration::from_mins(1);
-/// containerd's own limit of a message.
+/// containerd's own limit of message sizes.
 const MESSAGE_LIMIT: usize = 16 << 20;
-/// What containerd says of a shim that ends while it waits for its answer.
+/// Error message of containerd when a shim exits before it answers.
 const SHIM_ENDED: &str = "ttrpc: closed";
-/// Whose something in containerd is: the value is the agent's state directory.
+/// Label of the owner of an object in containerd: its value is the agent's state directory.
 pub const OWNER: &str = "skiff/owner";
-/// What has this label is kept by itself; containerd looks for the key alone.
+/// Label that protects an object from garbage collection; containerd looks for the key alone.
 pub const KEPT: &str = "containerd.io/gc.root";
 
-/// What containerd answered when it could not do it, or that it did not answer.
+/// gRPC status of a failed call, or a timeout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -59,50 +60,51 @@ impl From<Status> for Failure {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{doing}")]
 pub struct Error {
-    /// What containerd was asked to do.
+    /// Operation that was requested.
     pub doing: &'static str,
-    /// Its answer.
+    /// Status that was returned.
     #[source]
     pub source: Failure,
 }
 
-/// The name of a containerd namespace is none.
+/// The name of a containerd namespace is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid containerd namespace {0:?}")]
 pub struct InvalidNamespace(pub String);
 
-/// What a failure means to who made the call.
+/// Classification of an error for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound,
-    /// There is one already.
+    /// The object exists already.
     Exists,
-    /// It is in another state.
+    /// The object is in another state.
     WrongState,
-    /// This containerd has no such call.
+    /// This containerd does not implement the call.
     NoSuchCall,
-    /// It may have happened or not.
+    /// The outcome is unknown.
     Silent,
-    /// It must be reported.
+    /// Any other error, to be reported.
     Other,
 }
 
 impl Failure {
-    /// The connection to containerd, or containerd's to its shim, ended before the answer came.
+    /// The connection to containerd, or containerd's to its shim, ended before the answer.
     fn is_cut_off(&self) -> bool {
         let words = ["transport error", "h2 protocol error", SHIM_ENDED];
         self.code == Code::Unknown && words.iter().any(|word| self.message.contains(word))
     }
 
-    /// The shim that was asked has ended.
+    /// True if the shim exited before it answered.
     pub fn is_end_of_shim(&self) -> bool {
         self.code == Code::Unknown && self.message.contains(SHIM_ENDED)
     }
 
-    /// What it means.
+    /// Classifies the error.
     pub fn meaning(&self) -> Meaning {
-        // runc's own words come through as they are, and those of containerd's database.
+        // Errors of runc and of containerd's database are passed on as text, with the code
+        // `Unknown`.
         let words = ["process already finished", "bucket not found"];
         if self.code == Code::NotFound || words.iter().any(|words| self.message.contains(words)) {
             Meaning::NotFound
@@ -121,7 +123,7 @@ impl Failure {
     }
 }
 
-/// One connection. Cheap to clone.
+/// Connection to containerd. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     channel: Channel,
@@ -129,7 +131,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects at the first call, and again after containerd was away.
+    /// Connects at the first call, and reconnects after containerd was down.
     pub fn new(address: &Path, namespace: &str) -> Result<Self, InvalidNamespace> {
         let invalid = || InvalidNamespace(namespace.to_owned());
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -139,7 +141,7 @@ impl Client {
         let parsed = namespace.parse().ok();
         let namespace = parsed.ok_or_else(invalid)?;
         let path = address.to_owned();
-        // The name is of no use: the connector knows the socket.
+        // The URI is ignored: the connector uses the socket.
         let channel = Endpoint::from_static("http://containerd").connect_with_connector_lazy(tower::service_fn(
             move |_name: Uri| {
                 let path = path.clone();
@@ -149,7 +151,7 @@ impl Client {
         Ok(Self { channel, namespace })
     }
 
-    /// A message with our namespace.
+    /// Request with the namespace in its metadata.
     pub fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request
@@ -158,73 +160,74 @@ impl Client {
         request
     }
 
-    /// The same; what is made by it stays for as long as the lease does.
+    /// Request with namespace and lease: the lease protects created objects from garbage
+    /// collection.
     pub fn leased<T>(&self, lease: &str, message: T) -> Request<T> {
         let mut request = self.request(message);
-        // Ours are letters and digits.
+        // Lease ids consist of letters and digits.
         if let Ok(lease) = lease.parse() {
             request.metadata_mut().insert("containerd-lease", lease);
         }
         request
     }
 
-    /// Running containers.
+    /// Client for tasks: running containers.
     pub fn tasks(&self) -> TasksClient<Channel> {
         TasksClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    /// Records of containers.
+    /// Client for containers' records.
     pub fn containers(&self) -> ContainersClient<Channel> {
         ContainersClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    /// Records of sandboxes. containerd has them since its version 1.7.
+    /// Client for sandboxes' records, which containerd has since version 1.7.
     pub fn sandboxes(&self) -> StoreClient<Channel> {
         StoreClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    /// What happens.
+    /// Client for events.
     pub fn events(&self) -> EventsClient<Channel> {
         EventsClient::new(self.channel.clone())
     }
 
-    /// Its version.
+    /// Client for the version.
     pub fn version(&self) -> VersionClient<Channel> {
         VersionClient::new(self.channel.clone())
     }
 
-    /// Blobs, by digest.
+    /// Client for blobs, by digest.
     pub fn content(&self) -> ContentClient<Channel> {
         ContentClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    /// Names of images.
+    /// Client for image names.
     pub fn images(&self) -> ImagesClient<Channel> {
         ImagesClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    /// Layers that lie on one another.
+    /// Client for snapshots.
     pub fn snapshots(&self) -> SnapshotsClient<Channel> {
         SnapshotsClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    /// What keeps things that nothing refers to yet.
+    /// Client for leases, which protect unreferenced objects from garbage collection.
     pub fn leases(&self) -> LeasesClient<Channel> {
         LeasesClient::new(self.channel.clone())
     }
 
-    /// Unpacks blobs.
+    /// Client that unpacks blobs into snapshots.
     pub fn diff(&self) -> DiffClient<Channel> {
         DiffClient::new(self.channel.clone())
     }
 
-    /// What it is made of.
+    /// Client for the list of containerd's plugins.
     pub fn introspection(&self) -> IntrospectionClient<Channel> {
         IntrospectionClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 }
 
-/// Waits for an answer, but not for ever: a containerd that hangs holds up nothing but this call.
+/// Waits for an answer up to a timeout, so that a hung containerd blocks only this call.
 pub async fn within<T>(
     limit: Duration,
     doing: &'static str,
@@ -245,7 +248,7 @@ pub async fn within<T>(
     Err(Error { doing, source })
 }
 
-/// Nothing there to do it to is as good as done.
+/// Maps "not found" to `None`, for removals.
 pub fn or_gone<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,5 @@
-//! Random access to the members of an image archive, or of a directory that holds the same.
+//! Random access to the members of an image archive, or to the files of a directory with the same
+//! layout.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,13 +13,13 @@ use crate::content::ContentError;
 use crate::layer::Blob;
 use crate::unpack::{EntryKind, UnpackError, for_each_entry, open_plain};
 
-/// An archive whose members have been located, itself uncompressed; or a directory.
+/// Image archive, uncompressed and with its members located, or a directory with the same files.
 pub(crate) struct Archive {
     file: File,
     members: BTreeMap<String, Member>,
 }
 
-/// Signatures of compressions that are known and not undone.
+/// Magic numbers of compression formats that are recognized but not supported.
 const FOREIGN: [(&[u8], &str); 2] = [(b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2")];
 
 enum Member {
@@ -28,7 +29,7 @@ enum Member {
 }
 
 impl Archive {
-    /// Opens `path`. A compressed archive is first written uncompressed into `staging`.
+    /// Opens `path`. A compressed archive is first decompressed into `staging`.
     pub(crate) fn open(path: &Path, staging: &Path, limits: &Limits) -> Result<Self, ContentError> {
         let mut magic = [0_u8; 6];
         let mut file = File::open(path).map_err(ContentError::io("open the archive"))?;
@@ -61,7 +62,8 @@ impl Archive {
         self.members.contains_key(name)
     }
 
-    /// The data of a member and their size. docker-save archives may hold one link in the place of a repeated layer.
+    /// Data and size of a member. A docker-save archive may hold one link in place of a repeated
+    /// layer.
     pub(crate) fn member(&self, name: &str) -> Result<(Blob, u64), ContentError> {
         let missing = || ContentError::Missing(name.chars().take(200).collect());
         let mut member = self.members.get(name).ok_or_else(missing)?;
@@ -82,7 +84,7 @@ impl Archive {
         Ok((Blob::new(file, offset, size), size))
     }
 
-    /// A whole member of at most `limit` bytes.
+    /// Reads a whole member of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, what: &'static str, limit: u64) -> Result<Vec<u8>, ContentError> {
         let (mut data, size) = self.member(name)?;
         if size > limit {
@@ -95,11 +97,12 @@ impl Archive {
     }
 }
 
-/// Bytes of a member's name; longer ones name nothing of an image, and all are held at the same time.
+/// Maximum length of a member's name. Longer ones name no part of an image, and all names are in
+/// memory at once.
 const NAME: usize = 4096;
 
-/// The regular files of an image layout or of what `docker save` writes: those of the directory itself, and three below it
-/// (`blobs/sha256/DIGEST`). Links lead nowhere.
+/// Lists the regular files of an OCI image layout or a docker-save archive, at most three
+/// directories deep (`blobs/sha256/DIGEST`). Links are not followed.
 fn list(directory: &Path) -> io::Result<BTreeMap<String, Member>> {
     let (mut members, mut left) = (BTreeMap::new(), vec![(directory.to_owned(), String::new(), 0)]);
     while let Some((directory, prefix, depth)) = left.pop() {
@@ -140,7 +143,8 @@ fn locate(file: &File, limits: &Limits) -> Result<BTreeMap<String, Member>, Unpa
             }
             EntryKind::Symlink | EntryKind::Hardlink => {
                 if let Ok(link) = std::str::from_utf8(&entry.link) {
-                    // `../ID/layer.tar`, relative to the directory ID of the link; a hard link names its target whole.
+                    // A symbolic link (`../ID/layer.tar`) is relative to its directory; a hard link
+                    // names its target in full.
                     let target = link.strip_prefix("../").unwrap_or(link).to_owned();
                     members.insert(name, Member::Link(target));
                 }

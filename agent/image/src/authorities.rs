@@ -1,8 +1,9 @@
-//! What is trusted of the certificates that a registry shows: what the machine trusts, and what the operator gives for that registry.
+//! Trust in registry certificates: the system's roots, and the PEM files configured for a registry.
 //!
-//! What the operator gives may be the registry's own certificate, signed by itself. Docker and containerd take such a one for
-//! what it is; rustls takes a certificate authority for nothing else, and openssl makes each of those one. Whoever has the key
-//! of such a one could sign for any host, so it counts for the host alone that it names and was given for.
+//! A configured file may hold the registry's own self-signed certificate. Docker and containerd
+//! accept it as a leaf certificate; rustls accepts a certificate authority as nothing else, and
+//! `openssl req -x509` marks each as an authority. The holder of such a key could sign for any
+//! host, so it is trusted only for the host that it names and was configured for.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_platform_verifier::Verifier;
 
-/// For connections on behalf of the registry at `host`, for which these files were given.
+/// Client configuration for requests on behalf of the registry at `host`, for which these files are
+/// configured.
 pub(crate) fn configuration(host: &str, files: &[Vec<u8>]) -> Result<ClientConfig, Error> {
     let provider = Arc::new(common_tls::provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
@@ -27,15 +29,16 @@ pub(crate) fn configuration(host: &str, files: &[Vec<u8>]) -> Result<ClientConfi
     Ok(configuration)
 }
 
-/// Judges as rustls does, and by whether a certificate is among those that were given.
+/// Verifier that also accepts the configured certificates themselves.
 #[derive(Debug)]
 struct Given {
-    /// Of the registry's own host.
+    /// Verifier for the registry's own host.
     ordinary: Verifier,
-    /// Of all others: without the registry's own certificates.
+    /// Verifier for all other hosts: without the registry's own certificates.
     elsewhere: Verifier,
     certificates: Vec<CertificateDer<'static>>,
-    /// Who else shows one of them, a server of tokens or of layers, is not who it was given for.
+    /// Host that the certificates are configured for. Another server that presents one, for tokens
+    /// or layers, is refused.
     host: Option<ServerName<'static>>,
 }
 
@@ -63,7 +66,7 @@ impl Given {
     }
 }
 
-/// A host without its port, brackets and the dot at its end.
+/// Host without its port, brackets and trailing dot.
 pub(crate) fn name(host: &str) -> &str {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -73,7 +76,7 @@ pub(crate) fn name(host: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// Whether two names are of the same host.
+/// True if two names are of the same host.
 fn same(given: &ServerName<'_>, asked: &ServerName<'_>) -> bool {
     let (given, asked) = (given.to_str(), asked.to_str());
     let asked = asked.strip_suffix('.').unwrap_or(&asked);
@@ -133,7 +136,7 @@ mod tests {
 
     const IN_2030: UnixTime = UnixTime::since_unix_epoch(Duration::from_hours(525_960));
 
-    /// As `openssl req -x509` makes it: of its own signature, and an authority.
+    /// Self-signed certificate marked as an authority, as `openssl req -x509` creates it.
     fn certificate(change: impl FnOnce(&mut CertificateParams)) -> (String, CertificateDer<'static>) {
         let mut params = CertificateParams::new(["localhost".to_owned(), "other.example".to_owned()]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -155,10 +158,10 @@ mod tests {
     fn a_certificate_that_was_given_is_trusted_for_its_host_while_it_is_good() {
         let (pem, own) = certificate(|_| {});
         assert_eq!(judged("localhost:5443", &pem, &own, "localhost"), "good");
-        // The same names, and nobody gave it.
+        // Another certificate with the same names, which is not configured.
         let (_, stranger) = certificate(|_| {});
         assert_ne!(judged("localhost:5443", &pem, &stranger, "localhost"), "good");
-        // It names this host too, but was not given for it.
+        // It names this host too, but was not configured for it.
         assert_ne!(judged("localhost:5443", &pem, &own, "other.example"), "good");
         assert!(judged("third.example", &pem, &own, "third.example").contains("NotValidForName"));
         let (pem, old) = certificate(|params| params.not_after = date_time_ymd(2029, 1, 1));

@@ -1,102 +1,102 @@
-//! What can be wrong with content that came from outside.
+//! Errors in content from registries and archives.
 
 use crate::digest::Digest;
 use crate::unpack::UnpackError;
 
-/// Content of an image that is not what it says it is, or more than the configured bounds allow.
+/// Content of an image does not match its descriptor, or exceeds a configured limit.
 #[derive(Debug, thiserror::Error)]
 pub enum ContentError {
-    /// The bytes have another digest than the one they were asked for by.
+    /// The digest of the bytes differs from the requested one.
     #[error("{what}: digest is {actual}, expected {expected}")]
     Digest {
-        /// What was read: `layer`, `manifest`, …
+        /// Kind of content: `layer`, `manifest`, …
         what: &'static str,
-        /// The digest of the bytes.
+        /// Digest of the bytes.
         actual: Digest,
-        /// The digest in the descriptor.
+        /// Digest in the descriptor.
         expected: Digest,
     },
-    /// The bytes are more or fewer than the descriptor says.
+    /// The size differs from the descriptor's.
     #[error("{what}: size is {actual} bytes, expected {expected}")]
     Size {
-        /// What was read.
+        /// Kind of content.
         what: &'static str,
         /// Bytes read.
         actual: u64,
-        /// Bytes in the descriptor.
+        /// Size in the descriptor.
         expected: u64,
     },
-    /// More bytes than the bound.
+    /// The content is larger than the limit.
     #[error("{what} is larger than {limit} bytes")]
     TooLarge {
-        /// What was read.
+        /// Kind of content.
         what: &'static str,
-        /// The bound in bytes.
+        /// Limit in bytes.
         limit: u64,
     },
-    /// A document is not what its media type promises.
+    /// A document does not match its media type.
     #[error("parse the {what}")]
     Parse {
-        /// What was read.
+        /// Kind of document.
         what: &'static str,
-        /// Where it went wrong.
+        /// Parse error with its position.
         source: serde_json::Error,
     },
-    /// A digest in a document is none.
+    /// A document holds an invalid digest.
     #[error("a digest in the {what}")]
     InvalidDigest {
-        /// The document.
+        /// Kind of document.
         what: &'static str,
-        /// What is wrong with it.
+        /// Parse error of the digest.
         source: crate::digest::InvalidDigest,
     },
-    /// Neither OCI nor Docker schema 2.
+    /// The media type is neither OCI nor Docker schema 2.
     #[error("unsupported media type {media_type:?} of the {what}")]
     MediaType {
-        /// What has the media type.
+        /// Kind of content with this media type.
         what: &'static str,
-        /// The media type, cut to a readable length.
+        /// Media type, truncated to a readable length.
         media_type: String,
     },
-    /// The index has nothing for this machine.
+    /// The index has no manifest for this platform.
     #[error("no match for platform in manifest: not found")]
     Platform,
-    /// Indexes refer to each other too deeply, or in a circle.
+    /// Indexes are nested too deeply, or in a cycle.
     #[error("indexes are nested more than {0} deep")]
     Nesting(usize),
-    /// The configuration has another number of layers than the manifest.
+    /// The number of layers differs between configuration and manifest.
     #[error("mismatched image rootfs and manifest layers")]
     LayerCount,
-    /// More layers than the bound.
+    /// The image has more layers than the limit.
     #[error("{actual} layers are more than {limit}")]
     TooManyLayers {
         /// Layers of the manifest.
         actual: usize,
-        /// The bound.
+        /// Maximum number of layers.
         limit: usize,
     },
     /// A layer could not be unpacked.
     #[error("unpack layer {layer}")]
     Unpack {
-        /// Digest of the layer as transferred, or its name in the archive.
+        /// Digest of the compressed layer, or its name in the archive.
         layer: String,
-        /// Why.
+        /// Error of the unpacker.
         source: UnpackError,
     },
-    /// The archive is compressed in a way that is not undone here.
+    /// The archive's compression format is not supported.
     #[error(
         "the archive is compressed by {0}, which is not supported: decompress it first (`{0} -dc FILE | skiff image import -`)"
     )]
     Compression(&'static str),
-    /// The archive lacks something that it refers to.
+    /// The archive lacks a member that it refers to.
     #[error("{0} is missing in the archive")]
     Missing(String),
-    /// Reading or writing failed on this node.
+    /// A file operation failed.
     #[error("{what}")]
     Io {
-        /// What was done.
+        /// Operation that failed.
         what: &'static str,
-        /// Why it failed.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::reference::{self, Reference};
 
-/// A user name and password (or token) for one registry.
+/// User name and password (or token) for one registry.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Credentials {
     /// User name.
@@ -20,7 +20,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The value of an `Authorization` header.
+    /// Value of an `Authorization` header.
     pub(crate) fn basic(&self) -> Option<HeaderValue> {
         let encoded = STANDARD.encode(format!("{}:{}", self.username, self.password));
         let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).ok()?;
@@ -41,10 +41,10 @@ impl fmt::Debug for Credentials {
 /// A pull secret could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// Not a Docker configuration.
+    /// The pull secret is not a Docker configuration.
     #[error("parse the pull secret")]
     Format(#[source] serde_json::Error),
-    /// The image's name is invalid.
+    /// The image name is invalid.
     #[error("parse the image name")]
     Reference(#[source] reference::Invalid),
 }
@@ -64,10 +64,11 @@ struct Auth {
 }
 
 impl Credentials {
-    /// The credentials of a pull secret that apply to this image, the longest matching registry path first.
+    /// Credentials in a pull secret that apply to this image, the longest matching registry path
+    /// first.
     ///
-    /// Takes the data of `.dockerconfigjson` and of the older `.dockercfg`. A key may carry a scheme, a path, and `*` for
-    /// one label of the host name, as the kubelet reads them.
+    /// Takes the data of `.dockerconfigjson` or of the older `.dockercfg`. As in the kubelet, a key
+    /// may have a scheme, a path, and `*` for one label of the host name.
     pub fn for_image(secret: &[u8], image: &str) -> Result<Vec<Self>, CredentialsError> {
         let reference = Reference::parse(image).map_err(CredentialsError::Reference)?;
         let auths = match serde_json::from_slice::<DockerConfig>(secret) {
@@ -102,7 +103,8 @@ impl Auth {
     }
 }
 
-/// Whether `key` (`https://index.docker.io/v1/`, `*.example.org`, `ghcr.io/team`) covers `target` (`domain/path`).
+/// True if `key` (`https://index.docker.io/v1/`, `*.example.org`, `ghcr.io/team`) matches `target`
+/// (`domain/path`).
 fn matches(key: &str, target: &str) -> bool {
     let key = key
         .strip_prefix("https://")
@@ -112,7 +114,7 @@ fn matches(key: &str, target: &str) -> bool {
     let (host, path) = key.split_once('/').unwrap_or((key, ""));
     let hub = matches!(host, "index.docker.io" | "registry-1.docker.io" | "docker.io");
     let host = if hub { "docker.io" } else { host };
-    // The version of a registry's protocol is no part of a repository's name.
+    // The version of the registry API is not part of a repository's name.
     let path = match path.split_once('/') {
         Some(("v1" | "v2", rest)) => rest,
         None if matches!(path, "v1" | "v2") => "",
@@ -133,7 +135,7 @@ fn matches(key: &str, target: &str) -> bool {
     host_matches && path_matches
 }
 
-/// Whether a label is what a pattern says, in which each `*` stands for anything.
+/// True if a label matches a pattern, in which each `*` stands for any characters.
 fn covers(pattern: &str, label: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == label;

@@ -1,4 +1,4 @@
-//! Content digests. SHA-256 only: the one that every registry offers.
+//! Content digests. SHA-256 only: the algorithm that every registry supports.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -12,13 +12,13 @@ pub struct Digest(String);
 /// The text is not a SHA-256 digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDigest {
-    /// Not `algorithm:hex`.
+    /// The text does not have the form `algorithm:hex`.
     #[error("invalid checksum digest format")]
     Format,
-    /// Another algorithm than SHA-256.
+    /// The algorithm is not SHA-256.
     #[error("unsupported digest algorithm")]
     Algorithm,
-    /// Not 64 hexadecimal digits.
+    /// The text after `sha256:` is not 64 hexadecimal digits.
     #[error("invalid checksum digest length")]
     Length,
 }
@@ -46,7 +46,7 @@ impl Digest {
         Ok(Self(text.to_owned()))
     }
 
-    /// The digest of these bytes.
+    /// Computes the digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self::from_hasher(Sha256::new_with_prefix(bytes))
     }
@@ -67,12 +67,12 @@ impl Digest {
         &self.0
     }
 
-    /// The 64 digits, safe as a file name.
+    /// The 64 hexadecimal digits, safe as a file name.
     pub fn hex(&self) -> &str {
         self.0.split_once(':').map_or("", |(_, hex)| hex)
     }
 
-    /// The chain ID of a layer on top of `lower` (OCI image specification, "Layer `ChainID`").
+    /// Chain ID of a layer on top of `lower` (OCI image specification, "Layer `ChainID`").
     pub(crate) fn chained(lower: Option<&Self>, diff: &Self) -> Self {
         lower.map_or_else(|| diff.clone(), |lower| Self::of(format!("{lower} {diff}").as_bytes()))
     }
@@ -84,7 +84,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Hashes and counts what is read through it.
+/// Reader that hashes and counts the bytes read through it.
 pub(crate) struct HashingReader<R> {
     inner: R,
     hasher: Sha256,
@@ -100,7 +100,7 @@ impl<R: Read> HashingReader<R> {
         }
     }
 
-    /// The digest and the number of bytes read so far.
+    /// Digest and number of bytes read so far.
     pub(crate) fn finish(self) -> (Digest, u64) {
         (Digest::from_hasher(self.hasher), self.count)
     }

@@ -15,7 +15,7 @@ use crate::manifest::Descriptor;
 use crate::registry::Session;
 use crate::retries::Retries;
 
-/// Downloads a blob and checks size and digest. A broken transfer goes on where it broke.
+/// Downloads a blob and checks its size and digest. An interrupted transfer is resumed.
 pub(crate) async fn download(
     session: &Session,
     layer: &Descriptor,
@@ -39,7 +39,7 @@ pub(crate) async fn download(
     }
 }
 
-/// What has been received of a blob.
+/// State of the download of one blob.
 struct Progress {
     file: std::fs::File,
     hasher: Sha256,
@@ -62,7 +62,8 @@ impl Progress {
         }
         let (mut response, begins) = match session.blob_from(layer.digest.as_str(), self.received).await {
             Ok(opened) => opened,
-            // The registry has no more of it than came already: what came is not the layer.
+            // The registry has no more bytes than were received, so the received bytes are not the
+            // layer.
             Err(RegistryError::Status { status, .. }) if status == reqwest::StatusCode::RANGE_NOT_SATISFIABLE => {
                 let actual = self.received;
                 self.restart()?;
@@ -78,7 +79,7 @@ impl Progress {
         if begins != self.received {
             self.restart()?;
         }
-        // The registry answers for the time that it is waited for alone: this machine's disk may be slow, too.
+        // Only the time spent waiting for the registry counts: the local disk may be slow, too.
         let (mut waited, mut before) = (Duration::ZERO, self.received);
         loop {
             let asked = Instant::now();

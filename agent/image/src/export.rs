@@ -1,4 +1,4 @@
-//! Export: an image as an archive, an OCI image layout that `docker load` understands too.
+//! Exports an image as an OCI image layout that `docker load` understands, too.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write};
@@ -23,13 +23,13 @@ pub enum ExportError {
     /// The name is invalid.
     #[error("parse the image name")]
     Reference(#[source] reference::Invalid),
-    /// There is no such image on this node.
+    /// The image does not exist on this node.
     #[error("image {0:?} not found")]
     NotFound(String),
-    /// What was written, or read.
+    /// Content that was read or written is invalid.
     #[error(transparent)]
     Content(#[from] ContentError),
-    /// The store refused.
+    /// The store returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -43,21 +43,21 @@ impl From<LayerError> for ExportError {
     }
 }
 
-/// An image with the bytes of its layers.
+/// Image with its layers in files.
 pub(crate) struct Whole {
     pub(crate) config: Vec<u8>,
-    /// As its source gave it; made anew where there is none.
+    /// Manifest as received; generated if the source had none.
     pub(crate) manifest: Option<Vec<u8>>,
     /// Lowest first.
     pub(crate) layers: Vec<(Descriptor, File)>,
 }
 
 impl Images {
-    /// Writes an image, with the name that it was asked for by, or by its id with all its names, into a file that nobody else has
-    /// and that is at its beginning.
+    /// Writes an image to an unnamed temporary file, positioned at its start. The image is given by
+    /// name, or by id, which exports all of its names.
     ///
-    /// A containerd has the layers as they came, and so the image keeps its id. Of directories of our own the layers are packed
-    /// anew: the image has the same files and another id.
+    /// An image in containerd keeps its id, since containerd has the original layers. Layers in
+    /// directories are packed again: the exported image has the same files and another id.
     pub async fn export(&self, name: &str) -> Result<File, ExportError> {
         let image = self.resolve(name).map_err(ExportError::Reference)?;
         let image = image.ok_or_else(|| ExportError::NotFound(name.to_owned()))?;
@@ -67,7 +67,7 @@ impl Images {
         let asked = Reference::parse(name).ok().and_then(|reference| reference.name());
         let asked = asked.filter(|asked| image.names.contains(asked));
         let names = asked.map_or_else(|| image.names.clone(), |asked| vec![asked]);
-        // The thread owns the directory: it is not removed under its hands.
+        // The thread owns the directory, which therefore is not removed while it runs.
         let written = blocking(move || write(&whole, &names, staging.path())).await?;
         Ok(written.map_err(ContentError::io("write the archive"))?)
     }
@@ -134,7 +134,7 @@ fn write(whole: &Whole, names: &[String], staging: &Path) -> io::Result<File> {
     let described = Descriptor::of_document(&own);
     let mut written = Vec::new();
     for (layer, file) in &whole.layers {
-        // The same layer may lie twice in an image, and once in an archive.
+        // An image may hold the same layer twice; the archive holds it once.
         if written.contains(&&layer.digest) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Why an image could not be pulled.
+//! Errors of image pulls.
 
 use std::io;
 use std::time::Duration;
@@ -11,53 +11,53 @@ use crate::reference;
 use crate::store::StoreError;
 use crate::token::TokenError;
 
-/// An image could not be pulled. The texts are containerd's where it has one.
+/// An image could not be pulled. The messages are containerd's where it has one.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// The name is invalid.
+    /// The image name is invalid.
     #[error("Failed to apply default image tag {name:?}: couldn't parse image name {name:?}")]
     Name {
-        /// The name as it was given.
+        /// Image name as given.
         name: String,
-        /// What is wrong with it.
+        /// Reason why the name is invalid.
         source: reference::Invalid,
     },
-    /// The registry did not say what the name stands for.
+    /// The name could not be resolved to a manifest.
     #[error("failed to pull and unpack image {image:?}: failed to resolve reference {image:?}")]
     Resolve {
-        /// The full name.
+        /// Full image name.
         image: String,
-        /// Why.
+        /// Error of the registry.
         source: RegistryError,
     },
-    /// Something of the image could not be had, or is not what it should be.
+    /// A blob of the image could not be fetched, or does not match its descriptor.
     #[error("failed to pull and unpack image {image:?}")]
     Fetch {
-        /// The full name.
+        /// Full image name.
         image: String,
-        /// Why.
+        /// Error of the registry.
         source: RegistryError,
     },
-    /// The store refused.
+    /// The store returned an error.
     #[error("failed to pull and unpack image {image:?}")]
     Store {
-        /// The full name.
+        /// Full image name.
         image: String,
-        /// Why.
+        /// Error of the store.
         source: StoreError,
     },
-    /// It took too long.
+    /// The pull timed out.
     #[error("failed to pull and unpack image {image:?}: not complete after {seconds} s")]
     Deadline {
-        /// The full name.
+        /// Full image name.
         image: String,
-        /// The bound in seconds.
+        /// Timeout in seconds.
         seconds: u64,
     },
 }
 
 impl PullError {
-    /// The reason of a container that waits because of this: `ErrImagePull` or `InvalidImageName`.
+    /// Waiting reason of a container with this error: `ErrImagePull` or `InvalidImageName`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Name { .. } => "InvalidImageName",
@@ -65,7 +65,7 @@ impl PullError {
         }
     }
 
-    /// The text, sources included, as far as a pod's status has room for it: parts of it are a registry's.
+    /// Message with its sources, truncated for a pod's status: parts of it come from the registry.
     pub fn message(&self) -> String {
         const LONGEST: usize = 4096;
         let mut text = crate::chain(self);
@@ -74,64 +74,64 @@ impl PullError {
     }
 }
 
-/// A registry did not give what it was asked for.
+/// A registry did not return the requested content.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// It has no such image.
+    /// The registry does not have the image.
     #[error("{0}: not found")]
     NotFound(String),
-    /// It wants credentials, or others.
+    /// The registry requires other credentials.
     #[error("pull access denied, repository does not exist or may require authorization: server message: {0}")]
     Denied(StatusCode),
-    /// It gave no token.
+    /// No token was issued.
     #[error("failed to authorize")]
     Authorize(#[source] TokenError),
-    /// It redirects to where it is not followed.
+    /// The registry redirects to an address that is not allowed.
     #[error("failed to do request")]
     Redirect(#[source] RedirectError),
-    /// It answered with another failure.
+    /// The registry answered with another status.
     #[error("unexpected status from GET request to {url}: {status}")]
     Status {
-        /// What was asked for.
+        /// Requested URL.
         url: String,
-        /// The answer.
+        /// Status of the answer.
         status: StatusCode,
-        /// When it wants to be asked again.
+        /// Delay from its `Retry-After` header.
         retry_after: Option<Duration>,
     },
-    /// It could not be reached, or the connection broke.
+    /// The connection failed or broke.
     #[error("failed to do request")]
     Request(#[source] reqwest::Error),
-    /// It sends a layer, but hardly.
+    /// The registry sends a layer too slowly.
     #[error("the registry has sent {received} bytes of a layer in {seconds} s")]
     Slow {
-        /// What came.
+        /// Bytes received.
         received: u64,
-        /// In which time.
+        /// Time in which they were received.
         seconds: u64,
     },
-    /// A certificate authority could not be read.
+    /// A file of certificate authorities could not be read.
     #[error("read the certificate authority {path:?}")]
     Authority {
-        /// The file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// What it gave is not what it should be.
+    /// The content is invalid.
     #[error(transparent)]
     Content(#[from] ContentError),
-    /// What was given to be trusted of it cannot be.
+    /// The configured certificates are invalid.
     #[error("trust the certificate authorities")]
     Trust(#[source] rustls::Error),
-    /// Neither it nor any of its mirrors gave the image.
+    /// Neither the registry nor any of its mirrors has the image.
     #[error("{}registry {origin:?}", told(.mirrors))]
     Everywhere {
-        /// The mirrors, in the order in which they were asked.
+        /// Errors of the mirrors, in the order in which they were asked.
         mirrors: Vec<(String, RegistryError)>,
-        /// The registry.
+        /// Registry host.
         origin: String,
-        /// What it answered.
+        /// Error of the registry.
         source: Box<RegistryError>,
     },
 }
@@ -143,12 +143,12 @@ fn told(mirrors: &[(String, RegistryError)]) -> String {
 }
 
 impl RegistryError {
-    /// Whether no connection came about at all.
+    /// True if no connection could be established.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Request(error) if error.is_connect())
     }
 
-    /// With what the mirrors, if any were asked before, answered.
+    /// Adds the errors of the mirrors, if any were asked.
     pub(crate) fn after_mirrors(self, mirrors: Vec<(String, Self)>, origin: &str) -> Self {
         if mirrors.is_empty() {
             return self;
@@ -160,7 +160,8 @@ impl RegistryError {
         }
     }
 
-    /// Whether another try may go better, and the time that the registry wants to be left alone.
+    /// Delay that the registry asks for before the next attempt; `None` if another attempt cannot
+    /// succeed.
     pub(crate) fn retry(&self) -> Option<Duration> {
         match self {
             Self::Status {
@@ -168,7 +169,7 @@ impl RegistryError {
             } if *status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() => {
                 Some(retry_after.unwrap_or_default())
             }
-            // A truncated or garbled transfer.
+            // Truncated or corrupted transfer.
             Self::Request(_)
             | Self::Slow { .. }
             | Self::Content(ContentError::Digest { .. } | ContentError::Size { .. } | ContentError::Io { .. }) => {

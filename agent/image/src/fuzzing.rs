@@ -1,4 +1,4 @@
-//! Puts arbitrary bytes where registries and archives come in, for tests that look for input that is not survived.
+//! Fuzzing entry points: parses arbitrary bytes as content from registries and archives.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::manifest::{self, Document};
 use crate::reference::Reference;
 use crate::unpack;
 
-/// Reads the bytes as a manifest, as a configuration and as a reference.
+/// Parses the bytes as a manifest, a configuration and a reference.
 ///
 /// # Panics
 /// When a reference could lead out of its registry.
@@ -19,7 +19,7 @@ pub fn manifest(bytes: &[u8]) {
     }
     drop(manifest::parse_config(bytes, 1));
     if let Ok(reference) = Reference::parse(std::str::from_utf8(bytes).unwrap_or_default()) {
-        // A repository's name goes into paths of requests.
+        // The repository's name becomes part of request paths.
         assert!(!reference.repository().contains(".."), "{reference:?}");
     }
 }

@@ -21,30 +21,30 @@ use crate::store::{Images, Inner, StoreError};
 /// An archive could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// Neither an OCI image layout nor a docker-save archive.
+    /// The archive is neither an OCI image layout nor a docker-save archive.
     #[error("the archive has neither index.json nor manifest.json")]
     NoImage,
-    /// The archive does not name its image in full.
+    /// The archive does not contain the image's full name.
     #[error("the archive does not name its image in full{}: say its name by --name", told(.0))]
     NoName(Vec<String>),
-    /// A name was given, and the archive has not just one image.
+    /// A name was given, but the archive does not hold exactly one image.
     #[error("a name is for one image, and the archive has {0}")]
     Several(usize),
     /// A name in the archive is invalid.
     #[error("image name {name:?}")]
     Name {
-        /// The name.
+        /// Name in the archive.
         name: String,
-        /// What is wrong with it.
+        /// Reason why the name is invalid.
         source: reference::Invalid,
     },
-    /// What is in the archive.
+    /// The content of the archive is invalid.
     #[error(transparent)]
     Content(#[from] ContentError),
-    /// The store refused.
+    /// The store returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The work was interrupted.
+    /// The import was interrupted.
     #[error("the import was interrupted")]
     Interrupted(#[source] tokio::task::JoinError),
 }
@@ -65,17 +65,17 @@ impl From<LayerError> for ImportError {
     }
 }
 
-/// An image of an archive before its layers are unpacked.
+/// Image of an archive before its layers are unpacked.
 struct Candidate {
     names: Vec<String>,
     digest: Option<Digest>,
     config: Vec<u8>,
-    /// The outermost first; a docker-save archive has none.
+    /// Outermost document first; a docker-save archive has none.
     manifests: Vec<Vec<u8>>,
     layers: Vec<Layer>,
 }
 
-/// Where a layer is in the archive, and what its bytes must be where the archive says so.
+/// Position of a layer in the archive, and its expected size and digest if the archive has them.
 struct Layer {
     member: String,
     expected: Option<Descriptor>,
@@ -90,13 +90,13 @@ struct DockerImage {
 }
 
 impl Images {
-    /// Imports every image of an archive: an OCI image layout or the output of `docker save`, as tar, gzip or zstd, or as a
-    /// directory.
+    /// Imports every image of an archive: an OCI image layout or the output of `docker save`, as
+    /// tar, gzip or zstd, or as a directory.
     pub async fn import(&self, path: &Path) -> Result<Vec<Arc<Image>>, ImportError> {
         self.import_as(path, None).await
     }
 
-    /// The same under another name than the archive has for its image, or where it has none.
+    /// Imports an archive's only image under the given name instead of the archive's own.
     pub async fn import_as(&self, path: &Path, name: Option<&str>) -> Result<Vec<Arc<Image>>, ImportError> {
         let name = name.map(canonical).transpose()?;
         let hold = self.inner.hold().await?;
@@ -114,7 +114,7 @@ impl Images {
         Ok(images)
     }
 
-    /// The same from a stream, of at most as many bytes as an image may have.
+    /// Imports from a stream, of at most as many bytes as an image may have.
     pub async fn import_stream(
         &self,
         source: impl AsyncRead + Send + Unpin,
@@ -137,8 +137,8 @@ impl Images {
         self.import_as(&path, name).await
     }
 
-    /// Imports every `*.tar`, `*.tar.gz`, `*.tgz` and `*.tar.zst` of a directory, in the order of their names. One that cannot be
-    /// imported does not keep the others from it.
+    /// Imports every `*.tar`, `*.tar.gz`, `*.tgz` and `*.tar.zst` of a directory, in the order of
+    /// their names. An archive that cannot be imported does not stop the others.
     pub async fn import_directory(&self, directory: &Path) -> Result<Vec<Arc<Image>>, ImportError> {
         let mut paths = Vec::new();
         let mut entries = tokio::fs::read_dir(directory)
@@ -171,7 +171,7 @@ impl Images {
     }
 }
 
-/// An archive whose images are known.
+/// Archive whose images have been parsed.
 struct Read {
     _staging: TempDir,
     archive: Archive,
@@ -203,7 +203,8 @@ fn read(inner: &Inner, path: &Path, name: Option<String>) -> Result<Read, Import
     })
 }
 
-/// The named images of an OCI image layout, or also the others, and the tags that are no names.
+/// Parses the named images of an OCI image layout, or all of them, and the tags that are not full
+/// names.
 fn layout_images(
     archive: &Archive,
     unnamed: bool,
@@ -220,7 +221,7 @@ fn layout_images(
         if name.is_none() && !unnamed {
             continue;
         }
-        // The same image under several names is one descriptor each.
+        // An image with several names has one descriptor for each.
         let known = candidates
             .iter_mut()
             .find(|candidate| candidate.digest.as_ref() == Some(&descriptor.digest));
@@ -275,8 +276,8 @@ fn blob(archive: &Archive, descriptor: &Descriptor, what: &'static str, limit: u
     Ok(bytes)
 }
 
-/// The tagged images of a docker-save archive, or also the others. It carries no digests but the layers' own, in the
-/// configuration.
+/// Parses the tagged images of a docker-save archive, or all of them. The only digests it has are
+/// those of the uncompressed layers, in the configuration.
 fn docker_images(archive: &Archive, unnamed: bool, limits: &Limits) -> Result<Vec<Candidate>, ImportError> {
     let json = archive.read("manifest.json", "manifest", limits.manifest_bytes)?;
     let images: Vec<DockerImage> = serde_json::from_slice(&json).map_err(|source| ContentError::Parse {
@@ -314,7 +315,7 @@ fn docker_images(archive: &Archive, unnamed: bool, limits: &Limits) -> Result<Ve
     Ok(candidates)
 }
 
-/// A name as images carry it: with a registry, with a tag, without a digest.
+/// Parses a full image name: with registry and tag, without digest.
 fn canonical(name: &str) -> Result<String, ImportError> {
     let invalid = |source| ImportError::Name {
         name: name.chars().take(300).collect(),

@@ -1,4 +1,4 @@
-//! The record of the store's images on disk: `index.json`, replaced atomically.
+//! Records of the store's images on disk: `index.json`, replaced atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -12,23 +12,23 @@ use crate::store::OpenError;
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) id: String,
-    /// The configuration as it was transferred: `id` is its digest.
+    /// Configuration as received: `id` is its digest.
     pub(crate) config: String,
     pub(crate) names: Vec<String>,
     pub(crate) digests: Vec<String>,
     pub(crate) size: u64,
     /// Chain IDs, lowest first.
     pub(crate) layers: Vec<String>,
-    /// It was brought to the node: no registry need have it.
+    /// True for an imported image, which no registry may have.
     #[serde(default)]
     pub(crate) pinned: bool,
-    /// What containerd knows it by.
+    /// Target of the image in containerd.
     #[serde(skip)]
     pub(crate) target: Option<Target>,
 }
 
 impl Record {
-    /// Whether the image stays while nobody uses it: one that lost its names does not.
+    /// True if the image is kept while unused. An image that lost its names is not.
     pub(crate) fn pins(&self) -> bool {
         self.pinned && !self.names.is_empty()
     }
@@ -37,11 +37,11 @@ impl Record {
 /// An image in containerd.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    /// Its index or manifest.
+    /// Descriptor of its index or manifest.
     pub(crate) descriptor: Descriptor,
-    /// Bytes of the layers as they were transferred, lowest first.
+    /// Sizes of the compressed layers, lowest first.
     pub(crate) sizes: Vec<u64>,
-    /// Names that are none of an image: they go with it.
+    /// containerd image names that are not image references; they are deleted with the image.
     pub(crate) others: Vec<String>,
 }
 

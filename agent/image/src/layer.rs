@@ -1,4 +1,4 @@
-//! A layer on its way into the store.
+//! A layer that is being added to the store.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use crate::own::Pins;
 use crate::store::StoreError;
 use crate::unpack::Unpacked;
 
-/// A layer as it was transferred: a part of a file.
+/// Compressed layer: a range of a file.
 #[derive(Debug)]
 pub(crate) struct Blob {
     file: File,
@@ -38,7 +38,7 @@ impl Blob {
 }
 
 impl io::Read for Blob {
-    /// Others may read from the same file meanwhile.
+    /// Positional reads: other threads may read from the same file.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         let read = self
@@ -50,16 +50,16 @@ impl io::Read for Blob {
     }
 }
 
-/// What a layer must be.
+/// Expected properties of a layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// What failures call it.
+    /// Name of the layer in errors.
     pub(crate) name: String,
-    /// Its bytes as they were transferred, where its source says so.
+    /// Descriptor of the compressed layer, if its source has one.
     pub(crate) descriptor: Option<Descriptor>,
-    /// Digest of its uncompressed stream.
+    /// Digest of the uncompressed stream.
     pub(crate) diff_id: Digest,
-    /// Its chain ID, after those of the layers below.
+    /// Chain IDs of the layers below, followed by its own.
     pub(crate) chains: Vec<Digest>,
 }
 
@@ -68,7 +68,7 @@ impl Wanted {
         self.chains.last()
     }
 
-    /// Checks what was read against the digests that it was asked for by. It is not in use yet.
+    /// Checks size and digests of the layer that was read, before the layer is used.
     pub(crate) fn check(&self, read: &Unpacked) -> Result<(), ContentError> {
         if let Some(expected) = &self.descriptor {
             if read.size != expected.size {
@@ -99,40 +99,41 @@ impl Wanted {
     }
 }
 
-/// What the store has of a layer.
+/// State of a layer in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Have {
-    /// Nothing.
+    /// Neither its blob nor its directory exists.
     Nothing,
-    /// Its bytes; they are not unpacked.
+    /// Its blob exists, but it is not unpacked.
     Blob,
-    /// All that is needed.
+    /// The layer is complete.
     Layer,
 }
 
-/// A layer that is verified, and not in its place yet.
+/// Verified layer that is not in its final place yet.
 pub(crate) struct Staged {
     pub(crate) wanted: Wanted,
-    /// As it was transferred.
+    /// Size and digest of the compressed layer.
     pub(crate) descriptor: Descriptor,
-    /// Where it is unpacked, unless somebody else does that; and the directories that take over what is below them.
+    /// Directory into which it was unpacked, unless containerd unpacks it, and the implied
+    /// directories that take their attributes from the layers below.
     pub(crate) unpacked: Option<(TempDir, Vec<PathBuf>)>,
 }
 
-/// Keeps what was added to the store until an image refers to it.
+/// Protects new content from garbage collection until an image refers to it.
 pub(crate) enum Hold {
-    /// Layers of our own.
+    /// Pins of the directory store.
     Own(Pins),
-    /// containerd keeps it.
+    /// Lease of containerd.
     Lease(Lease),
 }
 
-/// What an image was read from.
+/// Documents from which an image was parsed.
 #[derive(Default)]
 pub(crate) struct Documents {
-    /// Index, manifest; the outermost first. None where the source has none.
+    /// Indexes and manifest, outermost first. Empty if the source has none.
     pub(crate) manifests: Vec<Vec<u8>>,
-    /// As they were transferred.
+    /// Descriptors of the compressed layers.
     pub(crate) layers: Vec<Descriptor>,
 }
 

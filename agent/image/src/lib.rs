@@ -1,14 +1,16 @@
-//! Container images of a node: pulled from registries or imported from archives, verified by digest, each layer unpacked
-//! once: into a directory that overlayfs can use as a lower layer, or by a containerd into a snapshot of its own.
+//! Container images of a node: pulled from registries or imported from archives, verified by
+//! digest, each layer unpacked once: into a directory that overlayfs can use as a lower layer, or
+//! by a containerd into a snapshot of its own.
 //!
 //! ```text
 //! reference ─► registry | archive ─► index ─► manifest ─► config, layers ─► staging/… ┬► layers/CHAIN-ID ─► index.json
 //!                                                                                     └► content ─► snapshot ─► image (containerd)
 //! ```
 //!
-//! Everything that comes from a registry or an archive is hostile until its digest and its size have been checked, and
-//! stays confined afterwards: the unpacker works relative to the directory of the layer and never follows a symbolic
-//! link. A layer appears under its final name only when it is complete and on disk.
+//! All content from a registry or an archive is untrusted until its digest and its size have been
+//! checked, and stays confined afterwards: the unpacker works relative to the directory of the
+//! layer and never follows a symbolic link. A layer appears under its final name only when it is
+//! complete and on disk.
 
 mod archive;
 mod authorities;
@@ -54,7 +56,7 @@ pub use store::{Images, OpenError, StoreError};
 pub use token::TokenError;
 pub use unpack::UnpackError;
 
-/// The error's own text followed by the text of each of its sources, joined by `: `, as people read it in an event.
+/// Message of an error followed by those of its sources, joined by `: `, as in events.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

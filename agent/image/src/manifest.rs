@@ -30,7 +30,8 @@ const LAYERS: &[&str] = &[
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd",
-    // Those that registries need not keep. Their `urls` are not asked: whoever writes a manifest could name any host.
+    // Non-distributable layers. Their `urls` are ignored: the author of a manifest could name any
+    // host (SSRF).
     "application/vnd.oci.image.layer.nondistributable.v1.tar",
     "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
     "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd",
@@ -42,7 +43,7 @@ const CONFIGS: &[&str] = &[
     "application/vnd.docker.container.image.v1+json",
     "application/octet-stream",
 ];
-/// Indexes in indexes. Registries have one; an archive's own `index.json` is one more.
+/// Maximum nesting of indexes. Registries use one level; an archive's own `index.json` is one more.
 pub(crate) const NESTING: usize = 4;
 
 /// A manifest or an index.
@@ -55,7 +56,7 @@ pub(crate) enum Document {
     },
 }
 
-/// What one document says of another blob.
+/// Descriptor of a blob, as in the OCI image specification.
 #[derive(Debug, Clone)]
 pub(crate) struct Descriptor {
     pub(crate) media_type: String,
@@ -85,7 +86,7 @@ struct RawDescriptor {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// What a document says of its own kind.
+/// Fields by which a document declares its own kind.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Said {
@@ -105,7 +106,7 @@ struct RawDocument {
 }
 
 impl Document {
-    /// Parses and checks the media types. A document that could be read both ways is refused.
+    /// Parses a document and checks its media types. An ambiguous document is refused.
     pub(crate) fn parse(json: &[u8], limits: &Limits) -> Result<Self, ContentError> {
         let raw: RawDocument = serde_json::from_slice(json).map_err(|source| ContentError::Parse {
             what: "manifest",
@@ -186,7 +187,7 @@ impl Descriptor {
         }
     }
 
-    /// That of a layer that was read; archives of docker's have none.
+    /// Descriptor of a layer that was read; docker-save archives have none.
     pub(crate) fn of_layer(wanted: &Wanted, read: &Unpacked) -> Self {
         wanted.descriptor.clone().unwrap_or_else(|| {
             let media_type = if read.digest == read.diff_id {
@@ -198,7 +199,7 @@ impl Descriptor {
         })
     }
 
-    /// That of a document by what it says of itself.
+    /// Descriptor of a document, from the media type that the document declares.
     pub(crate) fn of_document(json: &[u8]) -> Self {
         let said: Said = serde_json::from_slice(json).unwrap_or_default();
         let media_type = match (said.media_type.as_str(), &said.manifests) {
@@ -209,14 +210,14 @@ impl Descriptor {
         Self::new(media_type, Digest::of(json), json.len() as u64)
     }
 
-    /// The full image name that archives carry on a manifest.
+    /// Annotation of a manifest that holds the full image name.
     pub(crate) fn image_name(&self) -> Option<&str> {
         let name = self.annotations.get("io.containerd.image.name").map(String::as_str);
-        // A bare tag is no name.
+        // A bare tag is not a full name.
         name.or_else(|| self.tag().filter(|name| name.contains([':', '/'])))
     }
 
-    /// The `ref.name` of a layout with several images: a tag, or a name.
+    /// Annotation `ref.name` of a layout with several images: a tag, or a name.
     pub(crate) fn tag(&self) -> Option<&str> {
         let tag = self.annotations.get("org.opencontainers.image.ref.name");
         tag.map(String::as_str)
@@ -244,7 +245,7 @@ impl Descriptor {
     }
 }
 
-/// The descriptor for this machine. One without a platform fits where it is the only one.
+/// Descriptor for this platform. A descriptor without a platform matches if it is the only one.
 pub(crate) fn for_this_platform(manifests: &[Descriptor]) -> Result<&Descriptor, ContentError> {
     if let [only] = manifests
         && only.platform.is_none()
@@ -274,7 +275,7 @@ pub(crate) fn for_this_platform(manifests: &[Descriptor]) -> Result<&Descriptor,
         .ok_or(ContentError::Platform)
 }
 
-/// A configuration and the digests of its layers' uncompressed streams, lowest first.
+/// Parsed configuration with the digests of its uncompressed layers, lowest first.
 pub(crate) fn parse_config(json: &[u8], layers: usize) -> Result<(ImageConfiguration, Vec<Digest>), ContentError> {
     let config: ImageConfiguration = serde_json::from_slice(json).map_err(|source| ContentError::Parse {
         what: "configuration",
@@ -299,7 +300,7 @@ pub(crate) fn parse_config(json: &[u8], layers: usize) -> Result<(ImageConfigura
     }
 }
 
-/// The chain ID of each layer, lowest first.
+/// Chain IDs of the layers, lowest first.
 pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
     let mut chains: Vec<Digest> = Vec::with_capacity(diff_ids.len());
     for diff_id in diff_ids {
@@ -308,7 +309,7 @@ pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
     chains
 }
 
-/// The manifest of an image whose source has none.
+/// Generates a manifest for an image whose source has none.
 pub(crate) fn synthesized<'a>(config: &[u8], layers: impl IntoIterator<Item = &'a Descriptor>) -> Vec<u8> {
     let described = |media_type: &str, digest: &Digest, size: u64| json!({"mediaType": media_type, "digest": digest.as_str(), "size": size});
     let layers: Vec<_> = layers

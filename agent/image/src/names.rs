@@ -1,15 +1,15 @@
-//! Which image has which name.
+//! Moves names between images.
 
 use crate::digest::Digest;
 use crate::index::Record;
 use crate::reference::{self, Reference};
 
-/// Adds an image. Its names leave the images that had them.
+/// Adds an image. Its names are removed from the images that had them.
 pub(crate) fn add(records: &mut Vec<Record>, new: Record) {
     for record in records.iter_mut().filter(|record| record.id != new.id) {
         record.names.retain(|name| !new.names.contains(name));
         if record.names.is_empty() {
-            // What is left are digests that the moved tag stood for; they do not keep the image.
+            // Only digests of the moved tag are left; they do not keep the image.
             let repositories: Vec<&str> = new
                 .names
                 .iter()
@@ -35,7 +35,7 @@ pub(crate) fn add(records: &mut Vec<Record>, new: Record) {
     records.sort_by(|left, right| left.id.cmp(&right.id));
 }
 
-/// Takes a name from its image, or all names by id. Answers whether there was one.
+/// Removes a name from its image, or all names by id. Returns whether it existed.
 pub(crate) fn remove(records: &mut [Record], name: &str) -> Result<bool, reference::Invalid> {
     let by_id = Digest::parse(name).ok();
     let reference = match &by_id {

@@ -1,4 +1,4 @@
-//! Layers as directories of our own, and the index of the images beside them.
+//! Layers unpacked into directories, and the index of the images beside them.
 //!
 //! ```text
 //! DIR/index.json    the images; replaced atomically
@@ -24,17 +24,17 @@ use crate::manifest::Descriptor;
 use crate::store::{OpenError, StoreError, make_directory, staging};
 use crate::unpack;
 
-/// The layers of a store's directory.
+/// Layers in the directory of a store.
 #[derive(Clone)]
 pub(crate) struct Own {
     directory: PathBuf,
-    /// How many need a layer that may have no image yet: it is not garbage.
+    /// Reference counts of layers that may have no image yet, and so are not garbage.
     pinned: Arc<Pinned>,
 }
 
 type Pinned = Mutex<BTreeMap<String, usize>>;
 
-/// The layers that somebody who adds or reads an image needs, from the time on that it was looked whether they are there.
+/// Layers pinned by a pull, import or export, from before their existence is checked.
 pub(crate) struct Pins {
     all: Arc<Pinned>,
     own: Mutex<Vec<String>>,
@@ -53,7 +53,7 @@ impl Drop for Pins {
 }
 
 impl Own {
-    /// Opens a store whose staging directory is there. Images that lack something are dropped.
+    /// Opens a store whose staging directory exists. Images with missing layers are dropped.
     pub(crate) fn open(directory: &Path) -> Result<(Self, Vec<Record>), OpenError> {
         let failed = |source| OpenError::Io {
             directory: directory.to_owned(),
@@ -87,7 +87,7 @@ impl Own {
         }
     }
 
-    /// Whether a layer is there; from now on it stays, or is no garbage once it comes.
+    /// True if the layer exists. Pins it in any case, so that it is not removed.
     pub(crate) fn has(&self, pins: &Pins, hex: &str) -> bool {
         let mut all = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         *all.entry(hex.to_owned()).or_default() += 1;
@@ -105,14 +105,15 @@ impl Own {
         }
     }
 
-    /// Unpacks a layer and checks it.
+    /// Unpacks and verifies a layer.
     pub(crate) async fn stage(&self, blob: Blob, wanted: Wanted, limits: &Limits) -> Result<Staged, LayerError> {
         let (staging, limits) = (self.directory.clone(), limits.clone());
-        // The thread owns the directory: it is not removed under its hands when the pull is given up.
+        // The thread owns the directory, which therefore is not removed when the pull is canceled.
         blocking(move || stage(&staging, blob, wanted, &limits)).await?
     }
 
-    /// Brings a complete layer to the disk and gives it its final name. Another pull may have been faster.
+    /// Syncs a complete layer to disk and gives it its final name. Another pull may have been
+    /// faster.
     pub(crate) async fn place(&self, staged: Staged) -> Result<(), LayerError> {
         let own = self.clone();
         let placed = blocking(move || match &staged.unpacked {
@@ -145,7 +146,8 @@ impl Own {
         write_index(&self.directory, records).map_err(StoreError::Io)
     }
 
-    /// Removes the layers that no image has and nobody needs; answers the bytes that this freed.
+    /// Removes layers that no image refers to and that are not pinned. Returns the bytes that this
+    /// freed.
     pub(crate) async fn sweep(&self, has_image: impl Fn(&str) -> bool + Send + 'static) -> Result<u64, StoreError> {
         let own = self.clone();
         let swept = tokio::task::spawn_blocking(move || own.sweep_now(has_image)).await;
@@ -161,12 +163,13 @@ impl Own {
             let name = layer.file_name();
             let removed = {
                 let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-                // Who needed it until now has recorded its image before; who needs it from now on finds it gone.
+                // A former user of the layer has recorded its image before it dropped its pin; a
+                // later one finds the layer missing.
                 let needed = |hex: &str| pinned.contains_key(hex) || has_image(hex);
                 if name.to_str().is_some_and(needed) {
                     continue;
                 }
-                // Renamed first: a layer that is half removed must not look complete after a crash.
+                // Renamed first: a partly removed layer must not look complete after a crash.
                 let removed = staging(&self.directory)?;
                 fs::rename(layer.path(), removed.path().join("layer"))?;
                 removed
@@ -195,7 +198,7 @@ fn stage(directory: &Path, blob: Blob, wanted: Wanted, limits: &Limits) -> Resul
     })
 }
 
-/// Bytes that a directory with all below it takes, each file once.
+/// Disk usage of a directory tree, counting each inode once.
 fn occupied(directory: &Path) -> io::Result<u64> {
     let (mut bytes, mut linked) = (0_u64, BTreeSet::new());
     let mut left = vec![directory.to_owned()];

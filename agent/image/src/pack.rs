@@ -1,4 +1,4 @@
-//! Packs the directory of a layer into a tar stream again: the counterpart of `unpack`.
+//! Packs the directory of a layer into a tar stream: the counterpart of `unpack`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -10,15 +10,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{lgetxattr, llistxattr};
 use tar::{Builder, EntryType, Header};
 
-/// The device number of a whiteout.
+/// Device number of a whiteout.
 const WHITEOUT: u64 = 0;
 const OPAQUE: &str = "trusted.overlay.opaque";
-/// What overlayfs alone knows.
+/// Prefix of overlayfs' own extended attributes.
 const OVERLAY: &str = "trusted.overlay.";
-/// Linux has nothing longer in one place.
+/// Maximum size of an extended attribute, and of the list of their names (`XATTR_SIZE_MAX`,
+/// `XATTR_LIST_MAX`).
 const ATTRIBUTE_LIMIT: usize = 64 << 10;
 
-/// Writes everything below a directory, in the order of the names, so that the same directory gives the same bytes.
+/// Writes everything below a directory, sorted by name, so that the same directory gives the same
+/// bytes.
 pub(crate) fn pack(layer: &Path, target: impl Write) -> io::Result<()> {
     let mut packing = Packing {
         builder: Builder::new(target),
@@ -47,7 +49,7 @@ pub(crate) fn pack(layer: &Path, target: impl Write) -> io::Result<()> {
 
 struct Packing<W: Write> {
     builder: Builder<W>,
-    /// First names of files that have several.
+    /// First paths of files with several hard links.
     linked: BTreeMap<u64, PathBuf>,
 }
 
@@ -93,7 +95,7 @@ impl<W: Write> Packing<W> {
         } else if kind.is_char_device() {
             EntryType::Char
         } else {
-            // A socket: no archive has those.
+            // Sockets are not archived.
             return Ok(());
         });
         header.set_device_major(rustix::fs::major(found.rdev()))?;
@@ -105,7 +107,8 @@ impl<W: Write> Packing<W> {
         self.builder.append_data(&mut header, path, data)
     }
 
-    /// Writes the extended attributes of the entry that follows. Answers whether overlayfs shows nothing through it.
+    /// Writes the extended attributes of the next entry. Returns whether the entry is an opaque
+    /// directory.
     fn attributes(&mut self, path: &Path) -> io::Result<bool> {
         let mut names = vec![0; ATTRIBUTE_LIMIT];
         let length = match llistxattr(path, &mut names[..]) {
@@ -137,7 +140,7 @@ impl<W: Write> Packing<W> {
     }
 }
 
-/// The header of a file that is nobody's and has nothing.
+/// Turns a header into that of an empty file of root, without a time.
 pub(crate) fn mark(mut header: Header) -> Header {
     header.set_entry_type(EntryType::Regular);
     header.set_mode(0o644);
@@ -158,7 +161,7 @@ fn header(found: &Metadata) -> Header {
     header
 }
 
-/// `LENGTH KEY=VALUE\n`; the length counts its own digits.
+/// PAX record `LENGTH KEY=VALUE\n`; the length includes its own digits.
 fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;

@@ -1,4 +1,4 @@
-//! Pulls: from a name to an image that is complete on this node.
+//! Image pulls: from a name to a complete image on this node.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,12 +21,12 @@ use crate::retries::Retries;
 use crate::slots::{Queue, Waits};
 use crate::store::Images;
 
-/// What a pull brought.
+/// Result of a pull.
 #[derive(Clone, Debug)]
 pub struct Pulled {
     /// The image.
     pub image: Arc<Image>,
-    /// The credentials that opened it; none where it is open to everybody.
+    /// Credentials that the registry accepted; `None` for anonymous access.
     pub opened_by: Option<Credentials>,
 }
 
@@ -34,8 +34,8 @@ type Outcome = Result<Pulled, Arc<PullError>>;
 type Flight = Shared<BoxFuture<'static, Outcome>>;
 type Key = (String, Vec<Credentials>);
 
-/// Pulls under way, so that pods that want the same image with the same credentials share one. A pull ends when the last
-/// of those who wait for it goes away.
+/// Pulls in progress: pods that want the same image with the same credentials share one. A pull is
+/// canceled when its last waiter is gone.
 #[derive(Default)]
 pub(crate) struct Flights(Mutex<Vec<(Key, WeakShared<BoxFuture<'static, Outcome>>)>>);
 
@@ -56,14 +56,15 @@ impl Flights {
 }
 
 impl Images {
-    /// Pulls an image, whether or not it is on this node already; layers that are here are not transferred again.
+    /// Pulls an image, even if it exists on this node; existing layers are not downloaded again.
     ///
-    /// Each of the credentials is tried, then none at all. Mirrors are asked first, without credentials.
+    /// Tries each of the credentials, then anonymous access. Mirrors are asked first, without
+    /// credentials.
     pub async fn pull(&self, name: &str, credentials: &[Credentials]) -> Result<Arc<Image>, Arc<PullError>> {
         Ok(self.fetch(name, credentials).await?.image)
     }
 
-    /// Pulls an image and says what opened it.
+    /// Pulls an image and returns the credentials that worked.
     pub async fn fetch(&self, name: &str, credentials: &[Credentials]) -> Outcome {
         let reference = Reference::parse(name).map_err(|source| {
             Arc::new(PullError::Name {
@@ -149,8 +150,8 @@ impl Images {
         })
     }
 
-    /// Asks mirrors, then the registry with each of the credentials. The registry's last answer counts, and what was wrong with the
-    /// mirrors is told besides.
+    /// Asks the mirrors, then the registry with each of the credentials. Returns the registry's
+    /// last error together with those of the mirrors.
     async fn find_source(
         &self,
         reference: &Reference,
@@ -169,11 +170,12 @@ impl Images {
             match self.ask(host, reference, credentials).await {
                 Ok(found) => return Ok(found),
                 Err(error) if host != origin => before.push((host.to_owned(), error)),
-                // What the registry says to those who are known to it matters more than its answer to strangers.
+                // An error for authenticated requests is more relevant than the error for anonymous
+                // ones.
                 Err(RegistryError::Denied(_) | RegistryError::Authorize(_))
                     if credentials.is_none() && last.is_some() => {}
                 Err(error) => {
-                    // Nor will it be there for others.
+                    // The image will not exist for other credentials either.
                     let unreachable = error.is_unreachable();
                     last = Some(error);
                     if unreachable {
@@ -203,7 +205,8 @@ impl Images {
         let (digest, json) = loop {
             match first_manifest(&session, wanted, reference, limits).await {
                 Ok(found) => break found,
-                // The pod's back-off asks again; until then it says why it waits.
+                // The kubelet's back-off retries later; until then the pod's status shows the
+                // error.
                 Err(error) if error.is_unreachable() => return Err(error),
                 Err(error) => retries.after(error).await?,
             }
@@ -212,7 +215,7 @@ impl Images {
         Ok((session, digest, Found { json, document }))
     }
 
-    /// Follows indexes to the manifest for this machine.
+    /// Resolves indexes to the manifest for this platform.
     async fn select(
         &self,
         session: &Session,
@@ -235,7 +238,7 @@ impl Images {
         Err(ContentError::Nesting(manifest::NESTING).into())
     }
 
-    /// A small document, checked against its descriptor.
+    /// Fetches a small document and checks it against its descriptor.
     async fn verified(
         &self,
         session: &Session,
@@ -265,7 +268,7 @@ impl Images {
         }
     }
 
-    /// Downloads what is missing, several layers at a time, and puts them into place from the lowest up.
+    /// Downloads missing layers, several at a time, and puts them into place from the lowest up.
     async fn fetch_layers(
         &self,
         session: &Arc<Session>,
@@ -294,16 +297,17 @@ impl Images {
             }
         }
         let mut fetched = stream::iter(missing).buffered(self.inner.slots.of_pull());
-        // The image's layers are its bound.
+        // Bounded by the number of layers.
         let (fetching, mut staged) = tokio::sync::mpsc::unbounded_channel();
         let fetch = async move {
             while let Some(layer) = fetched.try_next().await? {
-                // Who receives it stays as long as this does.
+                // The receiver lives as long as this future.
                 drop(fetching.send(layer));
             }
             Ok::<(), FetchError>(())
         };
-        // On its own: downloads that stood still meanwhile would keep their slots from others, and look like slow registries.
+        // In a task of its own: downloads that paused meanwhile would keep their slots, and look
+        // like slow registries.
         let place = Box::pin(async {
             while let Some(layer) = staged.recv().await {
                 self.inner.place(hold, layer).await?;
@@ -330,14 +334,14 @@ impl Images {
         let path = directory.path().join("blob");
         download(session, descriptor, &path, &self.inner.config.limits).await?;
         let file = std::fs::File::open(&path).map_err(io)?;
-        // Unlinked at once: its space is free again as soon as it has been read.
+        // Unlinked at once, so that its space is freed as soon as it has been read.
         drop(directory);
         let blob = Blob::new(file, 0, descriptor.size);
         Ok(self.inner.stage(hold, blob, wanted).await?)
     }
 }
 
-/// The outermost document, as it came and as it was understood.
+/// Outermost document: raw and parsed.
 struct Found {
     json: Vec<u8>,
     document: Document,

@@ -1,7 +1,8 @@
-//! Redirects of registries and token servers, and the addresses that neither may send this machine to (SSRF).
+//! Redirects of registries and token servers, and the addresses to which they must not send this
+//! node (SSRF).
 //!
-//! containerd follows every redirect. A user who names a registry could so have the node ask its own loopback services, or a
-//! cloud's metadata server.
+//! containerd follows every redirect: a user who names a registry could make the node request its
+//! own loopback services, or a cloud's metadata server.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,35 +12,36 @@ use reqwest::{Response, StatusCode, Url};
 
 use crate::authorities::name;
 
-/// Longest chain, as Go's client has it (`net/http/client.go`).
+/// Maximum number of redirects, as in Go's client (`net/http/client.go`).
 const LONGEST: usize = 10;
 
-/// A redirect that is not followed.
+/// A redirect is not followed.
 #[derive(Debug, thiserror::Error)]
 pub enum RedirectError {
-    /// There is no end of them.
+    /// Too many redirects.
     #[error("stopped after {LONGEST} redirects")]
     TooMany,
-    /// Its `Location` is missing, or no address of HTTP.
+    /// `Location` is missing or not an HTTP URL.
     #[error("{0} response has no Location that can be asked")]
     Location(StatusCode),
-    /// It leads to what is this machine's alone.
+    /// The target is a loopback or link-local address, or a metadata server.
     #[error("{0} is not asked on behalf of {1}: the address means something to this machine alone")]
     Place(String, String),
 }
 
-/// Addresses of clouds' metadata servers that are not link-local.
+/// Addresses of cloud metadata servers that are not link-local.
 const METADATA: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Hosts that a registry may send this machine to: itself at any address, others at public or private ones.
+/// Hosts to which a registry may redirect: itself at any address, others at public or private
+/// addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
-    /// The registry's name, in small letters.
+    /// Registry host, in lower case.
     own: String,
-    /// It is on this machine's loopback itself.
+    /// True if the registry itself is on this node's loopback.
     loopback: bool,
 }
 
@@ -73,7 +75,7 @@ impl Reach {
     }
 }
 
-/// Names lead nowhere else than addresses may.
+/// DNS resolver that refuses forbidden addresses.
 impl Resolve for Reach {
     fn resolve(&self, asked: Name) -> Resolving {
         let reach = self.clone();
@@ -89,12 +91,12 @@ impl Resolve for Reach {
     }
 }
 
-/// Those of one request.
+/// Number of redirects of one request.
 #[derive(Default)]
 pub(crate) struct Redirects(usize);
 
 impl Redirects {
-    /// The address that an answer redirects to.
+    /// Target URL of a redirect.
     pub(crate) fn next(&mut self, response: &Response) -> Result<Option<Url>, RedirectError> {
         let status = response.status();
         if !matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308) {
@@ -138,7 +140,7 @@ mod tests {
         ] {
             assert!(!allowed(&far, host) && !allowed(&near, host), "{host}");
         }
-        // What a registry was named by is asked.
+        // The address by which the registry was named is allowed.
         assert!(allowed(&Reach::new("169.254.7.7", false), "169.254.7.7:5000"));
         let resolved = |reach: &Reach| reach.resolve("localhost".parse().unwrap());
         assert!(resolved(&near).await.is_ok());

@@ -1,10 +1,11 @@
-//! Image names, read as the distribution project's `reference` package reads them, with its texts.
+//! Image names, parsed as by the distribution project's `reference` package, with its error
+//! messages.
 
 use std::fmt;
 
 use crate::digest::Digest;
 
-/// A normalised image name: `docker.io/library/nginx:latest`, `registry:5000/app@sha256:…`.
+/// Normalized image name: `docker.io/library/nginx:latest`, `registry:5000/app@sha256:…`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
     domain: String,
@@ -13,22 +14,22 @@ pub struct Reference {
     digest: Option<Digest>,
 }
 
-/// Why a text is not an image name. The texts are upstream's.
+/// The text is not an image name. The messages are upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// Nothing that the grammar knows.
+    /// The text does not match the grammar.
     #[error("invalid reference format")]
     Format,
     /// The path has an upper-case letter.
     #[error("invalid reference format: repository name ({0}) must be lowercase")]
     Uppercase(String),
-    /// More than 255 characters.
+    /// The name is longer than 255 characters.
     #[error("repository name must not be more than 255 characters")]
     TooLong,
     /// 64 hexadecimal digits are an id, not a name.
     #[error("invalid repository name ({0}), cannot specify 64-byte hexadecimal strings")]
     Identifier(String),
-    /// The digest after `@`.
+    /// The digest after `@` is invalid.
     #[error("{0}")]
     Digest(crate::digest::InvalidDigest),
 }
@@ -36,7 +37,8 @@ pub enum Invalid {
 const NAME_LIMIT: usize = 255;
 
 impl Reference {
-    /// Parses and normalises: `docker.io`, `library/` and the tag `latest` are what is left out.
+    /// Parses and normalizes: adds `docker.io`, `library/` and the tag `latest` where they are left
+    /// out.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(Invalid::Identifier(text.to_owned()));
@@ -101,7 +103,7 @@ impl Reference {
         format!("{}/{}", self.domain, self.path)
     }
 
-    /// `domain/path:tag`, where there is a tag and no digest: a name that an image can carry.
+    /// `domain/path:tag`, if there is a tag and no digest: a name that an image can have.
     pub fn name(&self) -> Option<String> {
         let tag = self.tag.as_ref().filter(|_| self.digest.is_none())?;
         Some(format!("{}/{}:{tag}", self.domain, self.path))
@@ -121,8 +123,8 @@ impl fmt::Display for Reference {
     }
 }
 
-/// The first component is a registry when it could not be a Docker Hub user: it has a dot, a colon, an upper-case
-/// letter, or is `localhost`.
+/// The first component is a registry if it cannot be a Docker Hub user: it has a dot, a colon or an
+/// upper-case letter, or is `localhost`.
 fn split_domain(text: &str) -> (String, String) {
     let (domain, remote) = match text.split_once('/') {
         Some((first, rest))
@@ -174,7 +176,8 @@ fn is_port(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Lower-case letters and digits, separated by one period, one or two underscores, or any number of dashes.
+/// Lower-case letters and digits, separated by one period, one or two underscores, or any number of
+/// dashes.
 fn is_component(text: &str) -> bool {
     let alphanumeric = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit();
     if !text.starts_with(alphanumeric) || !text.ends_with(alphanumeric) {
@@ -192,7 +195,7 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|byte| word(byte) || matches!(byte, b'.' | b'-'))
 }
 
-/// `algorithm:hex` with at least 32 digits, the grammar's own rule; which algorithms there are is checked later.
+/// `algorithm:hex` with at least 32 digits, as in the grammar; the algorithm is checked later.
 fn is_digest_shaped(text: &str) -> bool {
     text.split_once(':').is_some_and(|(algorithm, hex)| {
         algorithm.starts_with(|first: char| first.is_ascii_alphabetic())

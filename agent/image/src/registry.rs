@@ -1,7 +1,7 @@
-//! Reads manifests and blobs from one registry.
+//! Client that reads manifests and blobs from one registry.
 //!
-//! A hostile registry must not choose how much memory an answer takes: each is read to a bound. What one origin (scheme, host
-//! and port) is shown as `Authorization`, no other sees.
+//! A hostile registry must not choose how much memory an answer takes: each is read up to a limit.
+//! The `Authorization` for one origin (scheme, host and port) is never sent to another.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,26 +24,26 @@ use crate::redirects::{Reach, Redirects};
 use crate::reference::Reference;
 use crate::token::{self, Challenge, TokenError};
 
-/// One registry, one repository and one set of credentials, for the time of one pull.
+/// One registry, one repository and one set of credentials, for the duration of one pull.
 pub(crate) struct Session {
     client: reqwest::Client,
     address: String,
     reach: Reach,
-    /// Of a registry on this machine that nothing is configured for: known by its first answer.
+    /// Detected scheme of an unconfigured registry on loopback: set by its first answer.
     scheme: OnceLock<&'static str>,
     repository: String,
     credentials: Option<Credentials>,
-    /// By the origin of whom it is shown to.
+    /// Authorization by origin.
     authorization: Mutex<BTreeMap<String, HeaderValue>>,
 }
 
 impl Session {
-    /// What it shows the registry.
+    /// Credentials for the registry.
     pub(crate) fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
     }
 
-    /// The host that it asks.
+    /// Registry host.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -55,7 +55,7 @@ impl Session {
         image: &Reference,
         credentials: Option<&Credentials>,
     ) -> Result<Self, RegistryError> {
-        // A second installation fails, and changes nothing.
+        // A second installation fails and has no effect.
         drop(common_tls::provider().install_default());
         let settings = config.registry(host);
         let scheme = OnceLock::new();
@@ -88,18 +88,19 @@ impl Session {
         })
     }
 
-    /// A manifest or index by tag or digest, of at most `limit` bytes.
+    /// Fetches a manifest or index by tag or digest, of at most `limit` bytes.
     pub(crate) async fn manifest(&self, tag_or_digest: &str, limit: u64) -> Result<Vec<u8>, RegistryError> {
         let path = format!("manifests/{tag_or_digest}");
         read_bounded(self.get(&path, 0).await?, "manifest", limit).await
     }
 
-    /// A small blob.
+    /// Fetches a small blob.
     pub(crate) async fn blob(&self, digest: &str, what: &'static str, limit: u64) -> Result<Vec<u8>, RegistryError> {
         read_bounded(self.get(&format!("blobs/{digest}"), 0).await?, what, limit).await
     }
 
-    /// A blob from `offset` on where the registry can do that; else from its start. Returns where it begins.
+    /// Fetches a blob from `offset` on, or from its start if the registry does not support ranges.
+    /// Returns the offset at which the answer begins.
     pub(crate) async fn blob_from(&self, digest: &str, offset: u64) -> Result<(Response, u64), RegistryError> {
         let response = self.get(&format!("blobs/{digest}"), offset).await?;
         let begins = if response.status() == StatusCode::PARTIAL_CONTENT {
@@ -122,7 +123,7 @@ impl Session {
                 elsewhere = Some(next);
                 continue;
             }
-            // Once for each request: tokens expire during long pulls.
+            // Once per request: tokens expire during long pulls.
             let origin = origin(response.url());
             if status == StatusCode::UNAUTHORIZED && !challengers.contains(&origin) {
                 challengers.push(origin.clone());
@@ -143,7 +144,7 @@ impl Session {
         }
     }
 
-    /// Asks the registry, or where it redirected to; also returns the authorization that was shown.
+    /// Sends a request and follows redirects; also returns the authorization that was sent.
     async fn send(
         &self,
         elsewhere: Option<&Url>,
@@ -181,17 +182,19 @@ impl Session {
         format!("{}://{}/v2/{}/{path}", self.scheme(), self.address, self.repository)
     }
 
-    /// The registry's credentials, for itself and where it has tokens made, not for others to which it redirects.
+    /// Registry credentials, for the registry itself and its token server, not for other redirect
+    /// targets.
     fn credentials_at(&self, challenger: &str) -> Option<HeaderValue> {
         let own = self.url("").parse::<Url>().is_ok_and(|own| origin(&own) == challenger);
         self.credentials.as_ref().filter(|_| own).and_then(Credentials::basic)
     }
 
-    /// Takes up the challenge of a refusal, unless another request has done so since `shown` was. Returns whether there is now
-    /// something else to show.
+    /// Handles the challenge of a 401 answer, unless another request has done so since `shown` was
+    /// sent. Returns whether there is a new authorization to try.
     ///
-    /// As in containerd (`core/remotes/docker/authorizer.go`), each answer's challenge counts, redirected ones too. Credentials
-    /// are for who has refused to answer without.
+    /// As in containerd (`core/remotes/docker/authorizer.go`), the challenge of each answer counts,
+    /// also of redirected ones. Credentials are sent only to an origin that refused an anonymous
+    /// request.
     async fn authorize(
         &self,
         challenger: String,
@@ -259,7 +262,8 @@ fn origin(url: &Url) -> String {
 const HTTP: &str = "http";
 const HTTPS: &str = "https";
 const USER_AGENT: &str = concat!("skiff-agent/", env!("CARGO_PKG_VERSION"));
-/// For name resolution, connection and handshake together. A pod shows why it waits soon; the back-off asks again.
+/// Timeout of name resolution, connection and TLS handshake together. The error appears in the
+/// pod's status soon; the kubelet's back-off retries.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 fn read_authorities(settings: &Registry) -> Result<Vec<Vec<u8>>, RegistryError> {
@@ -292,12 +296,12 @@ fn retry_after(response: &Response) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Recognizes a TLS server from its answer to plain HTTP: 400 without a document, as Go's and nginx have it, or no HTTP at all; or
-/// nobody listens at port 80.
+/// Detects a TLS server by its answer to plain HTTP: status 400 without a document, as from Go and
+/// nginx, or no HTTP at all; or port 80 is closed.
 fn wants_tls(sent: &reqwest::Result<Response>, address: &str) -> bool {
     let error = match sent {
         Ok(response) => {
-            // A registry's own refusal is a document.
+            // A registry's own error is a JSON document.
             let kind = response.headers().get(CONTENT_TYPE);
             let document = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
             return response.status() == StatusCode::BAD_REQUEST && !document;
@@ -314,7 +318,7 @@ fn wants_tls(sent: &reqwest::Result<Response>, address: &str) -> bool {
         .any(hyper::Error::is_parse)
 }
 
-/// Whether a registry is on this machine.
+/// True if the registry is on this node's loopback.
 fn is_loopback(host: &str) -> bool {
     let name = authorities::name(host);
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

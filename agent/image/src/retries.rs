@@ -1,11 +1,12 @@
-//! Asking a registry again.
+//! Retries of registry requests.
 
 use std::time::Duration;
 
 use crate::config::Limits;
 use crate::failure::RegistryError;
 
-/// The tries of one request: `loop { match attempt { Err(error) => retries.after(error).await?, … } }`.
+/// Attempts of one request:
+/// `loop { match attempt { Err(error) => retries.after(error).await?, … } }`.
 pub(crate) struct Retries {
     left: u32,
     wait: Duration,
@@ -19,7 +20,7 @@ impl Retries {
         }
     }
 
-    /// Waits before the next try, longer each time; gives the error back where there is none.
+    /// Waits before the next attempt, with a growing delay; returns the error if there is none.
     pub(crate) async fn after(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         const LONGEST: Duration = Duration::from_secs(30);
         let Some(asked) = error.retry().filter(|_| self.left > 0) else {

@@ -1,5 +1,6 @@
-//! Who may download a layer now. So many have a slot at a time, over all pulls, in the order in which they came; but one pull, and
-//! one registry, only a part of the slots: what is slow keeps others waiting no longer than it must.
+//! Limits on parallel layer downloads over all pulls. Slots are granted in the order of requests,
+//! but one pull and one registry get only a part of them, so that a slow one does not block the
+//! others.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -9,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// The slots of all pulls.
+/// Download slots of all pulls.
 pub(crate) struct Slots {
     count: usize,
     all: Semaphore,
-    /// The parts of the registries that are being pulled from.
+    /// Slots of the registries that are being pulled from.
     registries: Mutex<BTreeMap<String, Weak<Semaphore>>>,
 }
 
@@ -27,18 +28,19 @@ impl Slots {
         }
     }
 
-    /// How many one pull may have: never all that its registry may have, so that another image of that gets on.
+    /// Slots of one pull: fewer than one registry may have, so that another image of the registry
+    /// makes progress.
     pub(crate) fn of_pull(&self) -> usize {
         (self.count / 2).max(1)
     }
 
-    /// How many one registry may have: never all, so that another registry's images get on.
+    /// Slots of one registry: never all, so that images of other registries make progress.
     fn of_registry(&self) -> usize {
         let others = self.count.saturating_sub(1);
         self.of_pull().saturating_add(1).min(others).max(1)
     }
 
-    /// Where a pull from `registry` waits.
+    /// Queue of a pull from `registry`.
     pub(crate) fn queue(&self, registry: &str, waits: &Arc<Waits>) -> Queue {
         let mut registries = self.registries.lock().unwrap_or_else(PoisonError::into_inner);
         registries.retain(|_, part| part.strong_count() > 0);
@@ -54,10 +56,11 @@ impl Slots {
         }
     }
 
-    /// Waits for a slot. Nobody who has one may ask for another.
+    /// Waits for a slot. A holder of a slot must not ask for another one (deadlock).
     pub(crate) async fn acquire<'a>(&'a self, queue: &'a Queue) -> Slot<'a> {
         let mut counted = Counted::new(&queue.waits);
-        // The registry's comes first: who waits for that keeps nothing from the others. Neither is ever closed.
+        // The registry's slot first: a waiter for it holds no shared slot. Neither semaphore is
+        // ever closed.
         let of_registry = queue.part.acquire().await.ok();
         let of_all = self.all.acquire().await.ok();
         counted.begin();
@@ -69,37 +72,38 @@ impl Slots {
     }
 }
 
-/// Where the layers of one pull wait for slots.
+/// Queue in which the layers of one pull wait for slots.
 pub(crate) struct Queue {
     part: Arc<Semaphore>,
     waits: Arc<Waits>,
 }
 
-/// One layer may be downloaded and unpacked until this is dropped.
+/// Permit to download and unpack one layer, released when dropped.
 pub(crate) struct Slot<'a> {
     _of_all: Option<SemaphorePermit<'a>>,
     _of_registry: Option<SemaphorePermit<'a>>,
     _counted: Counted<'a>,
 }
 
-/// The time in which a pull does nothing but wait for slots. It is not the pull's own: others take it.
+/// Time in which a pull only waits for slots, which does not count against its timeout.
 #[derive(Default)]
 pub(crate) struct Waits(Mutex<Waited>);
 
 #[derive(Default)]
 struct Waited {
-    /// Layers that wait for a slot or have one.
+    /// Layers that wait for a slot or hold one.
     layers: usize,
-    /// Those that have one.
+    /// Layers that hold one.
     slots: usize,
-    /// Since when there are layers and none of them has a slot.
+    /// Start of the current period in which layers wait and none holds a slot.
     since: Option<Instant>,
-    /// The times that are over.
+    /// Sum of the past periods.
     before: Duration,
 }
 
 impl Waits {
-    /// What `work` comes to; nothing when it takes longer than `bound` and what it waits.
+    /// Output of `work`; `None` if it takes longer than `bound` plus the time that it waited for
+    /// slots.
     pub(crate) async fn bounded<T>(&self, bound: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         let (mut left, mut known) = (bound, Duration::ZERO);
@@ -107,7 +111,7 @@ impl Waits {
             if let Ok(done) = tokio::time::timeout(left, work.as_mut()).await {
                 return Some(done);
             }
-            // It has as much more as it waited meanwhile.
+            // Extends the timeout by the time waited meanwhile.
             let waited = self.total();
             left = waited.saturating_sub(known);
             known = waited;
@@ -138,7 +142,7 @@ impl Waits {
     }
 }
 
-/// A layer that waits for a slot or has one.
+/// Layer that waits for a slot or holds one.
 struct Counted<'a> {
     waits: &'a Waits,
     has_slot: bool,
@@ -206,7 +210,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_time_that_a_pull_only_waits_is_not_its_own() {
         let seconds = Duration::from_secs;
-        // One who has the slot for 100 s, and one who takes so long once it has it.
+        // One pull holds the slot for 100 s, and another one takes as long once it gets it.
         let pulled = async |taken: Duration| {
             let slots = Slots::new(1);
             let before = slots.queue("slow", &Arc::default());

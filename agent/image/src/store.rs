@@ -1,4 +1,4 @@
-//! The images of a node, and what has their layers: directories of our own, or a containerd.
+//! Images of a node, with their layers in directories or in a containerd.
 //!
 //! ```text
 //! DIR/lock          held while a process has the store open
@@ -29,7 +29,7 @@ use crate::reference::{self, Reference};
 use crate::slots::Slots;
 use crate::{manifest, names, pull, unpack};
 
-/// The images of a node. Cheap to clone; one process at a time has a directory open.
+/// Images of a node. Cheap to clone; one process at a time has a directory open.
 #[derive(Clone)]
 pub struct Images {
     pub(crate) inner: Arc<Inner>,
@@ -40,7 +40,7 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     images: Arc<Mutex<Vec<Record>>>,
     held: Held,
-    /// Held by who changes the images.
+    /// Lock held while the images are changed.
     changing: Arc<tokio::sync::Mutex<()>>,
     kept: Kept,
     pub(crate) slots: Slots,
@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     _lock: File,
 }
 
-/// What has the layers.
+/// Backend that keeps the layers.
 enum Kept {
     Own(Own),
     Containerd(Arc<Daemon>),
@@ -57,36 +57,36 @@ enum Kept {
 /// The store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another process has the store open.
     #[error("the image store {0:?} is in use by another process")]
     Locked(PathBuf),
-    /// `index.json` cannot be read.
+    /// `index.json` is invalid.
     #[error(
         "the index of the image store {directory:?} is damaged; remove the directory to have the images pulled again"
     )]
     Damaged {
-        /// The store.
+        /// Path of the store.
         directory: PathBuf,
-        /// What is wrong.
+        /// Parse error.
         source: serde_json::Error,
     },
     /// `index.json` was written by a later version.
     #[error("the index of the image store {directory:?} has the unknown version {version}")]
     Version {
-        /// The store.
+        /// Path of the store.
         directory: PathBuf,
-        /// Its version.
+        /// Version in the file.
         version: u32,
     },
-    /// containerd refused, or did not answer.
+    /// containerd returned an error or did not answer.
     #[error("open the images in containerd")]
     Containerd(#[from] containerd::OpenError),
-    /// The file system refused.
+    /// A file operation failed.
     #[error("open the image store {directory:?}")]
     Io {
-        /// The store.
+        /// Path of the store.
         directory: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -94,29 +94,30 @@ pub enum OpenError {
 /// The store could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The name is invalid.
+    /// The image name is invalid.
     #[error("parse the image name")]
     Reference(#[source] reference::Invalid),
-    /// The file system refused.
+    /// A file operation failed.
     #[error("write to the image store")]
     Io(#[source] io::Error),
-    /// A directory could not take over the attributes of the layers below.
+    /// A directory could not take the attributes of the layers below.
     #[error("finish a layer")]
     Layer(#[source] unpack::UnpackError),
-    /// containerd refused, or did not answer.
+    /// containerd returned an error or did not answer.
     #[error(transparent)]
     Containerd(#[from] agent_containerd::Error),
 }
 
 impl Images {
-    /// Opens the store in `directory`, created with mode 0700 where it is missing.
+    /// Opens the store in `directory`, which is created with mode 0700 if missing.
     pub fn open(directory: &Path, config: Config) -> Result<Self, OpenError> {
         let lock = prepare(directory)?;
         let (own, records) = Own::open(directory)?;
         Ok(Self::assembled(directory, config, Kept::Own(own), records, lock))
     }
 
-    /// Opens the images of a containerd. `directory` has only what is on its way there. Must be called inside a tokio runtime.
+    /// Opens the images of a containerd. `directory` holds only downloads. Must be called inside a
+    /// tokio runtime.
     pub async fn open_containerd(
         directory: &Path,
         config: Config,
@@ -155,7 +156,7 @@ impl Images {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The directory whose file system the layers fill.
+    /// Directory on the file system that holds the layers.
     pub fn directory(&self) -> &Path {
         match &self.inner.kept {
             Kept::Own(_) => &self.inner.directory,
@@ -163,7 +164,7 @@ impl Images {
         }
     }
 
-    /// The image that this name, name with digest, or id stands for, where it is complete on this node.
+    /// Complete image with this name, name with digest, or id.
     pub fn resolve(&self, name: &str) -> Result<Option<Arc<Image>>, reference::Invalid> {
         if let Ok(id) = Digest::parse(name) {
             return Ok(self.inner.find(|record| record.id == id.as_str()));
@@ -186,14 +187,16 @@ impl Images {
         images.iter().filter_map(shared).collect()
     }
 
-    /// Takes a name from its image, or all names by id. Its layers stay until [`Images::discard`]. Returns whether there was one.
+    /// Removes a name from its image, or all names by id. Its layers stay until
+    /// [`Images::discard`]. Returns whether it existed.
     pub async fn remove(&self, name: &str) -> Result<bool, StoreError> {
         let removing = self.inner.change(|records| names::remove(records, name));
         removing.await?.0.map_err(StoreError::Reference)
     }
 
-    /// Removes an image by its id, with all its names, and the layers that no other image has, nor one that is being added.
-    /// Answers the bytes that this freed. The caller knows that no container needs it.
+    /// Removes an image by its id, with all its names and the layers that are neither used by
+    /// another image nor pinned. Returns the bytes that this freed. The caller makes sure that no
+    /// container uses it.
     pub async fn discard(&self, id: &str) -> Result<u64, StoreError> {
         let removing = self.inner.change(|records| records.retain(|record| record.id != id));
         let ((), freed) = removing.await?;
@@ -206,7 +209,7 @@ impl Images {
         }
     }
 
-    /// Removes what this store made in a containerd. What it has in its directory stays.
+    /// Removes everything that this store created in a containerd. The directory stays.
     pub async fn purge(&self) -> Result<(), StoreError> {
         let Kept::Containerd(daemon) = &self.inner.kept else {
             return Ok(());
@@ -217,7 +220,7 @@ impl Images {
 }
 
 impl Inner {
-    /// A fresh directory for downloads and half-unpacked layers.
+    /// New directory for downloads and partly unpacked layers.
     pub(crate) fn staging(&self) -> io::Result<TempDir> {
         staging(&self.directory)
     }
@@ -226,13 +229,13 @@ impl Inner {
         self.images.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether an image has this layer.
+    /// True if an image has this layer.
     fn has_image_of(&self, hex: &str) -> bool {
         let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
         images.iter().any(|record| record.layers.iter().any(|own| own == hex))
     }
 
-    /// Until this is dropped, nothing is removed that was found or made by it and that no image refers to yet.
+    /// Protects layers that were found or added from garbage collection until it is dropped.
     pub(crate) async fn hold(&self) -> Result<Hold, LayerError> {
         match &self.kept {
             Kept::Own(own) => Ok(Hold::Own(own.hold())),
@@ -244,7 +247,7 @@ impl Inner {
         }
     }
 
-    /// What there is of a layer already.
+    /// State of a layer in the store.
     pub(crate) async fn have(&self, hold: &Hold, wanted: &Wanted) -> Result<Have, LayerError> {
         match (&self.kept, hold) {
             (Kept::Containerd(daemon), Hold::Lease(lease)) => {
@@ -255,7 +258,7 @@ impl Inner {
         }
     }
 
-    /// Verifies a layer, and brings it as far as can be done before those below it are there.
+    /// Verifies a layer and prepares it as far as possible without its parents.
     pub(crate) async fn stage(&self, hold: &Hold, blob: Blob, wanted: Wanted) -> Result<Staged, LayerError> {
         match (&self.kept, hold) {
             (Kept::Containerd(daemon), Hold::Lease(lease)) => {
@@ -266,7 +269,7 @@ impl Inner {
         }
     }
 
-    /// Puts a layer into its place; those below it are there.
+    /// Puts a layer into its place; its parents must be there.
     pub(crate) async fn place(&self, hold: &Hold, staged: Staged) -> Result<(), LayerError> {
         match (&self.kept, hold) {
             (Kept::Containerd(daemon), Hold::Lease(lease)) => daemon.place(lease, &staged, &self.config.limits).await,
@@ -275,13 +278,13 @@ impl Inner {
         }
     }
 
-    /// An image with the bytes of its layers in files; nothing when it is gone.
+    /// Image with its layers in files; `None` if it was removed.
     pub(crate) async fn whole(&self, image: &Arc<Image>, staging: &Path) -> Result<Option<Whole>, LayerError> {
         let found = self.records().into_iter().find(|record| record.id == image.id);
         let Some(record) = found else { return Ok(None) };
         match &self.kept {
             Kept::Own(own) => {
-                // They stay meanwhile, unless they went before.
+                // The layers are pinned meanwhile, unless they were removed before.
                 let hold = own.hold();
                 if !record.layers.iter().all(|hex| own.has(&hold, hex)) {
                     return Ok(None);
@@ -298,7 +301,8 @@ impl Inner {
         }
     }
 
-    /// Records an image whose layers are in place. Its names leave the images that had them.
+    /// Records an image whose layers are in place. Its names are removed from the images that had
+    /// them.
     pub(crate) async fn add(
         &self,
         hold: &Hold,
@@ -340,7 +344,7 @@ impl Inner {
     }
 }
 
-/// Makes what every store has, and takes it for this process.
+/// Creates the files of a store and locks it for this process.
 fn prepare(directory: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Io {
         directory: directory.to_owned(),
@@ -357,7 +361,7 @@ fn prepare(directory: &Path) -> Result<File, OpenError> {
     Ok(lock)
 }
 
-/// A fresh directory in a store's own.
+/// New directory in the store's staging directory.
 pub(crate) fn staging(directory: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new()
         .prefix("image-")

@@ -1,4 +1,4 @@
-//! Tokens: a registry names the place where they are to be had, which is as hostile as the registry is.
+//! Bearer tokens. The registry names the token server, which is as untrusted as the registry.
 
 use std::collections::BTreeSet;
 
@@ -7,33 +7,33 @@ use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 
-/// Bytes of an answer. Tokens are a few thousand long.
+/// Maximum size of an answer. Tokens have a few thousand bytes.
 pub(crate) const LIMIT: u64 = 64 << 10;
-/// Characters of an address that are shown.
+/// Maximum length of a URL in an error.
 const SHOWN: usize = 300;
 
-/// There is no token.
+/// No token was issued.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The place is no address, or one that would see credentials in the clear.
+    /// The realm is not a URL, or would receive credentials unencrypted.
     #[error("failed to fetch token: the realm {0:?} cannot be asked")]
     Realm(String),
-    /// The place refused.
+    /// The token server returned an error.
     #[error("failed to fetch {kind} token: unexpected status from GET request to {url}: {status}")]
     Status {
         /// `anonymous` or `oauth`.
         kind: &'static str,
-        /// The place.
+        /// URL of the token server.
         url: String,
-        /// The answer.
+        /// Status of the answer.
         status: StatusCode,
     },
-    /// What it gave is no token.
+    /// The answer holds no token.
     #[error("failed to fetch token: the answer is none")]
     Format,
 }
 
-/// How a registry wants to be asked.
+/// Authentication challenge of a registry (`WWW-Authenticate`).
 pub(crate) struct Challenge {
     realm: String,
     service: Option<String>,
@@ -48,7 +48,7 @@ struct Answer {
     access_token: String,
 }
 
-/// The first challenge that is for a token.
+/// Returns the first Bearer challenge.
 pub(crate) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     let texts = headers.get_all(WWW_AUTHENTICATE).iter();
     let all = texts
@@ -71,8 +71,8 @@ pub(crate) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
 }
 
 impl Challenge {
-    /// What has to be asked for a token to read a repository, and for what else the challenge names. Only a registry that is not encrypted itself may name a place
-    /// that is not.
+    /// URL that requests a token to read a repository, and for the other scopes of the challenge.
+    /// Only an unencrypted registry may name an unencrypted token server.
     pub(crate) fn url(&self, repository: &str, plain: bool) -> Result<Url, TokenError> {
         let refused = || TokenError::Realm(self.realm.chars().take(SHOWN).collect());
         let mut url = self.realm.parse::<Url>().map_err(|_invalid| refused())?;
@@ -88,12 +88,12 @@ impl Challenge {
     }
 }
 
-/// An address as it may be shown.
+/// URL truncated for errors.
 pub(crate) fn shown(url: &Url) -> String {
     url.as_str().chars().take(SHOWN).collect()
 }
 
-/// The header that an answer's token makes.
+/// Parses an answer into the `Authorization` header with its token.
 pub(crate) fn read(answer: &[u8]) -> Result<HeaderValue, TokenError> {
     let answer: Answer = serde_json::from_slice(answer).map_err(|_invalid| TokenError::Format)?;
     let token = if answer.token.is_empty() {

@@ -1,4 +1,4 @@
-//! Registries that lie, and blobs that were changed.
+//! Malicious registries and modified blobs.
 
 #![allow(
     clippy::indexing_slicing,
@@ -53,7 +53,7 @@ async fn attack_06_a_corrupt_blob_is_never_used() {
 
 #[tokio::test]
 async fn attack_06_a_manifest_is_read_to_a_bound() {
-    // 64 MiB without a length; the bound is 4 MiB.
+    // 64 MiB without a `Content-Length`; the limit is 4 MiB.
     let address = serve(|_| answer("", &vec![b' '; 64 << 20]));
     let (_home, images) = store(quick());
     let error = images.pull(&format!("{address}/x:1"), &[]).await.unwrap_err();
@@ -89,7 +89,7 @@ async fn attack_06_tokens_are_read_to_a_bound_and_refusals_are_not_repeated() {
         assert!(error.message().contains(text), "{}", error.message());
         assert!(!error.message().contains("hidden"), "{}", error.message());
     }
-    // With credentials there is a token, and with it another answer.
+    // With credentials the server issues a token, and another answer with the token.
     let place = serve(|request| {
         let known = request.to_lowercase().contains("authorization: basic bwu6c2vjcmv0");
         let asked = request.contains("GET /t?scope=repository%3Ax%3Apull&service=s ");
@@ -156,7 +156,8 @@ async fn attack_06_documents_that_mislead() {
 
 #[tokio::test]
 async fn attack_06_an_index_that_contains_itself_ends() {
-    // A digest cannot contain itself, so each index names the next; this server has one for every digest, and lies.
+    // A digest cannot contain itself, so each index names the next one; this server answers every
+    // digest with one.
     let (home, images) = store(quick());
     let mut documents = vec![b"{}".to_vec()];
     for _ in 0..8 {
@@ -207,7 +208,7 @@ async fn attack_28_credentials_stay_with_their_host() {
 
 #[tokio::test]
 async fn attack_28_a_password_is_told_only_to_who_refuses_to_answer_without() {
-    // The second one wants to know who asks for its manifests.
+    // A server without authentication, and one that requires it for its manifests.
     for refuses in [false, true] {
         let (sender, receiver) = std::sync::mpsc::channel();
         let address = serve(move |request| {
@@ -228,7 +229,7 @@ async fn attack_28_a_password_is_told_only_to_who_refuses_to_answer_without() {
     }
 }
 
-/// A registry with one image of one layer; `blob` answers for that, to a request from this byte on.
+/// Registry with one image of one layer; `blob` answers requests for the layer from this offset on.
 fn one_layer(layer: &[u8], blob: impl Fn(&mut TcpStream, usize) + Send + Sync + 'static) -> String {
     let config = format!(
         "{{\"architecture\":\"amd64\",\"os\":\"linux\",\"rootfs\":{{\"type\":\"layers\",\"diff_ids\":[\"{}\"]}}}}",
@@ -265,7 +266,7 @@ fn one_layer(layer: &[u8], blob: impl Fn(&mut TcpStream, usize) + Send + Sync + 
     })
 }
 
-/// An empty tar stream, longer than it need be.
+/// Empty tar stream with padding.
 fn layer() -> Vec<u8> {
     vec![0; 256 << 10]
 }
@@ -300,7 +301,7 @@ async fn attack_28_a_registry_that_trickles_is_given_up() {
     let address = one_layer(&layer(), move |connection, _| {
         let head = answer(&format!("Content-Length: {length}\r\n"), b"");
         connection.write_all(&head).ok();
-        // For as long as somebody listens.
+        // Blocks until the client disconnects.
         let (_quiet, clock) = std::sync::mpsc::channel::<()>();
         while connection.write_all(b"\0").is_ok() {
             clock.recv_timeout(Duration::from_millis(5)).ok();
@@ -324,7 +325,7 @@ async fn attack_28_a_registry_that_is_silent_or_lies_about_lengths_is_given_up()
     let silent = one_layer(&layer(), |connection, _| {
         let head = answer(&format!("Content-Length: {}\r\n", layer().len()), b"some");
         connection.write_all(&head).ok();
-        // Until the other side gives up.
+        // Until the client disconnects.
         drop(connection.read(&mut [0]));
     });
     let mut config = quick();

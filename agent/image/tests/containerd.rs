@@ -1,4 +1,4 @@
-//! Images in a containerd of the test's own, looked at with `ctr` as people do. Needs root.
+//! Images in the test's own containerd, inspected with `ctr`. Needs root.
 
 #![allow(
     clippy::indexing_slicing,
@@ -64,7 +64,7 @@ impl Machine {
             .collect()
     }
 
-    /// Has containerd remove what nothing refers to.
+    /// Triggers containerd's garbage collection.
     fn sweep(&self) {
         self.daemon
             .ctr(&["images", "tag", &self.names()[0], "example.org/sweep:1"]);
@@ -76,7 +76,7 @@ impl Machine {
         assert_eq!((self.names(), self.blobs(), self.snapshots()), Default::default());
     }
 
-    /// Everything that was kept for a while is let go of; that happens beside the answer.
+    /// Waits until all leases are deleted, which happens asynchronously.
     async fn without_leases(&self) {
         until("the leases end", || self.listed(&["leases", "ls", "-q"]).is_empty()).await;
     }
@@ -129,7 +129,7 @@ async fn imported_images_are_containerds_own_and_go_with_their_last_name() {
         machine.listed(&all)
     );
 
-    // The same from docker's archive, which has no manifest.
+    // The same image from a docker-save archive, which has no manifest.
     let archive = machine.home.path().join("saved.tar");
     docker_archive(&archive, "example.org/saved:1");
     let saved = images.import(&archive).await.unwrap().remove(0);
@@ -141,7 +141,7 @@ async fn imported_images_are_containerds_own_and_go_with_their_last_name() {
     machine.sweep();
     assert!(machine.listed(&all).contains(&saved.names[0]));
 
-    // What is exported is what came, to the byte of each layer.
+    // The exported layers are identical to the imported ones.
     let exported = machine.home.path().join("exported.tar");
     let mut written = std::fs::File::create(&exported).unwrap();
     std::io::copy(&mut images.export(&image.names[0]).await.unwrap(), &mut written).unwrap();
@@ -149,7 +149,7 @@ async fn imported_images_are_containerds_own_and_go_with_their_last_name() {
     assert_eq!((&again.id, &again.snapshot), (&image.id, &image.snapshot));
     nothing_staged(machine.home.path());
 
-    // The next process reads what is there.
+    // A new process reads the existing images.
     drop(images);
     let images = machine.open(Config::default()).await;
     assert_eq!(images.resolve(&image.id).unwrap().unwrap().snapshot, Some(snapshot));
@@ -178,7 +178,7 @@ async fn pulled_images_share_what_they_have_in_common() {
     assert_eq!(machine.snapshots().len(), 1);
     machine.without_leases().await;
 
-    // A name that is taken away leaves the image; the image leaves what others need.
+    // Removing a name keeps the image; removing the image keeps layers that others use.
     assert!(images.remove(&name("docker")).await.unwrap());
     assert!(!images.remove(&name("docker")).await.unwrap());
     assert!(!machine.names().contains(&name("docker")));
@@ -197,7 +197,7 @@ async fn what_others_do_with_ctr_is_seen() {
     let machine = Machine::new().await;
     let images = machine.open(quick()).await;
     let archive = busybox().display().to_string();
-    // Those that are told by the archive, as nerdctl and others do.
+    // Images created by other clients, such as nerdctl.
     machine.daemon.ctr(&["images", "import", &archive]);
     until("the image is known", || !images.list().is_empty()).await;
     let image = images.list().remove(0);
@@ -212,7 +212,7 @@ async fn what_others_do_with_ctr_is_seen() {
     .await;
     machine.daemon.ctr(&["images", "rm", "example.org/own:2"]);
     until("the name is gone", || resolved("example.org/own:2").is_none()).await;
-    // Another containerd, the same images.
+    // Another containerd with the same images.
     let mut machine = machine;
     machine.daemon.kill();
     machine.daemon.resume().await;
@@ -242,7 +242,7 @@ async fn attack_06_what_is_not_what_it_says_never_reaches_containerd() {
     assert!(error.contains("digest is"), "{error}");
     machine.without_leases().await;
     machine.nothing();
-    // Nor does what is larger than it may be.
+    // Images above the size limit are refused, too.
     let mut small = quick();
     small.limits.layer_bytes = 1 << 20;
     drop(images);
@@ -257,7 +257,7 @@ async fn attack_06_what_is_not_what_it_says_never_reaches_containerd() {
     machine.finish().await;
 }
 
-/// A registry that gives a manifest and a configuration and never all of the layer.
+/// Registry that serves a manifest and a configuration, but never completes the layer.
 fn endless(manifest: Vec<u8>, config: Vec<u8>) -> String {
     serve(move |request| {
         if request.contains("/manifests/") {
@@ -287,7 +287,7 @@ async fn attack_25_what_a_pull_left_when_all_were_killed_goes_and_the_next_one_s
     let config = std::fs::read(registry.blob(&image.id)).unwrap();
     images.discard(&image.id).await.unwrap();
     let address = endless(manifest, config);
-    // The agent is gone in the middle: nobody ends its lease.
+    // The agent is killed during the pull, so its lease is not deleted.
     let pulling = {
         let images = images.clone();
         std::thread::spawn(move || {
@@ -297,7 +297,7 @@ async fn attack_25_what_a_pull_left_when_all_were_killed_goes_and_the_next_one_s
                 .unwrap();
             let slow = format!("{address}/busybox:1");
             executor.block_on(async {
-                // The layer does not come; the lease is there by then.
+                // The layer never arrives; the lease exists by then.
                 let pulled = tokio::time::timeout(Duration::from_secs(3), images.pull(&slow, &[])).await;
                 assert!(pulled.is_err());
             });

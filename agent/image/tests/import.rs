@@ -1,4 +1,5 @@
-//! Archives and directories as other tools write them. Needs root: layers carry owners, devices and trusted attributes.
+//! Archives and directories as written by other tools. Needs root: layers have owners, devices and
+//! trusted attributes.
 
 #![allow(
     clippy::indexing_slicing,
@@ -77,7 +78,7 @@ async fn a_docker_archive_without_tags_needs_a_name_and_a_name_is_for_one_image(
         .await
         .unwrap();
     assert_eq!(imported[0].names, ["example.org/saved:latest"]);
-    // The same beside itself, in a directory.
+    // The same content as a directory.
     let directory = home.path().join("saved");
     std::fs::create_dir(&directory).unwrap();
     run(
@@ -114,7 +115,7 @@ async fn layers_that_registries_need_not_keep_are_taken_from_the_archive() {
     std::fs::write(layout.join("index.json"), index.to_string()).unwrap();
     let image = images.import(&layout).await.unwrap().remove(0);
     assert_eq!(image.names, ["example.org/foreign:1"]);
-    // A link leads to no file of the machine's.
+    // A link does not lead to a file of the host.
     let (_home, images) = store(Config::default());
     let layer = blob(&layout, &manifest["layers"][0]["digest"]);
     let elsewhere = home.path().join("elsewhere");

@@ -1,5 +1,5 @@
-//! Against real archives and a real registry on loopback (the distribution's docker-registry, filled by skopeo). Needs
-//! root: layers carry owners, devices and trusted attributes.
+//! Tests with real archives and a real registry on loopback (the distribution's docker-registry,
+//! filled by skopeo). Needs root: layers have owners, devices and trusted attributes.
 
 #![allow(
     clippy::indexing_slicing,
@@ -40,7 +40,7 @@ async fn imports_a_layout_and_finds_it_by_every_name() {
     images.resolve("Busybox").unwrap_err();
     nothing_staged(home.path());
 
-    // The store survives its process, and is not opened twice.
+    // The store persists across processes, and can be opened only once.
     Images::open(&home.path().join("images"), Config::default())
         .err()
         .unwrap();
@@ -51,7 +51,7 @@ async fn imports_a_layout_and_finds_it_by_every_name() {
     nothing_staged(home.path());
     assert_eq!(images.list(), [Arc::clone(&image)]);
 
-    // Pinned while it has a name; its layers go with it.
+    // Pinned while it has a name; its layers are removed with it.
     assert!(image.pinned);
     assert!(images.remove(&image.names[0]).await.unwrap());
     assert!(!images.remove(&image.names[0]).await.unwrap());
@@ -105,7 +105,7 @@ async fn what_is_exported_can_be_imported_by_us_and_by_others() {
     let (home, images) = store(Config::default());
     let image = images.import(&busybox()).await.unwrap().remove(0);
     let archive = home.path().join("exported.tar");
-    // Another name of the same image, which nobody asks for.
+    // Another name of the same image, which is not requested.
     let named = home.path().join("named.tar");
     saved(&named, "example.org/other:1");
     let both = images.import(&named).await.unwrap().remove(0);
@@ -136,7 +136,7 @@ async fn what_is_exported_can_be_imported_by_us_and_by_others() {
         lines.sort();
         lines
     };
-    // The directory of the layer itself is nobody's.
+    // The attributes of the layer's root directory are not compared.
     assert_eq!(listing(&again)[1..], listing(&image)[1..]);
     for kind in ["oci-archive", "docker-archive"] {
         let source = format!("{kind}:{}", archive.display());
@@ -162,7 +162,7 @@ async fn pulls_by_tag_and_by_digest() {
     assert_eq!(image.image_id(), image.digests[0]);
     let by_digest = images.pull(&image.digests[0], &[]).await.unwrap();
     assert_eq!(by_digest, image);
-    // Docker's own format, the same layer: nothing new is kept.
+    // The same layer in Docker's own format is not stored again.
     let docker = images
         .pull(&format!("{}/team/busybox:docker", registry.address), &[])
         .await
@@ -170,7 +170,7 @@ async fn pulls_by_tag_and_by_digest() {
     assert_eq!(docker.layers, image.layers);
     assert_eq!(layers_of(home.path()), 1);
     nothing_staged(home.path());
-    // Many who want the same share one pull.
+    // Concurrent requests for the same image share one pull.
     let pulls = futures::future::join_all((0..8).map(|_| images.pull(&name, &[]))).await;
     assert!(
         pulls
@@ -270,7 +270,7 @@ async fn basic_credentials_open_a_private_registry() {
         username: "me".to_owned(),
         password: "wrong".to_owned(),
     };
-    // What strangers are told of it does not matter to who may look.
+    // Errors of anonymous requests do not hide those of authenticated ones.
     let absent = format!("{}/private:2", registry.address);
     let missing = images.pull(&absent, &credentials).await.unwrap_err().message();
     assert!(missing.ends_with(&format!("{absent}: not found")), "{missing}");

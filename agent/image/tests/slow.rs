@@ -1,4 +1,4 @@
-//! Registries that are slow, and those who want something else meanwhile.
+//! Slow registries and their effect on other pulls.
 
 #![allow(
     clippy::indexing_slicing,
@@ -18,10 +18,10 @@ use agent_image::{Digest, Images, Limits};
 use support::{answer, layers_of, nothing_staged, quick, serve_by_hand, store};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// A registry that has one image of so many layers under every name. Those of names that begin with `slow` come by drops; it tells
-/// when it is asked for one.
+/// Registry that has one image with this many layers under every name. It sends those of names that
+/// begin with `slow` slowly, and signals each request for one.
 fn registry(layers: usize, asked: UnboundedSender<()>) -> String {
-    // An empty tar stream, longer than it need be.
+    // Empty tar stream with padding.
     let layer = vec![0_u8; 256 << 10];
     let digest = Digest::of(&layer).to_string();
     let list = |each: &str| vec![each; layers].join(",");
@@ -54,7 +54,7 @@ fn registry(layers: usize, asked: UnboundedSender<()>) -> String {
             return;
         }
         asked.send(()).ok();
-        // For as long as somebody listens.
+        // Blocks until the client disconnects.
         let (_quiet, clock) = std::sync::mpsc::channel::<()>();
         while connection.write_all(b"\0").is_ok() {
             clock.recv_timeout(Duration::from_millis(5)).ok();
@@ -62,7 +62,8 @@ fn registry(layers: usize, asked: UnboundedSender<()>) -> String {
     })
 }
 
-/// Pulls what is slow; once it has as many slots as it gets, the other image comes all the same, and no slot more is taken.
+/// Pulls a slow image; once it holds its share of the slots, another image still completes, and the
+/// slow one takes no more slots.
 async fn others_get_on(images: &Images, slow: &[String], mut asked: UnboundedReceiver<()>, slots: usize, other: &str) {
     let mut slow = pin!(futures::future::join_all(
         slow.iter().map(|name| images.pull(name, &[]))

@@ -1,4 +1,5 @@
-//! Registries that want to know who asks: which challenge is obeyed, and who gets which secret.
+//! Registries that require authentication: which challenge is followed, and which server receives
+//! which credentials.
 
 #![allow(
     clippy::indexing_slicing,
@@ -19,7 +20,7 @@ fn json(text: &str) -> Vec<u8> {
     answer(&format!("Content-Length: {}\r\n", text.len()), text.as_bytes())
 }
 
-/// A place that makes tokens of what it is asked: the scopes, then the Basic authorization, if any.
+/// Token server whose tokens consist of the requested scopes and the Basic authorization, if any.
 fn tokens() -> String {
     serve(|request| {
         let query = request.split([' ', '?']).nth(2).unwrap_or_default();
@@ -38,7 +39,7 @@ fn challenge(tokens: &str, scope: &str) -> Vec<u8> {
     ))
 }
 
-/// What a request shows as `Authorization`.
+/// `Authorization` header of a request.
 fn shown(request: &str) -> String {
     let mut lines = request.lines().filter_map(|line| line.split_once(": "));
     let found = lines.find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
@@ -54,7 +55,7 @@ async fn each_answers_challenge_is_obeyed_with_its_scope() {
     );
     let (asked, tokens) = (Arc::new(Mutex::new(Vec::new())), tokens());
     let seen = Arc::clone(&asked);
-    // Whoever asks for its version is told it.
+    // Requests for the API version get the challenge.
     let address = serve(move |request| {
         let path = request.split(' ').nth(1).unwrap_or_default();
         if path == "/v2/" {
@@ -71,7 +72,7 @@ async fn each_answers_challenge_is_obeyed_with_its_scope() {
     });
     let (_home, images) = store(quick());
     let error = images.pull(&format!("{address}/x:1"), &[me()]).await.unwrap_err();
-    // Which is what it gives in the end.
+    // The registry's final answer.
     assert!(
         error.message().contains("parse the configuration"),
         "{}",

@@ -1,4 +1,5 @@
-//! Registries behind TLS: which certificates are trusted. Needs root, as everything that unpacks layers.
+//! Registries with TLS: which certificates are trusted. Needs root, as every test that unpacks
+//! layers.
 
 #![allow(
     clippy::indexing_slicing,
@@ -15,7 +16,7 @@ use std::process::Command;
 use agent_image::{Credentials, Registry};
 use support::{DockerRegistry, busybox, quick, store};
 
-/// An authority of its own and what it signed for 127.0.0.1: `ca.pem`, `own.pem`, `own.key`.
+/// Certificate authority and a certificate it signed for 127.0.0.1: `ca.pem`, `own.pem`, `own.key`.
 fn certificates(home: &std::path::Path) {
     std::fs::write(home.join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
     for words in [
@@ -78,7 +79,7 @@ async fn a_private_registry_behind_its_own_authority_gives_zstd_layers() {
     let image = images.pull(&name, &credentials).await.unwrap();
     assert!(image.layers[0].join("bin/busybox").is_file());
 
-    // Who does not know the authority does not trust it, and tells no password.
+    // A client that does not know the authority refuses the connection and sends no password.
     config.registries.insert(
         registry.address.clone(),
         Registry {
@@ -98,7 +99,7 @@ async fn a_private_registry_behind_its_own_authority_gives_zstd_layers() {
     assert!(stranger.contains("failed to do request"), "{stranger}");
 }
 
-/// As Docker's page has it made: openssl makes it an authority.
+/// Self-signed certificate as in Docker's documentation: openssl marks it as an authority.
 #[tokio::test]
 async fn a_registrys_own_certificate_is_enough() {
     let home = tempfile::tempdir().unwrap();
@@ -132,7 +133,8 @@ async fn a_registrys_own_certificate_is_enough() {
     assert!(refused.contains("invalid peer certificate"), "{refused}");
 }
 
-/// On loopback, HTTP does for a registry that speaks no TLS; one that speaks nothing else needs a trusted certificate.
+/// On loopback, HTTP is used for a registry without TLS; a registry with TLS only needs a trusted
+/// certificate.
 #[tokio::test]
 async fn a_loopback_registry_that_speaks_tls_alone_is_asked_so_and_must_be_trusted() {
     let home = tempfile::tempdir().unwrap();

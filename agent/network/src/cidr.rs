@@ -1,4 +1,4 @@
-//! Ranges of addresses of both families.
+//! CIDRs of both address families.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A range or an address within one: `10.244.0.0/24`, `10.244.0.7/24`, `fd00:10:244::7/64`.
+/// CIDR, or an address with its prefix: `10.244.0.0/24`, `10.244.0.7/24`, `fd00:10:244::7/64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr {
@@ -16,7 +16,7 @@ pub struct Cidr {
     pub prefix: u8,
 }
 
-/// Text that is no range of addresses.
+/// The text is not a valid CIDR.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a range such as 10.244.0.0/24 or fd00:10:244::/64")]
 pub struct ParseCidrError(String);
@@ -31,13 +31,13 @@ impl Cidr {
         }
     }
 
-    /// How many bits the addresses differ in.
+    /// Number of host bits.
     pub(crate) const fn host_bits(self) -> u8 {
         let width = if self.address.is_ipv4() { 32 } else { 128 };
         u8::saturating_sub(width, self.prefix)
     }
 
-    /// Ones where the addresses of the range differ.
+    /// Host mask.
     fn host_mask(self) -> u128 {
         1_u128
             .checked_shl(self.host_bits().into())
@@ -51,7 +51,7 @@ impl Cidr {
         }
     }
 
-    /// The address of this family with these bits; those that it has no room for are left out.
+    /// Address of this family with these bits; excess bits are dropped.
     fn of_bits(self, bits: u128) -> IpAddr {
         let [.., a, b, c, d] = bits.to_be_bytes();
         match self.address {
@@ -60,45 +60,45 @@ impl Cidr {
         }
     }
 
-    /// Whether its addresses are those of version 6.
+    /// True for an IPv6 range.
     pub const fn is_ipv6(self) -> bool {
         self.address.is_ipv6()
     }
 
-    /// The range itself, without the address within.
+    /// The range itself, with host bits cleared.
     #[must_use]
     pub fn network_range(self) -> Self {
         self.with(self.network())
     }
 
-    /// The first address: the range's name.
+    /// First address: the network address.
     pub fn network(self) -> IpAddr {
         self.of_bits(Self::bits(self.address) & !self.host_mask())
     }
 
-    /// The last address.
+    /// Last address of the range.
     pub fn last(self) -> IpAddr {
         self.of_bits(Self::bits(self.address) | self.host_mask())
     }
 
-    /// The gateway of a pod range: its first host address.
+    /// Gateway of a pod CIDR: its first host address.
     pub fn gateway(self) -> IpAddr {
         self.at(1).address
     }
 
-    /// The address of the range that has this number, counted from 0, with its prefix.
+    /// Address of the range with this index, counted from 0, with its prefix.
     #[must_use]
     pub(crate) fn at(self, offset: u128) -> Self {
         let first = Self::bits(self.network());
         self.with(self.of_bits(first | (offset & self.host_mask())))
     }
 
-    /// The number of this address within its range, counted from 0.
+    /// Index of this address within its range, counted from 0.
     pub(crate) fn offset(self) -> u128 {
         Self::bits(self.address) & self.host_mask()
     }
 
-    /// Whether the address is one of this range.
+    /// True if the range contains the address.
     pub fn contains(self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4() && self.with(address).network() == self.network()
     }

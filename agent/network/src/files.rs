@@ -1,4 +1,4 @@
-//! Small files that are records: each is there whole or not at all.
+//! Small record files, written atomically.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// The ending of a file that is not a record yet.
+/// Suffix of a temporary file.
 const DRAFT: &str = "draft";
 
-/// Reads a record; one that a crash cut off counts as absent.
+/// Reads a record; a truncated one counts as absent.
 pub(crate) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
@@ -19,7 +19,8 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option
     }
 }
 
-/// Reads a record among all files of its folder: a draft that was never put in its place counts as absent too.
+/// Reads a record during a listing of its directory: a leftover temporary file counts as absent,
+/// too.
 pub(crate) fn read_whole<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     if path.extension().is_some_and(|ending| ending == DRAFT) {
         return Ok(None);
@@ -27,7 +28,7 @@ pub(crate) fn read_whole<T: serde::de::DeserializeOwned>(path: &Path) -> Result<
     read(path)
 }
 
-/// Writes a record so that it is there whole or not at all.
+/// Writes a record atomically.
 pub(crate) fn write<T: Serialize>(path: &Path, record: &T) -> Result<(), Error> {
     let draft = path.with_extension(DRAFT);
     let bytes = serde_json::to_vec(record).map_err(|source| Error::io("encode", path, source.into()))?;

@@ -1,6 +1,6 @@
-//! Puts arbitrary bytes where plugins' answers come in, for tests that look for input that is not survived.
+//! Fuzzing entry point: parses arbitrary bytes as plugins' output.
 
-/// Reads the bytes as a plugin's result, as its failure, and as a network's configuration.
+/// Parses the bytes as a plugin's result, as its error, and as a network configuration.
 pub fn plugin(bytes: &[u8]) {
     crate::cni::fuzzing::read(bytes);
     ranges(std::str::from_utf8(bytes).unwrap_or_default());

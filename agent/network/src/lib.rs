@@ -1,7 +1,8 @@
-//! The pods' network on this machine, behind one trait.
+//! Pod network of this machine, behind one trait.
 //!
-//! [`Network`] is the seam: [`Bridge`] makes network namespaces, veth pairs and a bridge by rtnetlink; [`Cni`] has standard
-//! plugins do it; [`Sim`] only hands out addresses, for tests. Detaching and stopping are idempotent and go on past failures.
+//! [`Network`] is the interface: [`Bridge`] creates network namespaces, veth pairs and a bridge by
+//! rtnetlink; [`Cni`] runs standard plugins; [`Sim`] only allocates addresses, for tests. Detaching
+//! and stopping are idempotent and continue past errors.
 
 mod bridge;
 mod cidr;
@@ -31,21 +32,23 @@ pub use plugin::{NAME as PLUGIN, helper as plugin};
 pub use ranges::{ParseRangesError, Ranges};
 pub use sim::Sim;
 
-/// Whom to attach.
+/// Sandbox to attach, with its pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachSpec {
-    /// The sandbox: unique on the machine; letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dot.
+    /// Sandbox id: unique on the machine; letters, digits, `-`, `_` and `.`, at most 64 bytes, not
+    /// starting with a dot.
     pub sandbox_id: String,
-    /// The pod, for networks that want to know.
+    /// Pod of the sandbox, which some networks use.
     pub pod: PodId,
-    /// Ports of the node that lead to the pod.
+    /// Host ports of the pod.
     pub ports: Vec<PortMapping>,
-    /// The namespace belongs to users of the pod's own: the first of the 65536 ids of the node that they are.
+    /// First host ID of the pod's user namespace with its 65536 IDs, which owns the network
+    /// namespace.
     #[serde(default)]
     pub user_ids: Option<u32>,
 }
 
-/// A pod.
+/// Identity of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodId {
     /// `metadata.namespace`.
@@ -56,7 +59,7 @@ pub struct PodId {
     pub uid: String,
 }
 
-/// A port of the node that leads to one of the pod.
+/// Host port that is mapped to a port of the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
     /// `hostPort`.
@@ -65,115 +68,115 @@ pub struct PortMapping {
     pub container_port: u16,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// `hostIP`: every address of the node where it is absent.
+    /// `hostIP`: all addresses of the node if absent.
     pub host_address: Option<IpAddr>,
 }
 
-/// A sandbox's network.
+/// Network of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// The sandbox.
+    /// Sandbox id.
     pub sandbox_id: String,
-    /// The network namespace, held by a bind mount at this path.
+    /// Path at which the network namespace is bind-mounted.
     pub netns: PathBuf,
     /// The pod's addresses with the prefix of their range; the first is `status.podIP`.
     pub addresses: Vec<Cidr>,
-    /// The default gateway: the bridge's address, of the family of the pod's first one.
+    /// Default gateway: the bridge's address, of the family of the pod's first address.
     pub gateway: IpAddr,
-    /// The interface in the namespace.
+    /// Name of the interface in the namespace.
     pub interface: String,
-    /// Ports of the node that lead to the pod, where this network leads them.
+    /// Host ports that lead to the pod, if this network maps them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortMapping>,
 }
 
-/// The node's pods, for those who lead traffic to and from them.
+/// Pods of the node, for Services and network policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Where their addresses are from.
+    /// Ranges of their addresses.
     pub ranges: Ranges,
-    /// The node's interface that leads to them.
+    /// Interface of the node that leads to them.
     pub interface: String,
 }
 
-/// Why the network could not do it.
+/// A network operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An id that cannot be part of a path.
+    /// The id cannot be part of a path.
     #[error("invalid sandbox id {0:?}")]
     InvalidId(String),
-    /// [`Network::start`] was not called, or with another range than this state was made for.
+    /// [`Network::start`] was not called, or with ranges other than the recorded ones.
     #[error("the pod network is not started")]
     NotStarted,
-    /// The pods' range cannot be served.
+    /// The pods' range is too small.
     #[error("pod range {0}: at least four addresses are needed")]
     RangeTooSmall(Cidr),
-    /// The machine's kernel has no addresses of version 6, or was started without them.
+    /// The kernel does not support IPv6, or has it disabled.
     #[error("pod range {0}: this machine has no IPv6")]
     NoIpv6(Cidr),
-    /// The pods' range cannot change while sandboxes have addresses of it.
+    /// The pods' range cannot change while sandboxes have addresses in it.
     #[error("pods still use addresses of {0}")]
     RangeInUse(Ranges),
-    /// The bridge is another network's.
+    /// The bridge belongs to another network.
     #[error("bridge {bridge} is there already and belongs to {owner}; choose another name")]
     BridgeTaken {
-        /// Its name.
+        /// Name of the bridge.
         bridge: String,
-        /// The state folder of the network that it belongs to, or words for one that nobody knows.
+        /// State folder of the network that owns it, or a description of an unknown owner.
         owner: String,
     },
-    /// Another interface has the pods' gateway's address.
+    /// Another interface has the address of the pods' gateway.
     #[error("pod range {range}: {interface} has its first address already; choose another range")]
     RangeTaken {
-        /// The range.
+        /// Range of the gateway.
         range: Cidr,
-        /// Who has it.
+        /// Interface that has the address.
         interface: String,
     },
-    /// Every address is taken.
+    /// All addresses are allocated.
     #[error("no free address in {0}")]
     Exhausted(Ranges),
     /// A file or namespace operation failed.
     #[error("{doing} {}", path.display())]
     Io {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// To what.
+        /// Path of the file.
         path: PathBuf,
-        /// Why it failed.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
     /// The kernel refused a change of links, addresses, routes or rules.
     #[error("{doing}: {cause}")]
     Kernel {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The kernel's or nft's answer.
+        /// Error of the kernel or of nft.
         cause: String,
     },
-    /// There is no CNI configuration that could be used.
+    /// There is no usable CNI configuration.
     #[error("failed to setup network for sandbox {sandbox:?}: cni plugin not initialized: no network configuration in {}", folder.display())]
     Unconfigured {
-        /// The sandbox.
+        /// Sandbox id.
         sandbox: String,
-        /// Where configurations are looked for.
+        /// Directory of the configurations.
         folder: PathBuf,
     },
-    /// A CNI plugin refused, failed or did not answer.
+    /// A CNI plugin returned an error or timed out.
     #[error("failed to {doing} network for sandbox {sandbox:?}: {cause}")]
     Plugin {
         /// `setup` or `destroy`.
         doing: &'static str,
-        /// The sandbox.
+        /// Sandbox id.
         sandbox: String,
-        /// The plugin's words.
+        /// Error message of the plugin.
         cause: String,
     },
-    /// A tear-down went to its end, and these steps of it failed.
+    /// These steps of a tear-down failed; the others were completed.
     #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
     Incomplete(Vec<String>),
-    /// The same, but nothing failed besides plugins that did not let go of what they hold for pods that have ended.
+    /// Like `Incomplete`, but only plugins failed, which still hold resources of ended pods.
     #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
     Held(Vec<String>),
 }
@@ -188,73 +191,79 @@ impl Error {
     }
 }
 
-/// A sandbox that lost its link to the network, whoever took it.
+/// Sandbox that lost its link to the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// The sandbox.
+    /// Sandbox id.
     pub sandbox_id: String,
-    /// Why it could not be connected again; that is tried on. Nothing where it is connected.
+    /// Error of the last attempt to connect it again, which is retried; `None` once it is
+    /// connected.
     pub failure: Option<String>,
 }
 
-/// Everything that the agent asks of the pod network.
+/// Pod network, as used by the agent.
 pub trait Network: Send + Sync + 'static {
-    /// Prepares the machine for pods of these ranges: bridge, forwarding, masquerade, a blackhole route for each range. Adopts
-    /// what is there already, so that a restarted agent calls it again.
+    /// Prepares the machine for pods of these ranges: bridge, forwarding, masquerading, a blackhole
+    /// route for each range. Idempotent: a restarted agent calls it again.
     fn start(&self, ranges: Ranges) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Gives a sandbox its namespace and address. A second call for the same sandbox returns what the first one made.
+    /// Creates a sandbox's namespace and allocates its address. Idempotent: a second call returns
+    /// the same attachment.
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>>;
 
-    /// Where a sandbox's namespace is once it is attached.
+    /// Path of an attached sandbox's namespace.
     fn netns(&self, sandbox_id: &str) -> PathBuf;
 
-    /// All attachments, by sandbox id: what a restarted agent adopts or detaches. One that was not finished, or whose removal was
-    /// not, has no addresses.
+    /// All attachments, by sandbox id, which a restarted agent adopts or detaches. An incomplete
+    /// one has no addresses.
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>>;
 
-    /// Takes a sandbox's namespace and address away. Success when there is none. Its ports are free from then on; its address may
-    /// come free a little later, when the kernel has let go of it.
+    /// Removes a sandbox's namespace and address. Succeeds if there is none. Its ports are free
+    /// when this returns; its address may become free a little later, when the kernel has deleted
+    /// the link.
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Why no sandbox can be attached now, where that is known. The answer comes within a few seconds.
+    /// Error message if no sandbox can be attached now, as far as known. Returns within a few
+    /// seconds.
     fn unready(&self) -> BoxFuture<'_, Option<String>> {
         futures::future::ready(None).boxed()
     }
 
-    /// Which pods this network connects, where it knows that of them all.
+    /// Pods that this network connects, if it knows all of them.
     fn served(&self) -> Option<Served> {
         None
     }
 
-    /// Connects sandboxes again that lose their links, for as long as it is polled, and tells of each. It ends where nothing can
-    /// be noticed any more.
+    /// Reconnects sandboxes that lose their links, while it is polled, and reports each. Returns if
+    /// losses cannot be detected any more.
     fn mend(&self, _told: mpsc::Sender<Lost>) -> BoxFuture<'_, Result<(), Error>> {
         futures::future::pending().boxed()
     }
 
-    /// Has the machine's firewall let pods' packets through, once more where another program has set it up anew. The answer
-    /// tells what holds them up all the same.
+    /// Inserts the rules that let pods' packets pass the host's firewall, again if another program
+    /// has replaced them. Returns descriptions of rules that still drop them.
     fn pass(&self) -> BoxFuture<'_, Result<Option<String>, Error>> {
         futures::future::ready(Ok(None)).boxed()
     }
 
-    /// Tells of a setting of the machine by which packets between pods of this node pass its Services and policies by.
+    /// Description of a sysctl by which packets between pods of this node bypass Services and
+    /// policies.
     fn bypass(&self) -> Option<String> {
         None
     }
 
-    /// Hears from now on when routes to other nodes' pods should be looked at; nothing where this network makes none.
+    /// Notifications that routes to other nodes' pods should be checked; `None` if this network
+    /// creates none.
     fn hear_routes(&self) -> Result<Option<RouteNews>, Error> {
         Ok(None)
     }
 
-    /// Leads to the pods of other nodes, as far as it goes on past failures. The answer tells the nodes whose pods are not
-    /// reached, and why not.
+    /// Sets the routes to the pods of other nodes, continuing past errors. Returns the nodes whose
+    /// pods are unreachable, with the error of each.
     fn route(&self, _nodes: Nodes) -> BoxFuture<'_, Result<BTreeMap<String, String>, Error>> {
         futures::future::ready(Ok(BTreeMap::new())).boxed()
     }
 
-    /// Removes everything that this network made on the machine. Success when there is nothing.
+    /// Removes everything that this network created on the machine. Succeeds if there is nothing.
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>>;
 }

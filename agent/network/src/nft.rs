@@ -1,4 +1,5 @@
-//! nftables by raw netlink: transactions of tables, sets, chains, rules and elements, and news of what others change.
+//! nftables by raw netlink: transactions of tables, sets, chains, rules and elements, and
+//! notifications of changes by other programs.
 
 pub(crate) mod message;
 pub(crate) mod rule;
@@ -11,7 +12,7 @@ use message::Family;
 
 use crate::bridge::settings;
 
-/// The families of addresses that the kernel has.
+/// Address families.
 pub(crate) fn families() -> impl Iterator<Item = Family> {
     let v6 = settings::has_ipv6().then_some(Family::V6);
     std::iter::once(Family::V4).chain(v6)

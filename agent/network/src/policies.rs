@@ -1,5 +1,5 @@
-//! Network policies by nftables, in tables of their own: what `agent_plan::network_policy` decides becomes chains, sets and elements,
-//! by raw netlink.
+//! Network policies by nftables, in tables of their own: the plan of `agent_plan::network_policy`
+//! becomes chains, sets and elements, by raw netlink.
 //!
 //! ```text
 //! forward    neighbour discovery, answers, a pod to itself: accept
@@ -8,8 +8,9 @@
 //! inward     daddr ─► in ─► i<N>       an isolated pod gets: a rule accepts, or drop
 //! ```
 //!
-//! Rules match the pods' addresses behind the translation of Services and ports of the node, and every packet of who began a
-//! connection: one that is no more allowed ends there. Only what is forwarded passes here, so the node always reaches its pods and
+//! Rules match the pods' addresses after the translation of Services and host ports, and every
+//! packet in the original direction of a connection: an existing connection ends when it is no
+//! longer allowed. Only forwarded packets are filtered, so the node always reaches its pods and
 //! they reach it.
 
 use std::net::IpAddr;
@@ -27,7 +28,7 @@ use crate::nft::socket::Socket;
 
 const FORWARD: u32 = 2;
 
-/// Types of ICMP of version 6 that hosts of one link find each other by, which connections are not tracked of.
+/// IPv6 ICMP types of neighbor discovery, which conntrack does not track.
 const DISCOVERY: (u8, u8) = (133, 137);
 
 /// Constant sets and maps.
@@ -37,33 +38,33 @@ const SETS: &[Set<'static>] = &[
     Set::new("itself", &[Field::Address, Field::Address], Data::None),
 ];
 
-/// Added to a set's number, since numbers of a transaction's sets differ.
+/// Offset of a set's ID, since IDs must be unique within a transaction.
 const OWN_SETS: u32 = 16;
 
-/// The name of the tables of the cluster that has this bridge.
+/// Name of the tables of the cluster with this bridge.
 pub fn table(bridge: &str) -> String {
     format!("{}_policies", masquerade::table(bridge))
 }
 
-/// The tables of this network namespace.
+/// Tables in this network namespace.
 pub struct Policies {
     table: String,
     socket: Socket,
 }
 
 impl Policies {
-    /// Opens a way to the kernel; nothing is changed yet.
+    /// Opens a netlink socket, without changing anything.
     pub fn open(table: String) -> Result<Self, Error> {
         let socket = Socket::open().map_err(refused)?;
         Ok(Self { table, socket })
     }
 
-    /// Hears of changes by others from now on.
+    /// Subscribes to changes by other programs.
     pub fn watch(&self) -> std::io::Result<Watch> {
         Watch::open(self.socket.id(), self.table.clone())
     }
 
-    /// Makes the tables hold this and nothing else, in one transaction.
+    /// Replaces the contents of the tables, in one transaction.
     pub fn refill(&self, all: &[Change]) -> Result<(), Error> {
         let mut batch = Batch::new();
         for family in families() {
@@ -73,7 +74,8 @@ impl Policies {
         self.socket.commit(batch).map_err(refused)
     }
 
-    /// Carries out a few changes. After a failure nothing has changed, and [`Policies::refill`] is due.
+    /// Applies incremental changes. After an error nothing has changed, and [`Policies::refill`] is
+    /// required.
     pub fn change(&self, changes: &[Change]) -> Result<(), Error> {
         let mut batch = Batch::new();
         self.write(&mut batch, changes);
@@ -217,7 +219,7 @@ fn look_up(rule: Rule, direction: Direction, shape: Shape, set: &str) -> Rule {
     loaded.lookup(set, R0, None)
 }
 
-/// Removes the tables. Success when there is none.
+/// Deletes the tables. Succeeds if there are none.
 pub fn remove(table: &str) -> Result<(), Error> {
     let mut batch = Batch::new();
     for family in families() {
@@ -247,7 +249,7 @@ fn chain(direction: Direction, number: u32) -> String {
     }
 }
 
-/// An element as the kernel knows it, in each family's set that has it.
+/// Set element for the kernel, in each family whose sets contain it.
 fn items(element: Element) -> Vec<((Family, String), Item)> {
     let own = |address: IpAddr| Family::of(address.is_ipv6());
     let protocol = |number: u8| [number, 0, 0, 0];
@@ -286,7 +288,7 @@ fn items(element: Element) -> Vec<((Family, String), Item)> {
     }
 }
 
-/// The next key, unless it is the last one.
+/// Next key, or `None` after the last one.
 fn after(mut key: Vec<u8>) -> Option<Vec<u8>> {
     for byte in key.iter_mut().rev() {
         let (next, over) = byte.overflowing_add(1);

@@ -1,4 +1,4 @@
-//! The ranges of a node's pods: one, or one of each family.
+//! Pod CIDRs of a node: one, or one of each family.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Cidr;
 
-/// One range, or one of each family: `10.244.0.0/24`, `10.244.0.0/24,fd00:10:244::/64`. The first one's family is that of
-/// `status.podIP`.
+/// One CIDR, or one of each family: `10.244.0.0/24`, `10.244.0.0/24,fd00:10:244::/64`. The first
+/// one's family is that of `status.podIP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Ranges {
@@ -16,26 +16,27 @@ pub struct Ranges {
     second: Option<Cidr>,
 }
 
-/// Text that tells of no ranges for a node's pods.
+/// The text is not a valid list of pod CIDRs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a range such as 10.244.0.0/24 or fd00:10:244::/64 nor, with a comma, one of each family")]
 pub struct ParseRangesError(String);
 
 impl Ranges {
-    /// The ranges, the one of `status.podIP` first.
+    /// The CIDRs, that of `status.podIP` first.
     pub fn iter(&self) -> impl Iterator<Item = Cidr> + use<> {
         std::iter::once(self.first).chain(self.second)
     }
 
-    /// The range of a family.
+    /// CIDR of a family.
     pub fn of_family(&self, v6: bool) -> Option<Cidr> {
         self.iter().find(|range| range.is_ipv6() == v6)
     }
 
-    /// How many addresses of each range there are, but for the last one, which is the broadcast address of version 4.
+    /// Number of addresses of each range, without the last one, which is the IPv4 broadcast
+    /// address.
     pub(crate) fn size(&self) -> u128 {
         let bits = self.iter().map(Cidr::host_bits).min().unwrap_or_default();
-        // More than 2^64 nobody will count.
+        // Capped at 2^64.
         (1_u128 << bits.min(64)) - 1
     }
 }

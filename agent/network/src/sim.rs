@@ -1,4 +1,4 @@
-//! A network that only hands out addresses.
+//! Simulated network that only allocates addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,19 +16,19 @@ struct World {
     refusals: u32,
 }
 
-/// The simulated network. Clones share one machine.
+/// Simulated network. Clones share one machine.
 #[derive(Clone, Default)]
 pub struct Sim {
     world: Arc<Mutex<World>>,
 }
 
 impl Sim {
-    /// A machine without pods.
+    /// Creates a machine without pods.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The next so many calls of `detach` fail.
+    /// Makes the next calls of `detach` fail.
     pub fn fail_detach(&self, times: u32) {
         self.world().refusals = times;
     }

@@ -1,4 +1,4 @@
-//! The bridge network as root, each test in a network namespace of its own.
+//! Tests of the bridge network, as root, each in its own network namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -90,7 +90,8 @@ async fn a_new_process_adopts_and_a_stop_leaves_nothing() {
     assert!(!mounts.contains(&folder.path().display().to_string()), "{mounts}");
 }
 
-/// A crash between two steps leaves a namespace, a link or a record; the next attempt works and a stop removes all.
+/// A crash between two steps leaves a namespace, a link or a record; the next attempt succeeds and
+/// a stop removes everything.
 #[tokio::test]
 async fn leftovers_of_a_crash_do_not_stand_in_the_way() {
     let folder = machine();
@@ -114,8 +115,8 @@ async fn leftovers_of_a_crash_do_not_stand_in_the_way() {
     assert!(!ip("-o link").contains("veth"), "{}", ip("-o link"));
 }
 
-/// What a failed attachment made goes again, and nothing else on the machine notices: above all, the removal looks for it where
-/// it was made and not inside the pod.
+/// A failed attachment is undone without affecting anything else on the machine: in particular, the
+/// cleanup runs in the host's namespace, not in the pod's.
 #[tokio::test]
 async fn an_attachment_that_fails_in_the_middle_leaves_nothing() {
     let folder = machine();
@@ -129,7 +130,8 @@ async fn an_attachment_that_fails_in_the_middle_leaves_nothing() {
             .collect()
     };
     let before = (links(), nft_tables());
-    // A link of the bridge's name takes no ports: known only after the namespace and the pair were made.
+    // A bridge name that belongs to a link that is no bridge: the failure occurs after the
+    // namespace and the veth pair were created.
     ip("link set skiff-test name real");
     ip("link add skiff-test type veth peer name dull");
     let spec = AttachSpec {
@@ -166,7 +168,8 @@ async fn an_attachment_that_fails_in_the_middle_leaves_nothing() {
     assert_eq!(nft_tables(), "");
 }
 
-/// Killed at any moment of an attachment, a process leaves it whole or not at all: the next one may not take half of it for all.
+/// A process killed at any moment of an attachment leaves it complete or absent: the next process
+/// must not adopt a partial one.
 #[test]
 fn attack_25_a_killed_process_leaves_whole_attachments_or_none() {
     let folder = machine();
@@ -190,7 +193,7 @@ fn attack_25_a_killed_process_leaves_whole_attachments_or_none() {
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // It says when it begins.
+        // The child signals when it begins.
         let mut begun = Vec::new();
         let mut output = child.stdout.take().unwrap();
         while !begun.ends_with(b"begin\n") {
@@ -211,7 +214,7 @@ fn attack_25_a_killed_process_leaves_whole_attachments_or_none() {
         assert!(executor().block_on(network.attachments()).unwrap().is_empty());
     }
     executor().block_on(open(folder.path()).stop()).unwrap();
-    // The kernel takes the interfaces of a namespace apart a moment after its end.
+    // The kernel deletes the interfaces of a namespace asynchronously.
     let gone = (0..400).any(|_| {
         std::thread::park_timeout(Duration::from_millis(10));
         !ip("-o link").contains("veth")
@@ -219,7 +222,7 @@ fn attack_25_a_killed_process_leaves_whole_attachments_or_none() {
     assert!(gone, "{}", ip("-o link"));
 }
 
-/// Not a test: the process that the one above kills.
+/// Helper process that is killed by the test above.
 #[test]
 #[ignore = "run by another test"]
 fn attaches_for_another_test() {
@@ -284,7 +287,7 @@ fn way_from_loopback() -> String {
     std::fs::read_to_string(WAY_FROM_LOOPBACK).unwrap().trim().to_owned()
 }
 
-/// What a pod's own namespace has against sending to the node's loopback is gone.
+/// Routes 127.0.0.0/8 inside the pod to the node, so that it can send to the node's loopback.
 fn take_loopback_for_the_nodes(pod: &Attachment) {
     inside(pod, || {
         ip("addr del 127.0.0.1/8 dev lo");
@@ -293,8 +296,8 @@ fn take_loopback_for_the_nodes(pod: &Attachment) {
     });
 }
 
-/// A port of the node leads to its pod from the node, from its loopback and from other pods, over a restart, and no longer than
-/// the pod is there; no pod comes to the node's loopback by that way.
+/// A host port leads to its pod from the node, its loopback and other pods, across a restart and
+/// until the pod is removed; no pod reaches the node's loopback through it.
 #[tokio::test]
 async fn attack_30_ports_of_the_node_lead_to_pods_and_not_back() {
     let folder = machine();
@@ -357,7 +360,7 @@ async fn attack_30_ports_of_the_node_lead_to_pods_and_not_back() {
     assert!(TcpStream::connect_timeout(&gone, Duration::from_secs(1)).is_err());
     assert!(!nft_tables().contains("_ports"), "{}", nft_tables());
 
-    // What another process left open without a guard.
+    // State left by another process without a guard.
     drop(network);
     std::fs::write(WAY_FROM_LOOPBACK, "1").unwrap();
     let network = open(folder.path());

@@ -1,5 +1,5 @@
-//! The network of CNI plugins as root, each test in a network namespace of its own: the standard plugins, and some that
-//! misbehave.
+//! Tests of the network of CNI plugins, as root, each in its own network namespace: the standard
+//! plugins, and misbehaving ones.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -40,7 +40,7 @@ async fn the_standard_plugins_connect_pods_and_are_remembered() {
     let network = machine.open();
     network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
     assert_eq!(network.attachments().await.unwrap(), [first, second]);
-    // Detached by the list that attached, whatever is configured by now.
+    // Detached with the list that attached, not with the current one.
     fs::remove_file(machine.path("conf").join("10-pods.conflist")).unwrap();
     network.detach("a").await.unwrap();
     network.detach("a").await.unwrap();
@@ -69,7 +69,7 @@ async fn a_cleanup_that_was_told_no_range_gives_addresses_of_it_back() {
     machine.is_clean();
 }
 
-/// A plugin after the bridge fails in this way: the address goes back, and the next pod gets its network.
+/// A plugin after the bridge fails: the address is released, and the next pod gets its network.
 async fn fails(script: &str, expected: &str) {
     let machine = Machine::new();
     machine.plugin("odd", &format!("case $CNI_COMMAND in ADD) {script};; esac"));
@@ -144,7 +144,7 @@ async fn without_a_valid_list_the_network_is_not_ready() {
     assert_eq!(network.unready().await, None);
 }
 
-/// What plugins said counts for a while, and that is over now.
+/// Waits until the cached status has expired.
 async fn later() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(6)).await;
@@ -244,7 +244,7 @@ async fn what_a_good_list_holds_is_not_forgotten_for_another_ones_word() {
     machine.configure("1.0.0", &[machine.bridge()]);
     let error = network.detach("a").await.unwrap_err();
     assert!(cause(&error).ends_with("exit status 7"), "{error}");
-    // It holds nothing any more that its plugin could let go.
+    // The plugins' resources are released as far as possible.
     fs::remove_file(machine.path("bin").join("sticky")).unwrap();
     network.detach("a").await.unwrap();
     network.stop().await.unwrap();
@@ -291,7 +291,7 @@ async fn attack_42_deletion_without_addition_and_of_a_vanished_namespace() {
     nix::mount::umount2(&attachment.netns, nix::mount::MntFlags::MNT_DETACH).unwrap();
     assert_eq!(machine.held().len(), 1);
     drop(network);
-    // As after a restart of the machine: the address goes back at the start.
+    // As after a reboot: the address is released at the start.
     let network = machine.open();
     network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
     assert!(network.attachments().await.unwrap().is_empty());
@@ -317,7 +317,7 @@ async fn attack_42_what_a_plugin_does_not_let_go_is_not_forgotten() {
         "{left:?}"
     );
     fs::remove_file(&marker).unwrap();
-    // Nobody is given what is half undone.
+    // A partly removed attachment is not returned.
     let again = network.attach(spec("a")).await.unwrap();
     assert_eq!(again.addresses.len(), 1);
     assert_eq!(machine.commands(), ["ADD", "DEL", "DEL", "ADD"]);

@@ -1,4 +1,5 @@
-//! Pods behind a firewall that drops what is forwarded, as root, each test in a network namespace of its own.
+//! Pods behind a firewall that drops forwarded packets, as root, each test in its own network
+//! namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,7 +18,7 @@ fn run(program: &str, words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The other end of the machine's uplink, where somebody listens and whence somebody asks.
+/// Peer of the machine's uplink, with a server and a client.
 fn outside() -> std::fs::File {
     let namespace = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
@@ -48,7 +49,7 @@ async fn where_docker_started_first_pods_reach_the_outside_and_each_other() {
         let folder = machine();
         let outside = outside();
         run(variant, "-P FORWARD DROP");
-        // A firewall that has the pods' bridge filter too.
+        // A firewall that also filters bridged packets.
         std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "1").unwrap();
         let network = open(folder.path());
         network.start("10.63.0.0/24".parse().unwrap()).await.unwrap();
@@ -74,7 +75,7 @@ async fn where_docker_started_first_pods_reach_the_outside_and_each_other() {
             assert_eq!(asked.join().unwrap(), "hello", "{variant}, {what}: outside to pod");
         };
         all("at the start", outside.try_clone().unwrap());
-        // The firewall is set up anew.
+        // The firewall's rules are reloaded.
         run(variant, "-F FORWARD");
         assert_eq!(network.pass().await.unwrap(), None);
         assert_eq!(network.pass().await.unwrap(), None);

@@ -1,4 +1,4 @@
-//! Datagrams to ports of the node, as root, in a network namespace of their own.
+//! UDP flows to host ports, as root, in their own network namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "the shared helpers have more than this uses")]
@@ -13,7 +13,7 @@ use network::{AttachSpec, Attachment, Bridge, Network as _, PortMapping};
 
 const PORT: u16 = 5353;
 
-/// A pod that says its name to who sends something to the node's port.
+/// Pod that answers packets to its host port with its name.
 async fn serve(network: &Bridge, name: &'static str) -> Attachment {
     let port = PortMapping {
         host_port: PORT,
@@ -40,7 +40,7 @@ async fn serve(network: &Bridge, name: &'static str) -> Attachment {
     pod
 }
 
-/// Somebody who sends from one port to one place, always.
+/// UDP client that always sends from the same port to the same address.
 struct Sender {
     socket: UdpSocket,
     to: SocketAddr,
@@ -63,15 +63,15 @@ impl Sender {
         String::from_utf8_lossy(said.get(..length).unwrap()).into_owned()
     }
 
-    /// It may take a moment until a pod listens, and much less than the kernel remembers a flow.
+    /// A pod needs a moment until it listens, much less than the timeout of a conntrack entry.
     fn reaches(&self, name: &str) {
         let reached = (0..15).any(|_| self.ask() == name);
         assert!(reached, "{} to {} does not reach {name}", self.what, self.to);
     }
 }
 
-/// Who goes on sending from one port reaches the pod that the node's port leads to now, whoever was behind it before: nobody,
-/// one that is gone, or one that goes when the next one is there.
+/// A client that keeps sending from one port reaches the pod of the host port now, whether there
+/// was no pod before, a deleted one, or one that is deleted after the next one was added.
 #[tokio::test]
 async fn who_never_stops_sending_to_a_port_reaches_the_pod_that_is_there_now() {
     let folder = machine();

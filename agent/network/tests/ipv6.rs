@@ -1,4 +1,4 @@
-//! The bridge network with addresses of version 6, as root, each test in a network namespace of its own.
+//! The bridge network with IPv6 addresses, as root, each test in its own network namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 
 const BOTH: &str = "10.66.0.0/24,fd00:66::/64";
 
-/// A machine with an address of version 6, and behind it a host that knows nothing of pods.
+/// Machine with an IPv6 address, and behind it a host without a route to pods.
 fn dual_machine() -> (tempfile::TempDir, Attachment) {
     let folder = machine();
     ip("-6 addr add fd00:30::1/64 dev up0 nodad");
@@ -71,7 +71,7 @@ fn read(path: &str) -> String {
         .to_owned()
 }
 
-/// Says to whom a caller talks.
+/// Server that answers with the address of its client.
 fn peer(at: SocketAddr) -> std::thread::JoinHandle<IpAddr> {
     let listener = TcpListener::bind(at).unwrap();
     std::thread::spawn(move || listener.accept().unwrap().1.ip())
@@ -90,7 +90,7 @@ async fn pods_have_both_families_and_reach_the_world_by_both() {
     assert_eq!(shown(&two), ["10.66.0.3/24", "fd00:66::3/64"]);
     for v6 in [false, true] {
         let served = SocketAddr::from((of(&two, v6), 80));
-        // At once: an address that has to be tried out first cannot be bound.
+        // Immediately: an address under duplicate address detection cannot be bound.
         inside(&two, move || listen(served));
         assert_eq!(
             inside(&one, move || greeting(served)),
@@ -211,7 +211,7 @@ async fn a_new_process_adopts_both_addresses_and_a_stop_leaves_nothing() {
     leave(&host);
 }
 
-/// A port of the node leads to the pod's address of the family by which somebody comes.
+/// A host port leads to the pod's address of the client's family.
 #[tokio::test]
 async fn ports_of_the_node_lead_to_pods_by_both_families() {
     let (folder, host) = dual_machine();
@@ -267,7 +267,7 @@ async fn ports_of_the_node_lead_to_pods_by_both_families() {
     leave(&host);
 }
 
-/// Tells up0 that its neighbour on up1 is a router, as one does, and waits for the route.
+/// Sends a router advertisement from up1 to up0, and waits for the route.
 fn advertise(host: &Attachment) {
     inside(host, || {
         std::fs::write("/proc/sys/net/ipv6/conf/up1/hop_limit", "255").unwrap();
@@ -275,7 +275,7 @@ fn advertise(host: &Attachment) {
     let own = ip("-6 -o addr show dev up0 scope link");
     let own = own.split_whitespace().find(|word| word.starts_with("fe80")).unwrap();
     let own: Ipv6Addr = own.split('/').next().unwrap().parse().unwrap();
-    // Type 134, hop limit 64, and a lifetime of half an hour; the kernel adds the checksum.
+    // Type 134, hop limit 64, lifetime of half an hour; the kernel adds the checksum.
     let message = [134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     let listened = (0..400).any(|_| {
         inside(host, move || {
@@ -288,7 +288,7 @@ fn advertise(host: &Attachment) {
             )
             .unwrap();
             let to = SockaddrIn6::from(SocketAddrV6::new(own, 0, 0, index));
-            // Its own address may not serve yet.
+            // Its own address may still be tentative.
             sendto(raw.as_raw_fd(), &message, &to, MsgFlags::empty()).ok();
         });
         std::thread::park_timeout(Duration::from_millis(50));
@@ -297,7 +297,7 @@ fn advertise(host: &Attachment) {
     assert!(listened, "{}{}", ip("-6 route"), ip("-6 addr"));
 }
 
-/// A machine that gets its default route from a router keeps it when it begins to forward.
+/// A machine with a default route from router advertisements keeps it when forwarding is enabled.
 #[tokio::test]
 async fn a_route_from_a_router_outlives_the_beginning_of_forwarding() {
     let (folder, host) = dual_machine();
@@ -335,7 +335,7 @@ async fn a_route_from_a_router_outlives_the_beginning_of_forwarding() {
     leave(&host);
 }
 
-/// A pod that tells others that it is a router is not believed, neither by the node nor by other pods, whatever the families.
+/// Router advertisements of a pod are ignored by the node and by other pods, whatever the families.
 #[tokio::test]
 async fn nobody_listens_to_a_pod_that_says_it_is_a_router() {
     let folder = machine();

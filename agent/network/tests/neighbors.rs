@@ -1,4 +1,4 @@
-//! Two networks on one machine, as root, each test in a network namespace of its own.
+//! Two networks on one machine, as root, each test in its own network namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -42,7 +42,7 @@ fn until(what: &str, reached: impl Fn() -> bool) {
     assert!(reached, "{what}: {}", ip("-o link"));
 }
 
-/// A pod that took a slot and answers at port 80.
+/// Pod that took a slot and answers at port 80.
 async fn pod(network: &Bridge, sandbox: &str) -> Attachment {
     let pod = attach(network, sandbox).await;
     let at = SocketAddr::from((address(&pod), 80));
@@ -67,7 +67,7 @@ async fn two_clusters_on_one_machine_leave_each_others_pods_alone() {
     two.start("10.62.0.0/24".parse().unwrap()).await.unwrap();
     until("the second has slots", || ports("skiff_a") == SLOTS);
     pods.iter().for_each(answers);
-    // The same name in both.
+    // Both have the same name.
     let other = pod(&two, "pod0").await;
     answers(&other);
     two.detach("pod0").await.unwrap();
@@ -116,7 +116,7 @@ async fn a_bridge_and_a_range_of_another_are_refused_and_left_alone() {
     foreign.stop().await.unwrap();
     assert_eq!(ports("operators"), 1, "{}", ip("-o link"));
     one.stop().await.unwrap();
-    // Whose folder is gone has left what it had.
+    // A network whose state folder was deleted has left its bridge.
     let gone = open(folder.path(), "e", "skiff0");
     gone.start("10.61.1.0/24".parse().unwrap()).await.unwrap();
     drop(gone);
@@ -163,7 +163,7 @@ async fn a_pod_that_lost_its_link_is_connected_again_and_that_is_told() {
     let mut all = vec![told_of(&mut lost).await, told_of(&mut lost).await];
     all.sort_by(|one, two| one.sandbox_id.cmp(&two.sandbox_id));
     assert_eq!(all, [mended("one"), mended("two")]);
-    // A listener of the old address goes on: the addresses are the same.
+    // A listener on the old address continues: the addresses are the same.
     for pod in [&one, &two] {
         answers(pod);
         let v6 = inside(pod, || ip("-6 -o address show dev eth0"));
@@ -175,7 +175,7 @@ async fn a_pod_that_lost_its_link_is_connected_again_and_that_is_told() {
     all.sort_by(|one, two| one.sandbox_id.cmp(&two.sandbox_id));
     assert_eq!(all, [mended("one"), mended("two")]);
     [&one, &two].into_iter().for_each(answers);
-    // What is removed by the network itself is not lost.
+    // A link that the network itself removes is not lost.
     network.detach("one").await.unwrap();
     answers(&two);
     mending.shutdown().await;

@@ -1,4 +1,4 @@
-//! Routes to other nodes' pods as root, each test in a network namespace of its own.
+//! Routes to other nodes' pods, as root, each test in its own network namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ fn peer(name: &str, addresses: &[&str], ranges: &[(&str, u8)]) -> Peer {
     }
 }
 
-/// A node on the link, and one behind the router.
+/// One node on the link, and one behind the router.
 fn nodes() -> Nodes {
     Nodes {
         own: peer("own", &["172.30.0.1"], &[]),
@@ -112,7 +112,7 @@ async fn nodes_are_reached_by_the_link_or_through_the_tunnel_for_as_long_as_they
         assert!(links.contains("mtu 1350"), "what fits the tunnel: {links}");
     }
 
-    // Another process of the agent changes nothing of it.
+    // A new process of the agent does not change them.
     drop(network);
     let network = open(folder.path(), "pods", Mode::Auto);
     network.start("10.77.0.0/24,fd77::/64".parse().unwrap()).await.unwrap();

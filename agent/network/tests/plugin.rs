@@ -1,4 +1,4 @@
-//! The built-in network as a CNI plugin, called as runtimes call it. Needs root.
+//! The built-in network as a CNI plugin, called as by a container runtime. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use common::{greeting, inside, ip, listen, machine, nft_tables};
 use network::{AttachSpec, Attachment, Cni, CniConfig, Network as _, PortMapping};
 use serde_json::{Value, json};
 
-/// A folder of plugins with this one alone.
+/// Directory with this plugin alone.
 fn plugins(folder: &Path) -> PathBuf {
     let bin = folder.join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -41,7 +41,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// What the plugin answers; its own account of a failure otherwise.
+    /// Result of the plugin, or its error result.
     fn ask(&self, command: &str, configuration: &Value) -> Result<Value, Value> {
         let mut child = Command::new(self.bin.join(network::PLUGIN))
             .env_clear()
@@ -67,7 +67,7 @@ impl Call<'_> {
     }
 }
 
-/// A namespace as a container runtime holds one.
+/// Network namespace as created by a container runtime.
 struct Held(PathBuf);
 
 impl Held {
@@ -115,7 +115,7 @@ fn a_runtime_adds_checks_and_deletes() {
     );
     let mut asked = configuration(folder.path(), "1.0.0");
     first.ask("STATUS", &asked).unwrap();
-    // Ranges may come with each container only.
+    // Ranges may also be given per container only.
     let mut unranged = asked.clone();
     unranged.as_object_mut().unwrap().remove("subnet");
     first.ask("STATUS", &unranged).unwrap();
@@ -133,7 +133,7 @@ fn a_runtime_adds_checks_and_deletes() {
         (&json!("4"), &json!("10.99.0.3/29"))
     );
 
-    // They reach each other and the machine, whose service listens on the bridge.
+    // They reach each other and the machine, with a service on the bridge's address.
     let _listener = inside(&other.attachment(), || listen("0.0.0.0:9000".parse().unwrap()));
     let said = inside(&one.attachment(), || greeting("10.99.0.3:9000".parse().unwrap()));
     assert_eq!(said, "hello");
@@ -148,7 +148,7 @@ fn a_runtime_adds_checks_and_deletes() {
     }
     assert_eq!(first.ask("CHECK", &asked).unwrap_err()["code"], 3);
 
-    // Those that the runtime does not know any more go.
+    // Attachments that the runtime does not list are removed.
     asked["cni.dev/valid-attachments"] = json!([{"containerID": "c2", "ifname": "net1"}]);
     first.ask("GC", &asked).unwrap();
     assert_eq!(greeting("10.99.0.3:9000".parse().unwrap()), "hello");
@@ -193,7 +193,7 @@ fn attack_40_what_cannot_be_is_refused_in_the_protocols_words() {
     ] {
         assert_eq!(refused("c", &|asked| asked[key] = value.clone()), Some(7), "{key}");
     }
-    // An attachment that fails leaves no address behind: the range has five.
+    // A failed attachment does not leak its address: the range has five.
     let missing = folder.path().join("none");
     for number in 0..8 {
         let call = Call {
@@ -210,7 +210,7 @@ fn attack_40_what_cannot_be_is_refused_in_the_protocols_words() {
             netns: &held.0,
         };
         let asked = call.ask("ADD", &good);
-        // The interface is there from the second on.
+        // The interface exists from the second attempt on.
         assert_eq!(asked.is_ok(), number == 0, "{asked:?}");
     }
 }
@@ -251,12 +251,12 @@ async fn the_agents_own_network_of_plugins_can_be_this_one() {
     let other = cni.attach(spec("pod-2", Vec::new())).await.unwrap();
     let said = inside(&other, || greeting("10.98.0.2:9000".parse().unwrap()));
     assert_eq!(said, "hello");
-    // Through the port of the node, also from where pods are.
+    // Through the host port, also from other pods.
     assert_eq!(greeting("172.30.0.1:8088".parse().unwrap()), "hello");
     assert!(nft_tables().contains("plugin0_ports"), "{}", nft_tables());
     cni.stop().await.unwrap();
     assert!(!nft_tables().contains("plugin0_ports"), "{}", nft_tables());
-    // The bridge stays, and nobody on it comes to the node's loopback.
+    // The bridge stays, and no pod on it reaches the node's loopback.
     let way = std::fs::read_to_string("/proc/sys/net/ipv4/conf/plugin0/route_localnet");
     assert_eq!(way.unwrap().trim(), "0");
 }

@@ -1,4 +1,4 @@
-//! Networks that are made before a pod wants them, as root, each test in a network namespace of its own.
+//! Slots: pod networks created ahead of time, as root, each test in its own network namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ fn names(folder: &Path, sub: &str) -> Vec<String> {
     names
 }
 
-/// The machine's ends of veth pairs that hang on the bridge.
+/// Host ends of veth pairs on the bridge.
 fn ports() -> usize {
     ip("-o link show type veth").matches("master skiff-test").count()
 }
@@ -93,7 +93,7 @@ async fn a_pod_takes_what_was_made_ahead_and_more_is_made_after_it() {
         assert_eq!(greeting(at), "hello", "{at}");
     }
     until_full(folder.path());
-    // The next process knows whose the link is by the record.
+    // The next process finds the owner of the link in the record.
     drop(network);
     let network = open(folder.path());
     network.start(RANGES.parse().unwrap()).await.unwrap();
@@ -142,7 +142,7 @@ async fn pods_that_come_at_once_or_have_users_of_their_own_are_served_too() {
     let own = network.attach(spec).await.unwrap();
     assert_eq!(names(folder.path(), "slots"), before, "they are the machine's users'");
     inside(&own, || assert!(ip("-o link show eth0").contains("eth0")));
-    // A slot that somebody has cut off is not taken.
+    // A slot whose link was removed from the bridge is not used.
     ip("link set dev skiff-test name other");
     ip("link add skiff-test type bridge");
     ip("link set skiff-test up");
@@ -155,7 +155,7 @@ async fn pods_that_come_at_once_or_have_users_of_their_own_are_served_too() {
     assert!(!ip("-o link show type veth").contains("skiff-test"));
 }
 
-/// What was made ahead has addresses that pods may need, and a range that ends ends it.
+/// Slots hold addresses that pods may need, and are removed when the range changes.
 #[tokio::test]
 async fn slots_give_way_to_pods_and_to_other_ranges() {
     let folder = machine();
@@ -194,8 +194,8 @@ fn executor() -> tokio::runtime::Runtime {
     builder.enable_all().build().unwrap()
 }
 
-/// Killed at any moment of making slots and of taking them, a process leaves pods that are whole, and nothing that the next
-/// process does not remove.
+/// A process killed at any moment while it creates or takes slots leaves complete pods, and nothing
+/// that the next process does not remove.
 #[test]
 fn a_killed_process_leaves_whole_pods_and_no_slots() {
     let folder = machine();
@@ -207,7 +207,7 @@ fn a_killed_process_leaves_whole_pods_and_no_slots() {
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // It says when the slots are there, and takes them then.
+        // The child signals when the slots exist, and then takes them.
         let mut begun = Vec::new();
         let mut output = child.stdout.take().unwrap();
         while !begun.ends_with(b"begin\n") {
@@ -215,7 +215,8 @@ fn a_killed_process_leaves_whole_pods_and_no_slots() {
             output.read_exact(&mut byte).unwrap();
             begun.extend(byte);
         }
-        // In the first half it is killed while it takes them, then while it makes others.
+        // The first half of the runs kills it while it takes slots, the others while it creates new
+        // ones.
         let moment = if step < 20 { step * 60 } else { 200_000 + step * 400 };
         std::thread::park_timeout(Duration::from_micros(moment));
         child.kill().unwrap();
@@ -254,7 +255,7 @@ fn a_killed_process_leaves_whole_pods_and_no_slots() {
     assert!(!mounts.contains(&folder.path().display().to_string()), "{mounts}");
 }
 
-/// Not a test: the process that the one above kills.
+/// Helper process that is killed by the test above.
 #[test]
 #[ignore = "run by another test"]
 fn takes_slots_for_another_test() {
@@ -278,7 +279,7 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + SystemTime::UNIX_EPOCH.elapsed().unwrap()
 }
 
-/// Not a test: what an attachment costs, with and without slots. Run it with `--ignored --nocapture`.
+/// Benchmark of attachments with and without slots. Run it with `--ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn what_an_attachment_costs() {

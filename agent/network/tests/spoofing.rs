@@ -1,4 +1,5 @@
-//! Attacks of a pod that may administer its own network: addresses of others, and ways past what policies judge.
+//! Attacks of a pod with `CAP_NET_ADMIN`: spoofed addresses, and attempts to bypass network
+//! policies.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "the shared helpers have more than this uses")]
@@ -18,26 +19,26 @@ use nix::sys::socket::{
 const BOTH: &str = "10.66.0.0/24,fd00:66::/64";
 const TABLE: &str = "table bridge skiff_skiff_test_guard";
 
-/// A socket that waits for what is sent to it.
+/// Socket that receives the packets.
 fn wait_at(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     socket
 }
 
-/// Sends a word from an address of the pod.
+/// Sends a packet from an address of the pod.
 fn send(pod: &Attachment, from: &str, to: &str, word: &'static str) {
     let (from, to) = (from.to_owned(), to.to_owned());
     inside(pod, move || {
         let index = nix::net::if_::if_nametoindex("eth0").unwrap();
         let [from, to] = [from, to].map(|text| text.replace("eth0", &index.to_string()));
         let socket = UdpSocket::bind(&from).unwrap_or_else(|error| panic!("{from}: {error}"));
-        // An own address without a way back may be refused at once.
+        // A source address without a return route may be refused at once.
         drop(socket.send_to(word.as_bytes(), &to));
     });
 }
 
-/// The next word that comes: what was sent before it has been dropped.
+/// Next packet that is received: those sent before it have been dropped.
 fn next(socket: &UdpSocket) -> (String, IpAddr) {
     let mut buffer = [0; 64];
     let (length, from) = socket.recv_from(&mut buffer).unwrap();
@@ -59,7 +60,8 @@ fn link_local(pod: &Attachment) -> String {
     found.split('/').next().unwrap().to_owned()
 }
 
-/// Tells the machine that an address is at a pod's own interface, as a neighbor does.
+/// Announces to the machine that an address is at a pod's interface, by ARP or neighbor
+/// advertisement.
 fn advertise(pod: &Attachment, address: &str, hardware: [u8; 6]) {
     let target: std::net::Ipv6Addr = address.parse().unwrap();
     let mut said = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
@@ -81,7 +83,7 @@ async fn attack_a_pod_sends_from_no_address_but_its_own() {
     let network = open(folder.path());
     network.start(BOTH.parse().unwrap()).await.unwrap();
     let (one, two) = (attach(&network, "one").await, attach(&network, "two").await);
-    // The machine knows both.
+    // The machine has both in its neighbor cache.
     for pod in [&one, &two] {
         for held in &pod.addresses {
             let at = SocketAddr::from((held.address, 80));
@@ -90,7 +92,7 @@ async fn attack_a_pod_sends_from_no_address_but_its_own() {
         }
     }
     let (four, six) = (wait_at("10.66.0.1:90"), wait_at("[fd00:66::1]:90"));
-    // Addresses of nobody, and of the neighbor.
+    // An unassigned address, and the neighbor's.
     for stolen in ["10.66.0.77/32", "10.66.0.3/32", "fd00:66::77/128", "fd00:66::3/128"] {
         let family = if stolen.contains(':') { "-6 " } else { "" };
         let nodad = if stolen.contains(':') { " nodad" } else { "" };
@@ -160,7 +162,7 @@ async fn pods_are_known_to_the_guard_for_as_long_as_they_are() {
     };
     let each = elements();
     assert_eq!(each, 7);
-    // Somebody else's flush.
+    // Another program flushes the ruleset.
     std::process::Command::new("nft")
         .args(["flush", "ruleset"])
         .status()
@@ -179,7 +181,7 @@ async fn pods_are_known_to_the_guard_for_as_long_as_they_are() {
     for sandbox in ["one", "two"] {
         network.detach(sandbox).await.unwrap();
     }
-    // A link goes a moment after its pod.
+    // A link is deleted shortly after its pod.
     attach(&network, "one").await;
     network.detach("one").await.unwrap();
     attach(&network, "one").await;

@@ -1,9 +1,11 @@
-//! Removing trees that containers have filled. They may be of any depth and have links anywhere, and a directory may hide a
-//! mount: nothing is followed, nothing outside is touched, and neither the stack nor the number of open files grows with the
-//! depth. For that, what lies in a directory of the tree is moved up into its root first. Several may remove the same tree at once,
-//! or one a part of what another removes.
+//! Removes directory trees that containers have filled. They may have any depth and links anywhere,
+//! and a directory may hide a mount: no link is followed, nothing outside is touched, and neither
+//! stack usage nor the number of open files grows with the depth. To that end, subdirectories are
+//! moved up into the root of the tree first. Several callers may remove the same tree at once, or
+//! one of them a part of it.
 //!
-//! What `std::fs::remove_dir_all` does with such a tree ends the process: it calls itself for each level, and each holds a file.
+//! `std::fs::remove_dir_all` would crash the process on such a tree: it recurses once per level,
+//! with an open file for each.
 
 pub mod mounts;
 
@@ -20,12 +22,13 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Names that are read at once.
+/// Number of names read at once.
 const BATCH: usize = 1024;
-/// How often others may put something into a directory that was just empty. Those who remove the same tree do.
+/// Maximum number of attempts at a directory that others, such as a concurrent removal, keep
+/// filling.
 const ROUNDS: u32 = 1000;
 
-/// Removes what is at a path, whatever it is; success when nothing is there.
+/// Removes the file or tree at a path; succeeds if there is none.
 pub fn remove(path: &Path) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = match path.parent() {
@@ -39,7 +42,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes `name` in `parent`, whatever it is; success when it is not there.
+/// Removes the file or tree `name` in `parent`; succeeds if there is none.
 pub fn remove_in(parent: &impl AsFd, name: &OsStr) -> io::Result<()> {
     match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
@@ -56,7 +59,7 @@ fn open(parent: &impl AsFd, name: &OsStr) -> io::Result<File> {
     Ok(File::from(openat2(parent, name, how)?))
 }
 
-/// Removes what is in a directory, its own directories by `directory`.
+/// Removes the entries of a directory, subdirectories by calling `directory`.
 fn clear(held: &File, mut directory: impl FnMut(&OsStr) -> io::Result<()>) -> io::Result<()> {
     loop {
         let names = entries(held)?;
@@ -90,7 +93,8 @@ fn entries(directory: &File) -> io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Removes a directory after its files; its own directories go to the root, which it may be itself.
+/// Removes a directory after its files; subdirectories are moved to the root, which the directory
+/// itself may be.
 fn empty(parent: &impl AsFd, name: &OsStr, root: Option<&File>, moved: &mut u64) -> io::Result<()> {
     for _ in 0..ROUNDS {
         let directory = match open(parent, name) {
@@ -102,13 +106,13 @@ fn empty(parent: &impl AsFd, name: &OsStr, root: Option<&File>, moved: &mut u64)
             None => clear(&directory, |name| empty(&directory, name, Some(&directory), moved)),
         };
         match cleared {
-            // It has been removed, and who has done so has what was in it.
+            // It was removed concurrently, together with its entries.
             Err(_) if fstat(&directory)?.st_nlink == 0 => {}
             cleared => cleared?,
         }
         match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-            // Somebody else has moved something here.
+            // A concurrent removal has moved a directory here.
             Err(Errno::ENOTEMPTY | Errno::EEXIST) => {}
             Err(error) => return Err(error.into()),
         }
@@ -122,7 +126,7 @@ fn move_up(root: &File, directory: &File, name: &OsStr, moved: &mut u64) -> io::
         let target = format!(".removed-{moved}");
         match renameat(directory, name, root, Path::new(&target)) {
             Ok(()) => return Ok(()),
-            // Somebody's own file or directory of that name.
+            // The tree has an entry of this name already.
             Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
             Err(Errno::ENOENT) if fstat(root)?.st_nlink > 0 => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -138,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Far less than one frame or one file for each level.
+    /// Much less than one stack frame or one open file for each level.
     const STACK: usize = 128 << 10;
     const FILES: u64 = 64;
     const LEVELS: usize = 30_000;

@@ -1,4 +1,4 @@
-//! The table of mounts, `/proc/self/mountinfo`, as `proc_pid_mountinfo(5)` tells it.
+//! Mount table, `/proc/self/mountinfo`, as in `proc_pid_mountinfo(5)`.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -6,33 +6,33 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// What a line of the table says.
+/// Line of the mount table.
 pub struct Mount<'a> {
-    /// The number of the mount.
+    /// Mount ID.
     pub id: &'a str,
     /// `MAJOR:MINOR` of the file system.
     pub device: &'a str,
-    /// The directory of the file system that is shown, and where.
+    /// Directory of the file system that forms the root of the mount.
     pub root: Cow<'a, Path>,
-    /// Where it is.
+    /// Mount point.
     pub point: Cow<'a, Path>,
-    /// Whether what is mounted below it comes to others.
+    /// True for a shared mount: mounts below it propagate to its peers.
     pub shared: bool,
-    /// The type of the file system.
+    /// File system type.
     pub kind: &'a str,
-    /// What it was made of.
+    /// Mount source, such as a device.
     pub source: &'a str,
-    /// The options of the file system.
+    /// Options of the superblock.
     pub options: &'a str,
 }
 
-/// Reads the table. Names of others that are no UTF-8 are in it with other letters.
+/// Reads the mount table. Invalid UTF-8 in names is replaced.
 pub fn read() -> io::Result<String> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(String::from_utf8(table).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// The mounts of a table, the later ones on top of the earlier ones.
+/// Parses a mount table; later mounts lie on top of earlier ones.
 pub fn parse(table: &str) -> impl Iterator<Item = Mount<'_>> {
     table.lines().filter_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
@@ -50,7 +50,7 @@ pub fn parse(table: &str) -> impl Iterator<Item = Mount<'_>> {
     })
 }
 
-/// The kernel writes spaces, tabs, newlines and backslashes as `\` and three octal digits.
+/// Decodes the kernel's octal escapes of spaces, tabs, newlines and backslashes.
 fn unescaped(field: &str) -> Cow<'_, Path> {
     if !field.contains('\\') {
         return Path::new(field).into();

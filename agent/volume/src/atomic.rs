@@ -1,4 +1,5 @@
-//! Files that change all at once: `NAME -> ..data/NAME`, `..data -> ..SOMETHING`, which is replaced by one rename.
+//! Files that are updated atomically: `NAME -> ..data/NAME`, `..data -> ..SOMETHING`, which is
+//! replaced by one rename.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,11 +15,11 @@ use crate::{Error, io_error, make_directory, set_mode};
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
 
-/// Makes the volume hold exactly this payload; does nothing when it does already.
+/// Updates the volume to exactly this payload; does nothing if it has it already.
 pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Result<(), Error> {
     let current = target.join(DATA);
     if current.exists() && holds(&current, payload) {
-        // An agent that was killed may have come to no links.
+        // A killed agent may have left the links incomplete.
         link_names(target, payload)?;
         return sweep(target, &current);
     }
@@ -47,7 +48,8 @@ pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Res
     sweep(target, &current)
 }
 
-/// Removes versions that are not the current one: the last one, and what an agent that was killed had not finished.
+/// Removes all versions but the current one: the previous one, and unfinished ones of a killed
+/// agent.
 fn sweep(target: &Path, current: &Path) -> Result<(), Error> {
     let kept = fs::read_link(current).map_err(|error| io_error("read", current, error))?;
     let entries = fs::read_dir(target).map_err(|error| io_error("read", target, error))?;
@@ -61,7 +63,8 @@ fn sweep(target: &Path, current: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The directories of a file, which everybody may enter whatever the agent's own mask is.
+/// Creates the parent directories of a file, with search permission for all regardless of the
+/// umask.
 fn make_directories(root: &Path, file: &Path, group: Option<Gid>) -> Result<(), Error> {
     let mut above: Vec<&Path> = file
         .ancestors()
@@ -73,7 +76,7 @@ fn make_directories(root: &Path, file: &Path, group: Option<Gid>) -> Result<(), 
         let full = root.join(path);
         make_directory(&full)?;
         chown(&full, None, group).map_err(|error| io_error("chown", &full, error))?;
-        // What is made in a group's directories is the group's.
+        // Set-group-ID: new files in these directories get the directory's group.
         set_mode(&full, if group.is_some() { 0o2755 } else { 0o755 })?;
     }
     Ok(())
@@ -91,7 +94,8 @@ fn publish(target: &Path, fresh: &Path, current: &Path) -> Result<(), Error> {
     fs::rename(&link, current).map_err(|error| io_error("rename", &link, error))
 }
 
-/// One link per first component of the paths; links to what is gone are removed. Directories are mount points of others.
+/// Creates one link per first component of the paths, and removes stale links. Directories may be
+/// mount points of other volumes.
 fn link_names(target: &Path, payload: &Payload) -> Result<(), Error> {
     let names: BTreeSet<&str> = payload.keys().filter_map(|path| path.split('/').next()).collect();
     let entries = fs::read_dir(target).map_err(|error| io_error("read", target, error))?;
@@ -113,7 +117,7 @@ fn link_names(target: &Path, payload: &Payload) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a directory holds exactly the payload.
+/// True if a directory holds exactly the payload.
 fn holds(directory: &Path, payload: &Payload) -> bool {
     let mut paths = BTreeSet::new();
     collect(directory, "", &mut paths);

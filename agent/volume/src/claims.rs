@@ -1,4 +1,5 @@
-//! Claims: what is behind one is bound to a directory of the pod, so that an agent that comes later finds it there.
+//! Volumes of persistent volume claims: the storage is bind-mounted to a directory of the pod,
+//! where a restarted agent finds it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,23 +17,24 @@ use nix::mount::{MsFlags, mount as bind};
 
 use crate::{Error, host_path, io_error, make_directory, ownership, subpath};
 
-/// Below a pod's directory: an empty file for each claim whose files get labels.
+/// Directory below a pod's directory with an empty file for each claim whose files get `SELinux`
+/// labels.
 const LABELLED: &str = "labelled";
-/// Where they are in a pod's directory.
+/// Directory of the mount points in a pod's directory.
 pub(crate) const DIRECTORY: &str = "claims";
 
-/// The devices and inodes that are being mounted, and for how many pods. It is never held over a look at a file system,
-/// which may not answer.
+/// Devices and inodes that are being mounted, with the number of pods. The lock is never held
+/// during file system access, which may hang.
 pub(crate) type Claiming = Mutex<BTreeMap<(u64, u64), usize>>;
 
-/// Somebody who is about to mount something; whoever comes later counts it among the users.
+/// Reservation by a pod that is about to mount a claim; later pods count it among the users.
 struct Reserved<'a> {
     claiming: &'a Claiming,
     place: (u64, u64),
 }
 
 impl<'a> Reserved<'a> {
-    /// Answers how many were there before.
+    /// Returns the number of earlier reservations.
     fn new(claiming: &'a Claiming, place: (u64, u64)) -> (Self, usize) {
         let mut all = claiming.lock().unwrap_or_else(PoisonError::into_inner);
         let count = all.entry(place).or_default();
@@ -52,7 +54,7 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Mounts what is behind a claim at `target`, once.
+/// Bind-mounts the storage of a claim at `target`, once.
 pub(crate) fn mount(
     root: &Path,
     claiming: &Claiming,
@@ -72,7 +74,8 @@ pub(crate) fn mount(
     let found = source
         .metadata()
         .map_err(|error| io_error("look at", &path_of(&backing.place), error))?;
-    // Until it is mounted: of two pods that come at once one sees the other here, or what it has mounted.
+    // Held until it is mounted: of two concurrent pods, one sees the other's reservation here, or
+    // its mount.
     let (_reserved, coming) = Reserved::new(claiming, (found.dev(), found.ino()));
     let others = users(root, &source).map_err(|error| io_error("read", root, error))? + coming;
     if backing.exclusive && others > 0 {
@@ -86,7 +89,7 @@ pub(crate) fn mount(
     }
     let claim = volume.persistent_volume_claim.as_ref();
     let written = claim.is_none_or(|claim| claim.read_only != Some(true));
-    // Another pod's files are not given away under it.
+    // The ownership of files that another pod uses is not changed.
     if matches!(backing.place, Place::Local(_)) && written && others == 0 {
         ownership::give(&source, pod).map_err(|error| io_error("chown", &path_of(&backing.place), error))?;
     }
@@ -99,7 +102,7 @@ pub(crate) fn mount(
     bind(Some(&from), target, None::<&str>, flags, None::<&str>).map_err(|error| io_error("bind to", target, error))
 }
 
-/// Notes that the files of a claim get the label of the containers that mount it.
+/// Records that the files of a claim get the `SELinux` label of the containers that mount it.
 fn note_label(target: &Path) -> Result<(), Error> {
     let Some(note) = label_note(target) else { return Ok(()) };
     note.parent().map_or(Ok(()), make_directory)?;
@@ -113,7 +116,7 @@ fn label_note(target: &Path) -> Option<PathBuf> {
     Some(pod.join(LABELLED).join(target.file_name()?))
 }
 
-/// Whether they do: what lies behind a path of the node is not the pod's.
+/// True if the files of a claim get the label: those of a `hostPath` volume do not.
 pub(crate) fn gets_label(target: &Path) -> bool {
     label_note(target).is_some_and(|note| note.exists())
 }
@@ -125,7 +128,7 @@ fn path_of(place: &Place) -> PathBuf {
     }
 }
 
-/// What is bound from here on is what was opened, whatever becomes of the path.
+/// Opens the storage. The opened file is what gets mounted, even if the path changes later.
 fn open(backing: &Backing) -> Result<File, Error> {
     let path = path_of(&backing.place);
     match &backing.place {
@@ -168,8 +171,8 @@ fn make_target(target: &Path, directory: bool) -> Result<(), Error> {
         .map_err(|error| io_error("create", target, error))
 }
 
-/// How many pods have this very file or directory mounted as a claim. Only what is mounted from the same file system is
-/// looked at: another one need not answer.
+/// Number of pods that have this file or directory mounted as a claim. Only mounts from the same
+/// file system are accessed: others may hang.
 pub(crate) fn users(root: &Path, wanted: &File) -> io::Result<usize> {
     let root = match root.canonicalize() {
         Ok(root) => root,
@@ -188,7 +191,7 @@ pub(crate) fn users(root: &Path, wanted: &File) -> io::Result<usize> {
     for claim in claims {
         match fs::metadata(&claim) {
             Ok(other) => users += usize::from((other.dev(), other.ino()) == (found.dev(), found.ino())),
-            // It went away meanwhile.
+            // Unmounted meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -196,7 +199,7 @@ pub(crate) fn users(root: &Path, wanted: &File) -> io::Result<usize> {
     Ok(users)
 }
 
-/// The device of the file system that a file is in, as the table of mounts has it.
+/// Device number of the file system of a file, as in the mount table.
 fn device<'a>(table: &'a str, file: &File) -> io::Result<&'a str> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let mount = about
@@ -209,7 +212,7 @@ fn device<'a>(table: &'a str, file: &File) -> io::Result<&'a str> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its mount is not in the table"))
 }
 
-/// The mount point that a line of the table is about, where it is that of a pod's claim on this device.
+/// Mount point of a line of the mount table, if it is that of a pod's claim on this device.
 fn claim(mount: &trees::mounts::Mount<'_>, device: &str, root: &Path) -> Option<PathBuf> {
     let below = mount.point.strip_prefix(root).ok()?;
     let parts: Vec<_> = below.components().map(std::path::Component::as_os_str).collect();
@@ -217,7 +220,7 @@ fn claim(mount: &trees::mounts::Mount<'_>, device: &str, root: &Path) -> Option<
     (is_claim && mount.device == device).then(|| mount.point.to_path_buf())
 }
 
-/// Removes the mount points of a pod's claims, which are empty when nothing is mounted there any more.
+/// Removes the mount points of a pod's claims, which are empty when unmounted.
 pub(crate) fn remove(pod: &Path, failures: &mut Vec<String>) {
     let directory = pod.join(DIRECTORY);
     for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
@@ -269,7 +272,7 @@ mod tests {
             fs::create_dir_all(directory).expect("made");
         }
         bind(Some(&wanted), &used, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("bound");
-        // Nobody ever reads what the kernel asks it.
+        // A FUSE server that never answers requests of the kernel.
         let server = OpenOptions::new()
             .read(true)
             .write(true)
@@ -290,7 +293,7 @@ mod tests {
             tell.send(users(&pods, &wanted)).expect("heard");
         });
         let counted = told.recv_timeout(std::time::Duration::from_secs(20));
-        // What waits for it goes on.
+        // Blocked requests continue.
         drop(server);
         for target in [&dead, &used] {
             umount2(target, MntFlags::MNT_DETACH).expect("unmounted");

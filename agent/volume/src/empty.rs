@@ -1,4 +1,4 @@
-//! Volumes that begin empty.
+//! `emptyDir` volumes.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,8 @@ use nix::unistd::{Gid, chown};
 
 use crate::{Error, io_error, make_directory, set_mode, subpath};
 
-/// Makes an emptyDir. One that stands at its path is whole: a crash while it is made leaves only what the next attempt removes.
+/// Creates an `emptyDir`. It gets its final path when it is complete: after a crash, the next
+/// attempt removes the remains.
 pub(crate) fn make(
     directory: &Path,
     volume: &EmptyDirVolumeSource,
@@ -33,7 +34,7 @@ pub(crate) fn make(
         return Err(Error::Name(directory.display().to_string()));
     };
     make_directory(parent)?;
-    // No volume has a name that begins with a dot.
+    // Names of volumes do not begin with a dot.
     let draft = parent.join(format!(".{}", name.to_string_lossy()));
     match std::fs::remove_dir(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("remove", &draft, error)),
@@ -47,12 +48,12 @@ pub(crate) fn make(
     std::fs::rename(&draft, directory).map_err(|error| io_error("rename", &draft, error))
 }
 
-/// The mode of a volume that containers write to.
+/// Mode of a volume that containers write to.
 pub(crate) fn mode(group: Option<Gid>) -> u32 {
     0o777 | group_bits(group)
 }
 
-/// The bits that a group needs (`pkg/volume/volume_linux.go`).
+/// Permission bits for the pod's group (`pkg/volume/volume_linux.go`).
 fn group_bits(group: Option<Gid>) -> u32 {
     if group.is_some() { 0o2770 } else { 0 }
 }
@@ -62,16 +63,16 @@ fn size_limit(volume: &EmptyDirVolumeSource) -> Option<i64> {
     size.and_then(|size| resources::units(&size.0)).filter(|size| *size > 0)
 }
 
-/// The bytes that a volume in memory can hold: no more than the pod may have, nor the node. Without any of these, what the kernel
-/// takes.
+/// Size limit of a volume in memory: the smallest of its own limit, the pod's memory limit and the
+/// node's memory. Without any of them, the kernel's default.
 fn in_memory(volume: &EmptyDirVolumeSource, pod: &Pod, allocatable: Option<i64>) -> Option<i64> {
     let pods = pod.spec.as_ref().and_then(|spec| resources::pod_limits(spec).memory);
     let all = [size_limit(volume), pods, allocatable];
     all.into_iter().flatten().filter(|size| *size > 0).min()
 }
 
-/// The mount gives owner, mode and size at once. The kubelet (`pkg/volume/emptydir`) names no mode: it is the file system's own,
-/// to which a group adds what it needs.
+/// Mounts a tmpfs with its owner, mode and size. The kubelet (`pkg/volume/emptydir`) sets no mode:
+/// it is the file system's default, to which the group's bits are added.
 fn options(size: Option<i64>, group: Option<Gid>, own: u32) -> Vec<String> {
     let mut options = vec![format!("mode={:o}", own | group_bits(group))];
     options.extend(group.map(|group| format!("gid={group}")));
@@ -93,7 +94,7 @@ fn huge_dir(
     let mut options = options(size_limit(volume), group, own);
     options.push(format!("pagesize={size}"));
     mount_dir(directory, "hugetlbfs", &options)?;
-    // That file system takes no set-group-ID bit as an option.
+    // tmpfs does not accept a set-group-ID bit in its mode option.
     set_mode(directory, own | group_bits(group))
 }
 

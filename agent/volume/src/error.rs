@@ -1,4 +1,4 @@
-//! Failures, in upstream's frame where people are told of them.
+//! Errors of volumes, with upstream's messages where users see them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,100 +7,100 @@ use agent_plan::environment::ReferenceError;
 
 use crate::PayloadError;
 
-/// A volume that cannot be had.
+/// A volume cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A name that cannot be part of a path.
+    /// A name is not a valid path component.
     #[error("{0:?} cannot be part of a path")]
     Name(String),
-    /// A mount names a volume that the pod does not have.
+    /// A mount refers to a volume that the pod does not have.
     #[error("volume {0:?} not found in the pod")]
     Missing(String),
     /// This kind of volume is not supported.
     #[error("the kind of volume {0:?} is not supported")]
     Unsupported(String),
-    /// What the volume refers to is missing or malformed. `volume` is its name.
+    /// An object to which the volume refers is missing or malformed.
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : {source}")]
     Payload {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
         /// The cause.
         source: PayloadError,
     },
-    /// A path on the node is not what the volume says it is.
+    /// A path on the node does not match the volume's type.
     #[error(
         "MountVolume.SetUp failed for volume \"{volume}\" : hostPath type check failed: {}",
         problem
     )]
     HostPath {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// What is wrong.
+        /// Description of the mismatch.
         problem: String,
     },
-    /// A volume cannot be made for another reason.
+    /// A volume cannot be set up for another reason.
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : {problem}")]
     SetUp {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// What is wrong, with its causes.
+        /// Error message with its causes.
         problem: String,
     },
-    /// More than one volume cannot be had.
+    /// More than one volume cannot be set up.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Self>),
-    /// What is behind a claim cannot be mounted. The text is upstream's.
+    /// The storage of a claim cannot be mounted. The message is upstream's.
     #[error("{problem}")]
     Claim {
-        /// What is wrong.
+        /// Error message.
         problem: String,
     },
-    /// A `subPath` leads outside of its volume, or cannot be made.
+    /// A `subPath` leads outside of its volume, or cannot be created.
     #[error("failed to prepare subPath for volumeMount \"{volume}\" of container \"{container}\"")]
     SubPath {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// The container.
+        /// Name of the container.
         container: String,
-        /// Why, which nobody is told who may only read what the pod says.
+        /// Cause, which is not disclosed in the pod's status.
         cause: io::Error,
     },
-    /// A `subPath` that is none, in upstream's words.
+    /// A `subPath` is invalid. The message is upstream's.
     #[error("{problem}")]
     NoSubPath {
-        /// What is wrong.
+        /// Error message.
         problem: String,
     },
-    /// A `subPath` is not in the image that a volume is.
+    /// A `subPath` does not exist in an image volume.
     #[error("failed to mount subPath {path:?} of image volume \"{volume}\"")]
     ImagePath {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
         /// The path.
         path: String,
         /// The cause.
         source: io::Error,
     },
-    /// `subPathExpr` refers to something unknown.
+    /// `subPathExpr` refers to an unknown variable.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
     /// A file operation failed.
     #[error("{doing} {}", path.display())]
     Io {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// To what.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// A tear-down went to its end, and these steps of it failed.
+    /// These steps of a tear-down failed; the others were completed.
     #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
     Incomplete(Vec<String>),
 }
 
 impl Error {
-    /// The same, saying of which volume it is.
+    /// Adds the name of the volume to the error.
     pub(crate) fn of(self, volume: &str) -> Self {
         match self {
             Self::Payload { .. }

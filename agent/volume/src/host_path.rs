@@ -1,4 +1,4 @@
-//! Paths of the node.
+//! `hostPath` volumes.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::HostPathVolumeSource;
 
 use crate::{Error, io_error, set_mode};
 
-/// Checks that the path is what the volume says, making it where it says so.
+/// Checks that the path matches the volume's type, and creates it where the type says so.
 pub(crate) fn check(volume: &str, source: &HostPathVolumeSource) -> Result<(), Error> {
     let path = Path::new(&source.path);
     let problem = |problem: String| Error::HostPath {
@@ -27,7 +27,7 @@ pub(crate) fn check(volume: &str, source: &HostPathVolumeSource) -> Result<(), E
     let shown = path.display();
     match source.type_.as_deref().unwrap_or_default() {
         "" => {
-            // A path that does not exist becomes a directory, as container runtimes do it.
+            // A path that does not exist becomes a directory, as in container runtimes.
             if metadata.is_err() {
                 make_directories(path)
             } else {
@@ -53,7 +53,7 @@ pub(crate) fn check(volume: &str, source: &HostPathVolumeSource) -> Result<(), E
     }
 }
 
-/// Makes what is missing of a path, for everybody to enter: the agent's own mask is not for what pods are shown.
+/// Creates missing parent directories with search permission for all, regardless of the umask.
 fn make_directories(path: &Path) -> Result<(), Error> {
     let mut ancestors: Vec<&Path> = path.ancestors().collect();
     ancestors.reverse();

@@ -12,10 +12,10 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use crate::{Error, io_error, walk};
 
 const NAME: &str = "security.selinux";
-/// A label is not longer.
+/// Maximum length of a label.
 const LONGEST: usize = 4096;
 
-/// Gives all files at and below a path a label. A file system without labels is left as it is.
+/// Labels all files at and below a path. A file system without label support is left as it is.
 pub fn label(path: &Path, label: &str) -> Result<(), Error> {
     let open = || -> io::Result<File> {
         OpenOptions::new()
@@ -30,12 +30,12 @@ pub fn label(path: &Path, label: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether what is at a path has this label.
+/// True if the file at a path has this label.
 pub fn has_label(path: &Path, label: &str) -> bool {
     is_labelled(path, &as_kept(label))
 }
 
-/// As the kernel keeps them, with a zero at the end.
+/// Label as stored by the kernel, with a terminating NUL.
 fn as_kept(label: &str) -> Vec<u8> {
     label.bytes().chain([0]).collect()
 }
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// A kernel that does not label keeps labels as it is told, for root.
+    /// Without `SELinux`, the kernel stores any label that root sets.
     #[test]
     fn attack_1_a_link_in_a_volume_labels_nothing_outside() {
         let home = tempfile::tempdir().expect("a directory");

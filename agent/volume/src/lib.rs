@@ -1,7 +1,8 @@
-//! The volumes of pods, below one directory of the agent: `ROOT/UID/volumes/NAME`, and `ROOT/UID/memory/NAME` for those
-//! that hold secrets.
+//! Volumes of pods, below one directory of the agent: `ROOT/UID/volumes/NAME`, and
+//! `ROOT/UID/memory/NAME` for those that hold secrets.
 //!
-//! All calls block. Making is repeatable; tear-down may be called in any state, twice, and goes on past failures.
+//! All calls block. Setup is idempotent; tear-down may be called in any state, repeatedly, and
+//! continues past errors.
 
 mod atomic;
 mod claims;
@@ -41,18 +42,18 @@ pub use usage::measure;
 
 pub(crate) use error::io_error;
 
-/// Where the volumes of all pods are.
+/// Volumes of all pods.
 #[derive(Clone, Debug)]
 pub struct Volumes {
     root: PathBuf,
     secrets_in_memory: bool,
-    /// By uid; those of pods that somebody works on.
+    /// Turns by pod uid; only of pods that are being worked on.
     turns: Arc<Mutex<BTreeMap<String, Weak<Turns>>>>,
-    /// What is being mounted as a claim right now.
+    /// Claims that are being mounted right now.
     claiming: Arc<claims::Claiming>,
 }
 
-/// One component of a path that somebody else chose.
+/// Validates a path component from an untrusted source.
 fn component(name: &str) -> Result<&str, Error> {
     let plain = !name.is_empty() && name.len() <= 255 && !name.contains(['/', '\0']) && name != "." && name != "..";
     if plain {
@@ -63,9 +64,9 @@ fn component(name: &str) -> Result<&str, Error> {
 }
 
 impl Volumes {
-    /// Volumes below `root`, which is made when the first one is.
-    /// What must not lie on a disk is kept in memory, by a file system that each pod gets, unless `secrets_in_memory` is
-    /// false: that is for tests which may not mount.
+    /// Volumes below `root`, which is created with the first one. Secrets are kept in memory, on a
+    /// tmpfs for each pod, unless `secrets_in_memory` is false, for tests without the privilege to
+    /// mount.
     pub fn new(root: PathBuf, secrets_in_memory: bool) -> Self {
         Self {
             root,
@@ -75,7 +76,7 @@ impl Volumes {
         }
     }
 
-    /// The turns of a pod: the same for all who work on it.
+    /// Turns of a pod, shared by all tasks that work on it.
     pub fn turns(&self, uid: &str) -> Arc<Turns> {
         let mut all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turns) = all.get(uid).and_then(Weak::upgrade) {
@@ -87,12 +88,12 @@ impl Volumes {
         turns
     }
 
-    /// The directory of one pod.
+    /// Directory of a pod.
     pub fn pod_directory(&self, uid: &str) -> Result<PathBuf, Error> {
         Ok(self.root.join(component(uid)?))
     }
 
-    /// The uids of all pods of which something is left.
+    /// Uids of all pods with a directory.
     pub fn pods(&self) -> Result<Vec<String>, Error> {
         let entries = match std::fs::read_dir(&self.root) {
             Ok(entries) => entries,
@@ -106,15 +107,15 @@ impl Volumes {
         Ok(uids)
     }
 
-    /// Makes what is missing of a pod's volumes, and brings those with contents from the API up to date. It does nothing if
-    /// somebody who took a later turn has done it, or if the volumes were removed.
+    /// Sets up missing volumes of a pod and updates those with contents from the API. Does nothing
+    /// if a later turn has done so, or if the volumes were removed.
     pub fn prepare(&self, turn: &Turn, pod: &Pod, sources: &Sources, surroundings: &Surroundings) -> Result<(), Error> {
         turn.use_for(|| self.make(pod, sources, surroundings))
     }
 
-    /// Makes the places of a pod's volumes where these are all that matters until they are prepared; answers whether every volume
-    /// has its place then. Nothing is made any more once the volumes are removed, nor while somebody prepares them: nobody is waited
-    /// for.
+    /// Creates the directories of a pod's volumes, if directories are sufficient until `prepare` is
+    /// called; returns whether every volume has its directory. Does nothing if the volumes were
+    /// removed or while they are being set up; never waits.
     pub fn place(&self, turns: &Turns, pod: &Pod, surroundings: &Surroundings) -> Result<bool, Error> {
         let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
         if volumes.clone().any(|volume| !is_ours(volume)) {
@@ -169,7 +170,7 @@ impl Volumes {
             return host_path::check(&volume.name, host_path);
         }
         if volume.image.is_some() {
-            // Mounted when a container that shows it starts.
+            // Mounted when a container that uses it starts.
             return Ok(());
         }
         let directory = self.volume_directory(pod, volume)?;
@@ -190,11 +191,11 @@ impl Volumes {
         let make = || points.map_or(Ok(()), |points| nested::make(&directory, points, &payload));
         make()?;
         atomic::write(&directory, &payload, fs_group(pod))?;
-        // What had the name of a mount point may have gone only now.
+        // A file in the place of the mount point may have been removed only now.
         make()
     }
 
-    /// The directory of a volume with contents from the API.
+    /// Directory of a volume with contents from the API.
     fn make_place(&self, directory: &Path, pod: &Pod, volume: &Volume) -> Result<(), Error> {
         if self.secrets_in_memory && is_secret(volume) {
             memory::mount(&self.memory_directory(pod)?)?;
@@ -212,7 +213,7 @@ impl Volumes {
         let volumes = if self.secrets_in_memory && is_secret(volume) {
             let earlier = self.pod_directory(pods::uid(pod))?.join("volumes");
             let earlier = earlier.join(component(&volume.name)?);
-            // An agent that had these on the disk began the pod.
+            // The pod was started by an agent that kept these on disk.
             if volume.secret.is_none() && earlier.exists() {
                 return Ok(earlier);
             }
@@ -229,7 +230,7 @@ impl Volumes {
         Ok(self.pod_directory(pods::uid(pod))?.join("memory"))
     }
 
-    /// Whether the storage of a claim is mounted for the pod.
+    /// True if the storage of a claim is mounted for the pod.
     pub fn is_mounted(&self, uid: &str, volume: &str) -> Result<bool, Error> {
         let directory = self
             .pod_directory(uid)?
@@ -238,14 +239,14 @@ impl Volumes {
         subpath::is_mounted(&directory).map_err(|error| io_error("find the mount at", &directory, error))
     }
 
-    /// Where the storage of a claim is mounted for the pod, if it is.
+    /// Mount point of a claim's storage for the pod, if it is mounted.
     pub fn mounted(&self, uid: &str, volume: &str) -> Option<PathBuf> {
         let directory = self.pod_directory(uid).ok()?.join(claims::DIRECTORY);
         let directory = directory.join(component(volume).ok()?);
         subpath::is_mounted(&directory).is_ok_and(|is| is).then_some(directory)
     }
 
-    /// The directories of those volumes that take their space from the node's disk, by name.
+    /// Directories of the volumes that use the node's disk, by name.
     pub fn on_disk(&self, pod: &Pod) -> Result<Vec<(String, PathBuf)>, Error> {
         let volumes = storage::volumes(pod);
         volumes
@@ -253,7 +254,8 @@ impl Volumes {
             .collect()
     }
 
-    /// The directories of its other volumes that lie with us, by name: those in memory, and those that show what the API has.
+    /// Directories of the pod's other volumes in the agent's directory, by name: those in memory,
+    /// and those with contents from the API.
     pub fn others(&self, pod: &Pod) -> Vec<(String, PathBuf)> {
         let in_memory = |volume: &Volume| {
             let medium = volume.empty_dir.as_ref().and_then(|source| source.medium.as_ref());
@@ -266,7 +268,7 @@ impl Volumes {
             .collect()
     }
 
-    /// Removes everything of a pod: mounts, volumes and files. Success when there is nothing.
+    /// Removes everything of a pod: mounts, volumes and files. Succeeds if there is nothing.
     pub fn tear_down(&self, uid: &str) -> Result<(), Error> {
         let directory = self.pod_directory(uid)?;
         let turns = self.turns(uid);
@@ -278,7 +280,8 @@ impl Volumes {
                 failures.push(format!("unmount {}: {error}", target.display()));
             }
         }
-        // With something still mounted a removal would reach into what is not ours: of claims only the mount points go.
+        // With a mount left, a removal would delete files of others: for claims, only the mount
+        // points are removed.
         if failures.is_empty() {
             claims::remove(&directory, &mut failures);
         }
@@ -304,7 +307,7 @@ impl Volumes {
     }
 }
 
-/// Mount points below a directory, but for those below another one of them.
+/// Topmost mount points below a directory.
 fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
     let Ok(directory) = directory.canonicalize() else {
         return Vec::new();
@@ -329,7 +332,7 @@ fn is_claim(volume: &Volume) -> bool {
     volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
 }
 
-/// Whether a volume is nobody's before it is prepared.
+/// True for a volume with a directory of its own, which the agent creates.
 fn is_ours(volume: &Volume) -> bool {
     is_secret(volume) || volume.config_map.is_some() || volume.empty_dir.is_some()
 }
@@ -344,7 +347,7 @@ fn make_empty(
     empty::make(directory, volume, fs_group(pod), pod, allocatable)
 }
 
-/// Whether a volume shows what must not lie on a disk, or what is upstream never there.
+/// True for a volume whose contents must not be on disk, or never are upstream.
 fn is_secret(volume: &Volume) -> bool {
     volume.secret.is_some() || volume.downward_api.is_some() || volume.projected.is_some()
 }

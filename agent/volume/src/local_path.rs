@@ -1,5 +1,5 @@
-//! Directories that are persistent volumes of this node: `ROOT/NAME`. Only who may enter the agent's own directory reaches
-//! them by path; containers get them mounted.
+//! Directories that are persistent volumes of this node: `ROOT/NAME`. They are reachable by path
+//! only with access to the agent's own directory; containers get them mounted.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -11,29 +11,29 @@ use nix::fcntl::OFlag;
 
 use crate::claims;
 
-/// The directories below one root.
+/// Local persistent volumes below one root.
 #[derive(Clone, Debug)]
 pub struct LocalPath {
     root: PathBuf,
-    /// Where the volumes of pods are.
+    /// Directory of the volumes of all pods.
     pods: PathBuf,
 }
 
-/// A directory that cannot be made or removed.
+/// A directory cannot be created or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalPathError {
-    /// Not a name that a volume has.
+    /// The name is not that of a volume.
     #[error("{0:?} is not the name of a volume")]
     Name(String),
-    /// It is mounted.
+    /// The volume is mounted.
     #[error("volume {0:?} is used by a pod")]
     Used(String),
     /// A file operation failed.
     #[error("{doing} {}", path.display())]
     Io {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// To what.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -56,18 +56,18 @@ fn check(name: &str) -> Result<(), LocalPathError> {
 }
 
 impl LocalPath {
-    /// Directories below `root`; `pods` is where the volumes of pods are.
+    /// Directories below `root`; `pods` is the directory of the volumes of all pods.
     pub fn new(root: PathBuf, pods: PathBuf) -> Self {
         Self { root, pods }
     }
 
-    /// Makes a directory that every user may write to, or finds it.
+    /// Creates a directory that every user may write to, unless it exists.
     pub fn make(&self, name: &str) -> Result<PathBuf, LocalPathError> {
         check(name)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.root);
         made.map_err(failed("create", &self.root))?;
         let path = self.root.join(name);
-        // It gets its name when it is whole.
+        // Renamed to its final name when it is complete.
         let draft = self.root.join(format!(".{name}"));
         if path.is_dir() {
             return Ok(path);
@@ -83,11 +83,11 @@ impl LocalPath {
         Ok(path)
     }
 
-    /// Removes a directory with all that is in it, unless a pod uses it; whether it was there.
+    /// Removes a directory tree unless a pod uses it; returns whether it existed.
     pub fn remove(&self, name: &str) -> Result<bool, LocalPathError> {
         check(name)?;
         let path = self.root.join(name);
-        // What an earlier removal began, and did not end.
+        // An earlier removal may be incomplete.
         let grave = self.root.join(format!(".removed-{name}"));
         let flags = (OFlag::O_PATH | OFlag::O_NOFOLLOW).bits();
         let there = match OpenOptions::new().read(true).custom_flags(flags).open(&path) {

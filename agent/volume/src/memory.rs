@@ -1,4 +1,4 @@
-//! The file system in memory that holds a pod's secrets.
+//! tmpfs that holds a pod's secrets.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::{Error, io_error, make_directory};
 
-/// It takes memory only for what is in it; this bounds what can be.
+/// Size limit. A tmpfs uses memory only for its contents.
 const OPTIONS: &str = "mode=0755,size=256m";
 
-/// Mounts it, unless it is mounted already.
+/// Mounts the tmpfs, unless it is mounted already.
 pub(crate) fn mount(directory: &Path) -> Result<(), Error> {
     make_directory(directory)?;
     let parent = directory.parent().unwrap_or(directory);
@@ -22,7 +22,7 @@ pub(crate) fn mount(directory: &Path) -> Result<(), Error> {
     if kind.filesystem_type() == TMPFS_MAGIC && device(directory)? != device(parent)? {
         return Ok(());
     }
-    // Programs may come from Secrets; what could give rights away or reach devices cannot.
+    // Secrets may hold programs, so no `noexec`; but `nosuid` and `nodev`.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount_file_system(Some("tmpfs"), directory, Some("tmpfs"), flags, Some(OPTIONS))
         .map_err(|error| io_error("mount tmpfs at", directory, error))

@@ -1,4 +1,4 @@
-//! What a container mounts of its pod's volumes.
+//! Mounts of a pod's volumes into a container.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,29 +10,31 @@ use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
 use super::{Error, Volumes, claims, component, io_error, is_claim, make_directory, subpath};
 
-/// Images that are volumes, below a pod's directory.
+/// Directory of image volumes below a pod's directory.
 const IMAGES: &str = "images";
-/// So much of an image's digest tells it from the others of its pod, in a name that goes into longer ones.
+/// Length of the part of an image's digest that distinguishes it within the pod, in a name that
+/// becomes part of longer ones.
 const IMAGE_NAME: usize = 16;
 
-/// The directory of an image that is a volume.
+/// Directory of an image volume.
 #[derive(Debug)]
 pub struct ImagePlace {
-    /// Where it is.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// Whether the image is mounted there.
+    /// True if the image is mounted there.
     pub mounted: bool,
 }
 
 impl Volumes {
-    /// Where a volume lies that is an empty directory of the pod; none where it has no such.
+    /// Directory of an `emptyDir` volume; `None` if the pod has no such volume.
     pub fn empty_directory(&self, pod: &Pod, name: &str) -> Result<Option<PathBuf>, Error> {
         let found = pods::volumes(pod).iter().find(|volume| volume.name == name);
         let found = found.filter(|volume| volume.empty_dir.is_some());
         found.map(|volume| self.volume_directory(pod, volume)).transpose()
     }
 
-    /// Where an image that is a volume is mounted for the containers of a sandbox, and whether it is. The directory is made.
+    /// Directory at which an image volume is mounted for the containers of a sandbox, and whether
+    /// it is mounted. The directory is created.
     pub fn image_directory(&self, uid: &str, sandbox: &str, image: &str) -> Result<ImagePlace, Error> {
         let name = image.rsplit(':').next().unwrap_or_default();
         let name = component(name.get(..IMAGE_NAME).unwrap_or(name))?;
@@ -46,7 +48,7 @@ impl Volumes {
         Ok(ImagePlace { path, mounted })
     }
 
-    /// Whether the files of a volume are the pod's alone, so that they get its label.
+    /// True if a volume's files belong to the pod alone, so that they get its `SELinux` label.
     fn gets_label(&self, pod: &Pod, volume: &Volume) -> Result<bool, Error> {
         if volume.host_path.is_some() || volume.image.is_some() {
             return Ok(false);
@@ -54,8 +56,8 @@ impl Volumes {
         Ok(!is_claim(volume) || claims::gets_label(&self.volume_directory(pod, volume)?))
     }
 
-    /// What a container mounts of its pod's volumes. `variables` are for `subPathExpr`; `images` tells where volumes that are images
-    /// are mounted.
+    /// Mounts of a container. `variables` are for `subPathExpr`; `images` returns the directories
+    /// of image volumes.
     pub fn mounts(
         &self,
         pod: &Pod,
@@ -97,7 +99,7 @@ impl Volumes {
                 let bound = subpath::bind(&source, &below, &target);
                 let (volume, container) = (volume.name.clone(), container.name.clone());
                 bound.map_err(|cause| {
-                    // Nothing can be made there.
+                    // The volume is read-only: a retry does not help.
                     let fixed = cause.kind() == io::ErrorKind::ReadOnlyFilesystem;
                     if fixed && images.contains_key(&volume) {
                         let path = below.clone();
@@ -129,7 +131,7 @@ impl Volumes {
     }
 }
 
-/// A path within a volume, which variables may have made anything.
+/// Validates a path within a volume, into which variables may have been expanded.
 fn relative(path: &str) -> Result<(), Error> {
     let problem = if path.starts_with('/') {
         format!("error SubPath `{path}` must not be an absolute path")
@@ -141,7 +143,8 @@ fn relative(path: &str) -> Result<(), Error> {
     Err(Error::NoSubPath { problem })
 }
 
-/// A path in the container without `.` and `..`, as runtimes take it: who looks at paths shall see where they lead.
+/// Normalizes a path in the container, without `.` and `..`, as runtimes take it, so that checks of
+/// the path see its target.
 pub fn cleaned(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

@@ -1,5 +1,5 @@
-//! Mount points within volumes that containers may not write to: where another volume of the pod is mounted below one that shows
-//! what the API has, nobody can make its mount point once that is mounted.
+//! Mount points within read-only volumes: where another volume of the pod is mounted below one with
+//! contents from the API, its mount point must exist before that one is mounted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,10 +14,10 @@ use crate::mounts::cleaned;
 use crate::payload::Payload;
 use crate::{Error, io_error, set_mode};
 
-/// Mount points by the names of the volumes that they are in, relative to these.
+/// Mount points by the names of the volumes that contain them, relative to these.
 pub(crate) type Points = BTreeMap<String, BTreeSet<PathBuf>>;
 
-/// All of a pod; below one mount point no other is needed.
+/// All nested mount points of a pod; below one of them no other is needed.
 pub(crate) fn points(pod: &Pod) -> Points {
     let mut found = Points::new();
     let ephemeral = pods::ephemeral_containers(pod)
@@ -39,7 +39,7 @@ fn collect(mounts: &[VolumeMount], found: &mut Points) {
         .collect();
     for mount in mounts {
         let own = PathBuf::from(cleaned(&mount.mount_path));
-        // Paths that begin alike follow each other.
+        // Paths with a common prefix are adjacent.
         let mut last: Option<&Path> = None;
         for other in all.range(own.clone()..).skip(1) {
             let Ok(below) = other.strip_prefix(&own) else { break };
@@ -52,7 +52,7 @@ fn collect(mounts: &[VolumeMount], found: &mut Points) {
     }
 }
 
-/// Makes those of one volume. What the payload has a name for is there, or will be.
+/// Creates the mount points of one volume. Names of the payload are skipped: they exist, or will.
 pub(crate) fn make(directory: &Path, points: &BTreeSet<PathBuf>, payload: &Payload) -> Result<(), Error> {
     let named = |first: Component<'_>| {
         let mut names = payload.keys().map(Path::new);
@@ -66,14 +66,14 @@ pub(crate) fn make(directory: &Path, points: &BTreeSet<PathBuf>, payload: &Paylo
         for part in point.components() {
             path.push(part);
             match fs::DirBuilder::new().mode(0o755).create(&path) {
-                // Nothing is made behind a link.
+                // A symbolic link is not followed.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     if !path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
                         break;
                     }
                 }
                 Err(error) => return Err(io_error("create", &path, error)),
-                // Whatever the process's mask is.
+                // Regardless of the umask.
                 Ok(()) => set_mode(&path, 0o755)?,
             }
         }

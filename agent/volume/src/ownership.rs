@@ -1,5 +1,5 @@
-//! A volume's files for the group that a pod names: all belong to the group, which may read and write them, and what is
-//! made in its directories will as well.
+//! `fsGroup`: all files of a volume belong to the pod's group, which may read and write them, and
+//! new files inherit the group.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -12,12 +12,12 @@ use nix::unistd::{Gid, fchownat};
 
 use crate::walk::{self, by_number, metadata};
 
-/// What the group may do with files, and with directories besides.
+/// Permission bits of the group for files; directories get more.
 const FILES: u32 = 0o660;
 const DIRECTORIES: u32 = 0o2110;
 
-/// Gives what is behind `root` to the pod's group, if it names one. With the policy `OnRootMismatch` only if the root is not
-/// the group's already.
+/// Applies the pod's `fsGroup`, if any, to a volume at `root`; with the policy `OnRootMismatch`
+/// only if the root does not have the group yet.
 pub(crate) fn give(root: &File, pod: &Pod) -> io::Result<()> {
     let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
     let Some(context) = context else { return Ok(()) };

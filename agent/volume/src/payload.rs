@@ -1,4 +1,4 @@
-//! The contents of volumes that come from the API.
+//! Contents of volumes that come from the API.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,25 @@ use agent_plan::tokens::TokenWish;
 use agent_plan::{pods, resources};
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
 
-/// Files by their path within the volume.
+/// Files by path within the volume.
 pub(crate) type Payload = BTreeMap<String, File>;
 
-/// One file.
+/// File of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct File {
     pub(crate) contents: Vec<u8>,
     pub(crate) mode: u32,
-    /// Set where it is not root.
+    /// Owner, if not root.
     pub(crate) owner: Option<u32>,
 }
 
-/// Contents that cannot be had.
+/// The contents cannot be assembled.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
-    /// What is referred to is missing.
+    /// A referenced object is missing.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// A key that the object does not have.
+    /// The object does not have the key.
     #[error("references non-existent {kind} key: {key}")]
     NoKey {
         /// `config` or `secret`.
@@ -33,19 +33,19 @@ pub enum PayloadError {
         /// The key.
         key: String,
     },
-    /// A path that leads outside.
+    /// A path leads outside of the volume.
     #[error("invalid path {0:?}: it must be relative, without \"..\"")]
     Path(String),
-    /// The token of the pod's account was not given.
+    /// The service account token is missing.
     #[error("no token of the pod's service account")]
     NoToken,
-    /// More than a pod may have of such files.
+    /// The pod exceeds the limit of such contents.
     #[error("the files of the pod's volumes exceed {} MiB", MOST >> 20)]
     TooLarge,
-    /// A kind of source that is not supported.
+    /// The kind of source is not supported.
     #[error("an unsupported projected source")]
     Unsupported,
-    /// More than one source cannot be had.
+    /// More than one source failed.
     #[error("[{}]", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Several(Vec<Self>),
 }
@@ -65,17 +65,18 @@ impl PayloadError {
 
 const DEFAULT_MODE: i32 = 0o644;
 
-/// Bytes of such files that a pod may have in all its volumes: each may show the same megabyte many times.
+/// Maximum size of such contents in all volumes of a pod: each volume may show the same megabyte
+/// many times.
 pub(crate) const MOST: usize = 64 << 20;
 
-/// The files of a volume while they are gathered.
+/// Payload that is being assembled.
 struct Gathered<'a> {
     files: Payload,
-    /// Bytes that the pod may still have.
+    /// Remaining bytes of the pod's limit.
     left: &'a mut usize,
 }
 
-/// The payload of a volume, or nothing when it has none.
+/// Payload of a volume; `None` for a volume of another kind.
 pub(crate) fn build(
     pod: &Pod,
     volume: &Volume,
@@ -178,7 +179,8 @@ fn project(
             .spec
             .as_ref()
             .and_then(|spec| spec.security_context.as_ref()?.fs_group);
-        // Who it belongs to reads it, and a group only where the pod names one, which then may read all volumes.
+        // Readable by its owner, and by a group only if the pod has an `fsGroup`, whose members may
+        // read all volumes.
         let mode = if owner.is_some() || group.is_some() {
             Some(0o600)
         } else {
@@ -194,7 +196,7 @@ fn project(
     }
 }
 
-/// The user that all of the pod's containers run as, where the pod says so.
+/// User that all containers of the pod run as, if the pod sets one.
 fn common_user(pod: &Pod) -> Option<u32> {
     let spec = pod.spec.as_ref()?;
     let default = spec.security_context.as_ref().and_then(|context| context.run_as_user);

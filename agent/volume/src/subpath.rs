@@ -1,5 +1,5 @@
-//! Parts of volumes. The container may have filled the volume with links, so a path is opened beneath it, and what was opened
-//! is mounted: nobody can exchange it in between.
+//! `subPath` mounts. The container may have filled the volume with links, so a path is opened
+//! beneath the volume and the opened file is mounted: it cannot be replaced in between.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,11 +12,12 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 
-/// How often a path is looked up when something else was renamed or mounted at just that moment.
+/// Maximum number of lookups of a path that races with renames or mounts (`EAGAIN`).
 const LOOKUPS: u32 = 1000;
 
-/// Binds `path` beneath `volume` to `target`, making directories that do not exist, with the mode of the volume. What a former
-/// start of the container bound there goes: the path may mean another file by now.
+/// Bind-mounts `path` beneath `volume` to `target`, creating missing directories with the mode of
+/// the volume. The mount of an earlier start of the container is removed: the path may be another
+/// file by now.
 pub(crate) fn bind(volume: &Path, path: &str, target: &Path) -> io::Result<()> {
     let relative = Path::new(path);
     if relative
@@ -53,7 +54,7 @@ pub(crate) fn bind(volume: &Path, path: &str, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what is mounted at a path, and what it was mounted on.
+/// Unmounts everything at a path and removes the mount point.
 fn clear(target: &Path) -> io::Result<()> {
     unmount(target)?;
     let removed = match fs::symlink_metadata(target) {
@@ -67,8 +68,9 @@ fn clear(target: &Path) -> io::Result<()> {
     }
 }
 
-/// Unmounts everything at a path and below it, and nothing of it where it was bound from: a machine that shares its mounts, as
-/// systemd makes it, would lose the file systems below a directory with the pod that was shown it.
+/// Unmounts everything at and below a path without propagation to the source of a bind mount: with
+/// shared mounts, the default of systemd, the pod's unmount would otherwise unmount file systems
+/// below the source directory, too.
 pub(crate) fn unmount(target: &Path) -> io::Result<()> {
     while is_mounted(target)? {
         let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
@@ -78,7 +80,7 @@ pub(crate) fn unmount(target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether something is mounted at this path.
+/// True if something is mounted at this path.
 pub(crate) fn is_mounted(target: &Path) -> io::Result<bool> {
     Ok(trees::mounts::parse(&trees::mounts::read()?).any(|mount| mount.point == target))
 }
@@ -89,7 +91,8 @@ fn beneath(root: &impl AsFd, path: &Path) -> Result<OwnedFd, Errno> {
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     for _ in 0..LOOKUPS {
         match openat2(root, path, how) {
-            // Where a `..` leads the kernel does not say while anything moves, anywhere on the machine.
+            // `openat2` cannot resolve `..` safely while a rename or mount runs anywhere on the
+            // machine.
             Err(Errno::EAGAIN) => {}
             found => return found,
         }
@@ -97,8 +100,8 @@ fn beneath(root: &impl AsFd, path: &Path) -> Result<OwnedFd, Errno> {
     Err(Errno::EAGAIN)
 }
 
-/// Makes a directory whose mode no mask changes. It is opened for that without following a link: the container may have put
-/// another one in its place.
+/// Creates a directory with this mode, regardless of the umask. It is opened for `fchmod` without
+/// following a link: the container may have replaced it.
 fn make(parent: &OwnedFd, name: &Path, mode: Mode) -> Result<(), Errno> {
     mkdirat(parent, name, Mode::S_IRWXU)?;
     let how = OpenHow::new()

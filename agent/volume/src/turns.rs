@@ -1,11 +1,11 @@
-//! Who makes a pod's volumes when. A refresh and a new preparation may run side by side, each with what it has read of the
-//! API before: only one writes at a time, what was read earlier never replaces what was read later, and nothing is made any
-//! more once the volumes are removed.
+//! Order of the updates of a pod's volumes. A refresh and a new setup may run concurrently, each
+//! with objects read from the API before: only one writes at a time, older objects never replace
+//! newer ones, and nothing is created after the volumes were removed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// The turns of one pod.
+/// Turns of one pod.
 #[derive(Debug, Default)]
 pub struct Turns {
     next: AtomicU64,
@@ -14,13 +14,13 @@ pub struct Turns {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The turn whose volumes stand.
+    /// Turn of the current volumes.
     pub(crate) done: u64,
-    /// No more.
+    /// True once the volumes are removed.
     pub(crate) removed: bool,
 }
 
-/// One turn. It is to be taken before anything is read.
+/// Position in the order of updates. It must be taken before objects are read.
 #[derive(Debug)]
 pub struct Turn {
     number: u64,
@@ -28,7 +28,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// The next turn.
+    /// Takes the next turn.
     pub fn take(self: &Arc<Self>) -> Turn {
         Turn {
             number: self.next.fetch_add(1, Ordering::Relaxed).saturating_add(1),
@@ -36,12 +36,12 @@ impl Turns {
         }
     }
 
-    /// Waits until nobody writes.
+    /// Locks the state, waiting for a running update.
     pub(crate) fn hold(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, unless somebody writes.
+    /// Locks the state, unless an update is running.
     pub(crate) fn try_hold(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -52,7 +52,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Does the work of this turn, unless it came too late.
+    /// Does the work of this turn, unless a later one was done already or the volumes were removed.
     pub(crate) fn use_for<E>(&self, work: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.turns.hold();
         if state.removed || state.done > self.number {

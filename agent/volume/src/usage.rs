@@ -1,7 +1,8 @@
-//! How much lies below a directory that somebody else fills.
+//! Disk usage of a directory that containers fill.
 //!
-//! The walk goes by descriptors and follows no link, so that what is moved under its feet cannot lead it elsewhere; it stays on
-//! one file system. It is bounded in depth and in number: what has more of either than anybody needs counts as too much.
+//! The walk uses descriptors and follows no link, so that concurrent renames cannot lead it
+//! elsewhere; it stays on one file system. Depth and number of entries are bounded: a directory
+//! that exceeds a bound counts as over any limit.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,16 +15,16 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 
-/// Directories in one another.
+/// Maximum depth of directories.
 const DEPTH: usize = 256;
-/// Files and directories of one walk.
+/// Maximum number of entries.
 const ENTRIES: i64 = 2_000_000;
-/// Files with several names whose other names are not counted again.
+/// Maximum number of inodes with several links that are remembered, to count each once.
 const LINKED: usize = 100_000;
-/// The kernel counts blocks of this size.
+/// Block size of `st_blocks`.
 const BLOCK: i64 = 512;
 
-/// What a file system counts for a directory with all below it; nothing where there is none.
+/// Usage of a directory tree; zero if it does not exist.
 pub fn measure(directory: &Path) -> io::Result<Used> {
     walk(directory, ENTRIES)
 }
@@ -48,7 +49,7 @@ fn walk(directory: &Path, limit: i64) -> io::Result<Used> {
             walk.open.pop();
             continue;
         };
-        // What vanishes meanwhile does not count.
+        // Entries that vanish meanwhile do not count.
         let Ok(entry) = entry else { continue };
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
@@ -68,7 +69,7 @@ fn walk(directory: &Path, limit: i64) -> io::Result<Used> {
             walk.enter(below)?;
         }
         if walk.used.inodes >= limit {
-            // Nobody knows what the rest would come to.
+            // The rest is unknown.
             walk.used.bytes = i64::MAX;
             break;
         }

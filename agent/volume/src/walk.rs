@@ -1,4 +1,5 @@
-//! Going through all files of a volume while others may change it: no link is followed, and nothing leads out.
+//! Walks all files of a volume while others may change it: no link is followed, and the walk never
+//! leaves the volume.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// Calls `change` for everything below `root`, and for the root last: while that is as it was, the work is not done.
+/// Calls `change` for everything below `root`, and for the root last: an unchanged root means that
+/// the work is incomplete.
 pub(crate) fn all(root: &File, change: impl Fn(&OwnedFd) -> io::Result<()>) -> io::Result<()> {
     let top = open(root, Path::new(""))?;
-    // Directories within each other, open: as many as a path can name, however many entries they have.
+    // Stack of open directories: bounded by the length of a path, not by the number of entries.
     let mut opened = Vec::new();
     if metadata(&top)?.is_dir() {
         opened.push((PathBuf::new(), fs::read_dir(by_number(&top))?));
@@ -22,7 +24,7 @@ pub(crate) fn all(root: &File, change: impl Fn(&OwnedFd) -> io::Result<()>) -> i
         };
         let path = directory.join(entry?.file_name());
         let file = match open(root, &path) {
-            // It has gone meanwhile.
+            // Removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             file => file?,
         };
@@ -34,7 +36,7 @@ pub(crate) fn all(root: &File, change: impl Fn(&OwnedFd) -> io::Result<()>) -> i
     change(&top)
 }
 
-/// A path below the root, without following any link.
+/// Opens a path below the root, without following any link.
 fn open(root: &File, path: &Path) -> io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() {
         Path::new(".")
@@ -50,7 +52,7 @@ fn open(root: &File, path: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(root, path, how)?)
 }
 
-/// A path that leads to an open file and nowhere else.
+/// Path of an open file in `/proc/self/fd`.
 pub(crate) fn by_number(file: &impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }

@@ -1,4 +1,4 @@
-//! Parts of volumes, mounted; needs root.
+//! `subPath` mounts; needs root.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 const NONE: Option<&str> = None;
 
-/// The volumes of one pod below a directory that goes with the test.
+/// Volumes of one pod in a temporary directory.
 struct Place {
     directory: tempfile::TempDir,
     volumes: Volumes,
@@ -74,7 +74,7 @@ impl Drop for Place {
     }
 }
 
-/// A directory that the machine shares, with another file system below it; both go with the test.
+/// Shared mount with another file system below it; both are unmounted with the test.
 struct Machine(tempfile::TempDir);
 
 impl Machine {

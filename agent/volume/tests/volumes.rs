@@ -77,7 +77,7 @@ fn a_config_map_changes_all_at_once() {
         first,
         "nothing changed, nothing is written"
     );
-    // As an agent leaves it that is killed before the links.
+    // State of an agent that was killed before it created the links.
     fs::remove_file(volume.join("a")).unwrap();
     symlink("..data/gone", volume.join("gone")).unwrap();
     prepare(&volumes, &pod, &sources(r#"{"a":"1","b":"2"}"#)).unwrap();
@@ -124,7 +124,7 @@ fn what_is_missing_or_leads_outside_is_refused() {
     attempt(r#"{"name":"../../x","emptyDir":{}}"#).unwrap_err();
 }
 
-/// A megabyte that is shown a thousand times would be a gigabyte in memory and on the disk.
+/// One megabyte shown a thousand times would take a gigabyte of memory and disk.
 #[test]
 fn files_of_one_key_are_counted_each() {
     let directory = tempfile::tempdir().unwrap();
@@ -297,7 +297,7 @@ fn what_lies_in_memory_takes_no_more_than_the_pod_and_the_node_have() {
             .prepare(&turn, &pod, &Sources::default(), &surroundings)
             .unwrap();
         let volume = directory.path().join("uid-1/volumes/m");
-        // The mode that the kernel gives such a file system, as with a kubelet.
+        // Default mode of a tmpfs, as with the kubelet.
         assert_eq!(fs::metadata(&volume).unwrap().permissions().mode() & 0o7777, 0o1777);
         let made = nix::sys::statvfs::statvfs(&volume).unwrap();
         let size = made.blocks() * made.fragment_size();
@@ -323,7 +323,8 @@ fn what_was_read_earlier_never_replaces_what_was_read_later() {
     make(&slow, "old");
     assert_eq!(fs::read_to_string(&file).unwrap(), "new");
 
-    // Side by side with a new preparation, as after a sandbox was lost: neither finds the other's half-made files.
+    // Concurrently with a new setup, as after the loss of a sandbox: neither sees the other's
+    // partial files.
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (turns, make) = (&turns, &make);
@@ -336,7 +337,7 @@ fn what_was_read_earlier_never_replaces_what_was_read_later() {
         "a, ..data and its directory"
     );
 
-    // A refresh that was under way while the volumes were removed makes nothing any more.
+    // A refresh that runs while the volumes are removed creates nothing afterwards.
     let late = turns.take();
     volumes.tear_down("uid-1").unwrap();
     make(&late, "late");

@@ -1,9 +1,10 @@
-//! Pages of the program itself.
+//! Code pages of the program itself.
 
 use std::io;
 
-/// Lets go of the pages of code and constants that the process has touched so far. They stay in the machine's page cache, and
-/// those that are needed again come back by faults without reading; the others are the machine's to use.
+/// Unmaps the pages of code and constants that the process has touched so far. They stay in the
+/// page cache, and pages that are used again come back by minor faults; the kernel may reclaim the
+/// others.
 pub(crate) fn release() {
     let maps = match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => maps,
@@ -11,8 +12,9 @@ pub(crate) fn release() {
     };
     for (start, length) in maps.lines().filter_map(unwritten) {
         #[expect(unsafe_code, reason = "madvise can destroy what was written; see below")]
-        // SAFETY: a private mapping of a file that this process never could write to since it was mapped: what comes back is
-        // what was there. Nobody unmaps the program or its libraries.
+        // SAFETY: a private mapping of a file, never written by this process since it was mapped:
+        // the pages come back with the same contents. The program and its libraries are never
+        // unmapped.
         let released = unsafe { libc::madvise(std::ptr::without_provenance_mut(start), length, libc::MADV_DONTNEED) };
         if released != 0 {
             tracing::debug!(error = %io::Error::last_os_error(), "pages of code stay");
@@ -20,8 +22,8 @@ pub(crate) fn release() {
     }
 }
 
-/// Start and length of a mapping that holds a file's bytes as they are: code, and the constants at the beginning of a file.
-/// Other constants that cannot be written now were written once, when the program was linked at its start.
+/// Start and length of a mapping with unmodified contents of a file: code, and the constants at the
+/// beginning of a file. Other read-only constants were written once, by relocations at startup.
 fn unwritten(line: &str) -> Option<(usize, usize)> {
     let mut words = line.split_ascii_whitespace();
     let (range, rights, offset) = (words.next()?, words.next()?, words.next()?);

@@ -1,20 +1,22 @@
-//! How the allocator keeps memory.
+//! Settings of glibc's allocator.
 
-/// So much may lie free in the heap of a busy process: giving it back and taking it again would cost more than it is worth.
+/// Maximum free heap of a busy process: releasing it and allocating it again would cost more than
+/// it saves.
 pub(crate) const FREE: usize = 8 << 20;
-/// And so much in that of one at rest.
+/// Maximum free heap of an idle process.
 pub(crate) const FREE_AT_REST: usize = 1 << 20;
 
-/// The heap's end may be so long before freeing shortens it at once: growing again costs a page fault for every page.
+/// Trim threshold of a heap (`M_TRIM_THRESHOLD`): growing again costs a page fault for every page.
 #[cfg(target_env = "gnu")]
 const END: libc::c_int = 64 << 20;
-/// And the ends of several: nothing else shortens any but the first one's.
+/// The same with several heaps: nothing else trims any but the main one.
 #[cfg(target_env = "gnu")]
 const ENDS: libc::c_int = 4 << 20;
 
-/// So many heaps for all threads. glibc gives each thread one of its own: objects are allocated by one thread and freed by another,
-/// so many heaps end up half empty, which costs more memory than their locks cost time. Threads get them in turn: with two, half of
-/// the others do not wait for the main thread, nor it for them.
+/// Number of heaps for all threads (`M_ARENA_MAX`). By default glibc gives each thread its own:
+/// objects are allocated by one thread and freed by another, so that many heaps end up half empty,
+/// which costs more memory than lock contention costs time. Threads are assigned in turn: with two
+/// heaps, half of the other threads do not contend with the main thread.
 pub fn share(heaps: u8) {
     #[cfg(target_env = "gnu")]
     {
@@ -33,8 +35,8 @@ pub fn share(heaps: u8) {
     }
 }
 
-/// Gives memory that came free back to the machine. By itself the allocator does that only at the heap's end, where after a
-/// burst of work something that lives on often lies.
+/// Returns free heap memory to the kernel. By itself the allocator only trims the heap's end, which
+/// a long-lived object often prevents after a burst of work.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "mallinfo2 and malloc_trim have no safe wrappers")]
 pub(crate) fn trim(allowed: usize) {

@@ -1,7 +1,8 @@
-//! Trust in what is in a bundle of certificates, and in nothing else, as of Go's clients with `RootCAs`.
+//! Trust in the certificates of a bundle and in nothing else, as in Go's clients with `RootCAs`.
 //!
-//! A bundle may hold the server's own certificate, signed by itself. Go takes such a one for what it is (`Certificate.Verify`
-//! in `crypto/x509/verify.go`); rustls takes a certificate authority for nothing else, and openssl makes each of those one.
+//! A bundle may hold the server's own self-signed certificate. Go accepts it as a leaf certificate
+//! (`Certificate.Verify` in `crypto/x509/verify.go`); rustls accepts a certificate authority as
+//! nothing else, and `openssl req -x509` marks each as an authority.
 
 use std::sync::Arc;
 
@@ -14,18 +15,18 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use thiserror::Error;
 use x509_parser::parse_x509_certificate;
 
-/// A bundle with which no server can be checked.
+/// The bundle cannot be used to verify servers.
 #[derive(Debug, Error)]
 pub enum BundleError {
-    /// It holds no certificate: Go's words.
+    /// The bundle holds no certificate. The message is Go's.
     #[error("unable to load root certificates: unable to parse bytes as PEM block")]
     Empty,
-    /// The library refuses the contents.
+    /// rustls refuses the contents.
     #[error("unable to load root certificates")]
     Unusable(#[source] Error),
 }
 
-/// Verifier that knows the certificates of a bundle.
+/// Verifier that trusts the certificates of a bundle.
 #[derive(Debug)]
 pub struct Bundle {
     authorities: Arc<WebPkiServerVerifier>,
@@ -54,7 +55,7 @@ impl Bundle {
     }
 }
 
-/// Checks all of a certificate that was given, but not who signed it.
+/// Verifies a configured certificate except for its signature.
 ///
 /// # Errors
 /// For another name, another time, or another purpose.

@@ -1,8 +1,8 @@
-//! TLS towards servers of others: by ring, and with P-521 beside it, which Go's TLS has and ring has not.
+//! TLS clients for other servers: ring's algorithms, plus P-521, which Go's TLS has and ring lacks.
 //!
-//! - [`provider`]: for clients that check certificates
-//! - [`trusting`]: for those that ask whether a server answers, not who it is
-//! - [`Bundle`]: for those that were given whom to trust, be it the server's own certificate
+//! - [`provider`]: for clients that verify certificates
+//! - [`trusting`]: for probes, which do not verify the server's identity
+//! - [`Bundle`]: for clients with configured certificates, including the server's own
 
 mod bundle;
 mod p521;
@@ -26,7 +26,7 @@ pub fn provider() -> CryptoProvider {
 
 type Algorithm = &'static dyn SignatureVerificationAlgorithm;
 
-/// In TLS 1.2 a scheme names the hash alone: a key of P-521 may sign by each.
+/// In TLS 1.2 a scheme names the hash alone: a P-521 key may sign with each.
 static ALGORITHMS: LazyLock<WebPkiSupportedAlgorithms> = LazyLock::new(|| {
     let known = ring::default_provider().signature_verification_algorithms;
     let more = [
@@ -51,7 +51,7 @@ static ALGORITHMS: LazyLock<WebPkiSupportedAlgorithms> = LazyLock::new(|| {
     }
 });
 
-/// A client that takes every certificate, as Go's with `InsecureSkipVerify`.
+/// Client configuration that accepts every certificate, as Go's with `InsecureSkipVerify`.
 ///
 /// # Errors
 /// When the provider has no suite for a version of TLS.
@@ -63,7 +63,8 @@ pub fn trusting() -> Result<ClientConfig, Error> {
     Ok(builder.with_no_client_auth())
 }
 
-/// Verifier that accepts everything: a handshake signature by an unverified key proves nothing.
+/// Verifier that accepts everything, including handshake signatures, which prove nothing for an
+/// unverified key.
 #[derive(Debug)]
 struct AnyCertificate;
 

@@ -1,4 +1,4 @@
-//! The curve P-521 for rustls: exchange of keys, and signatures of certificates and handshakes.
+//! P-521 for rustls: key exchange, and signatures of certificates and handshakes.
 
 use p521::PublicKey;
 use p521::ecdh::EphemeralSecret;
@@ -12,12 +12,12 @@ use rustls::{Error, NamedGroup, PeerMisbehaved};
 use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm, alg_id};
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
-/// Bytes of a number of the curve's.
+/// Length of a field element in bytes.
 const NUMBER: usize = 66;
-/// First byte of a point that is not compressed, the one form that TLS knows.
+/// First byte of an uncompressed point, the only format in TLS.
 const UNCOMPRESSED: u8 = 4;
 
-/// The exchange of keys.
+/// Key exchange group.
 #[derive(Debug)]
 pub(crate) struct Secp521r1;
 
@@ -45,7 +45,7 @@ impl SupportedKxGroup for Secp521r1 {
 impl ActiveKeyExchange for Exchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         let point = Some(peer).filter(|peer| peer.first() == Some(&UNCOMPRESSED));
-        // Also checks that it is on the curve.
+        // Also checks that the point is on the curve.
         let key = point.and_then(|point| PublicKey::from_sec1_bytes(point).ok());
         let key = key.ok_or(PeerMisbehaved::InvalidKeyShare)?;
         let shared = self.secret.diffie_hellman(&key);
@@ -65,7 +65,7 @@ impl ActiveKeyExchange for Exchange {
     }
 }
 
-/// Signatures by keys of the curve, by the hash of what is signed.
+/// Signature algorithms of P-521 keys, by hash.
 #[derive(Debug)]
 pub(crate) struct Ecdsa {
     identifier: AlgorithmIdentifier,
@@ -89,7 +89,8 @@ impl SignatureVerificationAlgorithm for Ecdsa {
     fn verify_signature(&self, key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
         let key = VerifyingKey::from_sec1_bytes(key).map_err(|_invalid| InvalidSignature)?;
         let signature = Signature::from_der(signature).map_err(|_invalid| InvalidSignature)?;
-        // As a number of the curve's: the library refuses hashes that are less than half as long.
+        // Padded to the length of a field element: the library refuses hashes of less than half of
+        // it.
         let hash = (self.hash)(message);
         let mut number = vec![0; NUMBER.saturating_sub(hash.len())];
         number.extend(hash);

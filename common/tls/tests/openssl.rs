@@ -1,4 +1,4 @@
-//! Against openssl's server.
+//! Tests against openssl's server.
 
 #![allow(
     clippy::panic,
@@ -23,7 +23,7 @@ struct Server {
 }
 
 impl Server {
-    /// With a certificate of its own whose key and signature are of P-521.
+    /// Starts a server with a self-signed certificate whose key and signature are P-521.
     fn start(home: &Path, digest: &str, options: &str) -> Self {
         let words = format!(
             "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-521 -nodes -days 2 -{digest} -subj /CN=x -addext \
@@ -53,7 +53,7 @@ impl Server {
         Self { process, address }
     }
 
-    /// Its page.
+    /// Fetches the server's page.
     fn ask(&self, config: ClientConfig) -> String {
         let name = ServerName::try_from("localhost").unwrap();
         let client = ClientConnection::new(Arc::new(config), name).unwrap();
@@ -84,7 +84,7 @@ fn keys_and_exchanges_of_p521_are_spoken() {
             let server = Server::start(home.path(), digest, &format!("{version} -groups P-521"));
             let page = server.ask(common_tls::trusting().unwrap());
             assert!(page.starts_with("HTTP/1.0 200 ok"), "{version} {digest}: {page}");
-            // It is an authority for itself, and nobody else's.
+            // It is an authority for itself alone.
             let pem = std::fs::read(home.path().join("own.pem")).unwrap();
             let mut roots = RootCertStore::empty();
             roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();

@@ -19,13 +19,13 @@ use crate::layer::{Blob, LayerError, blocking};
 use crate::manifest::Descriptor;
 use crate::store::StoreError;
 
-/// Bytes of one message.
+/// Size of one message of a write.
 const CHUNK: usize = 1 << 20;
-/// Messages on their way.
+/// Capacity of the channel of messages.
 const AHEAD: usize = 2;
 
 impl Daemon {
-    /// Whether there is a blob.
+    /// True if the content store has the blob.
     pub(super) async fn has_blob(&self, digest: &Digest) -> Result<bool, Error> {
         let request = self.client.request(InfoRequest {
             digest: digest.to_string(),
@@ -34,7 +34,7 @@ impl Daemon {
         Ok(agent_containerd::or_gone(found)?.is_some())
     }
 
-    /// A whole small blob, checked against its descriptor; nothing where there is none.
+    /// Reads a whole small blob and checks it against its descriptor; `None` if it does not exist.
     pub(super) async fn read_blob(&self, descriptor: &Descriptor, limit: u64) -> Result<Option<Vec<u8>>, Error> {
         const DOING: &str = "read a blob";
         if descriptor.size > limit {
@@ -66,7 +66,7 @@ impl Daemon {
         Ok(descriptor.verify("blob", &bytes).is_ok().then_some(bytes))
     }
 
-    /// Copies a blob to a file; whether there was one that is what it should be.
+    /// Copies a blob to a file. Returns whether a blob that matches its descriptor was found.
     pub(super) async fn copy_blob(&self, descriptor: &Descriptor, mut file: &File) -> Result<bool, LayerError> {
         const DOING: &str = "read a blob";
         let request = self.client.request(ReadContentRequest {
@@ -94,7 +94,7 @@ impl Daemon {
         Ok(size == descriptor.size && Digest::from_hasher(hasher) == descriptor.digest)
     }
 
-    /// Writes a small blob with its labels, kept by the lease.
+    /// Writes a small blob with its labels; the lease protects it from garbage collection.
     pub(super) async fn write_blob(
         &self,
         lease: &Lease,
@@ -105,7 +105,7 @@ impl Daemon {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let message = first(lease, &descriptor);
         let feeding = async {
-            // Who listens no more has said why.
+            // A receiver that is gone has already reported the error.
             drop(
                 sender
                     .send(WriteContentRequest {
@@ -120,13 +120,14 @@ impl Daemon {
         };
         let (written, ()) = tokio::join!(self.write(lease, receiver, CALL), feeding);
         match written {
-            // It may lack our labels.
+            // The existing blob may lack the labels.
             Err(error) if error.source.meaning() == Meaning::Exists => self.label(&descriptor.digest, labels).await,
             written => written,
         }
     }
 
-    /// Writes a layer, which containerd compares with its digest, kept by the lease. One that is there already is as good.
+    /// Writes a layer under the lease; containerd verifies its digest. An existing blob counts as
+    /// written.
     pub(super) async fn write_layer(
         &self,
         lease: &Lease,
@@ -163,7 +164,7 @@ impl Daemon {
         within(limit, "write a blob", writing).await
     }
 
-    /// Gives a blob more labels.
+    /// Adds labels to a blob.
     async fn label(&self, digest: &Digest, labels: HashMap<String, String>) -> Result<(), Error> {
         let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
         let request = self.client.request(UpdateRequest {
@@ -179,7 +180,7 @@ impl Daemon {
     }
 }
 
-/// What each message of a transfer says.
+/// Fields that all messages of a write have in common.
 fn first(lease: &Lease, descriptor: &Descriptor) -> WriteContentRequest {
     WriteContentRequest {
         action: WriteAction::Write.into(),
@@ -215,7 +216,7 @@ fn feed(
     }
 }
 
-/// Why a stream ended.
+/// Error of a stream that ended early.
 pub(super) fn broken(doing: &'static str) -> impl FnOnce(tonic::Status) -> Error {
     move |status| Error {
         doing,

@@ -1,4 +1,4 @@
-//! Names of images in containerd, and what they lead to.
+//! Image names in containerd, and the blobs and snapshots that they reference.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,15 @@ use crate::index::{Record, Target};
 use crate::layer::Documents;
 use crate::manifest::{self, Descriptor};
 
-/// Such a label says what a blob refers to.
+/// Prefix of the garbage collection labels by which a blob references another.
 const CONTENT: &str = "containerd.io/gc.ref.content";
 const SNAPSHOT: &str = "containerd.io/gc.ref.snapshot";
-/// An image that was brought to the node: no registry need have it.
+/// Label of an imported image, which no registry may have.
 pub(super) const IMPORTED: &str = "skiff/imported";
 
 impl Daemon {
-    /// Writes an image's documents and gives it its names; its layers are in place.
+    /// Writes an image's manifest and configuration and creates its names. Its layers must be in
+    /// place.
     pub(crate) async fn add(&self, lease: &Lease, record: &mut Record, documents: Documents) -> Result<(), Error> {
         let Documents { mut manifests, layers } = documents;
         let config = record.config.clone().into_bytes();
@@ -79,7 +80,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes the names away that no image has any more. Answers how many bytes go with images that are gone.
+    /// Deletes names that no image has any more. Returns the bytes that removed images free.
     pub(crate) async fn forget(&self, before: &[Record], after: &[Record]) -> Result<u64, Error> {
         let stay: BTreeSet<&str> = after.iter().flat_map(names).collect();
         let mut gone: Vec<&str> = before
@@ -98,7 +99,7 @@ impl Daemon {
         }
         let last = gone.last().copied();
         for name in gone {
-            // What nothing refers to is gone when the last of these is answered.
+            // Garbage collection has run when the last of these deletions returns.
             let sync = freed > 0 && Some(name) == last;
             self.delete(name, sync).await?;
         }
@@ -120,7 +121,7 @@ impl Daemon {
         or_gone(deleted).map(drop)
     }
 
-    /// Bytes of the layers that only this image has, as they were transferred and as they are unpacked.
+    /// Bytes of the layers that only this image has, compressed and unpacked.
     async fn own_size(&self, record: &Record, others: &[Record]) -> Result<u64, Error> {
         let shared: BTreeSet<&String> = others.iter().flat_map(|other| &other.layers).collect();
         let sizes = record.target.iter().flat_map(|target| &target.sizes);
@@ -140,7 +141,7 @@ impl Daemon {
         Ok(own)
     }
 
-    /// Removes every image and lease with our label.
+    /// Removes every image and lease with the owner label.
     pub(crate) async fn purge(&self) -> Result<(), Error> {
         self.end_leases().await?;
         let request = self.client.request(ListImagesRequest {

@@ -1,4 +1,4 @@
-//! Layers on their way into containerd: a lease that keeps them, their blobs, their snapshots.
+//! Layers that are being added to containerd: their lease, blobs and snapshots.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::manifest::Descriptor;
 use crate::store::StoreError;
 use crate::unpack;
 
-/// What has been added and is not yet referred to stays until this is dropped.
+/// containerd lease that protects new content from garbage collection until it is dropped.
 pub(crate) struct Lease {
     id: String,
     count: AtomicU64,
@@ -38,7 +38,7 @@ impl Lease {
         &self.id
     }
 
-    /// A name that nobody else uses for this.
+    /// Name that no other lease uses.
     pub(super) fn unique(&self, what: &str) -> String {
         format!("{}-{}-{what}", self.id, self.count.fetch_add(1, Ordering::Relaxed))
     }
@@ -52,7 +52,8 @@ impl Drop for Lease {
             while tasks.try_join_next().is_some() {}
             tasks.spawn_on(
                 async move {
-                    // The next process of this directory does it otherwise.
+                    // A lease that could not be deleted is deleted by the next process with this
+                    // directory.
                     if let Err(error) = end(&client, id).await {
                         tracing::debug!(%error, "a lease stays");
                     }
@@ -69,7 +70,7 @@ async fn end(client: &Client, id: String) -> Result<(), Error> {
 }
 
 impl Daemon {
-    /// `unique` is a path whose last part nobody else of this store has.
+    /// Creates a lease. `unique` is a path whose last component is unique within this store.
     pub(crate) async fn lease(&self, unique: &Path) -> Result<Lease, Error> {
         let own = Digest::of(self.owner.as_bytes());
         let own = own.hex().get(..8).unwrap_or_default();
@@ -88,7 +89,7 @@ impl Daemon {
         })
     }
 
-    /// Ends the leases of an earlier process.
+    /// Deletes the leases of an earlier process.
     pub(super) async fn end_leases(&self) -> Result<(), Error> {
         let request = self.client.request(ListRequest {
             filters: vec![self.own()],
@@ -113,7 +114,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// What there is of a layer. From now on it stays: it is kept first and looked for then.
+    /// State of a layer. It is added to the lease first and looked up then, so that it cannot be
+    /// removed in between.
     pub(crate) async fn have(&self, lease: &Lease, wanted: &Wanted) -> Result<Have, Error> {
         let Some(chain) = wanted.chain() else {
             return Ok(Have::Nothing);
@@ -143,8 +145,9 @@ impl Daemon {
         Ok(or_gone(found)?.is_some())
     }
 
-    /// Reads a layer to its end within our bounds and hands it to containerd: both at once where its digest is known before. What is
-    /// then refused was never unpacked, and goes with the lease.
+    /// Reads a layer to its end within the limits and passes it to containerd, concurrently if its
+    /// digest is known in advance. A layer that is refused afterwards was never unpacked, and is
+    /// removed with the lease.
     pub(crate) async fn stage(
         &self,
         lease: &Lease,
@@ -157,7 +160,7 @@ impl Daemon {
         let examining = blocking(move || examine(again, wanted, &limits));
         let (wanted, descriptor) = if let Some(known) = known {
             let (examined, written) = tokio::join!(examining, self.write_layer(lease, blob, &known));
-            // It says more of what is wrong than containerd does.
+            // Our error is more specific than containerd's.
             let examined = examined??;
             written?;
             examined
@@ -173,7 +176,8 @@ impl Daemon {
         })
     }
 
-    /// Has a layer unpacked on top of those below it. Another pull may have been faster.
+    /// Has containerd unpack a layer on top of its parents. Another pull may have unpacked it
+    /// already.
     pub(crate) async fn place(&self, lease: &Lease, staged: &Staged, limits: &Limits) -> Result<(), LayerError> {
         let Some((chain, lower)) = staged.wanted.chains.split_last() else {
             return Ok(());
@@ -189,7 +193,7 @@ impl Daemon {
                     snapshotter: self.snapshotter.clone(),
                     key: key.clone(),
                     parent: lower.last().map(Digest::to_string).unwrap_or_default(),
-                    // The containers' snapshots have our label; this one is the lease's.
+                    // Container snapshots carry our label; this one belongs to the lease.
                     labels: [].into(),
                 },
             );
@@ -205,7 +209,7 @@ impl Daemon {
                 snapshotter: self.snapshotter.clone(),
                 key,
             });
-            // Otherwise it goes with the lease.
+            // Otherwise it is removed with the lease.
             drop(within(TASK, "remove a snapshot", self.client.snapshots().remove(request)).await);
         }
         match unpacked {
@@ -266,7 +270,7 @@ fn examine(blob: Blob, wanted: Wanted, limits: &Limits) -> Result<(Wanted, Descr
     Ok((wanted, descriptor))
 }
 
-/// As containerd takes it.
+/// Descriptor as containerd's API takes it.
 pub(super) fn sent(descriptor: &Descriptor) -> Sent {
     Sent {
         media_type: descriptor.media_type.clone(),

@@ -1,4 +1,4 @@
-//! Hearing of what others do to the images.
+//! Subscription to containerd's events about images and snapshots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use tokio::time::sleep;
 
 use super::{Daemon, tasks};
 
-/// What changes the images that there are.
+/// Event topics that announce a changed image.
 const TOPICS: [&str; 4] = ["/images/create", "/images/update", "/images/delete", "/snapshot/commit"];
-/// Between attempts to reach a containerd that is away; and so long after a subscription was sent it surely is one, though
-/// containerd does not say so.
+/// Delay before reconnecting to containerd, and time after which a subscription is assumed to be
+/// active, since containerd does not acknowledge it.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Several changes in a row are read at once.
+/// Time in which successive events are merged into one refresh.
 const TOGETHER: Duration = Duration::from_millis(50);
 
 impl Daemon {
-    /// Calls `refresh` after each change, until it answers that nobody needs that any more.
+    /// Calls `refresh` after each change, until it returns that the store was dropped.
     pub(crate) fn listen(
         self: &Arc<Self>,
         refresh: impl Fn() -> BoxFuture<'static, Result<bool, Error>> + Send + Sync + 'static,
     ) {
         let (client, namespace) = (self.client.clone(), self.namespace.clone());
-        // Not a reference to this: the task lives in it.
+        // Not a reference to the store itself, which owns this task.
         tasks(&self.tasks).spawn(async move {
             loop {
                 let filters = TOPICS.map(|topic| format!("topic==\"{topic}\",namespace==\"{namespace}\""));
@@ -37,7 +37,7 @@ impl Daemon {
                 let subscribed = tokio::select! {
                     subscribed = &mut subscribing => subscribed,
                     () = sleep(PAUSE) => {
-                        // What changed before it listened.
+                        // Changes from before the subscription.
                         match refresh().await {
                             Ok(true) => subscribing.await,
                             Ok(false) => return,

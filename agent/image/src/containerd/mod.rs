@@ -1,9 +1,11 @@
-//! Images that a containerd has: blobs in its content store, layers unpacked by it into snapshots, names as images of its own,
-//! so that whoever looks there (`ctr images ls`) sees what the node has.
+//! Images kept in containerd: blobs in its content store, layers unpacked into its snapshots, and
+//! containerd images for the names, so that `ctr images ls` shows the images of the node.
 //!
-//! What nothing refers to is removed by containerd. So all that belongs to an image is reached from its name: the manifest names
-//! its blobs, the configuration the topmost snapshot, by labels. On the way there a lease keeps it. Others may change the images
-//! too: what is in memory is read from containerd at the start, and again whenever it says that something has changed.
+//! containerd garbage-collects unreferenced content, so everything that belongs to an image is
+//! reachable from its name through labels: the manifest references its blobs, and the configuration
+//! references the topmost snapshot. A lease protects the content of an image until it has its name.
+//! Other clients may change images too: the records in memory are read from containerd at the start
+//! and after each of its events.
 
 mod content;
 mod kept;
@@ -24,48 +26,50 @@ pub(crate) use layers::Lease;
 use crate::config::Limits;
 use read::Known;
 
-/// Where the images are.
+/// Configuration of the containerd image store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// containerd's socket.
+    /// Path of containerd's socket.
     pub address: PathBuf,
-    /// The containerd namespace.
+    /// containerd namespace.
     pub namespace: String,
-    /// containerd's snapshotter that unpacks the layers.
+    /// containerd snapshotter that unpacks the layers.
     pub snapshotter: String,
 }
 
-/// containerd cannot have the images.
+/// containerd cannot keep the images.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The namespace is none.
+    /// The namespace is invalid.
     #[error(transparent)]
     Namespace(#[from] InvalidNamespace),
-    /// containerd refused, or did not answer.
+    /// containerd returned an error or did not answer.
     #[error(transparent)]
     Call(#[from] Error),
-    /// containerd has no such snapshotter, or it cannot work here.
+    /// containerd has no such snapshotter, or the snapshotter does not work here.
     #[error("containerd has no working snapshotter {0:?}")]
     Snapshotter(String),
 }
 
-/// The images of one namespace of a containerd.
+/// Images in one containerd namespace.
 pub(crate) struct Daemon {
     client: Client,
     namespace: String,
     snapshotter: String,
-    /// Whose what we make is.
+    /// Value of the owner label of everything that this store creates.
     owner: String,
-    /// Where the snapshots are, if containerd says so.
+    /// Directory of the snapshots, if containerd reports it.
     root: Option<PathBuf>,
     limits: Limits,
-    /// What manifests and configurations say, by the digest that a name stands for. It never changes.
+    /// Parsed manifests and configurations by the digest of an image's target. Content under a
+    /// digest never changes.
     known: Mutex<BTreeMap<String, Arc<Known>>>,
     tasks: Arc<Mutex<JoinSet<()>>>,
 }
 
 impl Daemon {
-    /// Asks for the snapshotter, and lets go of what an earlier process of this directory was about to add.
+    /// Checks that the snapshotter works, and deletes the leases of an earlier process with this
+    /// directory.
     pub(crate) async fn open(directory: &Path, config: Config, limits: &Limits) -> Result<Self, OpenError> {
         let client = Client::new(&config.address, &config.namespace)?;
         let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
@@ -100,7 +104,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Where the snapshots are.
+    /// Directory of the snapshots.
     pub(crate) fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
@@ -111,7 +115,7 @@ impl Daemon {
         all
     }
 
-    /// What is ours, for containerd's filters.
+    /// Filter for containerd objects with the owner label.
     fn own(&self) -> String {
         format!("labels.\"{OWNER}\"=={:?}", self.owner)
     }

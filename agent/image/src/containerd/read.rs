@@ -1,4 +1,4 @@
-//! The images that containerd has, as the records of ours.
+//! Reads containerd's images as records of this store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::manifest::{self, Descriptor, Document};
 use crate::reference::Reference;
 use crate::store::StoreError;
 
-/// What manifest and configuration say.
+/// Contents of a manifest and its configuration.
 pub(super) struct Known {
     id: String,
     config: String,
@@ -31,7 +31,7 @@ pub(super) struct Known {
 }
 
 impl Daemon {
-    /// Every image that is complete, by id.
+    /// All complete images, by id.
     pub(crate) async fn read(&self) -> Result<Vec<Record>, Error> {
         let request = self.client.request(ListImagesRequest::default());
         let images = within(CALL, "list images", self.client.images().list(request))
@@ -60,7 +60,7 @@ impl Daemon {
 
     fn take_name(&self, record: &mut Record, image: &Image) {
         let ours = image.labels.get(OWNER) == Some(&self.owner);
-        // What others brought is not removed to make room either.
+        // Images of other clients are not garbage-collected either.
         let pinned = !ours || image.labels.contains_key(IMPORTED);
         match Reference::parse(&image.name) {
             _ if image.name == record.id => {}
@@ -79,7 +79,7 @@ impl Daemon {
         }
     }
 
-    /// The names of all committed snapshots.
+    /// Names of all committed snapshots.
     async fn snapshots(&self) -> Result<BTreeSet<String>, Error> {
         const DOING: &str = "list snapshots";
         let request = self.client.request(ListSnapshotsRequest {
@@ -99,7 +99,8 @@ impl Daemon {
         tokio::time::timeout(CALL, reading).await.map_err(late)?
     }
 
-    /// What a target stands for on this machine; nothing where that is not here, or not understood.
+    /// Reads the manifest and configuration for this machine that a target leads to; `None` if they
+    /// are missing or not supported.
     async fn known(&self, target: &Descriptor) -> Result<Option<Arc<Known>>, Error> {
         let known = {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +118,7 @@ impl Daemon {
             .map(Arc::new))
     }
 
-    /// An image with the bytes of its layers in files; nothing where containerd lacks some of them.
+    /// Image with its layers in files; `None` if containerd lacks some of them.
     pub(crate) async fn whole(&self, record: &Record, staging: &Path) -> Result<Option<Whole>, LayerError> {
         let failed = StoreError::from;
         let Some(target) = &record.target else { return Ok(None) };
@@ -143,7 +144,7 @@ impl Daemon {
         }))
     }
 
-    /// The manifest for this machine that a target leads to, with its configuration and layers.
+    /// Manifest for this machine that a target leads to, with its configuration and layers.
     async fn manifest(&self, target: &Descriptor) -> Result<Option<(Vec<u8>, Descriptor, Vec<Descriptor>)>, Error> {
         let mut current = target.clone();
         for _ in 0..manifest::NESTING {

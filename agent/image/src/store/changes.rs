@@ -1,4 +1,4 @@
-//! How the images change.
+//! Changes of the images' records.
 
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -7,7 +7,8 @@ use super::{Inner, Kept, StoreError};
 use crate::index::Record;
 
 impl Inner {
-    /// Changes the records, where they are kept and then in memory. Answers the bytes that this freed, where that is known.
+    /// Changes the records, on disk or in containerd first and then in memory. Returns the bytes
+    /// that this freed, if known.
     pub(super) async fn change<T>(&self, change: impl FnOnce(&mut Vec<Record>) -> T) -> Result<(T, u64), StoreError> {
         let changing = Arc::clone(&self.changing).lock_owned().await;
         let before = self.records();
@@ -16,7 +17,8 @@ impl Inner {
         match &self.kept {
             Kept::Own(own) => {
                 let (own, images) = (own.clone(), Arc::clone(&self.images));
-                // Once begun it is done, also when nobody waits for it any more: file and memory have the same.
+                // Runs to its end even if the caller is canceled, so that file and memory stay
+                // consistent.
                 let written = tokio::task::spawn_blocking(move || {
                     let _changing = changing;
                     own.write(&after)?;
@@ -36,7 +38,7 @@ impl Inner {
         }
     }
 
-    /// Reads what containerd has, which others may have changed.
+    /// Reads the images from containerd again, since other clients may have changed them.
     pub(super) async fn refresh(&self) -> Result<(), agent_containerd::Error> {
         if let Kept::Containerd(daemon) = &self.kept {
             let _changing = self.changing.lock().await;

@@ -1,4 +1,4 @@
-//! Layers made by attackers.
+//! Malicious layers.
 
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -128,7 +128,7 @@ fn attack_05_bombs_end_at_a_bound() {
     gzip.write_all(&big).unwrap();
     bomb(&gzip.finish().unwrap(), "1048576 bytes");
     bomb(&zstd::encode_all(big.as_slice(), 1).unwrap(), "1048576 bytes");
-    // Padding after the end of the archive is read for the digest, so it counts as well.
+    // Padding after the end of the archive is read for the digest, so it counts, too.
     bomb(&zstd::encode_all(zeroes.as_slice(), 1).unwrap(), "1048576 bytes");
     let names: Vec<String> = (0..101).map(|number| format!("f{number}")).collect();
     bomb(
@@ -136,7 +136,8 @@ fn attack_05_bombs_end_at_a_bound() {
         "100 entries",
     );
     bomb(&archive(&[file(&"d/".repeat(60), "")]), "50 directories");
-    // The paths of directories are remembered: one that is told again and again once, others to a bound.
+    // Paths of directories are remembered: a repeated path counts once, different ones count up to
+    // the limit.
     let small = Limits {
         directory_bytes: 1 << 10,
         ..Limits::default()
@@ -152,7 +153,7 @@ fn attack_05_bombs_end_at_a_bound() {
     let parents: Vec<Member<'_>> = parents.iter().map(|path| file(path, "")).collect();
     let told = try_unpack(&archive(&parents), &small).1.unwrap_err();
     assert!(crate::chain(&told).contains("1024 bytes in the paths"), "{told}");
-    // A long name that claims 8 GiB is not read into memory.
+    // A long name with a declared size of 8 GiB is not read into memory.
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::GNULongName);
     header.set_path("././@LongLink").unwrap();
@@ -188,14 +189,14 @@ fn attack_05_headers_that_extend_a_member_do_not_pile_up() {
         members.push(file("a", ""));
         refused(&members, text);
     }
-    // Each member has as much of them as any other.
+    // Each member has as many attributes as the others.
     let mut members = Vec::new();
     for number in ["1", "2", "3"] {
         members.extend("xg".bytes().map(header));
         members.push(file(number, ""));
     }
     examine(archive(&members).as_slice(), &Limits::default()).unwrap();
-    // Nothing is read of what is too long by its own account.
+    // A header whose declared size exceeds the limit is not read.
     for kind in ["x", "g"] {
         let mut stream = archive(&kind.bytes().map(header).collect::<Vec<_>>());
         let mut claims = tar::Header::from_byte_slice(&stream[..512]).clone();

@@ -1,4 +1,5 @@
-//! Operations below a directory descriptor that the kernel keeps inside, and the check of names that precedes them.
+//! Operations confined by the kernel below a directory descriptor, and the validation of paths that
+//! precedes them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 
 use super::{Entry, UnpackError, shown};
 
-/// Beneath the descriptor, through no link of any kind, on the same file system.
+/// Flags of `openat2`: beneath the descriptor, without links of any kind, on the same file system.
 pub(super) const CONFINED: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
@@ -20,7 +21,7 @@ pub(super) const PATH_LIMIT: usize = 4096;
 const COMPONENT_LIMIT: usize = 255;
 const OPAQUE_ATTRIBUTE: &str = "trusted.overlay.opaque";
 
-/// Splits a path into its components and refuses those that no member of a layer may have.
+/// Splits a path into its components and refuses invalid ones.
 pub(super) fn clean(path: &[u8], depth: usize) -> Result<Vec<&[u8]>, UnpackError> {
     let refuse = |problem| {
         Err(UnpackError::Path {
@@ -34,7 +35,7 @@ pub(super) fn clean(path: &[u8], depth: usize) -> Result<Vec<&[u8]>, UnpackError
     if path.contains(&0) {
         return refuse("the name has a NUL byte");
     }
-    // A leading slash means the root of the layer, as for every other unpacker.
+    // A leading slash means the root of the layer, as in other unpackers.
     let components: Vec<&[u8]> = path
         .split(|byte| *byte == b'/')
         .filter(|part| !matches!(*part, b"" | b"."))
@@ -81,13 +82,14 @@ pub(super) fn set_opaque(directory: BorrowedFd<'_>, entry: &[u8]) -> Result<(), 
     unix::fsetxattr(directory, OPAQUE_ATTRIBUTE, b"y", XattrFlags::empty()).map_err(failed("make opaque", entry))
 }
 
-/// Owner first: changing it clears set-id bits and capabilities.
+/// Owner first: `chown` clears set-id bits and capabilities.
 pub(super) fn describe(file: BorrowedFd<'_>, entry: &Entry) -> Result<(), UnpackError> {
     unix::fchown(file, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))
         .map_err(failed("set the owner of", &entry.path))?;
     unix::fchmod(file, Mode::from_raw_mode(entry.mode)).map_err(failed("set the mode of", &entry.path))?;
     for (name, value) in &entry.attributes {
-        // `trusted.*` steers overlayfs, `security.*` but for capabilities steers the host's own policy.
+        // `trusted.*` controls overlayfs; `security.*` other than capabilities controls the host's
+        // own policy.
         let plain = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
         if !plain && name != b"security.capability" {
             continue;
@@ -101,7 +103,7 @@ pub(super) fn describe(file: BorrowedFd<'_>, entry: &Entry) -> Result<(), Unpack
     Ok(())
 }
 
-/// Removes a directory that this unpacker made: its depth is bounded by the entries' own.
+/// Removes a directory that this unpacker created: its depth is limited.
 pub(super) fn remove_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     let directory = open_directory(parent, name)?;
     for member in unix::Dir::read_from(&directory)? {

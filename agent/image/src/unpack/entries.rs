@@ -1,7 +1,7 @@
-//! Reads the entries of a tar stream, extension headers included, with every length bounded.
+//! Reads the entries of a tar stream, including extension headers, with every length bounded.
 //!
-//! The `tar` crate reads GNU long names and PAX headers whole, whatever length they claim, and does not say where a file ends
-//! whose size only a PAX header knows; so only its headers are used here.
+//! The `tar` crate reads GNU long names and PAX headers whole, whatever length they claim, and does
+//! not support sizes that only a PAX header has; so only its header type is used here.
 
 use std::io::{self, Read};
 
@@ -12,26 +12,26 @@ use super::{UnpackError, read_error, shown};
 /// One member of an archive.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
-    /// The name as it stands in the archive.
+    /// Path as in the archive.
     pub(crate) path: Vec<u8>,
     pub(crate) kind: EntryKind,
     /// Permission bits, at most `0o7777`.
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Seconds since 1970 and nanoseconds.
+    /// Modification time: seconds since 1970 and nanoseconds.
     pub(crate) modified: (i64, u32),
     /// Target of a symbolic or hard link.
     pub(crate) link: Vec<u8>,
-    /// Name and value, in the archive's order.
+    /// Extended attributes: name and value, in the archive's order.
     pub(crate) attributes: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Bytes of a regular file.
+    /// Size of a regular file.
     pub(crate) size: u64,
-    /// Where the data begin in the uncompressed archive.
+    /// Offset of the data in the uncompressed archive.
     pub(crate) offset: u64,
 }
 
-/// What a member is.
+/// Type of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EntryKind {
     #[default]
@@ -45,13 +45,14 @@ pub(crate) enum EntryKind {
     Other,
 }
 
-/// Bytes of a name or link target. Linux takes no more.
+/// Maximum length of a name or link target: `PATH_MAX`.
 const PATH_LIMIT: u64 = 4096;
-/// Bytes of the headers that extend one member, all together; Linux allows 64 KiB for one extended attribute.
+/// Maximum size of all extension headers of one member; Linux allows 64 KiB for one extended
+/// attribute.
 const EXTENSION_LIMIT: u64 = 1 << 20;
 const EXTENSION_UNIT: &str = "bytes in extended headers of one member";
 
-/// Headers and data fill blocks of so many bytes.
+/// Block size of headers and data.
 const BLOCK: u64 = 512;
 
 /// Calls `visit` with each member and a reader of its data.
@@ -77,7 +78,7 @@ pub(crate) fn for_each_entry<R: Read>(
             extension.link = Some(members.data(size, |data| read_name(data))?);
             extension.count(size)?;
         } else if kind.is_pax_global_extensions() {
-            // Nothing that may stand there matters for a layer.
+            // Global PAX headers have no records that matter for a layer.
             extension.count(size)?;
             members.data(size, |_| Ok(()))?;
         } else if kind.is_pax_local_extensions() {
@@ -92,15 +93,15 @@ pub(crate) fn for_each_entry<R: Read>(
     Ok(())
 }
 
-/// The members of an archive, one after the other.
+/// Iterates over the members of an archive.
 struct Members<R> {
     source: R,
-    /// Bytes that were read.
+    /// Bytes read so far.
     position: u64,
 }
 
 impl<R: Read> Members<R> {
-    /// The next header; none at the end, which is a block of zeros or that of the stream.
+    /// Next header; `None` at a block of zeros or at the end of the stream.
     fn header(&mut self) -> Result<Option<Header>, UnpackError> {
         let mut header = Header::new_old();
         let mut block = (&mut self.source).take(BLOCK);
@@ -114,7 +115,7 @@ impl<R: Read> Members<R> {
             return Err(malformed("a header is not whole"));
         }
         header.as_mut_bytes().copy_from_slice(&bytes);
-        // The sum itself counts as spaces.
+        // The checksum field itself counts as spaces.
         let counted = |(at, byte): (usize, &u8)| u32::from(if (148..156).contains(&at) { b' ' } else { *byte });
         let sum: u32 = bytes.iter().enumerate().map(counted).sum();
         if header.cksum().map_err(UnpackError::Archive)? != sum {
@@ -123,7 +124,7 @@ impl<R: Read> Members<R> {
         Ok(Some(header))
     }
 
-    /// Calls `visit` with a reader of the data that follow, and goes on to where the next header is.
+    /// Calls `visit` with a reader of the entry's data, then seeks to the next header.
     fn data<T>(
         &mut self,
         size: u64,
@@ -140,7 +141,7 @@ impl<R: Read> Members<R> {
             .saturating_sub(size)
             .saturating_add(missing);
         let skipped = io::copy(&mut (&mut self.source).take(rest), &mut io::sink()).map_err(read_error)?;
-        // The last block of an archive may lack what fills it up.
+        // The last block of an archive may lack its padding.
         if skipped < missing {
             return Err(malformed("the data of a member are not whole"));
         }
@@ -167,7 +168,7 @@ fn read_name(source: &mut dyn Read) -> Result<Vec<u8>, UnpackError> {
     Ok(name)
 }
 
-/// What extension headers say about the member that follows them.
+/// Fields of extension headers that apply to the next member.
 #[derive(Default)]
 struct Extension {
     path: Option<Vec<u8>>,
@@ -178,12 +179,13 @@ struct Extension {
     modified: Option<(i64, u32)>,
     sparse: bool,
     attributes: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Bytes of the headers.
+    /// Size of the extension headers.
     bytes: u64,
 }
 
 impl Extension {
-    /// Counts a header by what it claims to hold, before that is kept: headers pile up until their member comes.
+    /// Counts a header by its declared size before it is read: headers accumulate until their
+    /// member follows.
     fn count(&mut self, size: u64) -> Result<(), UnpackError> {
         self.bytes = self.bytes.saturating_add(size);
         if self.bytes > EXTENSION_LIMIT {
@@ -195,7 +197,7 @@ impl Extension {
         Ok(())
     }
 
-    /// Reads `LENGTH KEY=VALUE\n` records. Values are bytes, line feeds included.
+    /// Parses PAX records, `LENGTH KEY=VALUE\n`. Values are bytes and may contain newlines.
     fn read_records(&mut self, mut records: &[u8]) -> Result<(), UnpackError> {
         while !records.is_empty() {
             let (key, value, rest) =
@@ -243,10 +245,10 @@ impl Extension {
         let kind = header.entry_type();
         let bare = kind.is_dir() || kind.is_symlink() || kind.is_hard_link() || kind.is_fifo();
         let size = if bare || kind.is_character_special() || kind.is_block_special() {
-            // Whatever they tell, no data follow: so other readers of archives take them.
+            // These types have no data, whatever size they declare, as in other tar readers.
             0
         } else {
-            // A file that is too large for the header's field has its size in the extended one alone.
+            // A size that is too large for the header's field is only in the PAX header.
             number(self.size, header.entry_size())?
         };
         let owner = || UnpackError::Path {
@@ -274,7 +276,7 @@ impl Extension {
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enum of tar has a hidden variant")]
 fn kind_of(kind: EntryType, path: &[u8]) -> EntryKind {
     match kind {
-        // Archives of the time before ustar mark a directory by its name alone.
+        // Archives older than ustar mark a directory by a trailing slash alone.
         EntryType::Regular if path.ends_with(b"/") => EntryKind::Directory,
         EntryType::Regular | EntryType::Continuous => EntryKind::File,
         EntryType::Directory => EntryKind::Directory,

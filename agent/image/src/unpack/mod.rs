@@ -1,7 +1,8 @@
-//! Unpacks one layer into a directory of its own, in the form that overlayfs takes as a lower layer.
+//! Unpacks one layer into its own directory, in the form of an overlayfs lower layer.
 //!
-//! Confinement (see `confined`): every path is resolved component by component below the directory, by the kernel, without
-//! following any symbolic link; names are cleaned lexically first. Bounds (see `Bounded`): bytes, entries, depth, time.
+//! Confinement (see `confined`): the kernel resolves every path component by component below the
+//! directory, without following symbolic links; paths are cleaned lexically first. Limits (see
+//! `Bounded`): bytes, entries, depth, time.
 
 #[cfg(test)]
 mod attacks;
@@ -24,61 +25,63 @@ use crate::content::ContentError;
 use crate::digest::{Digest, HashingReader};
 use root::Root;
 
-/// Why a layer was refused.
+/// A layer was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// A path would leave the layer, or has a form that no file system takes.
+    /// A path would leave the layer, or is invalid.
     #[error("{path:?}: {problem}")]
     Path {
-        /// The path in the archive, cut to a readable length.
+        /// Path in the archive, truncated to a readable length.
         path: String,
-        /// What is wrong with it.
+        /// Reason why the path is refused.
         problem: &'static str,
     },
-    /// A bound was reached.
+    /// A limit was exceeded.
     #[error("the layer has more than {limit} {unit}")]
     Limit {
-        /// The bound.
+        /// Value of the limit.
         limit: u64,
-        /// What is counted.
+        /// Unit of the limit.
         unit: &'static str,
     },
-    /// Something that a layer may hold in theory and that is not supported.
+    /// The layer uses an unsupported feature.
     #[error("{path:?}: {what} is not supported")]
     Unsupported {
-        /// The path in the archive.
+        /// Path in the archive.
         path: String,
-        /// What it is.
+        /// Name of the feature.
         what: &'static str,
     },
-    /// The stream is not a tar archive, or not compressed as its first bytes say.
+    /// The stream is not a tar archive, or its compression is broken.
     #[error("read the archive")]
     Archive(#[source] io::Error),
-    /// The file system refused.
+    /// A file operation failed.
     #[error("{operation} {path:?}")]
     Io {
-        /// What was done.
+        /// Operation that failed.
         operation: &'static str,
-        /// The path in the archive.
+        /// Path in the archive.
         path: String,
-        /// Why it failed.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// What was found out while unpacking.
+/// Result of unpacking a layer.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     /// Digest of the uncompressed stream.
     pub(crate) diff_id: Digest,
-    /// Digest and size of the stream as it was transferred.
+    /// Digest and size of the compressed stream.
     pub(crate) digest: Digest,
     pub(crate) size: u64,
-    /// Directories that the layer needed and did not describe; they take over owner, mode and times from the layers below.
+    /// Implied directories, for which the layer has no entry; they take owner, mode and times from
+    /// the layers below.
     pub(crate) implicit: Vec<PathBuf>,
 }
 
-/// Unpacks the tar stream in `source` (plain, gzip or zstd: told by its first bytes) into the empty directory `target`.
+/// Unpacks the tar stream in `source` (plain, gzip or zstd, detected by its magic number) into the
+/// empty directory `target`.
 pub(crate) fn unpack(source: impl Read, target: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     let open = |source| UnpackError::Io {
         operation: "open",
@@ -91,7 +94,8 @@ pub(crate) fn unpack(source: impl Read, target: &Path, limits: &Limits) -> Resul
     Ok(unpacked)
 }
 
-/// Reads the tar stream in `source` to its end, within the same bounds, for somebody else who will unpack it.
+/// Reads and checks the tar stream in `source` to its end, with the same limits, without unpacking:
+/// containerd does that.
 pub(crate) fn examine(source: impl Read, limits: &Limits) -> Result<Unpacked, UnpackError> {
     walk(source, limits, |_, _| Ok(()))
 }
@@ -119,19 +123,20 @@ fn walk(
     })
 }
 
-/// Gives directories that the layer did not describe the owner, mode and times that they have in the layers below.
+/// Gives implied directories the owner, mode and times that they have in the layers below.
 pub(crate) fn inherit(target: &Path, implicit: &[PathBuf], lower: &[PathBuf]) -> Result<(), UnpackError> {
     confined::inherit(target, implicit, lower)
 }
 
-/// A reader of the uncompressed stream.
+/// Reader of the uncompressed stream.
 fn decompress<'a, R: io::BufRead + 'a>(mut source: R) -> io::Result<Box<dyn Read + 'a>> {
     let start = source.fill_buf()?;
     Ok(if start.starts_with(&[0x1f, 0x8b]) {
         Box::new(flate2::bufread::MultiGzDecoder::new(source))
     } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
-        // 128 MiB, the window that every decoder must take; more would let a stream choose this process's memory.
+        // 128 MiB, the window size that every decoder must support; a larger one would let a stream
+        // choose this process's memory.
         decoder.window_log_max(27)?;
         Box::new(decoder)
     } else {
@@ -146,7 +151,7 @@ pub(crate) fn open_plain(path: &Path, limits: &Limits) -> Result<impl Read, Cont
     Ok(Bounded::new(HashingReader::new(plain), limits))
 }
 
-/// Ends with an error once the stream is longer, or has taken longer, than the limits allow.
+/// Reader that fails once the stream exceeds the limits of size or time.
 struct Bounded<R> {
     inner: HashingReader<R>,
     left: u64,
@@ -176,7 +181,7 @@ fn now() -> std::time::Instant {
     std::time::Instant::now()
 }
 
-/// A bound that was reached inside a reader, on its way through `io::Error`.
+/// Exceeded limit, passed through `io::Error`.
 #[derive(Debug, thiserror::Error)]
 #[error("more than {limit} {unit}")]
 struct Reached {
@@ -206,7 +211,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// Tells a bound that was reached from a stream that is broken.
+/// Distinguishes an exceeded limit from a broken stream.
 fn read_error(error: io::Error) -> UnpackError {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Reached>()) {
         Some(reached) => UnpackError::Limit {
@@ -217,7 +222,7 @@ fn read_error(error: io::Error) -> UnpackError {
     }
 }
 
-/// A path of the archive as it may be shown: printable and short.
+/// Path of the archive for errors: printable and truncated.
 fn shown(path: &[u8]) -> String {
     const LONGEST: usize = 200;
     let text = String::from_utf8_lossy(path.get(..LONGEST).unwrap_or(path)).into_owned();

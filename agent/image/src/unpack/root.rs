@@ -1,7 +1,8 @@
-//! The directory of one layer, worked on through file descriptors only.
+//! Directory of one layer, accessed through file descriptors only.
 //!
-//! Directories are opened by `openat2` below the root with every symbolic link refused; the last component is created
-//! or removed relative to its parent's descriptor by calls that do not follow links. Nothing here takes an absolute path.
+//! Directories are opened by `openat2` below the root with symbolic links refused; the last
+//! component is created or removed relative to its parent's descriptor by calls that do not follow
+//! links. No absolute path is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -20,20 +21,20 @@ use super::confined::{
 use super::{Entry, EntryKind, Limits, UnpackError, read_error, shown};
 
 const WHITEOUT: &[u8] = b".wh.";
-/// The mode of directories of which the layer says nothing, whatever the mask of this process is.
+/// Mode of implied directories, independent of the umask.
 const UNTOLD: Mode = Mode::from_bits_retain(0o755);
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// The layer's directory while it is being filled.
+/// Directory of a layer that is being unpacked.
 pub(super) struct Root {
     base: OwnedFd,
     depth: usize,
-    /// The parent of the last entry: archives list a directory's members one after the other.
+    /// Parent of the last entry, cached: archives list a directory's members one after the other.
     parent: Option<(Vec<u8>, OwnedFd)>,
     implicit: BTreeSet<Vec<u8>>,
-    /// Directories get their times at the end, when nothing is created in them any more.
+    /// Times of directories, set at the end, when nothing more is created in them.
     times: BTreeMap<Vec<u8>, (i64, u32)>,
-    /// Bytes that the paths in those two have taken, and may take.
+    /// Bytes used by the remembered paths, and their limit.
     remembered: u64,
     limit: u64,
     skipped_devices: u64,
@@ -59,7 +60,7 @@ impl Root {
         })
     }
 
-    /// Creates one member, replacing what an earlier member of this layer put in its place.
+    /// Creates one member, replacing an earlier member of the same path.
     pub(super) fn apply(&mut self, entry: &Entry, data: &mut dyn Read) -> Result<(), UnpackError> {
         let components = clean(&entry.path, self.depth)?;
         let Some((name, directory)) = components.split_last() else {
@@ -83,8 +84,8 @@ impl Root {
             EntryKind::Hardlink => self.hard_link(entry, name),
             EntryKind::Fifo => self.fifo(entry, name),
             EntryKind::Device => {
-                // Containers get their devices from the runtime; an image's own would be out of the device policy's
-                // sight, and one numbered 0/0 would be a whiteout.
+                // Containers get their devices from the runtime: a device node of an image would
+                // bypass the device policy, and one numbered 0/0 would be a whiteout.
                 self.skipped_devices += 1;
                 Ok(())
             }
@@ -95,14 +96,14 @@ impl Root {
         }
     }
 
-    /// Sets the directories' times. Returns the directories that no member described.
+    /// Sets the directories' times. Returns the implied directories.
     pub(super) fn finish(self) -> Result<Vec<PathBuf>, UnpackError> {
         for (path, modified) in self.times.iter().rev() {
             match open_directory(self.base.as_fd(), path) {
                 Ok(directory) => {
                     unix::futimens(&directory, &timestamps(*modified)).map_err(failed("set the times of", path))?;
                 }
-                // A later member took its place.
+                // Replaced by a later member.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => return Err(failed("open", path)(error)),
             }
@@ -117,7 +118,7 @@ impl Root {
             .collect())
     }
 
-    /// Opens `directory` as the current parent and creates what is missing of it.
+    /// Opens `directory` as the current parent, creating missing components.
     fn enter(&mut self, directory: &[u8], entry: &[u8]) -> Result<(), UnpackError> {
         if self.parent.as_ref().is_some_and(|(path, _)| path == directory) {
             return Ok(());
@@ -197,7 +198,7 @@ impl Root {
         Ok(())
     }
 
-    /// A path is about to be remembered.
+    /// Counts a path that is to be remembered.
     fn take(&mut self, bytes: usize) -> Result<(), UnpackError> {
         self.remembered = self.remembered.saturating_add(bytes as u64);
         if self.remembered > self.limit {
@@ -275,11 +276,11 @@ impl Root {
         let mode = Mode::from_raw_mode(entry.mode);
         unix::mknodat(self.current(), name, FileType::Fifo, mode, 0).map_err(failed("create", &entry.path))?;
         self.own(entry, name)?;
-        // The mask of this process has had its part in the mode, and the owner's change too.
+        // After the umask was applied and `chown` has cleared bits.
         unix::chmodat(self.current(), name, mode, AtFlags::empty()).map_err(failed("set the mode of", &entry.path))
     }
 
-    /// Owner and times of what cannot be opened.
+    /// Sets owner and times of a file that cannot be opened.
     fn own(&self, entry: &Entry, name: &[u8]) -> Result<(), UnpackError> {
         let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
         unix::chownat(self.current(), name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
@@ -293,14 +294,15 @@ impl Root {
         .map_err(failed("set the times of", &entry.path))
     }
 
-    /// `.wh.NAME` hides NAME of the layers below; `.wh..wh..opq` hides all that they have in this directory.
+    /// Applies a whiteout: `.wh.NAME` hides NAME in the layers below; `.wh..wh..opq` makes the
+    /// directory opaque.
     fn white_out(&mut self, name: &[u8], entry: &[u8]) -> Result<(), UnpackError> {
         if name == OPAQUE {
             return set_opaque(self.current(), entry);
         }
         let hidden = name.strip_prefix(WHITEOUT).unwrap_or_default();
         if hidden.starts_with(WHITEOUT) {
-            // Bookkeeping of AUFS.
+            // Metadata of AUFS.
             return Ok(());
         }
         if matches!(hidden, b"" | b"." | b"..") {
@@ -310,13 +312,13 @@ impl Root {
             });
         }
         match unix::mknodat(self.current(), hidden, FileType::CharacterDevice, Mode::empty(), 0) {
-            // What this layer itself has there stays: a whiteout speaks of the layers below.
+            // The layer's own entry stays: a whiteout applies to the layers below.
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(failed("create the whiteout", entry)(error)),
         }
     }
 
-    /// Removes what an earlier member left under this name.
+    /// Removes an earlier member of the same name.
     fn replace(&mut self, entry: &Entry, name: &[u8]) -> Result<(), UnpackError> {
         match unix::unlinkat(self.current(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 
-/// One member: type flag, name, link target, mode, content.
+/// Member of an archive: type flag, name, link target, mode, content.
 pub(super) struct Member<'a> {
     pub(super) kind: u8,
     pub(super) name: &'a [u8],
@@ -53,7 +53,7 @@ pub(super) fn hard_link<'a>(name: &'a str, target: &'a str) -> Member<'a> {
     }
 }
 
-/// A tar stream; names longer than a header's field go into PAX records, as they are.
+/// Tar stream; names that are too long for the header go into PAX records.
 pub(super) fn archive(members: &[Member<'_>]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for member in members {
@@ -80,7 +80,7 @@ pub(super) fn archive(members: &[Member<'_>]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// Unpacks into `layer` of a fresh directory that has a witness outside of it.
+/// Unpacks into `layer` in a new directory that has a canary file outside of the layer.
 pub(super) fn try_unpack(stream: &[u8], limits: &Limits) -> (tempfile::TempDir, Result<Unpacked, UnpackError>) {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("layer")).unwrap();
@@ -95,7 +95,7 @@ pub(super) fn unpacked(members: &[Member<'_>]) -> tempfile::TempDir {
     directory
 }
 
-/// Refused with this text; nothing beside the layer has changed.
+/// Asserts that the layer is refused with this message and nothing outside of it has changed.
 #[track_caller]
 pub(super) fn refused(members: &[Member<'_>], text: &str) {
     let (directory, result) = try_unpack(&archive(members), &Limits::default());
@@ -199,7 +199,7 @@ fn whiteouts_become_overlay_ones() {
     assert!(!layer.join(".wh..wh.plnk").exists());
 }
 
-/// Whatever the mask of who starts the agent is.
+/// The result is independent of the umask.
 #[test]
 fn implied_directories_take_over_from_below() {
     let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
@@ -267,7 +267,8 @@ fn attributes_that_steer_the_host_are_left_out() {
     assert_eq!(&buffer[..length], b"line\nline");
 }
 
-/// A file whose size only the PAX header knows, as Go writes those of 8 GiB and more, and one after it.
+/// File whose size is only in the PAX header, as Go writes files of 8 GiB and more, followed by
+/// another file.
 fn huge(told: u64, data: &[u8]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let told = told.to_string();
@@ -295,7 +296,7 @@ fn a_file_may_have_its_size_in_the_extended_header_alone() {
     let layer = directory.path().join("layer");
     assert_eq!(std::fs::read_to_string(layer.join("huge")).unwrap(), data);
     assert_eq!(std::fs::read_to_string(layer.join("next")).unwrap(), "after");
-    // In the header itself, in binary.
+    // Binary size in the header itself.
     let mut stream = archive(&[file("a", "abc")]);
     let mut header = tar::Header::from_byte_slice(&stream[..512]).clone();
     header.as_mut_bytes()[124..136].copy_from_slice(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]);

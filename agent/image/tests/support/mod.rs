@@ -1,4 +1,4 @@
-//! A registry, servers that lie, stores of their own.
+//! Test support: registries, malicious servers, temporary stores.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses a part")]
 
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use agent_image::{Config, Credentials, Images, Limits};
 
-/// A registry that ends with the test.
+/// Registry that is stopped with the test.
 pub struct DockerRegistry {
     process: Child,
     pub address: String,
@@ -40,7 +40,7 @@ impl DockerRegistry {
             .map_while(Result::ok)
             .find(|line| line.contains("listening on"))
             .expect("the registry listens");
-        // What it says later must go somewhere, or it would stop at a full pipe.
+        // Drains its output, so that it does not block on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self {
             process,
@@ -78,7 +78,7 @@ impl Drop for DockerRegistry {
     }
 }
 
-/// An archive as docker saves one.
+/// Archive as written by `docker save`.
 pub fn saved(archive: &Path, name: &str) {
     let done = Command::new("skopeo")
         .args(["copy", "--quiet", "--insecure-policy"])
@@ -120,14 +120,14 @@ pub fn nothing_staged(home: &Path) {
     assert_eq!(std::fs::read_dir(home.join("images/staging")).unwrap().count(), 0);
 }
 
-/// Serves one answer per connection, for each connection the same, and counts the requests' bytes away.
+/// Serves the same answer for each connection, after reading the request.
 pub fn serve(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> String {
     serve_by_hand(move |request, connection| {
         connection.write_all(&answer(request)).ok();
     })
 }
 
-/// Serves each connection in a thread of its own, with one request.
+/// Serves one request per connection, each in its own thread.
 pub fn serve_by_hand(serve: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -143,7 +143,7 @@ pub fn serve_by_hand(serve: impl Fn(&str, &mut TcpStream) + Send + Sync + 'stati
                 let mut byte = [0_u8; 1];
                 while !request.ends_with(b"\r\n\r\n") && connection.read(&mut byte).is_ok_and(|read| read > 0) {
                     request.extend_from_slice(&byte);
-                    // As servers do that know no TLS.
+                    // As servers without TLS do.
                     if request == [0x16] {
                         return;
                     }
@@ -155,7 +155,7 @@ pub fn serve_by_hand(serve: impl Fn(&str, &mut TcpStream) + Send + Sync + 'stati
     address
 }
 
-/// A refusal with these challenges.
+/// 401 answer with these challenges.
 pub fn refusal(headers: &str) -> Vec<u8> {
     format!("HTTP/1.1 401 Unauthorized\r\n{headers}Content-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
 }
@@ -165,7 +165,7 @@ pub fn redirect(location: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The user `me` with the password `secret`: `Basic bWU6c2VjcmV0`.
+/// User `me` with the password `secret`: `Basic bWU6c2VjcmV0`.
 pub fn me() -> Credentials {
     Credentials {
         username: "me".to_owned(),

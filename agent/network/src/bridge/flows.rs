@@ -1,7 +1,9 @@
-//! What the kernel remembers of datagrams: it decides once for each flow where it goes, and keeps to that for as long as
-//! something is sent. Where a port leads to another pod by now, that is one that is gone.
+//! Conntrack entries of UDP flows. The kernel translates the first packet of a flow and keeps to
+//! that translation while packets continue: an entry whose port maps to another pod by now still
+//! leads to the deleted one.
 //!
-//! The messages are those of `linux/netfilter/nfnetlink_conntrack.h`: attributes within attributes, numbers in network order.
+//! Messages as in `linux/netfilter/nfnetlink_conntrack.h`: nested attributes, with numbers in
+//! network order.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -18,16 +20,16 @@ use rtnetlink::packet_core::{
 
 use crate::{Error, PortMapping};
 
-/// The kernel answers at once; in seconds.
+/// Timeout of an answer, in seconds.
 const SILENCE: i64 = 5;
-/// The kernel says no more than this at once.
+/// Maximum size of one read from the kernel.
 pub(super) const LARGEST: usize = 32 << 10;
-/// Of a message, before what it says.
+/// Length of a message header.
 const HEADER: usize = 16;
-/// Begins what each message says: the address family, and what means nothing here.
+/// First bytes of each message body: the address family, then unused fields.
 const PREAMBLE: usize = 4;
 
-// Kinds of messages.
+// Message types.
 const ENTRY: u16 = 0x100;
 const LIST: u16 = 0x101;
 const DELETE: u16 = 0x102;
@@ -39,7 +41,7 @@ const STATUS: u16 = 3;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 
-// Attributes of `ORIGINAL` and `REPLY`, and theirs.
+// Attributes of `ORIGINAL` and `REPLY`, and those nested in them.
 const ADDRESSES: u16 = 1;
 const FROM_V4: u16 = 1;
 const FROM_V6: u16 = 3;
@@ -52,21 +54,22 @@ const TO_PORT: u16 = 3;
 
 const UDP: u8 = 17;
 
-// Bits of `STATUS`: who sends, or whom it goes to, was translated.
+// Bits of `STATUS`: source or destination was translated.
 const FROM_ANOTHER: u32 = 1 << 4;
 const TO_ANOTHER: u32 = 1 << 5;
 
-/// A flow of datagrams.
+/// UDP flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
-    /// Whom the first one was sent to.
+    /// Original destination.
     pub(crate) to: (IpAddr, u16),
-    /// Who answers.
+    /// Source of replies.
     pub(crate) from: Option<(IpAddr, u16)>,
     status: u32,
 }
 
-/// Has the kernel forget where flows of datagrams to these ports of the node go: with the next one it decides anew.
+/// Deletes the conntrack entries of UDP flows to these host ports, so that the next packet is
+/// translated anew.
 pub(super) fn forget(ports: &[PortMapping]) -> Result<(), Error> {
     let ports: Vec<&PortMapping> = ports.iter().filter(|port| port.protocol == "UDP").collect();
     if ports.is_empty() {
@@ -75,11 +78,11 @@ pub(super) fn forget(ports: &[PortMapping]) -> Result<(), Error> {
     forget_those(&|flow| leads(flow, &ports))
 }
 
-/// Has the kernel forget these flows. Where it remembers nothing there is nothing to do.
+/// Deletes the matching conntrack entries. Succeeds if the kernel has no conntrack table.
 pub(crate) fn forget_those(which: &dyn Fn(&Flow) -> bool) -> Result<(), Error> {
     let mut failed = None;
     let ended = match forget_listed(which, &mut failed) {
-        // A kernel without such a table, or where nobody may ask for it.
+        // A kernel without conntrack, or without permission to query it.
         Err(Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOENT) => Ok(()),
         ended => ended,
     };
@@ -89,11 +92,11 @@ pub(crate) fn forget_those(which: &dyn Fn(&Flow) -> bool) -> Result<(), Error> {
     })
 }
 
-/// Goes through all flows and past those that cannot be forgotten, the first failure of which is noted. There are as many as
-/// the kernel's own limit lets in.
+/// Iterates over all flows and continues past entries that cannot be deleted, returning the first
+/// error. Their number is bounded by the kernel's limit.
 fn forget_listed(which: &dyn Fn(&Flow) -> bool, failed: &mut Option<Errno>) -> Result<(), Errno> {
     let (listing, forgetting) = (Socket::open()?, Socket::open()?);
-    // Those of all families.
+    // `AF_UNSPEC`: entries of all families.
     listing.ask(LIST, NLM_F_DUMP, &[0; PREAMBLE])?;
     let mut buffer = vec![0_u8; LARGEST];
     loop {
@@ -120,7 +123,7 @@ impl Socket {
         let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
         let socket = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkNetFilter)?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(SILENCE))?;
-        // Nobody but the kernel is heard then.
+        // Only messages from the kernel are received then.
         connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
         Ok(Self(socket))
     }
@@ -130,7 +133,7 @@ impl Socket {
         let mut message = length.to_ne_bytes().to_vec();
         message.extend(kind.to_ne_bytes());
         message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
-        // Its number and ours: there is one question at a time.
+        // Sequence number and port id are constant: there is one request at a time.
         message.extend([0_u8; 8]);
         message.extend(body);
         send(self.0.as_raw_fd(), &message, MsgFlags::empty()).map(drop)
@@ -146,7 +149,7 @@ impl Socket {
         buffer.get(..length).ok_or(Errno::EMSGSIZE)
     }
 
-    /// Success too when the flow has ended by itself.
+    /// Succeeds also if the entry has expired.
     fn forget(&self, name: &[u8]) -> Result<(), Errno> {
         self.ask(DELETE, NLM_F_ACK, name)?;
         let mut buffer = [0_u8; 4096];
@@ -160,7 +163,7 @@ impl Socket {
     }
 }
 
-/// The messages that came at once: of which kind each is, and what it says.
+/// Messages of one read: type and body of each.
 pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(rest).ok()?;
@@ -170,7 +173,7 @@ pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// What the last message of an answer says: the number of a failure, negative, or none.
+/// Result in the last message of an answer: a negative errno, or zero.
 fn outcome(said: &[u8]) -> Result<(), Errno> {
     let number = said.first_chunk::<4>().map(|number| i32::from_ne_bytes(*number));
     match number.ok_or(Errno::EBADMSG)? {
@@ -179,10 +182,10 @@ fn outcome(said: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Whether a flow is to one of these ports.
+/// True if a flow is to one of these ports.
 fn leads(flow: &Flow, ports: &[&PortMapping]) -> bool {
     let (address, port) = flow.to;
-    // What pods send to the same port of others leaves under the node's address: that was never ours.
+    // Flows of pods to the same port of other hosts are masqueraded only: these are not ours.
     let is_left_alone = flow.status & (FROM_ANOTHER | TO_ANOTHER) == FROM_ANOTHER;
     !is_left_alone
         && ports.iter().any(|mapping| {
@@ -193,7 +196,7 @@ fn leads(flow: &Flow, ports: &[&PortMapping]) -> bool {
         })
 }
 
-/// One end of a flow as one of its directions tells it.
+/// Address and port of one direction of a flow.
 fn end(tuple: &[u8], (v4, v6, port): (u16, u16, u16)) -> Option<(IpAddr, u16)> {
     let (addresses, transport) = (value(tuple, ADDRESSES)?, value(tuple, TRANSPORT)?);
     if value(transport, PROTOCOL)? != [UDP] {
@@ -205,7 +208,7 @@ fn end(tuple: &[u8], (v4, v6, port): (u16, u16, u16)) -> Option<(IpAddr, u16)> {
     Some((v4().or_else(v6)?, port))
 }
 
-/// What tells a flow from all others, as the kernel wants it told; nothing of one that is not wanted.
+/// Attributes that identify an entry for its deletion; `None` if the entry does not match.
 fn name(entry: &[u8], which: &dyn Fn(&Flow) -> bool) -> Option<Vec<u8>> {
     let (preamble, attributes) = entry.split_at_checked(PREAMBLE)?;
     let status = value(attributes, STATUS).and_then(|bits| bits.first_chunk::<4>());
@@ -218,7 +221,7 @@ fn name(entry: &[u8], which: &dyn Fn(&Flow) -> bool) -> Option<Vec<u8>> {
         return None;
     }
     let mut name = vec![*preamble.first()?, 0, 0, 0];
-    // Without the first of these it would be the name of all flows; it was found above.
+    // Without the first of these, the message would match all flows; it was found above.
     for kind in [ORIGINAL, ID, ZONE] {
         name.extend(whole(attributes, kind).unwrap_or_default());
         name.resize(name.len().next_multiple_of(4), 0);
@@ -226,7 +229,7 @@ fn name(entry: &[u8], which: &dyn Fn(&Flow) -> bool) -> Option<Vec<u8>> {
     Some(name)
 }
 
-/// The first attribute of this kind, with its own header.
+/// First attribute of this type, including its header.
 fn whole(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     let mut all = NlasIterator::new(attributes).flatten();
     let found = all.find(|attribute| attribute.kind() == kind)?;
@@ -234,7 +237,7 @@ fn whole(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     found.into_inner().get(..length)
 }
 
-/// What the first attribute of this kind holds.
+/// Value of the first attribute of this type.
 pub(super) fn value(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     whole(attributes, kind)?.get(NLA_HEADER_SIZE..)
 }

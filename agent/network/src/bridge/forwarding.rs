@@ -1,9 +1,11 @@
-//! Pods' packets past the machine's firewall: Docker, firewalld and ufw have what is forwarded dropped unless a rule accepts it.
+//! Rules that let pods' packets pass the host's firewall: Docker, firewalld and ufw drop forwarded
+//! packets unless a rule accepts them.
 //!
-//! A verdict to accept counts only in the table of the rule that gave it, so rules go into the table of iptables: two for each
-//! range, and one for connections that a Service leads on, whose endpoints may be pods of other nodes. They are like flannel's
-//! (`pkg/trafficmngr/iptables`) and at the place of those of CNI's firewall plugin
-//! (`plugins/meta/firewall/iptables.go`). They tell by a comment whose they are. A table that is not there is not made.
+//! An accept verdict is final only in the table of its rule, so rules go into the table of
+//! iptables: two for each range, and one for connections translated for a Service, whose endpoints
+//! may be pods of other nodes. They resemble flannel's (`pkg/trafficmngr/iptables`) and have the
+//! position of those of CNI's firewall plugin (`plugins/meta/firewall/iptables.go`). A comment
+//! marks their owner. Missing tables are not created.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -14,10 +16,11 @@ use super::Inner;
 use super::masquerade::{self, Family, families};
 use crate::{Cidr, Error, Ranges, services};
 
-/// Seconds that another program may hold the tables.
+/// Seconds to wait for the xtables lock.
 const WAIT: &str = "5";
 
-/// One way to the tables: programs for it, the better one first, and how `--version` tells which way a program takes.
+/// Backend of iptables, nftables or legacy: its programs, the preferred one first. `--version` of a
+/// program shows its backend.
 struct Way {
     programs: [&'static str; 2],
     is_nft: bool,
@@ -34,7 +37,7 @@ const WAYS: [Way; 2] = [
     },
 ];
 
-/// A chain of nftables that packets pass on their way through the machine.
+/// nftables chain with the forward hook.
 struct Chain {
     table: String,
     name: String,
@@ -42,7 +45,8 @@ struct Chain {
 }
 
 impl Inner {
-    /// Has the machine's firewall let pods' packets through; what holds them up all the same.
+    /// Inserts the rules that accept pods' packets; returns descriptions of rules that still drop
+    /// them.
     pub(super) fn pass(&self) -> Result<Option<String>, Error> {
         let Some(ranges) = self.records().ranges() else {
             return Ok(None);
@@ -89,7 +93,7 @@ impl Inner {
     }
 }
 
-/// Removes the rules. Success when there is none.
+/// Removes the rules. Succeeds if there are none.
 pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
     let Some(ranges) = ranges else { return Ok(()) };
     each_rule(bridge, ranges, &chains()?, |program, rule| {
@@ -100,7 +104,7 @@ pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> 
     })
 }
 
-/// Does something with each of the rules in each of the tables of iptables that are there.
+/// Calls a function for each of the rules in each existing table of iptables.
 fn each_rule(
     bridge: &str,
     ranges: Ranges,
@@ -111,7 +115,7 @@ fn each_rule(
     let mark = format!("{:#x}/{:#x}", services::tag(&services::table(bridge)), services::TAG);
     for (family, range) in families(ranges) {
         let table = format!("{} filter", family.word);
-        // The names of the tables are those of the thread's network namespace.
+        // `/proc/net/ip_tables_names` is that of the thread's network namespace.
         let names = format!("/proc/thread-self/net/{}_tables_names", family.word);
         let names = std::fs::read_to_string(names).unwrap_or_default();
         for way in &WAYS {
@@ -180,7 +184,7 @@ fn run(program: &str, words: &[&str]) -> Result<Output, Error> {
     output.map_err(|source| Error::io("run", Path::new(program), source))
 }
 
-/// What `nft list` says; nothing of what has gone meanwhile.
+/// Output of `nft list`; empty if the object was deleted meanwhile.
 fn list(words: &[&str]) -> Result<String, Error> {
     let words: Vec<&str> = words.iter().flat_map(|word| word.split(' ')).collect();
     match run("nft", &[&["list"], words.as_slice()].concat()) {
@@ -190,7 +194,7 @@ fn list(words: &[&str]) -> Result<String, Error> {
     }
 }
 
-/// The chains that filter what is forwarded.
+/// Chains with the forward hook.
 fn chains() -> Result<Vec<Chain>, Error> {
     Ok(forwarding(&list(&["chains"])?))
 }
@@ -215,7 +219,7 @@ fn forwarding(listing: &str) -> Vec<Chain> {
     found
 }
 
-/// Whether the last rule of a chain drops what no other rule has accepted.
+/// True if the last rule of a chain drops all other packets.
 fn ends_in_drop(table: &str, chain: &str) -> bool {
     let begin = format!("chain {chain} {{");
     let lines = table.lines().map(str::trim).skip_while(|line| *line != begin);
@@ -229,7 +233,7 @@ fn ends_in_drop(table: &str, chain: &str) -> bool {
         .is_some_and(|verdict| matches!(verdict, "drop" | "reject"))
 }
 
-/// Whether a table says something of the pods: of their bridge, their range or one around it.
+/// True if a table mentions the pods' bridge, their range, or a range that contains it.
 fn is_known(table: &str, bridge: &str, range: Cidr) -> bool {
     let around = |word: &str| {
         let found = word.parse::<Cidr>();

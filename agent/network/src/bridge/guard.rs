@@ -1,9 +1,11 @@
-//! Source addresses that pods may send from: each its own and no others, whatever it may do in its own network namespace.
+//! Anti-spoofing: each pod may send from its own addresses only, even with `CAP_NET_ADMIN` in its
+//! network namespace.
 //!
-//! A table of the bridge itself looks at what its ports send before anybody learns from it: hardware addresses, senders of ARP,
-//! addresses of both families, targets of neighbor advertisements; a pod is no router either. What one pod sends to the link-local
-//! address of another does not pass, since network policies do not judge these addresses. The chains come by nft, the elements of
-//! each port by netlink, before the port is there.
+//! A table of the bridge family filters what the ports send before any host learns from it:
+//! hardware addresses, ARP senders, source addresses of both families, targets of neighbor
+//! advertisements; router advertisements are dropped. Packets between pods' link-local addresses
+//! are dropped, too, since network policies do not cover them. The chains are created by nft, the
+//! elements of each port by netlink, before the port exists.
 
 use std::sync::atomic::Ordering;
 
@@ -12,15 +14,15 @@ use crate::nft::message::{Batch, Family, Item, Kind, Lists, octets};
 use crate::nft::socket::Socket;
 use crate::{Attachment, Error};
 
-/// Bytes of an interface's name in a key.
+/// Length of an interface's name in a key.
 const NAME: usize = 16;
 
-/// The table's name.
+/// Name of the table.
 fn table(bridge: &str) -> String {
     format!("{}_guard", masquerade::table(bridge))
 }
 
-/// Makes the table anew, or empties the one that is there.
+/// Creates the table, or empties the existing one.
 fn script(bridge: &str) -> String {
     let table = table(bridge);
     format!(
@@ -66,13 +68,13 @@ fn script(bridge: &str) -> String {
     )
 }
 
-/// Removes the table. Success when there is none.
+/// Removes the table. Succeeds if there is none.
 pub(super) fn remove(bridge: &str) -> Result<(), Error> {
     let table = table(bridge);
     masquerade::nft(&format!("add table bridge {table}\ndelete table bridge {table}\n"))
 }
 
-/// The elements of a port, each with its set.
+/// Set elements of a port.
 fn elements(link: &str, attachment: &Attachment) -> Vec<(&'static str, Item)> {
     let mut name = link.as_bytes().to_vec();
     name.resize(NAME, 0);
@@ -97,7 +99,8 @@ fn elements(link: &str, attachment: &Attachment) -> Vec<(&'static str, Item)> {
 }
 
 impl Inner {
-    /// Lets these ports send, and no others. A machine whose kernel has no tables for bridges goes on without.
+    /// Allows exactly these ports to send. Without nftables' bridge family in the kernel, it only
+    /// logs a warning.
     pub(super) fn guard(&self) {
         if !self.config.guarded {
             return;
@@ -113,7 +116,8 @@ impl Inner {
         self.is_guarded.store(made.is_ok(), Ordering::Relaxed);
     }
 
-    /// Makes the table again if it is not among those that nft lists: somebody else has removed it.
+    /// Creates the table again if it is missing in the output of `nft list tables`: another program
+    /// has removed it.
     pub(super) fn keep_guard(&self, listed: &str) {
         let own = format!("table bridge {}", table(&self.config.bridge));
         if self.is_guarded() && !listed.lines().any(|line| line == own) {
@@ -126,14 +130,14 @@ impl Inner {
         self.is_guarded.load(Ordering::Relaxed)
     }
 
-    /// The machine's ends of all veth pairs, those included that nobody has yet.
+    /// Host ends of all veth pairs, including those of free slots.
     fn held(&self) -> Vec<(String, Attachment)> {
         let records = self.records();
         let made_ahead = records.slots.links(&self.config.state_dir);
         records.links().into_iter().chain(made_ahead).collect()
     }
 
-    /// Lets a port send, before it is there.
+    /// Allows a port to send, before it exists.
     pub(super) fn admit(&self, link: &str, attachment: &Attachment) -> Result<(), Error> {
         if !self.is_guarded() {
             return Ok(());
@@ -145,13 +149,13 @@ impl Inner {
         })
     }
 
-    /// Forgets a port that is gone.
+    /// Removes the elements of a deleted port.
     pub(super) fn dismiss(&self, link: &str, attachment: &Attachment) {
         let own = [(link.to_owned(), attachment.clone())];
         if self.is_guarded()
             && let Err(error) = self.change_guard(Kind::DeleteElement, &own)
         {
-            // It goes with the next start.
+            // The elements are removed at the next start.
             tracing::debug!(link, error = super::chain(&error), "a port's addresses are still known");
         }
     }

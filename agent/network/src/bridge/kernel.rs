@@ -26,7 +26,7 @@ use super::routes::{self, hardware_address, last_resort, mtu};
 use super::{namespace, settings};
 use crate::{Attachment, Cidr, Error, Ranges};
 
-/// A way to the network namespace that the calling thread was in when it was opened.
+/// Netlink connection to the network namespace that the calling thread was in when it was opened.
 pub(crate) struct Kernel {
     runtime: tokio::runtime::Runtime,
     host: Socket,
@@ -96,7 +96,7 @@ impl Socket {
         accept(gone, Errno::ENODEV, "delete an interface")
     }
 
-    /// Gives an interface an address that serves at once: nobody else has one of our ranges.
+    /// Adds an address without duplicate address detection: the node's ranges are its own.
     async fn give(&self, index: u32, held: Cidr) -> Result<(), rtnetlink::Error> {
         let mut request = self.handle.address().add(index, held.address, held.prefix);
         if held.is_ipv6() {
@@ -105,7 +105,7 @@ impl Socket {
         request.execute().await
     }
 
-    /// The MTU of the interface that a family's default route uses.
+    /// MTU of the interface of a family's default route.
     async fn uplink_mtu(&self, v6: bool) -> Result<Option<u32>, Error> {
         let mut routes = self.handle.route().get(routes::all(v6)).execute();
         while let Some(route) = routes
@@ -128,7 +128,8 @@ impl Socket {
 }
 
 impl Kernel {
-    /// Makes the bridge with its owner's mark and the gateways' addresses, and the routes of last resort.
+    /// Creates the bridge with its owner's mark and the gateways' addresses, and the blackhole
+    /// routes.
     pub(super) fn prepare(&self, bridge: &str, mark: &Mark, ranges: Ranges) -> Result<(), Error> {
         let mtu = self.mtu(ranges, mark, None)?;
         self.runtime.block_on(async {
@@ -165,8 +166,9 @@ impl Kernel {
         })
     }
 
-    /// Makes the sandbox's namespace and connects it to the bridge. The calling thread stays where it is. The namespace is held
-    /// at last: what this process leaves when it is killed before goes with it, and one that is held is whole.
+    /// Creates the sandbox's namespace and connects it to the bridge. The calling thread stays in
+    /// its namespace. The bind mount comes last: if this process is killed before, everything is
+    /// deleted with the namespace, and a mounted one is complete.
     pub(super) fn attach(
         &self,
         bridge: &str,
@@ -174,7 +176,7 @@ impl Kernel {
         attachment: &Attachment,
         user_ids: Option<u32>,
     ) -> Result<(), Error> {
-        // What has this name is left from an attempt that crashed.
+        // A link of this name is left over from an attempt that crashed.
         self.remove_link(bridge, link)?;
         namespace::release(&attachment.netns)?;
         let (inside, namespace) = self.enter_new(attachment, user_ids)?;
@@ -183,9 +185,11 @@ impl Kernel {
         namespace::hold(&namespace, &attachment.netns)
     }
 
-    /// Connects a namespace that somebody holds: another program that made it, or this one when the link was lost.
+    /// Connects an existing namespace: one that another program created, or this one whose link was
+    /// deleted.
     pub(super) fn join(&self, bridge: &str, link: &str, attachment: &Attachment) -> Result<(), Error> {
-        // What has this name is left from an attempt that crashed, or does not lead to the bridge any more.
+        // A link of this name is left over from an attempt that crashed, or was removed from the
+        // bridge.
         self.remove_link(bridge, link)?;
         let (inside, _) = self.enter_by(&attachment.netns, || namespace::join(&attachment.netns))?;
         self.connect(bridge, link, attachment, &inside)?;
@@ -197,7 +201,7 @@ impl Kernel {
         .map(drop)
     }
 
-    /// Whether a link hangs on the bridge.
+    /// True if a link is a port of the bridge.
     pub(super) fn is_port(&self, bridge: &str, name: &str) -> Result<bool, Error> {
         let link = self.runtime.block_on(self.host.link(name))?;
         Ok(link
@@ -205,7 +209,7 @@ impl Kernel {
             .is_some_and(|index| is_index_of(index, bridge)))
     }
 
-    /// Makes a namespace and opens a socket in it, on a thread that ends there.
+    /// Creates a namespace and opens a netlink socket in it, on a thread that ends there.
     fn enter_new(&self, attachment: &Attachment, user_ids: Option<u32>) -> Result<(Socket, File), Error> {
         self.enter_by(&attachment.netns, || {
             let namespace = namespace::enter(&attachment.netns, user_ids)?;
@@ -254,9 +258,9 @@ impl Kernel {
             let change = LinkUnspec::new_with_index(index).controller(bridge.header.index);
             let changed = links.set(change.build()).execute().await;
             changed.map_err(|error| refused("connect to the bridge", &error))?;
-            // The bridge has addresses, its ports need none.
+            // The bridge has addresses; its ports need none.
             self.host.keep_from_linking(index).await?;
-            // A pod may reach itself through an address that is translated.
+            // Hairpin mode: a pod may reach itself through a translated address.
             let port = LinkBridgePort::new(index).hairpin(true).up().build();
             links
                 .set_port(port)
@@ -279,13 +283,13 @@ impl Socket {
         raised.map_err(|error| refused("bring up the loopback", &error))
     }
 
-    /// Keeps an interface that is not in use yet from making itself a link-local address of version 6: what it would tell about
-    /// it, several times, goes to every pod of the node, each of which has to look at it.
+    /// Disables the IPv6 link-local address of an interface that is not in use yet: its multicast
+    /// messages would wake every pod of the node.
     async fn keep_from_linking(&self, index: u32) -> Result<(), Error> {
         let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
         let change = LinkUnspec::new_with_index(index).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![mode]));
         let changed = self.handle.link().set(change.build()).execute().await;
-        // A kernel without version 6, or an interface whose MTU is too small for it.
+        // A kernel without IPv6, or an interface whose MTU is too small for it.
         accept(
             changed,
             Errno::EAFNOSUPPORT,
@@ -293,7 +297,8 @@ impl Socket {
         )
     }
 
-    /// Inside the sandbox's namespace: loopback, the pair, and of each family the address and the default route.
+    /// Configures the sandbox's namespace: loopback, veth pair, and the address and default route
+    /// of each family.
     async fn fill(&self, attachment: &Attachment, mtu: u32, peer: LinkMessage) -> Result<(), Error> {
         self.raise_loopback().await?;
         let links = self.handle.link();
@@ -333,13 +338,13 @@ fn has_ipv6(attachment: &Attachment) -> bool {
     attachment.addresses.iter().any(|held| held.is_ipv6())
 }
 
-/// The hardware address follows from the pod's address of version 4, if it has one.
+/// Hardware address derived from the pod's IPv4 address, if it has one.
 pub(super) fn hardware(attachment: &Attachment) -> Option<Vec<u8>> {
     let of = |v6: bool| attachment.addresses.iter().find(move |held| held.is_ipv6() == v6);
     of(false).or(of(true)).map(|held| hardware_address(held.address))
 }
 
-/// The address of version 6 that a pod's interface makes itself.
+/// IPv6 link-local address of a pod's interface.
 pub(super) fn link_local(attachment: &Attachment, hardware: &[u8]) -> Vec<IpAddr> {
     let made = has_ipv6(attachment).then(|| routes::link_local(hardware).address);
     made.into_iter().collect()
@@ -356,7 +361,7 @@ fn refused(doing: &'static str, error: &rtnetlink::Error) -> Error {
     }
 }
 
-/// Success too when the kernel says that it is so already.
+/// Treats the error `already` as success.
 fn accept(result: Result<(), rtnetlink::Error>, already: Errno, doing: &'static str) -> Result<(), Error> {
     match result {
         Err(error) if !is(&error, already) => Err(refused(doing, &error)),

@@ -1,4 +1,4 @@
-//! Sandboxes whose namespaces and ports are free, and whose links are still to be taken away.
+//! Sandboxes whose namespaces and ports are freed, but whose links are not deleted yet.
 
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -10,42 +10,42 @@ use super::records::Records;
 use super::{Inner, finish, names, namespace, note};
 use crate::Error;
 
-/// Between two tries to take a link away: at first, and at most.
+/// Delay between attempts to delete a link: initial and maximum.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_AT_MOST: Duration = Duration::from_mins(1);
 
-/// Who must know that nobody leaves waits so long.
+/// Longest time to wait for links that are being deleted.
 const SETTLED: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct Leaving {
-    /// Somebody is about to do it.
+    /// Sandboxes whose links are being deleted.
     going: BTreeSet<String>,
-    /// Nobody could: they keep their addresses.
+    /// Sandboxes whose links could not be deleted; they keep their addresses.
     stuck: BTreeSet<String>,
 }
 
 impl Leaving {
-    /// Notes that somebody is about to take a sandbox's link away. Answers whether nobody was.
+    /// Records that a sandbox's link is being deleted. Returns false if it was recorded already.
     pub(super) fn begin(&mut self, sandbox: &str) -> bool {
         self.stuck.remove(sandbox);
         self.going.insert(sandbox.to_owned())
     }
 
-    /// Notes that nobody is any more, because it is done or could not be begun.
+    /// Records that the deletion is complete or could not be started.
     pub(super) fn stay(&mut self, sandbox: &str) {
         self.going.remove(sandbox);
         self.stuck.remove(sandbox);
     }
 
-    /// Notes that somebody tried in vain, for long.
+    /// Records that the deletion has failed repeatedly.
     pub(super) fn give_up(&mut self, sandbox: &str) {
         if self.going.remove(sandbox) {
             self.stuck.insert(sandbox.to_owned());
         }
     }
 
-    /// Notes that all who leave are to be taken away once more.
+    /// Marks all failed deletions to be tried again.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -54,7 +54,7 @@ impl Leaving {
         self.going.contains(sandbox) || self.stuck.contains(sandbox)
     }
 
-    /// Whether somebody is about to take the link of one of these sandboxes away.
+    /// True if the link of a matching sandbox is being deleted.
     pub(super) fn is_going(&self, which: impl Fn(&str) -> bool) -> bool {
         self.going.iter().any(|sandbox| which(sandbox))
     }
@@ -71,14 +71,14 @@ impl Inner {
         taken
     }
 
-    /// Nobody is about to take the sandbox's link away any more.
+    /// Records that the deletion of the sandbox's link has ended.
     fn stay(&self, sandbox: &str) {
         self.records().leaving.stay(sandbox);
         self.settled.notify_all();
     }
 
-    /// Lets go of a sandbox's namespace and frees its ports. Answers which link is to be taken away then: none where somebody
-    /// does that already.
+    /// Releases a sandbox's namespace and frees its ports. Returns the link to delete; `None` if it
+    /// is being deleted already.
     pub(super) fn let_go(&self, sandbox: &str) -> Result<Option<String>, Error> {
         names::sandbox(sandbox)?;
         let (link, led) = {
@@ -101,8 +101,8 @@ impl Inner {
         finish(failures).map(|()| Some(link))
     }
 
-    /// Takes a sandbox's link away, and frees its address when that is gone: the kernel lets some time pass first, so that
-    /// nobody who only waits for the sandbox's end waits for this.
+    /// Deletes a sandbox's link and then frees its address. The kernel takes some time for it, for
+    /// which the removal of the sandbox does not wait.
     fn take_away(&self, sandbox: &str, link: &str) -> Result<(), Error> {
         let gone = self.unlink(link);
         failpoint::reach("unconnected");
@@ -116,12 +116,13 @@ impl Inner {
         Ok(())
     }
 
-    /// The same, until it is done. When it cannot be, the sandbox keeps its address until the next agent looks at what there is.
+    /// Retries until the link is deleted. If that fails, the sandbox keeps its address until the
+    /// next start of the agent.
     pub(super) fn take_away_at_last(&self, sandbox: &str, link: &str, mut place: Option<OwnedSemaphorePermit>) {
         let mut pause = AGAIN;
         while let Err(error) = self.take_away(sandbox, link) {
             tracing::warn!(sandbox, link, %error, "a link could not be taken away");
-            // Others go on meanwhile.
+            // Releases the permit during the delay.
             place.take();
             if pause > AGAIN_AT_MOST {
                 self.records().leaving.give_up(sandbox);
@@ -133,7 +134,8 @@ impl Inner {
         }
     }
 
-    /// The records when nobody is about to take the link of one of these sandboxes away any more, or has tried for long.
+    /// Locks the records once no link of a matching sandbox is being deleted, or the deletion has
+    /// failed for long.
     pub(super) fn settled(&self, which: impl Fn(&str) -> bool) -> MutexGuard<'_, Records> {
         let leaving = |records: &mut Records| records.leaving.is_going(&which);
         let waited = self.settled.wait_timeout_while(self.records(), SETTLED, leaving);

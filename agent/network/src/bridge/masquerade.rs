@@ -1,4 +1,4 @@
-//! One nft table for each bridge and family: what leaves the pods' range carries the node's address.
+//! One nft table per bridge and family, which masquerades packets that leave the pods' range.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,17 +7,17 @@ use std::process::{Command, Stdio};
 use super::settings;
 use crate::{Cidr, Error, Ranges};
 
-/// A table's name, another one for each bridge.
+/// Name of the table of a bridge.
 pub(crate) fn table(bridge: &str) -> String {
     format!("skiff_{}", bridge.replace('_', ".").replace('-', "_"))
 }
 
-/// The families that tables are for, in nft's words.
+/// Family of a table, with nft's keywords.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Family {
-    /// Of tables, and before `saddr` and `daddr`.
+    /// Keyword of tables, and before `saddr` and `daddr`.
     pub(super) word: &'static str,
-    /// Of an address in a set.
+    /// Type of an address in a set.
     pub(super) kind: &'static str,
     multicast: &'static str,
     pub(super) v6: bool,
@@ -36,14 +36,14 @@ const V6: Family = Family {
     v6: true,
 };
 
-/// The families of the ranges, with the range of each.
+/// Families of the ranges, with the range of each.
 pub(super) fn families(ranges: Ranges) -> impl Iterator<Item = (Family, Cidr)> {
     ranges
         .iter()
         .map(|range| (if range.is_ipv6() { V6 } else { V4 }, range))
 }
 
-/// Makes the tables, or replaces those that are there, in one transaction.
+/// Creates or replaces the tables in one transaction.
 pub(super) fn replace(bridge: &str, ranges: Ranges, direct: &[Cidr]) -> Result<(), Error> {
     let made = families(ranges).map(|(family, range)| made(bridge, family, range, direct));
     nft(&made.collect::<String>())
@@ -61,7 +61,7 @@ fn made(bridge: &str, family: Family, range: Cidr, direct: &[Cidr]) -> String {
     let direct = direct.iter().filter(|direct| direct.is_ipv6() == v6);
     near.extend(direct.map(|range| range.network_range().to_string()));
     near.dedup();
-    // It never leaves by this road.
+    // Multicast packets are not masqueraded.
     near.push(multicast.to_owned());
     let (range, near) = (range.network_range(), near.join(", "));
     format!(
@@ -77,13 +77,13 @@ fn made(bridge: &str, family: Family, range: Cidr, direct: &[Cidr]) -> String {
     )
 }
 
-/// Removes the tables that there may be for these ranges. Success when there is none.
+/// Removes the tables of these ranges. Succeeds if there are none.
 pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
     nft(&gone(&table(bridge), ranges))
 }
 
-/// The end of a table. That of version 4 leads to the API server's Service whatever the ranges are. Where nobody knows of
-/// ranges any more, there may have been any.
+/// Commands that delete a table. The IPv4 table also serves the API server's Service, whatever the
+/// ranges. Without known ranges, tables of both families may exist.
 pub(super) fn gone(table: &str, ranges: Option<Ranges>) -> String {
     let v6 = ranges.map_or_else(settings::has_ipv6, |ranges| ranges.of_family(true).is_some());
     let families = std::iter::once(V4).chain(v6.then_some(V6));

@@ -1,4 +1,5 @@
-//! Links that pods lose while they run: the kernel tells when one is deleted or leaves the bridge, and it is made again.
+//! Repairs links of running pods: the kernel notifies when a link is deleted or leaves the bridge,
+//! and it is created again.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -14,20 +15,20 @@ use tokio::sync::mpsc;
 use super::{Bridge, Inner, flows, kernel, namespace};
 use crate::{Error, Lost};
 
-/// News of links, from linux/rtnetlink.h.
+/// Message types of link notifications, from `linux/rtnetlink.h`.
 const LINKS: u32 = 1;
-/// A link is gone, or is no port of a bridge any more.
+/// A link was deleted, or is no longer a bridge port.
 const DELETED: u16 = 17;
-/// Of such news, before the attributes.
+/// Length of a notification before its attributes.
 const PREAMBLE: usize = 16;
 const NAME: u16 = 3;
-/// Between two tries to connect a sandbox.
+/// Delay between attempts to connect a sandbox.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Notices and mends for as long as it is polled.
+/// Monitors and repairs links while it is polled.
 pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(), Error> {
     let failed = |source| Error::io("listen to the kernel in", Path::new("/proc/thread-self/ns/net"), source);
-    // Before the first look: what is lost after that is told.
+    // Subscribes before the first check, so that later losses are notified.
     let news = listen(LINKS).map_err(failed)?;
     let mut known = BTreeMap::new();
     loop {
@@ -35,7 +36,7 @@ pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(),
         known.retain(|sandbox, _| lost.iter().any(|lost| lost.sandbox_id == *sandbox));
         for lost in lost {
             let before = known.insert(lost.sandbox_id.clone(), lost.failure.clone());
-            // The same failure is told once.
+            // The same error is reported once.
             if before.as_ref() != Some(&lost.failure) && told.send(lost).await.is_err() {
                 return Ok(());
             }
@@ -50,7 +51,7 @@ pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(),
     }
 }
 
-/// Listens to news of these groups.
+/// Subscribes to these multicast groups.
 pub(super) fn listen(groups: u32) -> std::io::Result<AsyncFd<OwnedFd>> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
@@ -59,11 +60,12 @@ pub(super) fn listen(groups: u32) -> std::io::Result<AsyncFd<OwnedFd>> {
         unsafe_code,
         reason = "the descriptor must stay what it is for as long as it is waited for"
     )]
-    // SAFETY: it is the result's own, which nobody else closes or replaces.
+    // SAFETY: the descriptor is owned by the returned object and never closed or replaced by
+    // others.
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
-/// Waits for the end of a link that there must be.
+/// Waits for the loss of an expected link.
 async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()> {
     let mut buffer = vec![0_u8; flows::LARGEST];
     loop {
@@ -72,7 +74,7 @@ async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()
         });
         let length = match heard.await {
             Ok(length) => length,
-            // More was said than there was room for.
+            // Notifications were lost (`ENOBUFS`).
             Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -85,7 +87,7 @@ async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()
     }
 }
 
-/// The name of the link that a message is about.
+/// Name of the link in a message.
 pub(super) fn name(said: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
     let name = flows::value(said.get(PREAMBLE..)?, NAME)?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\0").unwrap_or(name)))
@@ -96,14 +98,14 @@ impl Inner {
         link == self.config.bridge || self.records().links().contains_key(link)
     }
 
-    /// Connects all sandboxes whose links are not there, and answers which they were.
+    /// Connects all sandboxes whose links are missing, and returns them.
     fn mend(&self) -> Result<Vec<Lost>, Error> {
         let Some(ranges) = self.records().ranges() else {
             return Ok(Vec::new());
         };
         let bridge = &self.config.bridge;
         kernel::with(|kernel| {
-            // Asked for first: a pod that comes meanwhile is not missed.
+            // Ports are listed first: a pod that is added meanwhile is not taken for lost.
             let wanted = self.records().links();
             let ports = kernel.ports(bridge)?;
             if ports.is_none() {
@@ -114,12 +116,13 @@ impl Inner {
             let ports = ports.unwrap_or_default();
             let mut all = Vec::new();
             for (link, attachment) in wanted {
-                // A namespace is held when it is connected; until then somebody is about to do that.
+                // A namespace is mounted once it is connected; until then an attachment is in
+                // progress.
                 if ports.contains(&link) || !namespace::is_held(&attachment.netns) {
                     continue;
                 }
                 let failure = kernel.join(bridge, &link, &attachment).err();
-                // One that leaves needs none.
+                // A sandbox that is being detached needs no link.
                 if self.records().links().contains_key(&link) {
                     all.push(Lost {
                         sandbox_id: attachment.sandbox_id,

@@ -1,8 +1,9 @@
-//! The built-in network: a bridge, a veth pair for each sandbox, addresses of the node's own range, all by rtnetlink.
+//! Built-in network: a bridge, a veth pair for each sandbox, addresses from the node's pod CIDRs,
+//! all by rtnetlink.
 //!
-//! Each operation runs on a short-lived thread with a netlink socket of its own, so that nothing is held while nothing
-//! happens. A new namespace is entered by a thread that does nothing else and ends in it: no other work, least of all the
-//! removal of what a failed attachment left, is ever done in the wrong one.
+//! Each operation runs on a short-lived thread with its own netlink socket, so that an idle network
+//! uses no resources. A new namespace is entered by a dedicated thread, which ends in it: no other
+//! work, in particular the cleanup after a failed attachment, ever runs in the wrong namespace.
 
 pub(crate) mod flows;
 mod forwarding;
@@ -37,42 +38,46 @@ use crate::{AttachSpec, Attachment, Cidr, Error, Lost, Network, Ranges, Served};
 pub use nodes::{Nodes, RouteNews};
 use records::{Records, Reservation};
 
-/// Threads that may work on the kernel's tables at once; the kernel itself lets in one at a time.
+/// Maximum number of threads that change the kernel's network at once; the kernel itself serializes
+/// them (RTNL).
 const WORKERS: usize = 4;
 
-/// What this network is called and where it keeps its records. Several may share a machine under different names.
+/// Name of this network and directory of its records. Several networks with different names may
+/// share a machine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Folder for records and held namespaces.
+    /// Directory for records and mounted namespaces.
     pub state_dir: PathBuf,
     /// Name of the bridge: at most 15 bytes, unique in this network namespace.
     pub bridge: String,
-    /// Ranges that pods reach under their own address; everything else outside the pods' range is masqueraded.
+    /// Destinations to which pods keep their own source address; everything else outside the pods'
+    /// range is masqueraded.
     pub direct: Vec<Cidr>,
-    /// How many pods' networks are made ahead of time.
+    /// Number of pod networks that are created ahead of time.
     pub slots: usize,
-    /// The ways that lead to the pods of other nodes; none where it is absent.
+    /// Mode of the routes to other nodes' pods; `None` for no routes.
     pub routes: Option<Mode>,
-    /// Whether pods send from their own addresses alone.
+    /// True if pods may send from their own addresses only.
     pub guarded: bool,
 }
 
-/// A namespace that somebody else made.
+/// Namespace that another program created.
 pub(crate) struct Place {
-    /// Where it is held.
+    /// Path at which it is mounted.
     pub(crate) netns: PathBuf,
-    /// What the interface in it is to be called.
+    /// Name of the interface in it.
     pub(crate) interface: String,
 }
 
-/// The built-in network. Clones share one.
+/// Built-in network. Clones share one.
 #[derive(Clone)]
 pub struct Bridge {
     inner: Arc<Inner>,
     _end: Arc<End>,
 }
 
-/// Goes with the last clone, after which nothing is made ahead any more: another process may be next.
+/// Dropped with the last clone, after which no more slots are created: another process may take
+/// over.
 struct End(Arc<slots::Filling>);
 
 impl Drop for End {
@@ -84,24 +89,25 @@ impl Drop for End {
 struct Inner {
     config: Config,
     records: Mutex<Records>,
-    /// Held while the ports of the node are set: what is set last must be what the records say last.
+    /// Held while host ports are set, so that the rules match the latest records.
     ports: Mutex<()>,
-    /// Told when a sandbox's link was taken away, or could not be.
+    /// Notified when a sandbox's link was deleted, or could not be.
     settled: Condvar,
     workers: Arc<Semaphore>,
-    /// The same for those who detach: what they wait for holds up nobody else.
+    /// Permits for detachments, separate from attachments: their waits delay no others.
     leavers: Arc<Semaphore>,
     filling: Arc<slots::Filling>,
-    /// Ranges of other nodes' pods that there are routes to.
+    /// Pod CIDRs of other nodes that have routes.
     routed: Mutex<Vec<Cidr>>,
-    /// Tells whether all pods have the bridge's MTU.
+    /// True if all pods have the bridge's MTU.
     fitted: AtomicBool,
-    /// Tells whether the kernel looks at what pods send from.
+    /// True if the anti-spoofing table is active.
     is_guarded: AtomicBool,
 }
 
 impl Bridge {
-    /// Reads the records of an earlier process; those whose namespace is gone (after a reboot) are dropped.
+    /// Reads the records of an earlier process; those whose namespace is gone (after a reboot) are
+    /// removed.
     pub fn open(config: Config) -> Result<Self, Error> {
         names::bridge(&config.bridge)?;
         let state_dir = real(&config.state_dir)?;
@@ -132,7 +138,7 @@ impl Inner {
     }
 
     fn start(&self, ranges: Ranges) -> Result<(), Error> {
-        // Network, gateway, one pod and broadcast.
+        // Network address, gateway, one pod and broadcast address.
         if let Some(small) = ranges.iter().find(|range| range.host_bits() < 2) {
             return Err(Error::RangeTooSmall(small));
         }
@@ -142,14 +148,14 @@ impl Inner {
         let lost = self.records().lost();
         lost.iter().try_for_each(|link| self.unlink(link))?;
         if before.is_some_and(|before| before != ranges) {
-            // Nobody has an address of the earlier ranges.
+            // No pod has an address of the earlier ranges.
             finish(self.remove_slots())?;
             finish(self.dismantle(before))?;
         }
         self.records().serve(ranges)?;
         settings::forward(ranges)?;
         kernel::with(|kernel| kernel.prepare(&self.config.bridge, &self.mark(), ranges))?;
-        // Those of an earlier process go on.
+        // Continues the detachments of an earlier process.
         let mark = self.mark();
         if self.config.routes.is_some() {
             self.note_routed(&kernel::with(|kernel| kernel.routed(mark.metric))?);
@@ -168,17 +174,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Whose the bridge is.
+    /// Owner's mark of the bridge.
     fn owner(&self) -> String {
         names::owner(&self.config.state_dir)
     }
 
-    /// Removes a link of ours.
+    /// Deletes a link of this network.
     fn unlink(&self, link: &str) -> Result<(), Error> {
         kernel::with(|kernel| kernel.remove_link(&self.config.bridge, link))
     }
 
-    /// Takes away what is there for all pods of the ranges; what failed. What goes by the bridge's name is its owner's.
+    /// Removes everything that was created for all pods of the ranges, and returns the errors.
+    /// Keeps the rest if the bridge belongs to another network.
     fn dismantle(&self, ranges: Option<Ranges>) -> Vec<String> {
         let (bridge, mut failures) = (&self.config.bridge, Vec::new());
         note(&mut failures, kernel::with(|kernel| kernel.unlead(&self.mark())));
@@ -196,14 +203,15 @@ impl Inner {
         failures
     }
 
-    /// Attaches a namespace of our own, or the one at the given place. A slot that was taken for it is to be let go of then.
+    /// Attaches a sandbox with a new namespace, or with the existing one given by `place`. If it
+    /// returns a slot, the caller must release it.
     fn attach(&self, spec: &AttachSpec, place: Option<&Place>) -> Result<(Attachment, Option<u64>), Error> {
         let sandbox = spec.sandbox_id.as_str();
         names::sandbox(sandbox)?;
         if let Some(known) = self.settled(|leaving| leaving == sandbox).known(sandbox) {
             return Ok((known, None));
         }
-        // The namespaces of slots belong to the machine's users.
+        // The namespaces of slots are owned by the host's user namespace.
         let slot = if place.is_none() && spec.user_ids.is_none() {
             self.claim_slot()
         } else {
@@ -241,7 +249,7 @@ impl Inner {
         match led {
             Ok(()) => Ok((attachment, slot)),
             Err(failure) => {
-                // What was made of it goes again; the failure that counts is the first.
+                // Undo the partial attachment; the first error is returned.
                 if let Some(slot) = slot {
                     self.let_slot_go(slot);
                 }
@@ -258,10 +266,10 @@ impl Inner {
         if !matches!(reserved, Err(Error::Exhausted(_))) {
             return reserved;
         }
-        // What was made ahead has addresses too.
+        // Slots hold addresses, too.
         finish(self.remove_slots())?;
         self.filling.open();
-        // So has who is about to go.
+        // So do sandboxes that are being detached.
         self.settled(|_any| true).reserve(spec, place)
     }
 
@@ -309,7 +317,7 @@ impl Network for Bridge {
             }
             attached.map(|(attachment, slot)| (attachment, Some(slot)))
         };
-        // The kernel waits for all processors when a mount goes, and the pod need not.
+        // Unmounting waits for an RCU grace period, for which the pod need not wait.
         self.run_on(&self.inner.workers, work, |inner, slot, _place| {
             if let Some(slot) = slot {
                 inner.let_slot_go(*slot);
@@ -374,7 +382,7 @@ impl Network for Bridge {
     }
 }
 
-/// A state folder, made where it is missing, by the name that it has whatever links lead there.
+/// Canonical path of a state folder, created if missing.
 fn real(folder: &Path) -> Result<PathBuf, Error> {
     let made = std::fs::create_dir_all(folder).and_then(|()| std::fs::canonicalize(folder));
     made.map_err(|source| Error::io("create", folder, source))

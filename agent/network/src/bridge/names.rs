@@ -1,20 +1,20 @@
-//! Names of interfaces and files, and which sandbox ids may become part of them.
+//! Names of interfaces and files, and validation of sandbox ids that become part of them.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// The longest name of an interface, in bytes.
+/// Maximum length of an interface's name, in bytes.
 const LONGEST_LINK: usize = 15;
-/// The longest alias of an interface, in bytes (`IFALIASZ`).
+/// Maximum length of an interface's alias, in bytes (`IFALIASZ`).
 const LONGEST_ALIAS: usize = 255;
-/// Ends the name of the VXLAN interface that goes with a bridge.
+/// Suffix of the name of a bridge's VXLAN interface.
 const TUNNEL: &str = "-vx";
-/// Begins the names of the machine's ends of veth pairs.
+/// Prefix of the names of veth pairs' host ends.
 const VETH: &str = "veth";
 
-/// Refuses a sandbox id that could leave the folder of the records.
+/// Refuses a sandbox id that could escape the directory of the records.
 pub(crate) fn sandbox(id: &str) -> Result<(), Error> {
     let safe = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if id.is_empty() || id.len() > 64 || id.starts_with('.') || !id.chars().all(safe) {
@@ -23,7 +23,7 @@ pub(crate) fn sandbox(id: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a name that no interface can have, or that could mean something else to nft.
+/// Refuses a name that is invalid for an interface or has a meaning in nft's syntax.
 pub(super) fn bridge(name: &str) -> Result<(), Error> {
     let safe = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
     let starts = name.chars().next().is_some_and(|letter| letter.is_ascii_alphabetic());
@@ -33,12 +33,12 @@ pub(super) fn bridge(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where the namespaces of slots are held.
+/// Directory in which the namespaces of slots are mounted.
 pub(super) fn slots(state: &Path) -> PathBuf {
     state.join("slots")
 }
 
-/// The mark of what belongs to a state folder, at most as long as an interface's alias may be.
+/// Owner's mark for the objects of a state folder, at most as long as an interface's alias may be.
 pub(super) fn owner(state: &Path) -> String {
     let path = state.display().to_string();
     if path.len() <= LONGEST_ALIAS {
@@ -47,19 +47,19 @@ pub(super) fn owner(state: &Path) -> String {
     format!("skiff {:016x}", hash(path.as_bytes()))
 }
 
-/// The machine's end of a sandbox's veth pair: the same for the same sandbox of the same state folder, so that any process can
-/// remove it, and another one for that of another folder.
+/// Host end of a sandbox's veth pair: deterministic for a sandbox and a state folder, so that any
+/// process can delete it, and distinct for different state folders.
 pub(crate) fn host_link(state: &Path, sandbox: &str) -> String {
     format!("{VETH}{:011x}", hash(state.join(sandbox).as_os_str().as_bytes()) >> 20)
 }
 
-/// Whether an interface is named as the machine's ends of veth pairs are.
+/// True if an interface's name is that of a veth pair's host end.
 pub(super) fn is_host_link(name: &str) -> bool {
     let digits = name.strip_prefix(VETH).unwrap_or_default();
     digits.len() == LONGEST_LINK - VETH.len() && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
-/// The VXLAN interface of the cluster that has this bridge.
+/// VXLAN interface of the cluster with this bridge.
 pub(super) fn tunnel(bridge: &str) -> String {
     if bridge.len() + TUNNEL.len() <= LONGEST_LINK {
         return format!("{bridge}{TUNNEL}");
@@ -67,14 +67,14 @@ pub(super) fn tunnel(bridge: &str) -> String {
     format!("vx{:011x}", hash(bridge.as_bytes()) >> 20)
 }
 
-/// The metric of routes to other nodes' pods, which tells them from those of another cluster on the machine. An operator's own
-/// routes, which have none, are better.
+/// Metric of routes to other nodes' pods, which distinguishes them from those of another cluster on
+/// the machine. An operator's own routes without a metric take precedence.
 pub(super) fn metric(owner: &str) -> u32 {
     let own = hash(owner.as_bytes()) >> 40;
     u32::try_from(own).unwrap_or_default() | 1 << 24
 }
 
-/// FNV-1a: spreads well enough over the 44 bits that fit into a name, and is the same in every build.
+/// FNV-1a: sufficiently uniform over the 44 bits that fit into a name, and the same in every build.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

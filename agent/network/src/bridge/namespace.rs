@@ -1,4 +1,4 @@
-//! Network namespaces that are held by bind mounts, so that they live without a process.
+//! Network namespaces kept by bind mounts, so that they exist without a process.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,21 +14,22 @@ use nix::sys::statfs::{FsType, statfs};
 use super::{names, users};
 use crate::Error;
 
-/// The file system of namespace files; from linux/magic.h.
+/// Magic number of nsfs, from `linux/magic.h`.
 const NSFS: FsType = FsType(0x6e73_6673);
 
-/// Where the namespace of a sandbox is held.
+/// Path at which the namespace of a sandbox is mounted.
 pub(crate) fn path(state: &Path, sandbox: &str) -> PathBuf {
     state.join("netns").join(sandbox)
 }
 
-/// Moves the calling thread into a new namespace and holds that at `path`.
+/// Moves the calling thread into a new namespace and mounts that at `path`.
 pub(crate) fn make(path: &Path, user_ids: Option<u32>) -> Result<(), Error> {
     hold(&enter(path, user_ids)?, path)
 }
 
-/// Moves the calling thread into a new namespace, which is gone when nobody is in it and nobody has this file or a socket of it
-/// any more. It belongs to users of its own where the first of their ids is given. `path` is what it is for.
+/// Moves the calling thread into a new namespace, which exists while a process, this file or one of
+/// its sockets refers to it. It is owned by a new user namespace if the first host user ID of that
+/// is given. `path` is used in errors only.
 pub(crate) fn enter(path: &Path, user_ids: Option<u32>) -> Result<File, Error> {
     if let Some(first) = user_ids {
         let made = users::network(first).map_err(|source| Error::io("make users and a namespace for", path, source))?;
@@ -41,7 +42,7 @@ pub(crate) fn enter(path: &Path, user_ids: Option<u32>) -> Result<File, Error> {
     File::open(own).map_err(|source| Error::io("open", own, source))
 }
 
-/// Moves the calling thread into the namespace that somebody holds at `path`.
+/// Moves the calling thread into the namespace mounted at `path`.
 pub(crate) fn join(path: &Path) -> Result<File, Error> {
     let namespace = File::open(path).map_err(|source| Error::io("open", path, source))?;
     setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)
@@ -49,7 +50,7 @@ pub(crate) fn join(path: &Path) -> Result<File, Error> {
     Ok(namespace)
 }
 
-/// Holds a namespace at `path`, whoever is in it.
+/// Bind-mounts a namespace at `path`.
 pub(crate) fn hold(namespace: &File, path: &Path) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;
@@ -62,16 +63,16 @@ pub(crate) fn hold(namespace: &File, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a namespace is held at `path`.
+/// True if a namespace is mounted at `path`.
 pub(crate) fn is_held(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == NSFS)
 }
 
-/// Lets go of a namespace. Success when none is held.
+/// Unmounts a namespace. Succeeds if none is mounted.
 pub(crate) fn release(path: &Path) -> Result<(), Error> {
     loop {
         match umount2(path, MntFlags::MNT_DETACH) {
-            // Mounted once more below? A crash between two attempts may have left that.
+            // A crash between two attempts may have left several mounts on top of one another.
             Ok(()) => {}
             Err(Errno::EINVAL | Errno::ENOENT) => break,
             Err(source) => return Err(Error::io("unmount", path, source.into())),
@@ -83,7 +84,7 @@ pub(crate) fn release(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Lets go of every namespace below the state folder.
+/// Unmounts every namespace below the state folder.
 pub(crate) fn release_all(state: &Path) -> Result<(), Error> {
     for folder in [state.join("netns"), names::slots(state)] {
         release_but(&folder, |_name| false)?;
@@ -95,12 +96,13 @@ pub(crate) fn release_all(state: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets go of every namespace below the state folder that is not the known one of a sandbox. Goes on past failures.
+/// Unmounts every namespace below the state folder that does not belong to a known sandbox.
+/// Continues past errors.
 pub(crate) fn release_others(state: &Path, known: impl Fn(&str) -> bool) -> Result<(), Error> {
     release_but(&state.join("netns"), known)
 }
 
-/// Lets go of every namespace that is held in a folder, but for some. Goes on past failures.
+/// Unmounts every namespace in a directory, except for some. Continues past errors.
 pub(super) fn release_but(folder: &Path, known: impl Fn(&str) -> bool) -> Result<(), Error> {
     let mut failures = Vec::new();
     for name in files(folder)? {
@@ -111,7 +113,7 @@ pub(super) fn release_but(folder: &Path, known: impl Fn(&str) -> bool) -> Result
     super::finish(failures)
 }
 
-/// The files of a folder; none where there is no folder.
+/// Files of a directory; empty if it does not exist.
 pub(super) fn files(folder: &Path) -> Result<Vec<OsString>, Error> {
     let failed = |source| Error::io("read", folder, source);
     match std::fs::read_dir(folder) {
@@ -123,7 +125,7 @@ pub(super) fn files(folder: &Path) -> Result<Vec<OsString>, Error> {
     }
 }
 
-/// Has a namespace that is held at one path held at another one, too.
+/// Bind-mounts a namespace at a second path.
 pub(super) fn hold_too(from: &Path, to: &Path) -> Result<(), Error> {
     let namespace = File::open(from).map_err(|source| Error::io("open", from, source))?;
     release(to)?;

@@ -1,4 +1,4 @@
-//! Pods of other nodes: routes to them, and news of the kernel that others may have changed those.
+//! Routes to the pods of other nodes, and notifications of the kernel about changes by others.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -14,7 +14,7 @@ use super::kernel::{self, Mark};
 use super::{Inner, flows, masquerade, mending, names};
 use crate::{Cidr, Error};
 
-// Groups of news and kinds of messages, from linux/rtnetlink.h.
+// Multicast groups and message types, from `linux/rtnetlink.h`.
 const LINKS: u32 = 1;
 const ADDRESSES: u32 = 0x10 | 0x100;
 const ROUTES: u32 = 0x40 | 0x400;
@@ -22,18 +22,19 @@ const LINK: std::ops::RangeInclusive<u16> = 16..=17;
 const ADDRESS: std::ops::RangeInclusive<u16> = 20..=21;
 const ROUTE: std::ops::RangeInclusive<u16> = 24..=25;
 
-/// The nodes of a cluster.
+/// Nodes of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// This one; the ranges of its pods are those that the network serves.
+    /// This node; the ranges of its pods are those that the network serves.
     pub own: Peer,
-    /// All of them; this one may be among them.
+    /// All nodes; may include this one.
     pub peers: Vec<Peer>,
-    /// A number that all nodes of the cluster know, and no other cluster's: 24 bits, not 0.
+    /// VXLAN network identifier: the same on all nodes of the cluster, and unique to it; 24 bits,
+    /// not 0.
     pub id: u32,
 }
 
-/// Tells when routes should be looked at again.
+/// Notifications that routes should be checked.
 #[derive(Debug)]
 pub struct RouteNews(AsyncFd<OwnedFd>);
 
@@ -42,7 +43,7 @@ impl RouteNews {
         mending::listen(LINKS | ADDRESSES | ROUTES).map(Self)
     }
 
-    /// Returns when links, addresses or routes of the machine have changed.
+    /// Waits until links, addresses or routes of the machine have changed.
     pub async fn changed(&self) -> std::io::Result<()> {
         let mut buffer = vec![0_u8; flows::LARGEST];
         loop {
@@ -51,7 +52,7 @@ impl RouteNews {
             });
             let length = match heard.await {
                 Ok(length) => length,
-                // More was said than there was room for.
+                // Notifications were lost (`ENOBUFS`).
                 Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -63,7 +64,7 @@ impl RouteNews {
     }
 }
 
-/// Tells whether routes may depend on what a message tells. Pods' own links come and go without that.
+/// True if routes may depend on the object of a message. Pods' own links do not matter.
 fn matters(kind: u16, said: &[u8]) -> bool {
     if LINK.contains(&kind) {
         return !mending::name(said).is_some_and(|name| names::is_host_link(&name));
@@ -72,7 +73,7 @@ fn matters(kind: u16, said: &[u8]) -> bool {
 }
 
 impl Inner {
-    /// Names of what leads to other nodes.
+    /// Names of the objects for routes to other nodes.
     pub(super) fn mark(&self) -> Mark {
         let owner = self.owner();
         Mark {
@@ -82,13 +83,13 @@ impl Inner {
         }
     }
 
-    /// Ranges that pods reach under their own address.
+    /// Ranges to which pods' packets are not masqueraded.
     pub(super) fn near(&self) -> Vec<Cidr> {
         let routed = self.routed.lock().unwrap_or_else(PoisonError::into_inner);
         self.config.direct.iter().chain(routed.iter()).copied().collect()
     }
 
-    /// Takes over which ranges are routed; whether it is news.
+    /// Records the routed ranges; returns whether they have changed.
     pub(super) fn note_routed(&self, ranges: &[Cidr]) -> bool {
         let mut routed = self.routed.lock().unwrap_or_else(PoisonError::into_inner);
         let other = *routed != ranges;
@@ -96,7 +97,8 @@ impl Inner {
         other
     }
 
-    /// Leads to the pods of other nodes. Answers which nodes' pods are not reached, and why not.
+    /// Sets the routes to the pods of other nodes. Returns the nodes whose pods are unreachable,
+    /// with the error of each.
     pub(super) fn route(&self, nodes: &Nodes) -> Result<BTreeMap<String, String>, Error> {
         let (Some(mode), Some(ranges)) = (self.config.routes, self.records().ranges()) else {
             return Ok(BTreeMap::new());
@@ -117,7 +119,7 @@ impl Inner {
                 address: range.address,
                 prefix: range.length,
             });
-            // No connection is masqueraded that finds its route.
+            // Before the routes: no connection that uses them may be masqueraded.
             if self.note_routed(&near.collect::<Vec<_>>()) {
                 masquerade::replace(bridge, ranges, &self.near())?;
             }
@@ -125,7 +127,7 @@ impl Inner {
             let mtu = kernel.mtu(ranges, &mark, wanted.mtu)?;
             let other = kernel.set_mtu(bridge, mtu)?;
             if other {
-                // Those that were made ahead go by the earlier one.
+                // Existing slots have the earlier MTU.
                 super::finish(self.remove_slots())?;
                 self.filling.open();
             }

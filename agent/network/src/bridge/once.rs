@@ -1,4 +1,4 @@
-//! The network for a process that does one thing and ends.
+//! Network for a process that performs one operation and exits.
 
 use super::{Bridge, Place, kernel};
 use crate::{AttachSpec, Attachment, Error, Ranges};
@@ -20,13 +20,13 @@ impl Bridge {
         self.inner.records().attachments()
     }
 
-    /// Whether a sandbox's end on the machine hangs on the bridge.
+    /// True if a sandbox's host end is a port of the bridge.
     pub(crate) fn is_connected(&self, sandbox: &str) -> Result<bool, Error> {
         let link = self.link(sandbox);
         kernel::with(|kernel| kernel.is_port(&self.inner.config.bridge, &link))
     }
 
-    /// The name of a sandbox's end on the machine.
+    /// Host end of a sandbox's veth pair.
     pub(crate) fn link(&self, sandbox: &str) -> String {
         self.inner.records().link(sandbox)
     }

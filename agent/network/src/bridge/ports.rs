@@ -1,4 +1,4 @@
-//! Ports of the node that lead to pods: one nft table for each family, made anew from the records at each change of them.
+//! Host ports: one nft table for each family, generated from the records at each change.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -12,7 +12,8 @@ fn table(bridge: &str) -> String {
 }
 
 impl Inner {
-    /// Has the ports of the node lead where the records say, the changed ones also for who has sent to them all the time.
+    /// Updates the host port tables from the records, and deletes the conntrack entries of the
+    /// changed UDP ports.
     pub(super) fn lead_ports(&self, changed: &[PortMapping]) -> Result<(), Error> {
         let guard = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         let (ranges, attachments) = {
@@ -30,8 +31,9 @@ impl Inner {
     }
 }
 
-/// Makes the tables say what the attachments say, in one transaction; without any port there is none. The way from the node's
-/// loopback is opened after the guard of the way back is there, and closed before that goes.
+/// Replaces the tables by those of the attachments, in one transaction; without any port there is
+/// none. `route_localnet` is enabled after the guard rule exists, and disabled before it is
+/// removed.
 fn replace(bridge: &str, ranges: Ranges, attachments: &[Attachment]) -> Result<(), Error> {
     let mut script = masquerade::gone(&table(bridge), Some(ranges));
     let mut guarded = false;
@@ -51,7 +53,7 @@ fn replace(bridge: &str, ranges: Ranges, attachments: &[Attachment]) -> Result<(
     if done.is_err()
         && let Err(error) = settings::reach_loopback(bridge, false)
     {
-        // Nobody knows whether there is a guard.
+        // It is unknown whether the guard rule exists.
         tracing::warn!(%error, "the way from the node's loopback to pods could not be closed");
     }
     done
@@ -59,8 +61,8 @@ fn replace(bridge: &str, ranges: Ranges, attachments: &[Attachment]) -> Result<(
 
 type Elements = BTreeMap<String, String>;
 
-/// The table of a family. Only version 4 has a way from the node's own loopback to pods, and with it one back that is to be
-/// closed.
+/// Table of a family. Only IPv4 supports host ports on the node's loopback, and requires a guard
+/// rule for the opposite direction.
 fn made(bridge: &str, family: Family, range: Cidr, (own, any): (&Elements, &Elements)) -> String {
     let Family { word, kind, v6, .. } = family;
     let (table, range) = (table(bridge), range.network_range());
@@ -112,14 +114,15 @@ fn made(bridge: &str, family: Family, range: Cidr, (own, any): (&Elements, &Elem
     )
 }
 
-/// Removes the tables. Success when there is none. The guard stays for as long as the way is open.
+/// Removes the tables. Succeeds if there are none. The guard rule stays while `route_localnet` is
+/// enabled.
 pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
     settings::reach_loopback(bridge, false)?;
     nft(&masquerade::gone(&table(bridge), ranges))
 }
 
-/// What the two maps of a family hold: for one address of the node, and for all. Of two pods that want the same the first one
-/// gets it.
+/// Elements of the two maps of a family: ports of one host address, and of all. If two pods want
+/// the same port, the first one gets it.
 fn elements(attachments: &[Attachment], v6: bool) -> (Elements, Elements) {
     let (mut own, mut any) = (Elements::new(), Elements::new());
     for attachment in attachments {

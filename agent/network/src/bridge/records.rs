@@ -1,4 +1,5 @@
-//! Which sandbox has which address: one small file each, so that a restarted agent knows what the killed one gave out.
+//! Records of the sandboxes' addresses: one small file each, so that a restarted agent knows the
+//! addresses in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -13,29 +14,30 @@ use super::{Place, names, namespace};
 use crate::files::{read, read_whole, remove, write};
 use crate::{AttachSpec, Attachment, Cidr, Error, PortMapping, Ranges};
 
-/// The records of one state folder, all in memory too.
+/// Records of one state folder, cached in memory.
 pub(super) struct Records {
     state: PathBuf,
     ranges: Option<Ranges>,
     attachments: BTreeMap<String, Record>,
     pub(super) leaving: Leaving,
     pub(super) slots: Slots,
-    /// The machine's ends of what an earlier process left without a record.
+    /// Host ends left over from an earlier process without a record.
     lost: Vec<String>,
-    /// The number within its ranges of the address that was given out last: the search goes on behind it, so that an address
-    /// rests before its next pod.
+    /// Index within the ranges of the last allocated address: the search continues behind it, so
+    /// that an address is not reused at once.
     last: Option<u128>,
 }
 
-/// What the file of a sandbox says.
+/// Contents of a sandbox's file.
 #[derive(Clone, Serialize, Deserialize)]
 struct Record {
     #[serde(flatten)]
     attachment: Attachment,
-    /// The slot that it took.
+    /// Slot that the sandbox has taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     slot: Option<u64>,
-    /// The machine's end of its link. Missing in a record from before the names of links told the state folder.
+    /// Host end of its veth pair. Missing in records of versions whose names of links did not
+    /// depend on the state folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     link: Option<String>,
 }
@@ -51,16 +53,16 @@ impl Record {
     }
 }
 
-/// What [`Records::reserve`] found.
+/// Result of [`Records::reserve`].
 pub(super) enum Reservation {
     /// The sandbox is attached.
     Known(Attachment),
-    /// The address is reserved now; the kernel's part is to be done.
+    /// The address is reserved; the kernel objects are to be created.
     New(Attachment),
 }
 
 impl Records {
-    /// Reads what is there; records whose namespace is gone are removed.
+    /// Reads the existing records; those whose namespace is gone are removed.
     pub(super) fn open(state: &Path) -> Result<Self, Error> {
         let folder = state.join("attachments");
         std::fs::create_dir_all(&folder).map_err(|source| Error::io("create", &folder, source))?;
@@ -84,7 +86,7 @@ impl Records {
                     records.attachments.insert(sandbox, record);
                 }
                 Some(record) => {
-                    // The kernel takes the link away with the namespace, in its own time.
+                    // The kernel deletes the link with the namespace, asynchronously.
                     records.lost.push(record.link());
                     remove(&path)?;
                 }
@@ -95,7 +97,7 @@ impl Records {
         Ok(records)
     }
 
-    /// A process that ended may have left a namespace, or the file for it, that no record names any more.
+    /// Removes namespaces and files of a killed process that no record refers to.
     fn release_others(&mut self) -> Result<(), Error> {
         let known = |sandbox: &str| self.attachments.contains_key(sandbox);
         let names = namespace::files(&self.state.join("netns"))?;
@@ -108,7 +110,7 @@ impl Records {
         let taken: BTreeSet<u64> = self.attachments.values().filter_map(|record| record.slot).collect();
         for number in slots::left(&self.state)? {
             self.slots.skip(number);
-            // One that was taken a moment before the end is held under its pod's name too.
+            // A slot taken just before the end is mounted under its pod's name, too.
             lost.extend((!taken.contains(&number)).then(|| slots::link(&self.state, number)));
         }
         namespace::release_but(&names::slots(&self.state), |_| false)?;
@@ -116,12 +118,12 @@ impl Records {
         Ok(())
     }
 
-    /// The machine's ends of what an earlier process left: told once.
+    /// Host ends left over from an earlier process: returned once.
     pub(super) fn lost(&mut self) -> Vec<String> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Whether these ranges may be served: others cannot be while pods have addresses of the earlier ones.
+    /// Fails if these ranges cannot be served, since pods have addresses of the earlier ones.
     pub(super) fn allows(&self, ranges: Ranges) -> Result<(), Error> {
         match self.ranges {
             Some(known) if known != ranges && !self.attachments.is_empty() => Err(Error::RangeInUse(known)),
@@ -129,7 +131,7 @@ impl Records {
         }
     }
 
-    /// Sets the ranges that addresses are given from.
+    /// Sets the ranges from which addresses are allocated.
     pub(super) fn serve(&mut self, ranges: Ranges) -> Result<(), Error> {
         self.allows(ranges)?;
         if self.ranges != Some(ranges) {
@@ -145,14 +147,14 @@ impl Records {
         self.ranges
     }
 
-    /// All sandboxes with an address that do not leave.
+    /// All sandboxes with an address that are not being detached.
     pub(super) fn attachments(&self) -> Vec<Attachment> {
         let all = self.attachments.iter();
         let all = all.filter(|(sandbox, _)| !self.leaving.has(sandbox));
         all.map(|(_, record)| record.attachment.clone()).collect()
     }
 
-    /// The ports of the node that lead to the sandbox.
+    /// Host ports of the sandbox.
     pub(super) fn ports(&self, sandbox: &str) -> Vec<PortMapping> {
         let known = self.attachments.get(sandbox);
         known.map(|known| known.attachment.ports.clone()).unwrap_or_default()
@@ -190,14 +192,14 @@ impl Records {
         Ok(())
     }
 
-    /// The addresses for the next one, and their number within the ranges.
+    /// Next free addresses, and their index within the ranges.
     fn next(&self) -> Result<(Vec<Cidr>, u128), Error> {
         let ranges = self.ranges.ok_or(Error::NotStarted)?;
         let number = self.free(ranges).ok_or(Error::Exhausted(ranges))?;
         Ok((ranges.iter().map(|range| range.at(number)).collect(), number))
     }
 
-    /// Gives a slot that is to be made its addresses.
+    /// Allocates the addresses of a slot that is to be created.
     pub(super) fn plan_slot(&mut self) -> Result<(u64, Attachment), Error> {
         let (addresses, number) = self.next()?;
         let gateway = gateway(&addresses)?;
@@ -212,8 +214,8 @@ impl Records {
         }))
     }
 
-    /// Makes a slot the sandbox's, on disk before it is used; its namespace is to be held under the sandbox's name now. A
-    /// sandbox that has got something by another way keeps that.
+    /// Assigns a slot to the sandbox, on disk before it is used; its namespace is to be mounted
+    /// under the sandbox's name next. A sandbox that has an attachment already keeps that.
     pub(super) fn take(&mut self, spec: &AttachSpec, slot: u64) -> Result<Reservation, Error> {
         if let Some(known) = self.attachments.get(&spec.sandbox_id) {
             self.slots.offer(slot);
@@ -239,18 +241,18 @@ impl Records {
         put.map(|()| Reservation::New(attachment))
     }
 
-    /// Whether a sandbox has something already.
+    /// Attachment of a sandbox, if it has one.
     pub(super) fn known(&self, sandbox: &str) -> Option<Attachment> {
         self.attachments.get(sandbox).map(|record| record.attachment.clone())
     }
 
-    /// The machine's end of a sandbox's link.
+    /// Host end of a sandbox's veth pair.
     pub(super) fn link(&self, sandbox: &str) -> String {
         let known = self.attachments.get(sandbox);
         known.map_or_else(|| names::host_link(&self.state, sandbox), Record::link)
     }
 
-    /// The machine's ends of the links that there must be, each with whom it connects.
+    /// Host ends of all expected links, each with its attachment.
     pub(super) fn links(&self) -> BTreeMap<String, Attachment> {
         let staying = self
             .attachments
@@ -261,12 +263,12 @@ impl Records {
             .collect()
     }
 
-    /// How many addresses of each range are not free.
+    /// Number of addresses of each range that are not free.
     pub(super) fn taken(&self) -> usize {
         self.attachments.len() + self.slots.len() + 2
     }
 
-    /// Frees a sandbox's address. Success when it has none.
+    /// Frees a sandbox's address. Succeeds if it has none.
     pub(super) fn release(&mut self, sandbox: &str) -> Result<(), Error> {
         remove(&self.file(sandbox))?;
         self.attachments.remove(sandbox);
@@ -274,7 +276,7 @@ impl Records {
         Ok(())
     }
 
-    /// Removes all files of these records.
+    /// Removes all record files.
     pub(super) fn forget(&mut self) -> Result<(), Error> {
         self.attachments.clear();
         self.ranges = None;
@@ -286,13 +288,13 @@ impl Records {
         }
     }
 
-    /// A number within the ranges that nobody has. A pod's addresses have the same in each range: they go together, and with
-    /// them the hardware address that follows from one of them.
+    /// Free index within the ranges. A pod's addresses have the same index in each range: they are
+    /// allocated together, and its hardware address is derived from one of them.
     pub(super) fn free(&self, ranges: Ranges) -> Option<u128> {
         let known = self.attachments.values().map(|record| &record.attachment);
         let held = known.chain(self.slots.attachments()).flat_map(|known| &known.addresses);
         let taken: BTreeSet<u128> = held.map(|held| held.offset()).collect();
-        // The network's name and the gateway are not for pods.
+        // The network address and the gateway are not for pods.
         let (first, end) = (2, ranges.size());
         let behind = self.last.map_or(first, |last| last + 1).clamp(first, end.max(first));
         (behind..end)

@@ -1,4 +1,4 @@
-//! Messages about links and routes to the kernel, and what its answers hold.
+//! Netlink messages about links and routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,10 +8,11 @@ use rtnetlink::{LinkBridge, RouteMessageBuilder};
 
 use crate::Cidr;
 
-/// The metric of the blackhole route: any other route to the pods is better.
+/// Metric of the blackhole route: any other route to the pods is preferred.
 const LAST_RESORT: u32 = u32::MAX;
 
-/// What is sent to a pod that is gone, or while the bridge is down, ends here and does not leave the machine.
+/// Blackhole route for packets to a pod that is gone, or while the bridge is down, so that they do
+/// not leave the machine.
 pub(super) fn last_resort(range: Cidr) -> RouteMessage {
     match range.network() {
         IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
@@ -27,13 +28,14 @@ pub(super) fn last_resort(range: Cidr) -> RouteMessage {
     }
 }
 
-/// A new bridge. What pods on it answer each other passes the node's rules too: a Service's address must be put back into it.
+/// New bridge. Traffic between its pods passes the host's netfilter rules, too: replies must be
+/// translated back to a Service's address.
 pub(super) fn bridge(name: &str) -> LinkMessage {
     let bridge = LinkBridge::new(name).nf_call_iptables(true);
     bridge.nf_call_ip6tables(true).build()
 }
 
-/// The default route of a pod.
+/// Default route of a pod.
 pub(super) fn default_route(gateway: IpAddr, interface: u32) -> RouteMessage {
     match gateway {
         IpAddr::V4(gateway) => RouteMessageBuilder::<Ipv4Addr>::new()
@@ -47,7 +49,7 @@ pub(super) fn default_route(gateway: IpAddr, interface: u32) -> RouteMessage {
     }
 }
 
-/// Asks for all routes of a family.
+/// Request for all routes of a family.
 pub(super) fn all(v6: bool) -> RouteMessage {
     if v6 {
         RouteMessageBuilder::<Ipv6Addr>::new().build()
@@ -56,7 +58,7 @@ pub(super) fn all(v6: bool) -> RouteMessage {
     }
 }
 
-/// The interface of a default route.
+/// Output interface of a default route.
 pub(super) fn uplink(route: &RouteMessage) -> Option<u32> {
     if route.header.destination_prefix_length != 0 || route.header.kind != RouteType::Unicast {
         return None;
@@ -70,7 +72,8 @@ pub(super) fn uplink(route: &RouteMessage) -> Option<u32> {
     })
 }
 
-/// A hardware address that follows from the IP address: a neighbour's cache stays right when an address is given again.
+/// Hardware address derived from the IP address: neighbor caches stay valid when an address is
+/// reused.
 pub(super) fn hardware_address(address: IpAddr) -> Vec<u8> {
     let [a, b, c, d] = match address {
         IpAddr::V4(address) => address.octets(),
@@ -83,8 +86,8 @@ pub(super) fn hardware_address(address: IpAddr) -> Vec<u8> {
     vec![0x0a, 0x58, a, b, c, d]
 }
 
-/// The address of a link itself that follows from its hardware address, as the kernel makes it once the link has a peer. Until
-/// there is one, nobody can be asked for a neighbour in the name of others.
+/// Link-local address that the kernel derives from a link's hardware address once the link has
+/// carrier. Without it, neighbor solicitations cannot be sent for forwarded packets.
 pub(super) fn link_local(hardware: &[u8]) -> Cidr {
     let number = hardware
         .iter()
@@ -97,7 +100,7 @@ pub(super) fn link_local(hardware: &[u8]) -> Cidr {
     }
 }
 
-/// The bridge that a link hangs on.
+/// Bridge of which a link is a port.
 pub(super) fn controller(link: &LinkMessage) -> Option<u32> {
     link.attributes.iter().find_map(|attribute| {
         if let LinkAttribute::Controller(index) = attribute {

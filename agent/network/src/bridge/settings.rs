@@ -1,4 +1,4 @@
-//! The kernel's settings of the network namespace that the calling thread is in.
+//! Sysctls of the network namespace that the calling thread is in.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use crate::{Error, Ranges};
 const V4: &str = "/proc/sys/net/ipv4";
 const V6: &str = "/proc/sys/net/ipv6/conf";
 
-/// Lets this network namespace forward packets of the ranges' families. It stays on: another network of the machine may rely
-/// on it by now.
+/// Enables forwarding in this network namespace for the ranges' families. It stays enabled: another
+/// network may depend on it.
 pub(super) fn forward(ranges: Ranges) -> Result<(), Error> {
     if ranges.of_family(false).is_some() {
         set(&Path::new(V4).join("ip_forward"), "1")?;
@@ -28,20 +28,21 @@ pub(super) fn forward(ranges: Ranges) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the kernel knows of addresses of version 6.
+/// True if the kernel supports IPv6.
 pub(crate) fn has_ipv6() -> bool {
     Path::new(V6).exists()
 }
 
-/// A machine that forwards stops to listen to routers, and the kernel removes the default routes that came from them with the
-/// switch: the machine would be off the net. Interfaces that listen now are told to go on with it.
+/// Forwarding disables router advertisements, and the kernel deletes the default routes learned
+/// from them: the machine would lose its network. Interfaces that accept them now are set to keep
+/// accepting (`accept_ra=2`).
 fn keep_advertised_routes() -> Result<(), Error> {
     let folder = Path::new(V6);
     let entries = std::fs::read_dir(folder).map_err(|source| Error::io("read", folder, source))?;
     for entry in entries {
         let interface = entry.map_err(|source| Error::io("read", folder, source))?.path();
         let listens = interface.join("accept_ra");
-        // What is for all and for new ones says nothing of an interface that is there.
+        // `all` and `default` are not interfaces.
         let real = !["all", "default"].iter().any(|name| interface.ends_with(name));
         if real && read(&listens)? == "1" && read(&interface.join("forwarding"))? == "0" {
             set(&listens, "2")?;
@@ -50,18 +51,18 @@ fn keep_advertised_routes() -> Result<(), Error> {
     Ok(())
 }
 
-/// What holds for the bridge. A pod may not give the machine a route: it does not listen to routers on this interface. Nobody
-/// else has the bridge's addresses, so they serve at once.
+/// Sysctls of the bridge. Router advertisements of pods are ignored, so that no pod can set a
+/// route. Duplicate address detection is disabled, since the bridge's addresses are unique.
 pub(super) fn of_bridge(bridge: &str, v6: bool) -> Result<(), Error> {
     of_interface(bridge, v6)
 }
 
-/// What holds for the interface of a pod, which is in the namespace already.
+/// Sysctls of a pod's interface, inside its namespace.
 pub(super) fn of_joined(interface: &str, v6: bool) -> Result<(), Error> {
     of_interface(interface, v6)
 }
 
-/// What holds for all interfaces that a new namespace will get.
+/// Sysctls of all interfaces that a new namespace will get.
 pub(super) fn of_new_namespace(v6: bool) -> Result<(), Error> {
     of_interface("default", v6)?;
     if v6 {
@@ -88,8 +89,9 @@ fn of_interface(name: &str, v6: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether what the node sends to a port of its own loopback may leave for the bridge. By itself that opens the loopback to all
-/// who are on the bridge, too. A bridge that is not there has no way to close.
+/// Sets `route_localnet`: whether packets from the node's loopback to a host port may be routed to
+/// the bridge. By itself this also opens the loopback to all pods on the bridge. Disabling succeeds
+/// if there is no bridge.
 pub(super) fn reach_loopback(bridge: &str, may: bool) -> Result<(), Error> {
     let path = PathBuf::from(V4).join("conf").join(bridge).join("route_localnet");
     match set(&path, if may { "1" } else { "0" }) {
@@ -103,7 +105,7 @@ fn read(path: &Path) -> Result<String, Error> {
     Ok(text.trim().to_owned())
 }
 
-/// Says what is so already to nobody: where settings cannot be written, they may be right.
+/// Skips a sysctl that has the value already: on a read-only `/proc/sys` it may be right.
 fn set(path: &Path, value: &str) -> Result<(), Error> {
     if read(path)? == value {
         return Ok(());

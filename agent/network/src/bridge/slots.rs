@@ -1,7 +1,8 @@
-//! Namespaces, links and addresses that are made before a pod wants them.
+//! Slots: namespaces, links and addresses that are created before a pod needs them.
 //!
-//! A slot is whole but for whose it is. Nothing on disk tells of it, so a process that ends leaves a namespace that nobody knows,
-//! and the next process removes it. A pod takes a slot by its record, and from then on the namespace is held under the pod's name.
+//! A slot is complete except for its owner. It has no record on disk, so a process that exits
+//! leaves an unknown namespace, which the next process removes. A pod takes a slot by writing its
+//! record, and from then on the namespace is mounted under the pod's name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,13 @@ use std::time::Duration;
 use super::{Inner, names, namespace};
 use crate::{Attachment, Error};
 
-/// Nothing is made ahead before nobody has come or gone for this long: a burst of pods has the processors for itself.
+/// Slots are created only after this time without attachments and detachments: a burst of pods has
+/// the processors for itself.
 const QUIET: Duration = Duration::from_millis(500);
-/// So many addresses are left for pods that cannot take a slot.
+/// Number of addresses reserved for pods that cannot take a slot.
 const SPARE: usize = 16;
 
-/// The slots that there are, by number.
+/// Slots by number.
 #[derive(Default)]
 pub(super) struct Slots {
     all: BTreeMap<u64, Slot>,
@@ -25,7 +27,7 @@ pub(super) struct Slots {
 
 struct Slot {
     attachment: Attachment,
-    /// Whether a pod may take it.
+    /// True if a pod may take it.
     free: bool,
 }
 
@@ -34,7 +36,7 @@ impl Slots {
         self.all.values().map(|slot| &slot.attachment)
     }
 
-    /// Their ends on the machine.
+    /// Host ends of the slots.
     pub(super) fn links(&self, state: &Path) -> impl Iterator<Item = (String, Attachment)> {
         let all = self.all.iter();
         all.map(|(number, slot)| (link(state, *number), slot.attachment.clone()))
@@ -44,12 +46,12 @@ impl Slots {
         self.all.len()
     }
 
-    /// Goes on behind a number that somebody has.
+    /// Continues behind a number that is in use.
     pub(super) fn skip(&mut self, number: u64) {
         self.next = self.next.max(number + 1);
     }
 
-    /// Puts down what is about to be made.
+    /// Records a slot that is about to be created.
     pub(super) fn plan(&mut self, state: &Path, make: impl FnOnce(String, PathBuf) -> Attachment) -> (u64, Attachment) {
         let number = self.next;
         self.skip(number);
@@ -68,7 +70,7 @@ impl Slots {
         }
     }
 
-    /// Reserves the one that has waited longest for who asks.
+    /// Reserves the oldest free slot for the caller.
     pub(super) fn claim(&mut self) -> Option<u64> {
         let (number, slot) = self.all.iter_mut().find(|(_, slot)| slot.free)?;
         slot.free = false;
@@ -83,18 +85,18 @@ impl Slots {
         self.all.remove(&number);
     }
 
-    /// Those that nobody is about to take.
+    /// Takes all free slots.
     pub(super) fn claim_all(&mut self) -> Vec<u64> {
         std::iter::from_fn(|| self.claim()).collect()
     }
 }
 
-/// What a slot has instead of a sandbox's id: none begins like this.
+/// Name of a slot in place of a sandbox id, with a prefix that no sandbox id has.
 fn name(number: u64) -> String {
     format!(".slot-{number}")
 }
 
-/// The machine's end of a slot's veth pair, whoever has it.
+/// Host end of a slot's veth pair, also after a pod has taken it.
 pub(super) fn link(state: &Path, number: u64) -> String {
     names::host_link(state, &name(number))
 }
@@ -103,28 +105,28 @@ pub(super) fn path(state: &Path, number: u64) -> PathBuf {
     names::slots(state).join(number.to_string())
 }
 
-/// Numbers of slots whose namespace an earlier process left.
+/// Numbers of slots whose namespaces an earlier process left.
 pub(super) fn left(state: &Path) -> Result<Vec<u64>, Error> {
     let names = namespace::files(&names::slots(state))?;
     Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
-/// Who makes slots, and when.
+/// State of the thread that creates slots.
 #[derive(Default)]
 pub(super) struct Filling {
     state: Mutex<State>,
     changed: Condvar,
-    /// Held while one is made.
+    /// Held while a slot is created.
     making: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Whether a thread does it.
+    /// True while a thread runs.
     busy: bool,
-    /// No more are to be made.
+    /// True if no more slots are to be created.
     closed: bool,
-    /// How often somebody came or went.
+    /// Number of attachments and detachments so far.
     moves: u64,
 }
 
@@ -133,7 +135,7 @@ impl Filling {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody comes or goes.
+    /// Records an attachment or detachment.
     pub(super) fn moved(&self) {
         self.state().moves += 1;
     }
@@ -142,14 +144,15 @@ impl Filling {
         self.state().closed = false;
     }
 
-    /// Ends it: none is being made any more, and none will be.
+    /// Stops the creation of slots and waits for one in progress.
     pub(super) fn close(&self) -> MutexGuard<'_, ()> {
         self.state().closed = true;
         self.changed.notify_all();
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody has moved for a while, but not again for the same quiet. Nothing when no more are to be made.
+    /// Waits for a quiet period, but not for the same one again. `None` if no more slots are to be
+    /// created.
     fn wait(&self, quiet: Option<u64>) -> Option<u64> {
         let mut state = self.state();
         loop {
@@ -169,7 +172,7 @@ impl Filling {
     }
 }
 
-/// Sees to it that slots are made once it is quiet.
+/// Starts the creation of slots after the next quiet period.
 pub(super) fn fill(inner: &Arc<Inner>) {
     if inner.config.slots == 0 {
         return;
@@ -208,7 +211,7 @@ pub(super) fn fill(inner: &Arc<Inner>) {
 }
 
 impl Inner {
-    /// Whether there are fewer than there may be, and addresses for more.
+    /// True if slots are missing and there are addresses for more.
     fn wants_slot(&self) -> bool {
         let records = self.records();
         let room = records.ranges().is_some_and(|ranges| {
@@ -231,7 +234,7 @@ impl Inner {
         made
     }
 
-    /// A slot for who asks, if there is one that still hangs on the bridge.
+    /// Takes a slot, if there is one that is still a port of the bridge.
     pub(super) fn claim_slot(&self) -> Option<u64> {
         let number = self.records().slots.claim()?;
         let link = link(&self.config.state_dir, number);
@@ -245,7 +248,7 @@ impl Inner {
         None
     }
 
-    /// Removes what nobody is about to take; no more come after it until they are asked for again.
+    /// Removes all free slots; no more are created until they are requested again.
     pub(super) fn remove_slots(&self) -> Vec<String> {
         let _making = self.filling.close();
         let mut failures = Vec::new();
@@ -256,7 +259,7 @@ impl Inner {
         failures
     }
 
-    /// Lets go of the namespace of a slot that a pod has taken, which holds it under its own name.
+    /// Unmounts the namespace of a slot that a pod has taken and mounted under its own name.
     pub(super) fn let_slot_go(&self, number: u64) {
         if let Err(error) = namespace::release(&path(&self.config.state_dir, number)) {
             tracing::warn!(%error, "a network that was made ahead stays held where it was made");

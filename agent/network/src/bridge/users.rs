@@ -1,4 +1,4 @@
-//! Network namespaces that belong to users of their own.
+//! Network namespaces owned by user namespaces.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
@@ -9,13 +9,13 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, close, read};
 
-/// How many users and groups a pod has of its own.
+/// Number of user and group IDs of a pod.
 const COUNT: u32 = 65_536;
-/// What the child needs: two calls of the kernel.
+/// Stack size of the child process, which makes two system calls.
 const STACK: usize = 64 << 10;
 
-/// Makes a user namespace whose users and groups are those of the machine from `first` on, and a network namespace that belongs
-/// to it. Both are gone when nobody is in them and nobody has this file any more.
+/// Creates a user namespace with the host's user and group IDs from `first` on, and a network
+/// namespace that it owns. Both exist while a process or this file refers to them.
 pub(super) fn network(first: u32) -> io::Result<File> {
     let (wait, go) = io::pipe()?;
     let child = start(&wait, &go)?;
@@ -27,14 +27,14 @@ pub(super) fn network(first: u32) -> io::Result<File> {
     Ok(made)
 }
 
-/// Starts a process that is the first of new namespaces and ends with `go`.
+/// Starts a process in new namespaces, which exits when `go` is closed.
 #[expect(
     unsafe_code,
     reason = "the child shares no memory, and does nothing that another thread's lock could hold up"
 )]
 fn start(wait: &PipeReader, go: &PipeWriter) -> io::Result<Pid> {
     let child = || {
-        // Its own copy of the end whose close it waits for.
+        // Its own copy of the pipe's write end, for whose close it waits.
         close(go.as_raw_fd()).ok();
         read(wait, &mut [0]).ok();
         0

@@ -1,4 +1,4 @@
-//! Work on the kernel's network, which blocks: each piece has a short-lived thread of its own.
+//! Blocking work on the kernel's network: each task has a short-lived thread of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,18 +11,19 @@ use super::{Bridge, Inner};
 use crate::Error;
 
 impl Bridge {
-    /// Runs `work` to its end on a thread of its own, even when the caller stops waiting.
+    /// Runs `work` to completion on its own thread, even if the caller is canceled.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Arc<Inner>) -> Result<T, Error> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Error>> {
         self.thread(&self.inner.workers, move |inner, answer, _place| {
-            // The caller may have stopped waiting; what was done stands in the records.
+            // The caller may have been canceled; the records hold the result.
             drop(answer.send(work(inner)));
         })
     }
 
-    /// The same, and goes on with what `work` left to be done, if anything, when the caller has been answered.
+    /// Like `run`, but completes the remaining part of `work`, if any, after the caller has its
+    /// result.
     pub(super) fn run_on<T: Send + 'static, L: Send + 'static>(
         &self,
         places: &Arc<Semaphore>,
@@ -48,7 +49,7 @@ impl Bridge {
     ) -> BoxFuture<'static, Result<T, Error>> {
         let (inner, places) = (Arc::clone(&self.inner), Arc::clone(places));
         async move {
-            // Never closed.
+            // The semaphore is never closed.
             let place = places.acquire_owned().await.ok();
             let (answer, answered) = oneshot::channel();
             let thread = std::thread::Builder::new().name("network".to_owned()).spawn(move || {

@@ -1,4 +1,4 @@
-//! Puts arbitrary bytes where plugins' answers and networks' configurations come in.
+//! Fuzzing entry point: parses arbitrary bytes as plugins' results and network configurations.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub(crate) fn read(bytes: &[u8]) {
     }
     drop(outcome::refusal(bytes, bytes, "exit status 1"));
     if let Ok(list) = List::parse(bytes) {
-        // What was read is read again as the same.
+        // A parsed list is unchanged after serialization and parsing.
         let again = List::of(&list.to_json());
         assert_eq!(again.map(|again| again.to_json()).ok(), Some(list.to_json()));
     }

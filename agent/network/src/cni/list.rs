@@ -1,13 +1,13 @@
-//! Network configuration lists, as the CNI specification has them. Pure: what is read and run, others do.
+//! Network configuration lists, as in the CNI specification. No I/O.
 
 use serde_json::{Map, Value, json};
 
 use crate::{PortMapping, Ranges};
 
-/// What we can speak, oldest first.
+/// Supported versions of the CNI specification, oldest first.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// Why a file is no configuration that can be used.
+/// The file is not a usable configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unusable {
     #[error("it is not JSON: {0}")]
@@ -20,7 +20,7 @@ pub(super) enum Unusable {
     Type(String),
 }
 
-/// A network: its plugins in the order of attaching.
+/// Network configuration list: its plugins in the order of ADD.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct List {
     pub(super) name: String,
@@ -30,7 +30,7 @@ pub(super) struct List {
     pub(super) plugins: Vec<Map<String, Value>>,
 }
 
-/// What a plugin learns beside its configuration, if it says that it can make use of it.
+/// Capability arguments (`runtimeConfig`), for plugins that declare the capabilities.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Capabilities<'a> {
     pub(super) ports: &'a [PortMapping],
@@ -83,7 +83,7 @@ impl List {
         })
     }
 
-    /// The list itself, as it can be read again.
+    /// Serializes the list so that it can be parsed again.
     pub(super) fn to_json(&self) -> Value {
         json!({
             "cniVersion": self.version, "name": self.name, "disableCheck": !self.check, "disableGC": !self.collect,
@@ -91,13 +91,13 @@ impl List {
         })
     }
 
-    /// Whether this version of the specification has what came with that one.
+    /// True if this version of the specification includes the features of the given version.
     pub(super) fn since(&self, version: &str) -> bool {
         let rank = |wanted: &str| VERSIONS.iter().position(|known| *known == wanted);
         rank(self.version) >= rank(version)
     }
 
-    /// What a plugin reads on its standard input.
+    /// Configuration for a plugin's standard input.
     pub(super) fn request(
         &self,
         plugin: &Map<String, Value>,
@@ -150,7 +150,7 @@ fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     object.get(key)?.as_str().filter(|text| !text.is_empty())
 }
 
-/// The highest version that the list offers and we speak.
+/// Highest supported version of those that the list declares.
 fn version(list: &Map<String, Value>) -> Result<&'static str, Unusable> {
     let one = text(list, "cniVersion").into_iter();
     let several = list.get("cniVersions").and_then(Value::as_array).into_iter().flatten();
@@ -163,7 +163,7 @@ fn version(list: &Map<String, Value>) -> Result<&'static str, Unusable> {
     known.ok_or_else(|| Unusable::Version(offered.join(", ")))
 }
 
-/// Names of networks and of plugins: they become parts of paths.
+/// Validates names of networks and plugins, which become parts of paths.
 fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     name.len() <= 128 && name.bytes().all(plain) && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)

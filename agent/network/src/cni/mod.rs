@@ -1,7 +1,9 @@
-//! The network of standard CNI plugins: namespaces are ours, everything in them is the plugins'.
+//! Network of standard CNI plugins: this module creates the namespaces; the plugins configure
+//! everything in them.
 //!
-//! The crates that know CNI's types (`cni-plugin`, `rscni`) are for writing plugins. A caller hands results on as they
-//! came, fields that it does not know included, so it reads two fields of them and keeps the rest as JSON.
+//! The crates with CNI's types (`cni-plugin`, `rscni`) are for writing plugins. A runtime passes
+//! results on unchanged, including unknown fields, so this module reads two fields of them and
+//! keeps the rest as JSON.
 
 pub(crate) mod fuzzing;
 mod list;
@@ -28,36 +30,37 @@ use plugin::{Failure, Verb};
 use records::{Record, Records};
 use status::Status;
 
-/// The pod's interface.
+/// Name of the pod's interface.
 const INTERFACE: &str = "eth0";
-/// Sandboxes that are worked on at once.
+/// Maximum number of sandboxes that are worked on at once.
 const WORKERS: usize = 8;
 
-/// Where plugins and their configuration are. Several may share a machine under different state folders.
+/// Directories of plugins and of their configuration. Several networks with different state folders
+/// may share a machine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Folder for records and held namespaces.
+    /// Directory for records and mounted namespaces.
     pub state_dir: PathBuf,
-    /// Configurations: the first one by name that is valid counts, read anew for each pod.
+    /// Directory of configurations: the first valid one by name is used, read again for each pod.
     pub conf_dir: PathBuf,
-    /// Where plugins are looked for, first ones first.
+    /// Directories that are searched for plugins, in this order.
     pub bin_dirs: Vec<PathBuf>,
-    /// A plugin that does not answer within this is killed.
+    /// Timeout of a plugin, after which it is killed.
     pub time_limit: Duration,
 }
 
-/// The network of CNI plugins. Clones share one. Must be used inside a tokio runtime.
+/// Network of CNI plugins. Clones share one. Must be used inside a tokio runtime.
 #[derive(Clone)]
 pub struct Cni {
     inner: Arc<Inner>,
-    /// Ends with the last clone; an attachment that is cut off then is found by its record.
+    /// Canceled with the last clone; an interrupted attachment is found by its record.
     tasks: Arc<Mutex<JoinSet<()>>>,
 }
 
 struct Inner {
     config: Config,
     records: Mutex<Records>,
-    /// One at a time for each sandbox.
+    /// Locks by sandbox.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     workers: Semaphore,
     ranges: Mutex<Option<Ranges>>,
@@ -81,7 +84,7 @@ impl Cni {
         })
     }
 
-    /// Runs `work` to its end, even when the caller stops waiting.
+    /// Runs `work` to completion, even if the caller is canceled.
     fn run<T: Send + 'static, F: Future<Output = Result<T, Error>> + Send + 'static>(
         &self,
         work: impl FnOnce(Arc<Inner>) -> F + Send + 'static,
@@ -93,7 +96,7 @@ impl Cni {
                 let mut tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
                 while tasks.try_join_next().is_some() {}
                 tasks.spawn(async move {
-                    // The caller may have stopped waiting; what was done stands in the records.
+                    // The caller may have been canceled; the records hold the result.
                     drop(answer.send(work(inner).await));
                 });
             }
@@ -152,7 +155,7 @@ impl Inner {
         match self.make(record.clone(), &list).await {
             Ok(attachment) => Ok(attachment),
             Err(failure) => {
-                // What was made of it goes again; the failure that counts is the first.
+                // Undo the partial attachment; the first error is returned.
                 if let Err(second) = self.take_apart(&record.spec.sandbox_id).await {
                     tracing::warn!(sandbox = record.spec.sandbox_id, error = %second, "clean up after a failed attach");
                 }
@@ -198,7 +201,7 @@ impl Inner {
         Ok(attachment)
     }
 
-    /// Two pods with one address would take each other's traffic.
+    /// Refuses an address that another pod has: they would receive each other's traffic.
     fn refuse_taken(&self, record: &Record, addresses: &[Cidr]) -> Result<(), String> {
         let all = self.records().all();
         for other in all.iter().filter_map(|other| other.attachment.as_ref()) {
@@ -223,12 +226,13 @@ impl Inner {
         self.take_apart(&sandbox).await
     }
 
-    /// Detaches for who has the sandbox's turn. The namespace and the record stay while a plugin has not let go: what it
-    /// holds, an address above all, would be nobody's.
+    /// Detaches a sandbox; the caller holds its lock. Namespace and record stay while a plugin
+    /// fails: its resources, such as an address, would leak.
     async fn take_apart(&self, sandbox: &str) -> Result<(), Error> {
         let known = self.records().get(sandbox);
         let Some(mut record) = known else { return Ok(()) };
-        // On disk first: what a process that ends now leaves is no attachment any more.
+        // On disk first: if the process is killed now, the record is no longer that of an
+        // attachment.
         if !std::mem::replace(&mut record.leaving, true) {
             self.records().put(record.clone())?;
         }
@@ -253,8 +257,9 @@ impl Inner {
         self.records().remove(sandbox)
     }
 
-    /// The list that the attachment was made by may have been a mistake, and mended since. Where it was none, and its plugins
-    /// are there, they alone know what they have not let go: others say of what they do not know that it is gone.
+    /// Retries DEL with the current list: the recorded one may have been a mistake that was
+    /// corrected since. If it was valid and its plugins exist, there is no retry: only they know
+    /// their resources, and other plugins report success for attachments that they do not know.
     async fn delete_by_another(&self, failure: Failure, record: &Record) -> Result<(), String> {
         let present = self.configured().filter(|list| list.to_json() != record.list);
         let was_good = record.attachment.is_some() && !failure.missing;
@@ -265,7 +270,8 @@ impl Inner {
         deleted.map(drop).map_err(|second| format!("{failure}; {second}"))
     }
 
-    /// Attachments whose namespace is gone, or that a crash cut off, are undone; of the others the plugins are asked.
+    /// Attachments whose namespace is gone, or that a crash interrupted, are undone; for the
+    /// others, plugins are called with CHECK.
     async fn start(&self, ranges: Ranges) -> Result<(), Error> {
         *self.ranges.lock().unwrap_or_else(PoisonError::into_inner) = Some(ranges);
         let known = self.records().all();
@@ -309,7 +315,8 @@ impl Inner {
                 other => note(&mut failures, other),
             }
         }
-        // Nothing runs in them any more, whatever became of the plugins: what those still hold stands in the records.
+        // No process runs in the namespaces any more, even if plugins have failed: the records tell
+        // which resources are left.
         note(&mut failures, namespace::release_all(&self.config.state_dir));
         if !held.is_empty() {
             failures.extend_from_slice(&held);
@@ -323,7 +330,7 @@ impl Inner {
     }
 }
 
-/// Runs work that changes its thread's namespace.
+/// Runs work that changes its thread's namespace, on a thread of its own.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
     let (answer, answered) = oneshot::channel();
     let thread = std::thread::Builder::new()

@@ -1,4 +1,4 @@
-//! What plugins answer.
+//! Results and errors of plugins.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::Cidr;
 
-/// The part of a result that we use. The rest is handed on as it came.
+/// Used part of a result. The rest is passed on unchanged.
 #[derive(Debug, Deserialize)]
 struct Outcome {
     #[serde(default)]
@@ -31,7 +31,7 @@ struct Given {
     interface: Option<usize>,
 }
 
-/// A plugin's own account of its failure.
+/// Error result of a plugin.
 #[derive(Debug, Deserialize)]
 struct Refusal {
     msg: String,
@@ -46,7 +46,8 @@ pub(super) struct Addresses {
     pub(super) gateway: Option<IpAddr>,
 }
 
-/// Reads the result of a whole list: addresses of the pod's interface, and the gateway of the first one's family.
+/// Parses the result of a whole list: addresses of the pod's interface, and the gateway of the
+/// first one's family.
 pub(super) fn addresses(result: &Value, interface: &str) -> Result<Addresses, String> {
     let outcome = Outcome::deserialize(result).map_err(|error| format!("its result is not understood: {error}"))?;
     let is_the_pods = |given: &&Given| {
@@ -66,7 +67,7 @@ pub(super) fn addresses(result: &Value, interface: &str) -> Result<Addresses, St
     Ok(Addresses { addresses, gateway })
 }
 
-/// What a plugin that failed says of it, in the words in which libcni tells it.
+/// Error message of a failed plugin, formatted as in libcni.
 pub(super) fn refusal(stdout: &[u8], stderr: &[u8], status: &str) -> String {
     if stdout.is_empty() {
         if stderr.is_empty() {
@@ -84,7 +85,7 @@ pub(super) fn refusal(stdout: &[u8], stderr: &[u8], status: &str) -> String {
     }
 }
 
-/// An event has no room for more.
+/// Maximum length for an event.
 pub(super) fn shortened(bytes: &[u8]) -> String {
     const LONGEST: usize = 512;
     String::from_utf8_lossy(bytes.get(..LONGEST).unwrap_or(bytes)).into_owned()

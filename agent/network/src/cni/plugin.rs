@@ -1,4 +1,5 @@
-//! Running one plugin: bounded in time and output, and killed with all that it started when it goes over.
+//! Runs one plugin with bounded time and output; a plugin that exceeds a bound is killed with all
+//! of its children.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,12 @@ use tokio::process::{Child, Command};
 
 use super::outcome;
 
-/// Most that is read of a plugin's output, in bytes.
+/// Maximum size of a plugin's output.
 const OUTPUT_LIMIT: usize = 1 << 20;
-/// Output is waited for so long after a plugin has ended: a process that it left may hold it open.
+/// Time to wait for output after a plugin has exited: a child process may hold the pipe open.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 
-/// What a plugin is asked for.
+/// Operation of the CNI specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Add,
@@ -38,7 +39,7 @@ impl Verb {
         }
     }
 
-    /// As it stands in messages.
+    /// Name of the operation in messages.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Add => "add",
@@ -50,26 +51,26 @@ impl Verb {
     }
 }
 
-/// What the plugins of a list are told alike.
+/// Environment of all plugins of a list.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
-    /// Where plugins are looked for, first ones first.
+    /// Directories that are searched for plugins, in this order.
     pub(super) folders: Vec<PathBuf>,
     pub(super) container: String,
-    /// Empty where the namespace is gone.
+    /// Path of the namespace, empty if it is gone.
     pub(super) netns: PathBuf,
     pub(super) interface: &'static str,
     pub(super) arguments: String,
     pub(super) limit: Duration,
 }
 
-/// Why a plugin, or a list of them, did not do its work.
+/// A plugin, or a list of them, has failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub(super) struct Failure {
-    /// In words.
+    /// Error message.
     pub(super) what: String,
-    /// Whether nothing but missing programs was in the way.
+    /// True if missing programs were the only errors.
     pub(super) missing: bool,
 }
 
@@ -79,7 +80,7 @@ impl From<String> for Failure {
     }
 }
 
-/// Runs a plugin and returns what it printed.
+/// Runs a plugin and returns its standard output.
 pub(super) async fn run(verb: Verb, kind: &str, request: &[u8], around: &Surroundings) -> Result<Vec<u8>, Failure> {
     let program = find(kind, &around.folders).map_err(|what| Failure { what, missing: true })?;
     Ok(ask(verb, &program, request, around).await?)
@@ -100,7 +101,7 @@ async fn ask(verb: Verb, program: &Path, request: &[u8], around: &Surroundings) 
         Ok(Err(error)) => error.to_string(),
         Err(_elapsed) => format!("no answer within {:?}", around.limit),
     };
-    // It was not waited for yet, so its group is still its own.
+    // Its exit status was not collected yet, so its process group ID cannot be reused.
     if let Some(group) = group {
         killpg(Pid::from_raw(group), Signal::SIGKILL).ok();
     }
@@ -137,7 +138,7 @@ fn command(verb: Verb, program: &Path, around: &Surroundings) -> Command {
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
-    // The others are about the node as a whole.
+    // The other operations are about the node as a whole.
     if matches!(verb, Verb::Add | Verb::Delete | Verb::Check) {
         command
             .env("CNI_CONTAINERID", &around.container)
@@ -161,7 +162,7 @@ async fn talk(child: &mut Child, request: &[u8]) -> io::Result<Ended> {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
     let tell = async {
-        // A plugin that does not care to listen may answer all the same.
+        // A plugin that does not read its standard input may still succeed.
         drop(stdin.write_all(request).await);
         drop(stdin);
     };
@@ -196,7 +197,7 @@ async fn talk(child: &mut Child, request: &[u8]) -> io::Result<Ended> {
     })
 }
 
-/// Reads to the end, or to the limit, which is a failure.
+/// Reads to the end; fails if the limit is exceeded.
 async fn take(mut source: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> io::Result<()> {
     let limit = u64::try_from(OUTPUT_LIMIT).unwrap_or(u64::MAX);
     (&mut source).take(limit).read_to_end(into).await?;

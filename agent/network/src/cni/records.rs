@@ -1,5 +1,5 @@
-//! What is attached by which list, on disk before a plugin runs: a restarted agent detaches by the list that attached, not by
-//! the one that is configured by then.
+//! Records of attachments and their configuration lists, written before a plugin runs: a restarted
+//! agent detaches with the list that attached, not with the current one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,27 +15,28 @@ use crate::{AttachSpec, Attachment, Error, Ranges};
 pub(super) struct Record {
     pub(super) spec: AttachSpec,
     pub(super) netns: PathBuf,
-    /// The configuration list.
+    /// Configuration list.
     pub(super) list: Value,
-    /// The node's ranges: what plugins were told then, they are told again.
+    /// Ranges of the node, which plugins get again at later calls.
     #[serde(rename = "range")]
     pub(super) ranges: Option<Ranges>,
-    /// The result of its last plugin, once there is one.
+    /// Result of its last plugin, once there is one.
     pub(super) result: Option<Value>,
-    /// What the agent was told, once everything worked.
+    /// Attachment that was returned to the agent, once all plugins succeeded.
     pub(super) attachment: Option<Attachment>,
-    /// Its plugins were told to undo it; how far they came is not known.
+    /// True once its plugins were called with DEL, with unknown progress.
     #[serde(default)]
     pub(super) leaving: bool,
 }
 
 impl Record {
-    /// What the agent was told, unless it is being undone.
+    /// Attachment that was returned to the agent, unless it is being undone.
     pub(super) fn whole(self) -> Option<Attachment> {
         self.attachment.filter(|_| !self.leaving)
     }
 
-    /// The same, or that there is something to be removed.
+    /// Attachment that was returned to the agent, or one without addresses if there is only
+    /// something to undo.
     pub(super) fn attached(self) -> Attachment {
         let left = Attachment {
             sandbox_id: self.spec.sandbox_id.clone(),
@@ -55,7 +56,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Reads what is there; a record that a crash cut off was of an attachment that had not begun.
+    /// Reads the existing records; a truncated one is of an attachment that had not begun.
     pub(super) fn open(state: &Path) -> Result<Self, Error> {
         let folder = state.join("attachments");
         std::fs::create_dir_all(&folder).map_err(|source| Error::io("create", &folder, source))?;
@@ -90,7 +91,7 @@ impl Records {
         Ok(())
     }
 
-    /// Removes the folder itself.
+    /// Removes the directory of the records.
     pub(super) fn forget(&self) -> Result<(), Error> {
         match std::fs::remove_dir_all(&self.folder) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Which list is configured, and running its plugins one after another.
+//! Finds the configured list, and runs its plugins one after another.
 
 use std::path::{Path, PathBuf};
 
@@ -11,18 +11,19 @@ use super::{INTERFACE, Inner, outcome};
 use crate::AttachSpec;
 use crate::bridge::namespace;
 
-/// Configuration files are not read any further.
+/// Maximum size of a configuration file.
 const FILE_LIMIT: u64 = 1 << 20;
 
 impl Inner {
-    /// The configured list: the first valid file by name.
+    /// Configured list: the first valid file by name.
     pub(super) fn configured(&self) -> Option<List> {
         self.first_valid(|path, problem| {
             tracing::warn!(path = %path.display(), problem, "a network configuration is passed over");
         })
     }
 
-    /// The same; `passed` is told which files are not valid, and why.
+    /// First valid file by name; `passed` is called with each invalid file before it, and its
+    /// error.
     pub(super) fn first_valid(&self, passed: impl Fn(&Path, String)) -> Option<List> {
         let folder = &self.config.conf_dir;
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -57,7 +58,7 @@ impl Inner {
         }
     }
 
-    /// What plugins are told that are asked about the node as a whole.
+    /// Environment of operations on the node as a whole.
     pub(super) fn of_the_node(&self) -> Surroundings {
         Surroundings {
             folders: self.config.bin_dirs.clone(),
@@ -69,7 +70,8 @@ impl Inner {
         }
     }
 
-    /// Runs the plugins one after another; the last result. Deleting goes backwards, and on past failures.
+    /// Runs the plugins one after another and returns the last result. DEL runs in reverse order,
+    /// and continues past errors.
     pub(super) async fn run_list(&self, verb: Verb, list: &List, record: &Record) -> Result<Option<Value>, Failure> {
         let around = self.surroundings(record);
         let capabilities = Capabilities {
@@ -77,7 +79,7 @@ impl Inner {
             ranges: record.ranges,
         };
         let mut previous = match verb {
-            // Older plugins do not know of it.
+            // Plugins of older versions do not support `prevResult` here.
             Verb::Delete | Verb::Check if list.since("0.4.0") => record.result.clone(),
             Verb::Add | Verb::Delete | Verb::Check | Verb::Status | Verb::Collect => None,
         };
@@ -92,7 +94,7 @@ impl Inner {
             let answered = plugin::run(verb, kind, request.as_bytes(), &around).await;
             let answered = answered.and_then(|answer| match verb {
                 Verb::Add => serde_json::from_slice::<Value>(&answer).map(Some).map_err(|error| {
-                    // Events that differ are not counted together.
+                    // Different messages would count as separate events.
                     tracing::warn!(
                         plugin = kind,
                         result = outcome::shortened(&answer),
@@ -124,7 +126,8 @@ impl Inner {
         }
     }
 
-    /// Tells plugins which attachments there are, so that they drop all others, and asks whether they are ready.
+    /// Calls the plugins with the list of valid attachments (GC), so that they remove all others,
+    /// then with STATUS.
     pub(super) async fn look_after(&self, list: &List) {
         if list.collect {
             self.collect(list).await;

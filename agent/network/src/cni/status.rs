@@ -1,5 +1,5 @@
-//! Whether the plugins of the configured list say that they could attach a pod, asked now and then. Lists older than 1.1 have
-//! no way to say it.
+//! Readiness of the configured list's plugins (STATUS), polled from time to time. Lists older than
+//! 1.1 do not support it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,26 +12,26 @@ use super::plugin::{self, Failure, Verb};
 use super::{Cni, Inner};
 use crate::Error;
 
-/// What was said counts for so long without being asked for again.
+/// Time for which a status is cached.
 const FRESH: Duration = Duration::from_secs(5);
-/// Who wants to know waits for so long. A plugin may take longer, and what was said before counts meanwhile.
+/// Time for which a caller waits. A plugin may take longer; meanwhile the last status is used.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Settings that show packets on bridges to tables of addresses.
+/// Sysctls that pass bridged packets to iptables and nftables.
 const BRIDGED: [&str; 2] = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
 
-/// What plugins said.
+/// Cached status of the plugins.
 #[derive(Default)]
 pub(super) struct Status {
     last: Mutex<Option<Said>>,
-    /// Held by who asks.
+    /// Held by the task that asks the plugins.
     asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
 struct Said {
-    /// By whose plugins.
+    /// List of the plugins that were asked.
     list: List,
-    /// Why they would attach nobody.
+    /// Error message if the plugins are not ready.
     problem: Option<String>,
     at: Instant,
 }
@@ -41,7 +41,7 @@ impl Status {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the plugins of this list said last.
+    /// Last status of the plugins of this list.
     fn of(&self, list: &List) -> Option<Said> {
         self.last().clone().filter(|said| said.list == *list)
     }
@@ -70,7 +70,7 @@ impl Said {
 }
 
 impl Cni {
-    /// Why nobody can be attached now, if that is so.
+    /// Error message if no pod can be attached now.
     pub(super) async fn problem(&self) -> Option<String> {
         let Some(list) = self.inner.first_valid(|_, _| ()) else {
             return Some("cni plugin not initialized".to_owned());
@@ -86,7 +86,7 @@ impl Cni {
             inner.ask_status(&asked).await;
             Ok::<(), Error>(())
         });
-        // However it ended, what the plugins said last stands.
+        // After a timeout, the last known status is used.
         drop(timeout(PATIENCE, asking).await);
         match self.inner.status.of(&list) {
             Some(said) => said.problem,
@@ -96,7 +96,7 @@ impl Cni {
 }
 
 impl Inner {
-    /// Asks the plugins of a list, unless somebody has meanwhile.
+    /// Asks the plugins of a list, unless another task has done so meanwhile.
     pub(super) async fn ask_status(&self, list: &List) {
         let _turn = self.status.asking.lock().await;
         if self.status.of(list).is_some_and(|said| said.is_fresh()) {
@@ -106,7 +106,8 @@ impl Inner {
         self.status.note(list, said.err().map(|failure| failure.what));
     }
 
-    /// Names the setting by which what a plugin's bridge leads between pods is not shown to tables of addresses.
+    /// Problem with a sysctl (`bridge-nf-call-iptables` or its IPv6 counterpart) that is off
+    /// although a plugin uses a bridge, so that packets between pods bypass nftables.
     pub(super) fn bypass(&self) -> Option<String> {
         let list = self.first_valid(|_, _| ())?;
         let bridged = |plugin: &Map<String, Value>| plugin.get("type").and_then(Value::as_str) == Some("bridge");
@@ -125,10 +126,10 @@ impl Inner {
         ))
     }
 
-    /// The first plugin that is not ready speaks for all.
+    /// Runs STATUS of all plugins; the first one that is not ready determines the result.
     async fn run_status(&self, list: &List) -> Result<(), Failure> {
         let around = self.of_the_node();
-        // Of these alone some know whether they have addresses.
+        // Some plugins need the ranges to know whether they have free addresses.
         let capabilities = Capabilities {
             ports: &[],
             ranges: self.ranges(),

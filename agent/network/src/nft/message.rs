@@ -1,5 +1,5 @@
-//! Messages to nftables, byte by byte: `linux/netfilter/nf_tables.h`. Attributes lie within attributes, their numbers are in network
-//! order; keys, marks and what is compared are as the kernel's registers have them.
+//! Encodes nftables messages (`linux/netfilter/nf_tables.h`). Attributes are nested, with numbers
+//! in network order; keys, marks and compared data are in the order of the kernel's registers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use std::net::IpAddr;
 
 use rtnetlink::packet_core::{NLA_F_NESTED, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
 
-/// The part of the netfilter socket that nftables is.
+/// Subsystem of nftables in nfnetlink.
 const SUBSYSTEM: u16 = 10;
 const BEGIN: u16 = 16;
 const END: u16 = 17;
 
-/// What a message is about.
+/// Type of a message.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     NewTable = 0,
@@ -27,14 +27,14 @@ pub(crate) enum Kind {
     DeleteElement = 14,
 }
 
-/// The longest list of elements in one message: its length has 16 bits.
+/// Maximum length of the elements in one message: an attribute's length has 16 bits.
 const LONGEST_LIST: usize = 60_000;
 
-/// A family of addresses.
+/// Address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
     V4 = 2,
-    /// Frames on bridges, whatever they carry.
+    /// Bridge family: frames of any protocol.
     Bridge = 7,
     V6 = 10,
 }
@@ -48,13 +48,13 @@ impl Family {
         matches!(self, Self::V6)
     }
 
-    /// How many bytes an address has.
+    /// Length of an address in bytes.
     pub(crate) const fn width(self) -> u32 {
         if self.is_ipv6() { 16 } else { 4 }
     }
 }
 
-/// Attributes one after the other.
+/// Sequence of attributes.
 #[derive(Clone, Default)]
 pub(crate) struct Attributes(pub(crate) Vec<u8>);
 
@@ -82,7 +82,7 @@ impl Attributes {
         self.bytes(kind | NLA_F_NESTED, &inner.0)
     }
 
-    /// Nothing here is longer than a length can say: lists are cut before.
+    /// Lengths fit into 16 bits: lists of elements are split before.
     fn push(&mut self, kind: u16, value: &[u8]) {
         let length = u16::try_from(value.len().saturating_add(4)).unwrap_or(u16::MAX);
         self.0.extend(length.to_ne_bytes());
@@ -100,12 +100,12 @@ impl Attributes {
     }
 }
 
-/// A value in a register or an element.
+/// Value of a register or an element.
 pub(crate) fn value(bytes: &[u8]) -> Attributes {
     Attributes::new().bytes(1, bytes)
 }
 
-/// Where a packet goes on.
+/// Verdict of a rule.
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict<'a> {
     Drop,
@@ -115,7 +115,7 @@ pub(crate) enum Verdict<'a> {
     Jump(&'a str),
 }
 
-/// A verdict as data.
+/// Encodes a verdict as data.
 pub(crate) fn verdict(verdict: Verdict<'_>) -> Attributes {
     let (code, chain): (i32, _) = match verdict {
         Verdict::Drop => (0, None),
@@ -129,7 +129,7 @@ pub(crate) fn verdict(verdict: Verdict<'_>) -> Attributes {
     Attributes::new().nest(2, &said)
 }
 
-/// The bytes of an address.
+/// Bytes of an address.
 pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -137,13 +137,13 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// A port as a part of a key.
+/// Encodes a port as a part of a key.
 pub(crate) fn padded(port: u16) -> [u8; 4] {
     let [high, low] = port.to_be_bytes();
     [high, low, 0, 0]
 }
 
-/// An element of a set or map.
+/// Element of a set or map.
 pub(crate) struct Item {
     key: Vec<u8>,
     key_end: Option<Vec<u8>>,
@@ -151,7 +151,7 @@ pub(crate) struct Item {
     flags: u32,
 }
 
-/// The flag of an element behind the last one of an interval.
+/// Flag of the element that ends an interval.
 const INTERVAL_END: u32 = 1;
 
 impl Item {
@@ -164,7 +164,7 @@ impl Item {
         }
     }
 
-    /// The end of an interval, in sets whose keys have one part: the first key behind it.
+    /// End of an interval, in sets whose keys have one part: the first key after it.
     pub(crate) fn behind(key: Vec<u8>) -> Self {
         Self {
             flags: INTERVAL_END,
@@ -201,11 +201,11 @@ impl Item {
     }
 }
 
-/// Messages of one transaction: all of it happens, or nothing.
+/// Batch of messages: an atomic transaction.
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     sequence: u32,
-    /// Where the last message begins.
+    /// Offset of the last message.
     last: usize,
 }
 
@@ -243,8 +243,9 @@ impl Batch {
         self.message(SUBSYSTEM << 8 | kind as u16, flags, family as u8, 0, attributes);
     }
 
-    /// The bytes to send, and the number of the message that the kernel acknowledges when all is done. Older kernels acknowledge no
-    /// end of a transaction, so it is the last one within.
+    /// Bytes to send, and the sequence number of the message that the kernel acknowledges after the
+    /// commit. Older kernels do not acknowledge the end of a batch, so it is the last message
+    /// within.
     pub(crate) fn finish(mut self) -> (Vec<u8>, u32) {
         let acknowledged = self.sequence;
         let flags = self.last.saturating_add(6);
@@ -260,7 +261,8 @@ impl Batch {
     }
 }
 
-/// Elements on their way into a transaction, a list for each set. They are written as they come: there may be very many.
+/// Elements being added to a transaction, a list for each set. They are encoded immediately: there
+/// may be very many.
 pub(crate) struct Lists<'a> {
     kind: Kind,
     table: &'a str,

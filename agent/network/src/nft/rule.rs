@@ -1,15 +1,15 @@
-//! Rules as lists of expressions on the kernel's 32-bit registers. A packet for which one of them finds nothing, or whose
-//! comparison fails, leaves the rule.
+//! Builds rules as lists of expressions on the kernel's 32-bit registers. A rule ends for a packet
+//! when an expression has no value for it or a comparison fails.
 
 use std::net::IpAddr;
 
 use super::message::{Attributes, Family, Verdict, octets, value, verdict};
 use crate::Cidr;
 
-/// Register 0 for 32 bits; there are 16 of them. An address of version 6 takes four.
+/// Register 0 of the 16 32-bit registers. An IPv6 address takes four.
 pub(crate) const R0: u32 = 8;
 
-/// Keys of what is known about a connection.
+/// Conntrack keys.
 const CT_STATE: u32 = 0;
 const CT_DIRECTION: u32 = 1;
 const CT_STATUS: u32 = 2;
@@ -17,7 +17,7 @@ const CT_MARK: u32 = 3;
 
 const META_L4PROTO: u32 = 16;
 
-/// Types of addresses, as routes tell them.
+/// Address types (`fib`).
 const FIB_TYPE: u32 = 3;
 const FIB_SOURCE: u32 = 1;
 const FIB_DESTINATION: u32 = 2;
@@ -30,17 +30,17 @@ const AT_LEAST: u32 = 5;
 
 const ICMPV6: u8 = 58;
 
-/// Ports are chosen at random: two connections at once never want the same.
+/// Flag for random source ports: concurrent connections get different ones.
 const FULLY_RANDOM: u32 = 0x10;
 
-/// An end of a packet's way.
+/// Source or destination of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Source,
     Destination,
 }
 
-/// A rule under construction.
+/// Rule under construction.
 #[derive(Clone)]
 pub(crate) struct Rule {
     family: Family,
@@ -65,7 +65,7 @@ impl Rule {
         self
     }
 
-    /// Registers that an address takes.
+    /// Number of registers of an address.
     pub(crate) const fn words(&self) -> u32 {
         self.family.width() / 4
     }
@@ -92,12 +92,12 @@ impl Rule {
         self.with("cmp", &data)
     }
 
-    /// Loads the connection's mark, or some bits of it.
+    /// Loads the connection mark, or some bits of it.
     pub(crate) fn mark(self, register: u32, mask: u32) -> Self {
         self.conntrack(CT_MARK, register).mask(register, mask, 0)
     }
 
-    /// Stores a register as the connection's mark.
+    /// Stores a register in the connection mark.
     pub(crate) fn set_mark(self, register: u32) -> Self {
         self.with("ct", &Attributes::new().number(2, CT_MARK).number(4, register))
     }
@@ -109,53 +109,53 @@ impl Rule {
             .set_mark(register)
     }
 
-    /// Only connections with one of these bits in their mark.
+    /// Matches connections with one of these bits in their mark.
     pub(crate) fn marked(self, bits: u32) -> Self {
         self.mark(R0, bits).compare(R0, UNEQUAL, &[0; 4])
     }
 
-    /// Only connections without these bits.
+    /// Matches connections with none of these bits in their mark.
     pub(crate) fn unmarked(self, bits: u32) -> Self {
         self.mark(R0, bits).compare(R0, EQUAL, &[0; 4])
     }
 
-    /// Only connections whose bits are these.
+    /// Matches connections whose mark has these bits under the mask.
     pub(crate) fn marked_as(self, mask: u32, bits: u32) -> Self {
         self.mark(R0, mask).compare(R0, EQUAL, &bits.to_ne_bytes())
     }
 
-    /// The opposite.
+    /// Matches connections whose mark differs from these bits under the mask.
     pub(crate) fn not_marked_as(self, mask: u32, bits: u32) -> Self {
         self.mark(R0, mask).compare(R0, UNEQUAL, &bits.to_ne_bytes())
     }
 
-    /// Only connections whose destination was not translated.
+    /// Matches connections without destination NAT.
     pub(crate) fn untranslated(self) -> Self {
         self.conntrack(CT_STATUS, R0)
             .mask(R0, 1 << 5, 0)
             .compare(R0, EQUAL, &[0; 4])
     }
 
-    /// Only the first packets of connections.
+    /// Matches the first packets of connections.
     pub(crate) fn new_connection(self) -> Self {
         self.conntrack(CT_STATE, R0)
             .mask(R0, 1 << 3, 0)
             .compare(R0, UNEQUAL, &[0; 4])
     }
 
-    /// Only packets about connections that are known, such as the ICMP errors of one.
+    /// Matches packets related to existing connections, such as ICMP errors.
     pub(crate) fn related(self) -> Self {
         self.conntrack(CT_STATE, R0)
             .mask(R0, 1 << 2, 0)
             .compare(R0, UNEQUAL, &[0; 4])
     }
 
-    /// Only packets of connections that the other end began.
+    /// Matches packets of the reply direction.
     pub(crate) fn reply(self) -> Self {
         self.conntrack(CT_DIRECTION, R0).compare(R0, EQUAL, &[1])
     }
 
-    /// Only ICMP of version 6 of these types.
+    /// Matches ICMP for IPv6 of these types.
     pub(crate) fn of_icmpv6(self, first: u8, last: u8) -> Self {
         let rule = self.of_protocol(ICMPV6).payload(R0, 2, 0, 1);
         rule.compare(R0, AT_LEAST, &[first]).compare(R0, AT_MOST, &[last])
@@ -173,7 +173,8 @@ impl Rule {
         self.payload(register, 1, offset, width)
     }
 
-    /// Loads the port that the packet is for. Packets without ports leave the rule, or find nothing for their protocol.
+    /// Loads the destination port. For packets without ports the rule ends, or a lookup finds
+    /// nothing for their protocol.
     pub(crate) fn port(self, register: u32) -> Self {
         self.payload(register, 2, 2, 2)
     }
@@ -191,12 +192,12 @@ impl Rule {
         self.with("meta", &Attributes::new().number(1, register).number(2, META_L4PROTO))
     }
 
-    /// Only packets of this protocol.
+    /// Matches this protocol.
     pub(crate) fn of_protocol(self, number: u8) -> Self {
         self.protocol(R0).compare(R0, EQUAL, &[number])
     }
 
-    /// Only packets with an address of the range, or of no such range.
+    /// Matches addresses inside, or outside, of the range.
     pub(crate) fn within(self, end: End, range: Cidr, inside: bool) -> Self {
         let mask = mask(range);
         let width = self.family.width();
@@ -211,7 +212,7 @@ impl Rule {
         rule.compare(R0, how, &octets(range.network()))
     }
 
-    /// Only packets whose address is the node's own.
+    /// Matches addresses of the node itself.
     pub(crate) fn locally(self, end: End) -> Self {
         let which = match end {
             End::Source => FIB_SOURCE,
@@ -221,25 +222,25 @@ impl Rule {
         self.with("fib", &data).compare(R0, EQUAL, &LOCAL.to_ne_bytes())
     }
 
-    /// Looks up what lies from a register on; what is found goes where `to` says.
+    /// Looks up the key in the registers from this one on; the result goes to `to`.
     pub(crate) fn lookup(self, set: &str, from: u32, to: Option<u32>) -> Self {
         let data = Attributes::new().text(1, set).number(2, from);
         let data = to.map_or(data.clone(), |to| data.number(3, to));
         self.with("lookup", &data)
     }
 
-    /// Only packets that are not in the set.
+    /// Matches packets that are not in the set.
     pub(crate) fn missing(self, set: &str, from: u32) -> Self {
         self.with("lookup", &Attributes::new().text(1, set).number(2, from).number(5, 1))
     }
 
-    /// A number below `modulus`, of no order.
+    /// Loads a random number below `modulus`.
     pub(crate) fn random(self, register: u32, modulus: u32) -> Self {
         let data = Attributes::new().number(1, register).number(2, modulus).number(3, 1);
         self.with("numgen", &data)
     }
 
-    /// Refreshes an entry of a map that packets fill, or makes it.
+    /// Updates or adds an element of a dynamic map.
     pub(crate) fn learn(self, map: &str, (key, data): (u32, u32), seconds: u32) -> Self {
         let milliseconds = u64::from(seconds) * 1000;
         let data = Attributes::new()
@@ -251,7 +252,7 @@ impl Rule {
         self.with("dynset", &data)
     }
 
-    /// Removes an entry of such a map.
+    /// Deletes an element of a dynamic map.
     pub(crate) fn unlearn(self, map: &str, (key, data): (u32, u32)) -> Self {
         let data = Attributes::new()
             .text(1, map)
@@ -261,7 +262,7 @@ impl Rule {
         self.with("dynset", &data)
     }
 
-    /// Leads the connection to the address that lies from a register on, with the port behind it.
+    /// Destination NAT to the address in the registers from this one on, with the port after it.
     pub(crate) fn lead(self, register: u32) -> Self {
         let data = Attributes::new()
             .number(1, 1)
@@ -275,12 +276,12 @@ impl Rule {
         self.with("masq", &Attributes::new().number(1, FULLY_RANDOM))
     }
 
-    /// Refuses a connection of TCP.
+    /// Rejects a TCP connection with a reset.
     pub(crate) fn reset(self) -> Self {
         self.with("reject", &Attributes::new().number(1, 1).bytes(2, &[0]))
     }
 
-    /// Says that nobody listens at the port.
+    /// Rejects with ICMP "port unreachable".
     pub(crate) fn unreachable(self) -> Self {
         let code = if self.family.is_ipv6() { 4 } else { 3 };
         self.with("reject", &Attributes::new().number(1, 0).bytes(2, &[code]))
@@ -296,7 +297,7 @@ impl Rule {
     }
 }
 
-/// The bits that all addresses of a range share, as bytes.
+/// Network prefix of a range as bytes.
 fn mask(range: Cidr) -> Vec<u8> {
     let width: u8 = if range.is_ipv6() { 128 } else { 32 };
     let host = u32::from(width.saturating_sub(range.prefix));

@@ -2,21 +2,21 @@
 
 use super::message::{Attributes, Family};
 
-/// Types of data, in nft's numbers, for its listings.
+/// Data types, numbered as in nft, for its listings.
 const ADDRESS: [u32; 2] = [7, 8];
 const PROTOCOL: u32 = 12;
 const SERVICE: u32 = 13;
 const MARK: u32 = 19;
 const VERDICT: u32 = 0xffff_ff00;
 
-/// Properties of sets.
+/// Set flags.
 pub(crate) const INTERVAL: u32 = 0x4;
 pub(crate) const MAP: u32 = 0x8;
 pub(crate) const TIMEOUT: u32 = 0x10;
 pub(crate) const EVALUATED: u32 = 0x20;
 pub(crate) const CONCATENATED: u32 = 0x80;
 
-/// A part of a key or of data.
+/// Part of a key or of data.
 #[derive(Clone, Copy)]
 pub(crate) enum Field {
     Address,
@@ -52,18 +52,18 @@ pub(crate) enum Data {
     Verdict,
 }
 
-/// A set or map.
+/// Set or map.
 pub(crate) struct Set<'a> {
     pub(crate) name: &'a str,
     pub(crate) key: &'static [Field],
     pub(crate) data: Data,
     pub(crate) flags: u32,
-    /// The most elements that packets may add; 0 where only transactions do.
+    /// Maximum number of elements added by packets; 0 if only transactions add elements.
     pub(crate) size: u32,
 }
 
 impl<'a> Set<'a> {
-    /// A set, or a map where there are data.
+    /// Set, or a map if there is data.
     pub(crate) const fn new(name: &'a str, key: &'static [Field], data: Data) -> Self {
         let flags = if matches!(data, Data::None) { 0 } else { MAP };
         Self {
@@ -75,7 +75,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Message that makes it, if it is not there.
+    /// Message that creates the set if it does not exist.
     pub(crate) fn message(&self, table: &str, family: Family, number: u32) -> Attributes {
         let kind = |fields: &[Field]| fields.iter().fold(0, |all, field| all << 6 | field.kind(family));
         let width = |fields: &[Field]| fields.iter().map(|field| field.width(family)).sum();

@@ -1,4 +1,4 @@
-//! The sockets that transactions go through, and that tell of those of others.
+//! Netlink sockets for transactions, and for notifications of other programs' changes.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
@@ -13,18 +13,19 @@ use tokio::io::unix::AsyncFd;
 
 use super::message::Batch;
 
-/// The kernel takes a transaction at once or not at all, and it may hold everything.
+/// Send buffer: the kernel takes a transaction in one message, which may be as large as the whole
+/// table.
 const LARGEST_BATCH: usize = 256 << 20;
-/// What others have done and we did not read yet.
+/// Receive buffer of unread notifications.
 const BACKLOG: usize = 8 << 20;
-/// The kernel says no more than this at once: a message that it refuses is told whole.
+/// Maximum size of one read: an error quotes the refused message in full.
 const LARGEST_ANSWER: usize = 128 << 10;
-/// Tells of changes of nftables.
+/// Multicast group of nftables.
 const CHANGES: u32 = 1 << 6;
-/// Of a message of nftables, before its attributes.
+/// Length of the header of an nftables message.
 const PREAMBLE: usize = 4;
 const SUBSYSTEM: u16 = 10;
-/// In all messages the table's name is the first attribute.
+/// Type of the first attribute in all messages: the table's name.
 const TABLE: u16 = 1;
 
 fn open(groups: u32) -> Result<OwnedFd, Errno> {
@@ -34,7 +35,7 @@ fn open(groups: u32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Carries transactions to the kernel.
+/// Socket for transactions.
 pub(crate) struct Socket {
     socket: OwnedFd,
     id: u32,
@@ -49,12 +50,13 @@ impl Socket {
         Ok(Self { socket, id })
     }
 
-    /// What the kernel calls who changed something.
+    /// Port ID of this socket, which notifications contain.
     pub(crate) const fn id(&self) -> u32 {
         self.id
     }
 
-    /// All of it is done when this returns, or nothing. The kernel works while it is sent, and has answered then.
+    /// Commits a transaction atomically. The kernel commits during the send, and has answered when
+    /// it returns.
     pub(crate) fn commit(&self, batch: Batch) -> Result<(), Errno> {
         let (bytes, last) = batch.finish();
         send(self.socket.as_raw_fd(), &bytes, MsgFlags::empty())?;
@@ -66,7 +68,7 @@ impl Socket {
                 Ok(length) => length,
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) => break,
-                // More was refused than there is room to tell.
+                // More errors than fit into the buffer.
                 Err(Errno::ENOBUFS) => {
                     failure = failure.or(Some(Errno::ENOBUFS));
                     continue;
@@ -96,7 +98,7 @@ impl Socket {
     }
 }
 
-/// Hears what others do to the tables.
+/// Receives notifications of other programs' changes.
 pub struct Watch {
     socket: AsyncFd<OwnedFd>,
     own: u32,
@@ -108,12 +110,12 @@ impl Watch {
     pub(crate) fn open(own: u32, table: String) -> std::io::Result<Self> {
         let socket = open(CHANGES)?;
         setsockopt(&socket, sockopt::RcvBufForce, &BACKLOG)?;
-        // SAFETY: the descriptor is owned, and closed when it is registered no more.
+        // SAFETY: the descriptor is owned, and closed after it is deregistered.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?;
         Ok(Self { socket, own, table })
     }
 
-    /// Returns when somebody else changed the tables, or so much was changed that nobody can tell.
+    /// Waits for a change of the tables by another program, or for lost notifications (`ENOBUFS`).
     pub async fn changed(&mut self) -> std::io::Result<()> {
         let mut buffer = vec![0_u8; LARGEST_ANSWER];
         loop {
@@ -134,7 +136,7 @@ impl Watch {
     }
 }
 
-/// Whether one of the messages tells of a change of the table by another.
+/// True if one of the messages is a change of the table by another program.
 fn concerns(mut rest: &[u8], own: u32, table: &str) -> bool {
     while let Ok(message) = NetlinkBuffer::new_checked(rest) {
         let attributes = message.payload().get(PREAMBLE..).unwrap_or_default();

@@ -1,30 +1,30 @@
-//! What a CNI runtime is answered.
+//! Answers to a CNI runtime.
 
 use serde_json::{Value, json};
 
 use super::asked::Asked;
 use crate::{Attachment, Error};
 
-/// The protocol's numbers of failures; from 100 on they are the plugin's own.
+/// Error codes of the CNI specification; codes from 100 on are the plugin's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
-    /// The configuration has a version that is not spoken.
+    /// The configuration's version is not supported.
     Version,
-    /// No such container.
+    /// The container is unknown.
     Unknown,
-    /// A variable is missing or wrong.
+    /// An environment variable is missing or invalid.
     Environment,
-    /// A file or the kernel.
+    /// I/O error.
     Io,
-    /// The input is no JSON of that form.
+    /// The input cannot be decoded.
     Decode,
     /// The input could not be read.
     Input,
-    /// The configuration cannot be.
+    /// The configuration is invalid.
     Configuration,
-    /// Nobody can be attached now.
+    /// The plugin is not available (STATUS).
     Unavailable,
-    /// What is there is not what was made.
+    /// The container's network differs from the recorded one (CHECK).
     Differs,
 }
 
@@ -43,7 +43,7 @@ impl Code {
     }
 }
 
-/// A failure, as the protocol wants it.
+/// Error result of the CNI specification.
 #[derive(Debug)]
 pub(super) struct Refusal {
     code: Code,
@@ -81,7 +81,7 @@ impl Refusal {
         format!("{}: {}", self.message, self.details)
     }
 
-    /// In the version of who asked, if that is known.
+    /// Serializes in the caller's version, if known.
     pub(super) fn to_json(&self, input: &str) -> Value {
         let asked: Value = serde_json::from_str(input).unwrap_or_default();
         let version = asked.get("cniVersion").and_then(Value::as_str).unwrap_or("1.1.0");
@@ -113,7 +113,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What was made, with the name of the machine's end of the link.
+/// Success result, with the name of the host end of the veth pair.
 pub(super) fn result(asked: &Asked, attachment: &Attachment, link: &str) -> Value {
     let old = asked.version.starts_with("0.");
     let ips: Vec<Value> = attachment

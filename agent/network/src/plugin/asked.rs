@@ -1,4 +1,4 @@
-//! What a CNI runtime asks: variables of the environment, and a configuration on the standard input.
+//! Parses requests of a CNI runtime: environment variables, and a configuration on standard input.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use super::VERSIONS;
 use super::answer::{Code, Refusal};
 use crate::{Cidr, PortMapping, Ranges};
 
-/// Where the records are unless the configuration says so.
+/// Default directory of the records.
 const STATE: &str = "/var/lib/cni/skiff-bridge";
-/// The bridge, likewise.
+/// Default name of the bridge.
 const BRIDGE: &str = "skiffcni0";
-/// Ports of one container.
+/// Maximum number of ports of one container.
 const PORTS: usize = 1024;
 
-/// The variables of a call.
+/// Environment variables of a call.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Environment {
     #[serde(skip)]
@@ -41,7 +41,7 @@ impl Environment {
         }
     }
 
-    /// The name of the record: what the caller says may be long, and is never a path.
+    /// Name of the record, with a hash: the caller's values may be long, and never become a path.
     pub(super) fn key(&self) -> Result<String, Refusal> {
         let safe = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         let container = self.container.as_str();
@@ -84,7 +84,7 @@ impl Environment {
     }
 }
 
-/// The configuration as it comes.
+/// Configuration as received.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Raw {
@@ -131,7 +131,7 @@ struct RawRange {
     subnet: String,
 }
 
-/// A configuration that was understood.
+/// Validated configuration.
 pub(super) struct Asked {
     pub(super) version: String,
     pub(super) bridge: String,
@@ -186,13 +186,13 @@ impl Asked {
         })
     }
 
-    /// The ranges that addresses are given from.
+    /// Ranges from which addresses are allocated.
     pub(super) fn ranges(&self) -> Result<Ranges, Refusal> {
         let missing = || Refusal::plain(Code::Configuration, "neither subnet nor ipRanges is given".to_owned());
         self.ranges.ok_or_else(missing)
     }
 
-    /// The addresses that an earlier call told of.
+    /// Addresses in the result of an earlier call.
     pub(super) fn previous_addresses(&self) -> Vec<String> {
         let ips = self.previous.get("ips").and_then(Value::as_array);
         let addresses = ips.into_iter().flatten().filter_map(|ip| ip.get("address")?.as_str());
@@ -200,7 +200,7 @@ impl Asked {
     }
 }
 
-/// An address is given of the first range of each list.
+/// An address is allocated from the first range of each list.
 fn ranges(lists: &[Vec<RawRange>]) -> Result<Option<Ranges>, Refusal> {
     let each: Vec<&str> = lists
         .iter()

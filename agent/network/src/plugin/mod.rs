@@ -1,5 +1,5 @@
-//! The built-in network as a CNI plugin, for those whose containers others make: `skiff-bridge`, versions 0.3.0 to 1.1.0 of the
-//! protocol.
+//! The built-in network as a CNI plugin for other container runtimes: `skiff-bridge`, versions
+//! 0.3.0 to 1.1.0 of the specification.
 //!
 //! ```text
 //! {"type": "skiff-bridge", "bridge": "pods0", "subnet": "10.22.0.0/24", "capabilities": {"portMappings": true, "ipRanges": true}}
@@ -7,9 +7,9 @@
 //!
 //! `subnet` may also be one range of each family: `"10.22.0.0/24,fd00:22::/64"`.
 //!
-//! The plugin is called for each step and keeps nothing but the records in its folder. It makes the bridge when it is missing, gives
-//! addresses by itself and leads ports of the node, so it needs neither an IPAM plugin nor `portmap`. An address whose namespace is
-//! gone is free again.
+//! The plugin is called for each operation and keeps no state except for the records in its
+//! directory. It creates a missing bridge, allocates addresses by itself and maps host ports, so it
+//! needs neither an IPAM plugin nor `portmap`. An address whose namespace is gone is free again.
 
 mod answer;
 mod asked;
@@ -28,14 +28,15 @@ use crate::{AttachSpec, Attachment};
 use answer::{Code, Refusal};
 use asked::{Asked, Environment};
 
-/// The plugin's name: that of its file, and so the `type` in a configuration.
+/// Name of the plugin's program file, and the `type` in a configuration.
 pub const NAME: &str = "skiff-bridge";
-/// What the standard input may hold.
+/// Maximum size of the standard input.
 const INPUT_LIMIT: u64 = 4 << 20;
-/// The versions of the protocol that this speaks.
+/// Supported versions of the specification.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// Does what a CNI runtime asks for, when this program was called by the plugin's name or with that as its first word.
+/// Handles a call of a CNI runtime, if this program was called by the plugin's name or with that as
+/// its first argument.
 pub fn helper(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let program = words.next()?;
     let named = Path::new(&program).file_name().is_some_and(|name| name == NAME);
@@ -54,12 +55,12 @@ fn main() -> ExitCode {
         Ok(None) => (String::new(), ExitCode::SUCCESS),
         Err(refusal) => (refusal.to_json(&input).to_string(), ExitCode::FAILURE),
     };
-    // Who asked may have gone away.
+    // The caller may have exited.
     drop(std::io::stdout().write_all(text.as_bytes()));
     code
 }
 
-/// The answer to one call; nothing where the protocol has none.
+/// Answer to one call; `None` if the specification has none.
 fn answer(environment: &Environment, input: &str) -> Result<Option<Value>, Refusal> {
     if environment.command == "VERSION" {
         let asked: Value = serde_json::from_str(input).unwrap_or_default();
@@ -67,7 +68,7 @@ fn answer(environment: &Environment, input: &str) -> Result<Option<Value>, Refus
         return Ok(Some(json!({"cniVersion": version, "supportedVersions": VERSIONS})));
     }
     let asked = Asked::parse(input)?;
-    // One at a time: the records are one process's.
+    // Serialized by a lock: the records belong to one process at a time.
     let _turn = lock(&asked.state)?;
     let bridge = Bridge::open(Config {
         state_dir: asked.state.clone(),
@@ -75,7 +76,7 @@ fn answer(environment: &Environment, input: &str) -> Result<Option<Value>, Refus
         direct: asked.direct.clone(),
         routes: None,
         slots: 0,
-        // Its caller may give pods other addresses as well.
+        // The caller may give pods other addresses as well.
         guarded: false,
     })?;
     match environment.command.as_str() {
@@ -86,7 +87,8 @@ fn answer(environment: &Environment, input: &str) -> Result<Option<Value>, Refus
             .map_err(Refusal::from),
         "CHECK" => check(&bridge, environment, &asked).map(|()| None),
         "GC" => collect(&bridge, &asked).map(|()| None),
-        // It could be opened. That all addresses are given is told with ADD: a node that is not ready loses the pods that it has.
+        // The network could be opened. Exhausted ranges are reported at ADD only: a node that is
+        // not ready would lose its running pods.
         "STATUS" => Ok(None),
         other => Err(Refusal::plain(
             Code::Environment,
@@ -139,7 +141,7 @@ fn check(bridge: &Bridge, environment: &Environment, asked: &Asked) -> Result<()
     Ok(())
 }
 
-/// Detaches what the runtime does not know any more.
+/// Detaches containers that the runtime does not list any more (GC).
 fn collect(bridge: &Bridge, asked: &Asked) -> Result<(), Refusal> {
     let valid = asked.valid.as_deref().unwrap_or_default();
     let valid = valid.iter().map(Environment::key).collect::<Result<Vec<_>, _>>()?;

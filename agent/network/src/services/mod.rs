@@ -1,7 +1,9 @@
-//! Services by nftables, in tables of our own: what `agent_plan::proxy` decides becomes elements of maps, by raw netlink.
+//! Services by nftables, in tables of their own: the plan of `agent_plan::proxy` becomes elements
+//! of maps, by raw netlink.
 //!
-//! Every change is one transaction of a few elements. Nothing is ever listed: after a start, a failure or a change by somebody else
-//! all is emptied and filled again, in one transaction too, past which connections go on.
+//! Every update is one transaction of a few elements. The tables are never listed: after a start,
+//! an error or a change by another program they are emptied and filled again in one transaction,
+//! which existing connections survive.
 
 mod route;
 mod sets;
@@ -21,27 +23,27 @@ use crate::nft::socket::Socket;
 use crate::{Cidr, Error, Served};
 use skeleton::Skeleton;
 
-/// What the tables are called, and whose traffic they lead.
+/// Name of the tables, and the addresses of pods, Services and node ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Name of the tables, unique in this network namespace.
     pub table: String,
-    /// This node's pods, where they are known. Who else asks is masqueraded.
+    /// Pods of this node, if known. Traffic from other sources is masqueraded.
     pub pods: Option<Served>,
-    /// Ranges of Services: what pods send to an address in them that no Service has ends here.
+    /// CIDRs of Services: pods' packets to addresses in them without a Service are rejected.
     pub services: Vec<Cidr>,
-    /// The node's addresses that have the ports of Services; where it is empty all but those of the loopback.
+    /// Node addresses that serve node ports; if empty, all but those of the loopback.
     pub node_ports: Vec<Cidr>,
 }
 
 impl Config {
-    /// Tells connections of this table from those of another cluster on the same machine.
+    /// Distinguishes connections of this table from those of another cluster on the same machine.
     fn tag(&self) -> u32 {
         tag(&self.table)
     }
 }
 
-/// The tag of a table's connections, in the bits [`TAG`] of their marks.
+/// Tag of a table's connections, in the bits [`TAG`] of their marks.
 pub(crate) fn tag(table: &str) -> u32 {
     let hash = table.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -49,22 +51,22 @@ pub(crate) fn tag(table: &str) -> u32 {
     1 + hash % 255
 }
 
-/// The bits of a mark that hold the tag.
+/// Bits of a mark that hold the tag.
 pub(crate) const TAG: u32 = 0xff;
 
-/// The name of the tables of the cluster that has this bridge.
+/// Name of the tables of the cluster with this bridge.
 pub fn table(bridge: &str) -> String {
     format!("{}_services", masquerade::table(bridge))
 }
 
-/// What is made when the first group needs it.
+/// Chains that are created when a group first needs them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Made {
     Class(u8),
     Timeout(u32),
 }
 
-/// The tables of this network namespace.
+/// Tables in this network namespace.
 pub struct Services {
     config: Config,
     socket: Socket,
@@ -72,7 +74,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Opens a way to the kernel; nothing is changed yet.
+    /// Opens a netlink socket, without changing anything.
     pub fn open(config: Config) -> Result<Self, Error> {
         Ok(Self {
             config,
@@ -81,25 +83,25 @@ impl Services {
         })
     }
 
-    /// Whose traffic is led.
+    /// Current configuration.
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Takes other ranges; [`Services::refill`] makes them count.
+    /// Sets other ranges, effective at the next [`Services::refill`].
     pub fn configure(&mut self, config: Config) {
         self.config = config;
     }
 
-    /// Hears of changes by others from now on.
+    /// Subscribes to changes by other programs.
     pub fn watch(&self) -> std::io::Result<Watch> {
         Watch::open(self.socket.id(), self.config.table.clone())
     }
 
-    /// Makes the tables hold these elements and nothing else, whatever they held.
+    /// Replaces the contents of the tables.
     pub fn refill<I: Iterator<Item = (Element, Value)>>(&mut self, elements: impl Fn() -> I) -> Result<(), Error> {
         let emptied = self.fill(false, elements());
-        // Made by another version, or not by us.
+        // The tables are from another version or another program.
         emptied.or_else(|_refused| self.fill(true, elements()))
     }
 
@@ -117,7 +119,7 @@ impl Services {
         self.reach()
     }
 
-    /// The node itself needs a way to Services of the families that its pods have.
+    /// The node itself needs a route to Services of its pods' families.
     fn reach(&self) -> Result<(), Error> {
         let Some(pods) = &self.config.pods else { return Ok(()) };
         let ranges = self.config.services.iter();
@@ -125,7 +127,8 @@ impl Services {
         ranges.try_for_each(|range| route::reach(*range, &pods.interface))
     }
 
-    /// Carries out a few changes. After a failure nothing has changed, and [`Services::refill`] is due.
+    /// Applies incremental changes. After an error nothing has changed, and [`Services::refill`] is
+    /// required.
     pub fn change(&mut self, changes: &[Change]) -> Result<(), Error> {
         let mut batch = Batch::new();
         self.write(&mut batch, changes.iter().copied());
@@ -140,7 +143,7 @@ impl Services {
         done
     }
 
-    /// Removals come before all that is added.
+    /// Removals come before additions.
     fn write(&mut self, batch: &mut Batch, changes: impl Iterator<Item = Change>) {
         let table = self.config.table.clone();
         let v6 = families().any(Family::is_ipv6);
@@ -175,7 +178,7 @@ impl Services {
         come.close(batch);
     }
 
-    /// Makes the chains that a value leads to.
+    /// Creates the chains to which a value refers.
     fn prepare(&mut self, batch: &mut Batch, family: Family, value: Value) {
         let made = match value {
             Value::Mark(mark) => Made::Class(mark.to_be_bytes().last().copied().unwrap_or_default()),
@@ -193,12 +196,12 @@ impl Services {
     }
 }
 
-/// Has the kernel forget flows of datagrams that go where they should not.
+/// Deletes conntrack entries of UDP flows to outdated endpoints.
 pub fn forget(datagrams: &Datagrams) -> Result<(), Error> {
     flows::forget_those(&|flow| flow.from.is_some_and(|from| datagrams.is_stale(flow.to, from)))
 }
 
-/// Removes the tables. Success when there is none.
+/// Deletes the tables. Succeeds if there are none.
 pub fn remove(table: &str) -> Result<(), Error> {
     let mut batch = Batch::new();
     for family in families() {
@@ -220,7 +223,7 @@ fn refused(errno: Errno) -> Error {
     }
 }
 
-/// An element as the kernel knows it, and its set. What is removed is named by its key alone.
+/// Map element for the kernel, and its map. A removal needs the key alone.
 fn item(key: Key, data: Option<Value>) -> (&'static str, Item) {
     let (set, item) = match key {
         Key::Front(address, protocol, port) => ("front", at(Some(address), protocol.number(), port)),

@@ -1,5 +1,5 @@
-//! A way for the node to the range of Services. Packets are led elsewhere before they take it, but without one the kernel sends
-//! none.
+//! Route of the node to the Service CIDR. Packets are translated before they take it, but the
+//! kernel sends none without a route.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::{Cidr, Error};
 
-/// Makes the range lie behind an interface, unless the node has a way to it already, most often its default route.
+/// Adds a route to the range through an interface, unless the node has a route already, such as its
+/// default route.
 pub(super) fn reach(range: Cidr, interface: &str) -> Result<(), Error> {
     let refused = |cause: &dyn std::fmt::Display| Error::Kernel {
         doing: "make a route to Services",
@@ -41,7 +42,7 @@ fn has_way(to: IpAddr) -> bool {
     } else {
         Ipv4Addr::UNSPECIFIED.into()
     };
-    // Nothing is sent.
+    // Connecting a UDP socket only looks up a route; nothing is sent.
     let asked = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(SocketAddr::from((to, 9))));
     !asked.is_err_and(|error| matches!(error.kind(), ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable))
 }

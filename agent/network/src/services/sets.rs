@@ -1,14 +1,14 @@
-//! The sets and maps of a table.
+//! Sets and maps of a table.
 
 use crate::nft::set::{CONCATENATED, Data, EVALUATED, Field, INTERVAL, MAP, Set, TIMEOUT};
 
-/// Clients that are remembered at once; the next one is led by chance.
+/// Maximum number of clients with session affinity; further ones are balanced randomly.
 const CLIENTS: u32 = 65_536;
 
-/// The map that packets fill; it outlives the agent.
+/// Map filled by packets (session affinity); it persists while the agent restarts.
 pub(super) const AFFINITY: &str = "affinity";
 
-/// The sets and maps of a table.
+/// Sets and maps of a table.
 pub(super) const SETS: &[Set<'static>] = {
     use Field::{Address, Mark, Port, Protocol};
     const MARKED: Data = Data::Fields(&[Mark]);
@@ -20,7 +20,7 @@ pub(super) const SETS: &[Set<'static>] = {
         Set::new("node_ports", &[Protocol, Port], MARKED),
         Set::new("node_ports_local", &[Protocol, Port], MARKED),
         Set::new("cluster_ips", &[Address], Data::None),
-        // The second part is a number; nft has no name for one of the kernel's own order but this.
+        // The second part is a number; nft has no other type for a number in host byte order.
         Set::new("slots", &[Mark, Mark], ENDPOINT),
         Set::new("hairpins", &[Mark, Address, Address], Data::None),
         Set::new("members", &[Mark, Address, Port], Data::None),

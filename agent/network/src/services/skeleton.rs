@@ -1,4 +1,4 @@
-//! The constant part of the tables: maps, chains and rules, as many whatever there is of Services.
+//! Constant part of the tables: maps, chains and rules, the same for any number of Services.
 //!
 //! ```text
 //! mark of a connection while it is looked up    flags 4 bits . group of endpoints 20 bits . class 8 bits
@@ -14,11 +14,12 @@
 //! learn                after the choice: aff has group . client ─► endpoint for as long as t<SECONDS> says
 //! ```
 //!
-//! Nothing holds a verdict for each Service, and so nothing that the kernel does at a change grows with their number: it walks
-//! all elements of maps of verdicts whenever one of them changes.
+//! No map holds verdicts per Service, so the kernel's work for an update does not grow with their
+//! number: at each change it walks all elements of changed verdict maps.
 //!
-//! Several clusters may share a network namespace. The pods of each one are led by its own table, since `own` comes before every
-//! `any`; what comes from elsewhere is led by the table that was made last among those that know the address.
+//! Several clusters may share a network namespace. The pods of each one are served by its own
+//! table, since `own` precedes every `any`; traffic from elsewhere is served by the table that was
+//! created last among those with the address.
 
 use agent_plan::proxy::{GROUP, flags, slots};
 
@@ -33,12 +34,12 @@ const INPUT: u32 = 1;
 const OUTPUT: u32 = 3;
 const POSTROUTING: u32 = 4;
 
-/// The bits of a mark that say how many endpoints a group has, and later whose mark it is.
+/// Bits of a mark that hold the size class of a group, replaced by the tag later.
 const CLASS: u32 = 0xff;
-/// A register that no look-up needs.
+/// Register that no lookup uses.
 const SPARE: u32 = R0 + 15;
 
-/// Chains that rules lead to.
+/// Regular chains.
 const CHAINS: &[&str] = &[
     "lookup",
     "service",
@@ -49,18 +50,19 @@ const CHAINS: &[&str] = &[
     "refuse",
 ];
 
-/// Chains that the kernel calls: name, type, hook, priority. Among those of translation at one hook the first that decides counts.
+/// Base chains: name, type, hook, priority. Among NAT chains of one hook, the first translation is
+/// final.
 const HOOKS: &[(&str, &str, u32, i32)] = &[
     ("own", "nat", PREROUTING, -101),
     ("any", "nat", PREROUTING, -100),
     ("output", "nat", OUTPUT, -100),
     ("postrouting", "nat", POSTROUTING, 100),
-    // Before the source is translated.
+    // Before source NAT.
     ("led_on", "filter", POSTROUTING, 90),
     ("led_in", "filter", INPUT, 90),
 ];
 
-/// Writes one family's table.
+/// Encodes the table of one family.
 pub(super) struct Skeleton<'a> {
     pub(super) config: &'a Config,
     pub(super) family: Family,
@@ -68,7 +70,8 @@ pub(super) struct Skeleton<'a> {
 }
 
 impl Skeleton<'_> {
-    /// Makes the table, or empties the one that is there but for what packets taught it. `fresh`: in place of one that differs.
+    /// Creates the table, or empties the existing one except for session affinity. `fresh`:
+    /// replaces a table of another version.
     pub(super) fn make(&mut self, fresh: bool) {
         let table = Attributes::new().text(1, &self.config.table);
         self.batch.add(Kind::NewTable, self.family, &table);
@@ -127,7 +130,8 @@ impl Skeleton<'_> {
         if let Some(pods) = pods {
             let of_pods = self.rule().within(End::Source, pods, true);
             self.add("own", &of_pods.clone().verdict(Verdict::Jump("lookup")));
-            // Of the last chain, so that another proxy of the machine may lead what is none of ours.
+            // Part of the last chain, so that another proxy on the machine can handle addresses
+            // that are not ours.
             for range in services {
                 let unknown = of_pods.clone().within(End::Destination, range, true);
                 self.add("postrouting", &unknown.verdict(Verdict::Drop));
@@ -145,7 +149,7 @@ impl Skeleton<'_> {
         self.add("refuse", &self.rule().unreachable());
     }
 
-    /// `address . protocol . port`, the first two in this order; or without the address.
+    /// `address . protocol . port`, or without the address.
     fn key(&self, address: bool) -> Rule {
         Self::key_after(self.rule(), address)
     }
@@ -168,7 +172,7 @@ impl Skeleton<'_> {
             .address(End::Destination, R0)
             .lookup("cluster_ips", R0, None);
         self.add("lookup", &own.go("refuse"));
-        // No Service takes the pods' own addresses away, that of their name server among them.
+        // No Service hides the pods' own addresses, including that of their name server.
         let (pods, _) = self.ranges();
         let others = match pods {
             Some(pods) => self.rule().within(End::Destination, pods, false),
@@ -226,12 +230,12 @@ impl Skeleton<'_> {
         let known = asks(self.rule()).lookup(AFFINITY, R0, Some(R0 + 1));
         let known = self.led(known.lookup("members", R0, None)).lead(R0 + 1);
         self.add("sticky", &known);
-        // It names an endpoint that is gone, if any.
+        // Its endpoint may be gone.
         self.add("sticky", &asks(self.rule()).unlearn(AFFINITY, (R0, R0)));
         self.add("sticky", &by_class);
     }
 
-    /// Leaves our tag in the mark in place of the class.
+    /// Replaces the class in the mark with the tag.
     fn led(&self, rule: Rule) -> Rule {
         rule.change_mark(SPARE, !CLASS, self.config.tag())
     }
@@ -270,7 +274,7 @@ impl Skeleton<'_> {
         lists.close(self.batch);
     }
 
-    /// Lets groups of a class be chosen from.
+    /// Creates the selection of an endpoint in groups of a class.
     pub(super) fn add_class(&mut self, class: u8) {
         match class {
             agent_plan::proxy::REFUSE => self.add_verdict(class, Verdict::Goto("refuse")),
@@ -285,7 +289,7 @@ impl Skeleton<'_> {
         }
     }
 
-    /// Lets clients be remembered for so long.
+    /// Creates session affinity with this timeout.
     pub(super) fn add_timeout(&mut self, seconds: u32) {
         let chain = timeout(seconds);
         self.add_chain(&chain);
@@ -297,12 +301,12 @@ impl Skeleton<'_> {
     }
 }
 
-/// The chain that remembers clients for so long.
+/// Name of the chain for session affinity with this timeout.
 pub(super) fn timeout(seconds: u32) -> String {
     format!("t{seconds}")
 }
 
-/// A mark as data.
+/// Encodes a mark as data.
 pub(super) fn mark(mark: u32) -> Attributes {
     value(&mark.to_ne_bytes())
 }

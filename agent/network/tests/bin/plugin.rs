@@ -1,4 +1,4 @@
-//! The plugin alone, for tests; the agent has it under the same name.
+//! Standalone plugin for tests; the agent includes it under the same name.
 
 use std::process::ExitCode;
 

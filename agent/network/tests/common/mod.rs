@@ -1,4 +1,4 @@
-//! A machine of its own for each test, and who talks on it.
+//! Test support: an isolated machine for each test, and traffic on it.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use network::{AttachSpec, Attachment, Bridge, Config, Network as _};
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// A machine without neighbours: this thread, and those that it starts, are in a new namespace.
+/// Isolated machine: this thread, and those that it starts, are in a new network namespace.
 pub(crate) fn machine() -> tempfile::TempDir {
     unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; these tests need root");
     ip("link set lo up");

@@ -1,4 +1,4 @@
-//! A machine of its own for each test of CNI plugins.
+//! Isolated machine for each test of CNI plugins.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,13 +10,13 @@ use network::{AttachSpec, Attachment, Cni, CniConfig, Error};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-/// A machine with a folder for configurations, and one for plugins.
+/// Machine with a directory for configurations, and one for plugins.
 pub(crate) struct Machine {
     pub(crate) folder: tempfile::TempDir,
 }
 
 impl Machine {
-    /// This thread, and the programs that it starts, are in a new namespace.
+    /// This thread, and the programs that it starts, are in a new network namespace.
     pub(crate) fn new() -> Self {
         unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; these tests need root");
         run("ip", "link set lo up");
@@ -43,7 +43,7 @@ impl Machine {
         .unwrap()
     }
 
-    /// A plugin that is a shell script; what it is called for is in the file `calls`.
+    /// Plugin that is a shell script; its calls are logged in the file `calls`.
     pub(crate) fn plugin(&self, name: &str, script: &str) {
         let calls = self.path("calls");
         let text = format!(
@@ -55,7 +55,7 @@ impl Machine {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The plugin `sticky` lets nothing go while this file is there.
+    /// The plugin `sticky` fails at DEL while this file exists.
     pub(crate) fn sticky(&self) -> PathBuf {
         let marker = self.path("stuck");
         let refuse = format!("[ $CNI_COMMAND = DEL ] && [ -e {} ] && exit 7; cat", marker.display());
@@ -84,7 +84,7 @@ impl Machine {
         fs::write(self.path("conf").join("10-pods.conflist"), list.to_string()).unwrap();
     }
 
-    /// Addresses that host-local has given away.
+    /// Addresses allocated by host-local.
     pub(crate) fn held(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("ipam").join("pods"))
             .into_iter()
@@ -98,7 +98,7 @@ impl Machine {
         assert_eq!(self.held(), Vec::<String>::new());
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(self.folder.path().to_str().unwrap()), "{mounts}");
-        // The kernel takes the interfaces of a namespace apart a moment after its end.
+        // The kernel deletes the interfaces of a namespace asynchronously.
         let gone = (0..400).any(|_| {
             std::thread::park_timeout(Duration::from_millis(10));
             !run("ip", "-o link").contains("veth")

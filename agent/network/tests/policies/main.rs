@@ -1,4 +1,4 @@
-//! Network policies with real traffic, as root, in network namespaces of their own.
+//! Network policies with real traffic, as root, in their own network namespaces.
 
 #![allow(
     clippy::unwrap_used,
@@ -317,7 +317,7 @@ async fn pods_that_plugins_connect_are_isolated_too() {
     world.end().await;
 }
 
-/// The table's parts in an order of their own.
+/// Parts of the table, sorted.
 fn parts() -> Vec<String> {
     let listed = list();
     let mut parts: Vec<String> = listed

@@ -1,4 +1,4 @@
-//! A machine with pods, Services and somebody outside, and network policies on it.
+//! Machine with pods, Services and an external host, and network policies.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -14,7 +14,7 @@ use crate::common::inside;
 use crate::lab::{From, Lab, answer, bind};
 
 pub(crate) const TABLE: &str = "skiff_test_policies";
-/// Silence after which a packet counts as dropped.
+/// Timeout after which a packet counts as dropped.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
 pub(crate) const PODS: [&str; 3] = ["web", "db", "client"];
 
@@ -24,14 +24,14 @@ pub(crate) struct World {
     pub(crate) tables: Tables,
 }
 
-/// Asks by TCP or by a datagram.
+/// Protocol of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     Tcp,
     Udp,
 }
 
-/// `FROM TO PORT`, and whether it is let through, in each family.
+/// `FROM TO PORT`, and whether the connection is allowed, in each family.
 pub(crate) type Check<'a> = (&'a str, &'a str, u16, By, bool);
 
 impl World {
@@ -142,7 +142,7 @@ pub(crate) fn udp(to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Tells whether a datagram of so many bytes is answered.
+/// True if a UDP packet of this size is answered.
 pub(crate) fn sends(socket: &UdpSocket, bytes: usize) -> bool {
     let mut said = [0; 64];
     let asked = vec![b'w'; bytes];

@@ -1,4 +1,4 @@
-//! A machine with pods and somebody outside, and Services on it.
+//! Machine with pods, Services and an external host.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 
 use crate::common::{address, inside, ip, machine, open};
 
-/// Where pods serve.
+/// Port on which pods serve.
 pub(crate) const PORT: u16 = 8080;
 pub(crate) const TABLE: &str = "skiff_test_services";
-/// The node's and a stranger's address on the link between them.
+/// Addresses of the node and of the external host on the link between them.
 pub(crate) const NODE: &str = "172.30.0.1";
 pub(crate) const STRANGER: &str = "172.30.0.9";
 
@@ -29,12 +29,12 @@ pub(crate) struct Lab {
     pub(crate) network: Box<dyn Network>,
     pub(crate) tables: Services,
     pub(crate) proxy: Proxy,
-    /// Where the stranger is.
+    /// Network namespace of the external host.
     outside: File,
     pub(crate) pods: BTreeMap<&'static str, Attachment>,
 }
 
-/// Who asks.
+/// Client of a request.
 #[derive(Clone, Copy)]
 pub(crate) enum From {
     Node,
@@ -43,12 +43,13 @@ pub(crate) enum From {
 }
 
 impl Lab {
-    /// Pods `web`, `db` and `client`, of which the first two say their names to who asks, and whom they see.
+    /// Pods `web`, `db` and `client`; the first two answer with their name and the client's
+    /// address.
     pub(crate) async fn new() -> Self {
         Self::on(|folder| Box::new(open(folder))).await
     }
 
-    /// The same on a network of CNI plugins, of which nobody knows what addresses they give.
+    /// The same on a network of CNI plugins, whose addresses are not known in advance.
     pub(crate) async fn with_plugins() -> Self {
         Self::on(|folder| {
             let (conf, ipam) = (folder.join("conf"), folder.join("ipam"));
@@ -106,12 +107,13 @@ impl Lab {
         lab
     }
 
-    /// Has the tables hold what the plan says.
+    /// Applies the plan to the tables.
     pub(crate) fn fill(&mut self) {
         fill(&mut self.tables, &self.proxy);
     }
 
-    /// Makes a Service of this name with these fields; its endpoints as `POD`, or as `ADDRESS NODE`.
+    /// Creates a Service with this name and these fields; its endpoints as `POD`, or as `ADDRESS
+    /// NODE`.
     pub(crate) fn service(&mut self, name: &str, spec: &Value, endpoints: &[&str]) {
         self.service_with(name, spec, &json!({}), endpoints);
     }
@@ -121,7 +123,7 @@ impl Lab {
         self.update(name, input);
     }
 
-    /// What is known of a Service.
+    /// Input of the plan for a Service.
     pub(crate) fn input(&self, name: &str, spec: &Value, endpoints: &[&str]) -> (Name, Input) {
         self.input_with(name, spec, &json!({}), endpoints)
     }
@@ -179,7 +181,8 @@ impl Lab {
         }
     }
 
-    /// Who answers, and whom it saw: `web 10.77.0.4`. Otherwise why nobody does.
+    /// Answer with the server's name and the client's address that it saw: `web 10.77.0.4`;
+    /// otherwise the error.
     pub(crate) fn ask(&self, from: From, to: &str) -> String {
         let to: SocketAddr = to.parse().unwrap();
         self.run(from, move || {
@@ -187,13 +190,13 @@ impl Lab {
         })
     }
 
-    /// The same by one datagram from a port of its own.
+    /// The same by one UDP packet from a new port.
     pub(crate) fn send(&self, from: From, to: &str) -> String {
         let sender = self.sender(from, to);
         send(&sender)
     }
 
-    /// Somebody who goes on sending from one port.
+    /// UDP client that always sends from one port.
     pub(crate) fn sender(&self, from: From, to: &str) -> UdpSocket {
         let to: SocketAddr = to.parse().unwrap();
         self.run(from, move || {
@@ -217,7 +220,7 @@ impl Lab {
     }
 }
 
-/// As an agent does, on a thread that waits for nothing else.
+/// As the agent does, on a dedicated thread.
 pub(crate) fn fill(tables: &mut Services, proxy: &Proxy) {
     std::thread::scope(|scope| {
         let filled = scope.spawn(|| tables.refill(|| proxy.all()));
@@ -234,7 +237,7 @@ pub(crate) fn config(network: &dyn Network, table: &str) -> Config {
     }
 }
 
-/// Says what is sent back, or why nothing is.
+/// Received answer, or the error.
 pub(crate) fn send(sender: &UdpSocket) -> String {
     let mut said = [0; 64];
     let length = sender.send(b"who").and_then(|_| sender.recv(&mut said));
@@ -244,7 +247,7 @@ pub(crate) fn send(sender: &UdpSocket) -> String {
     )
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let seen = (0..1000).any(|_| {
         let seen = is();
@@ -278,7 +281,7 @@ pub(crate) fn bind(at: SocketAddr) -> Bound {
     (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap())
 }
 
-/// Says its name, and whom it sees, to all who ask.
+/// Server that answers with its name and the client's address.
 pub(crate) fn answer((listener, socket): Bound, name: &'static str) {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -303,7 +306,7 @@ fn at<T: Send + 'static>(namespace: File, work: impl FnOnce() -> T + Send + 'sta
     thread.join().unwrap()
 }
 
-/// Moves the other end of the machine's link into a namespace of its own, with a way to the node.
+/// Moves the peer of the machine's uplink into its own namespace, with a route to the node.
 fn outside() -> File {
     let made = std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();

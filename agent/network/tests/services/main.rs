@@ -1,4 +1,4 @@
-//! Services with real traffic, as root, in network namespaces of their own.
+//! Services with real traffic, as root, in their own network namespaces.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use network::services::Services;
 use serde_json::json;
 
 const REFUSED: &str = "connection refused";
-/// Nobody says anything.
+/// Errors of a request that is not answered.
 const SILENT: &[&str] = &["timed out", "operation would block"];
 
 const CLIENT: From = From::Pod("client");
@@ -79,7 +79,7 @@ async fn who_asks_in_vain_is_told_at_once() {
     assert_eq!(send(&socket), REFUSED);
     let unknown = lab.ask(CLIENT, "10.96.0.21:80");
     assert!(SILENT.contains(&unknown.as_str()), "no Service at all: {unknown}");
-    // The first endpoint answers who was refused, from the same port too.
+    // The first endpoint answers a client that was rejected before, from the same port too.
     lab.service("web", &spec, &["web"]);
     assert_eq!(lab.ask(CLIENT, "10.96.0.20:80"), format!("web {}", lab.pod("client")));
     assert!(send(&socket).starts_with("web"));
@@ -206,7 +206,7 @@ async fn a_client_stays_with_its_endpoint_until_that_is_gone() {
             BTreeSet::from([other.to_owned()]),
             "{family}: it stays where it went"
         );
-        // A new agent remembers too.
+        // A new agent keeps session affinity.
         lab.fill();
         let all: BTreeSet<String> = (0..30).map(|_| ask(&lab)).collect();
         assert_eq!(all, BTreeSet::from([other.to_owned()]), "{family}: after a start");
@@ -244,7 +244,7 @@ async fn what_others_change_is_heard_and_mended() {
         let done = std::process::Command::new("nft").args(words.split(' ')).status();
         assert!(done.unwrap().success(), "nft {words}");
     };
-    // Our own changes are not others'.
+    // The agent's own changes are not reported as changes by others.
     lab.service(
         "web",
         &json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80}]}),
@@ -280,7 +280,7 @@ async fn two_clusters_with_the_same_addresses_lead_their_own_pods() {
     lab.service("web", &web, &["db"]);
     lab::fill(&mut second, &lab.proxy);
     lab.service("web", &web, &["web"]);
-    // A pod of the other cluster, which would be on a bridge of its own, where no guard of the first one's holds it.
+    // Pod of the other cluster, which would be on its own bridge, without the guard of this one.
     let guard = ["delete", "table", "bridge", "skiff_skiff_test_guard"];
     assert!(
         std::process::Command::new("nft")
@@ -312,7 +312,7 @@ async fn two_clusters_with_the_same_addresses_lead_their_own_pods() {
     lab.end().await;
 }
 
-/// Asks from a certain address of its own.
+/// Sends a request from a given source address.
 fn nix_connect(from: &str, to: &str) -> std::io::Result<String> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
     use std::io::Read as _;
@@ -327,14 +327,15 @@ fn nix_connect(from: &str, to: &str) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// The memory of this process in KiB.
+/// Resident memory of this process in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The cost of much: 10,000 Services with two endpoints each, and of one endpoint more or less.
+/// Benchmark: 10,000 Services with two endpoints each, and the addition and removal of one
+/// endpoint.
 #[tokio::test]
 async fn ten_thousand_services_cost_little() {
     let mut lab = Lab::new().await;

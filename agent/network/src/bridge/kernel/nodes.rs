@@ -1,7 +1,8 @@
-//! Routes to other nodes' pods and the end of the tunnel, as the kernel has them.
+//! Routes to other nodes' pods and the VXLAN interface, by rtnetlink.
 //!
-//! Routes are ours by their protocol and a metric that follows from the state folder; the tunnel's interface has the owner's mark,
-//! as the bridge has. Whatever another program or another cluster made is left alone.
+//! Routes are identified by their protocol and a metric derived from the state folder; the VXLAN
+//! interface has the owner's mark, like the bridge. Objects of other programs or other clusters are
+//! not changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,22 +22,23 @@ use super::tunnel::is_vxlan;
 use super::{Kernel, Socket, accept, refused};
 use crate::{Attachment, Cidr, Error, Ranges};
 
-/// The protocol of routes: which program made them. Free in iproute2's `rt_protos`.
+/// Protocol number of the routes that this program creates. Unassigned in iproute2's `rt_protos`.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(83);
 
-/// Things of one state folder among those that lead to other nodes.
+/// Names of the objects of one state folder for routes to other nodes.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Mark {
-    /// Name of the tunnel's interface.
+    /// Name of the VXLAN interface.
     pub(in super::super) tunnel: String,
-    /// The owner's mark on it.
+    /// Owner's mark of the interface.
     pub(in super::super) owner: String,
-    /// The metric of routes.
+    /// Metric of the routes.
     pub(in super::super) metric: u32,
 }
 
 impl Kernel {
-    /// The machine's ways to addresses. Those of the machine itself, and those that lead through our own interfaces, are none.
+    /// Routes of the host to addresses. Local ones and those through interfaces of this network are
+    /// skipped.
     pub(in super::super) fn ways(
         &self,
         addresses: &BTreeSet<IpAddr>,
@@ -49,7 +51,7 @@ impl Kernel {
                 let length = if address.is_ipv4() { 32 } else { 128 };
                 let question = message(*address, length)?;
                 let answer = self.host.handle.route().get(question).execute().try_next().await;
-                // There is no way, or not by this family.
+                // There is no route, or none of this family.
                 let Ok(Some(route)) = answer else { continue };
                 let Some(interface) = leads_to(&route) else { continue };
                 let mtu = if let Some(known) = links.get(&interface) {
@@ -77,7 +79,7 @@ impl Kernel {
         })
     }
 
-    /// Ranges that routes of ours lead to.
+    /// Destinations of this network's routes.
     pub(in super::super) fn routed(&self, metric: u32) -> Result<Vec<Cidr>, Error> {
         let known = self.runtime.block_on(self.host.known(metric))?;
         let cidr = |range: &Range| Cidr {
@@ -87,7 +89,7 @@ impl Kernel {
         Ok(known.keys().map(cidr).collect())
     }
 
-    /// Makes routes and tunnel what they should be. Straight routes come first: they need no tunnel.
+    /// Brings routes and tunnel to the wanted state. Direct routes come first: they need no tunnel.
     pub(in super::super) fn lead(&self, mark: &Mark, id: u32, wanted: &Routes) -> Result<(), Error> {
         self.runtime.block_on(async {
             let host = &self.host;
@@ -124,7 +126,7 @@ impl Kernel {
         })
     }
 
-    /// Removes all that leads to other nodes. Success when there is nothing.
+    /// Removes routes and tunnel. Succeeds if there are none.
     pub(in super::super) fn unlead(&self, mark: &Mark) -> Result<(), Error> {
         self.runtime.block_on(async {
             let mut failures = Vec::new();
@@ -136,7 +138,8 @@ impl Kernel {
         })
     }
 
-    /// The largest packet of pods: what fits the uplink of each family, the tunnel that there is, and the ways to other nodes.
+    /// MTU of pods: limited by the uplink of each family, the tunnel, and the routes to other
+    /// nodes.
     pub(in super::super) fn mtu(&self, ranges: Ranges, mark: &Mark, others: Option<u32>) -> Result<u32, Error> {
         self.runtime.block_on(async {
             let tunnel = self.host.link(&mark.tunnel).await?.filter(is_vxlan);
@@ -152,13 +155,13 @@ impl Kernel {
         })
     }
 
-    /// Sets an interface's MTU. Answers whether it was another one.
+    /// Sets an interface's MTU. Returns whether it has changed.
     pub(in super::super) fn set_mtu(&self, link: &str, mtu: u32) -> Result<bool, Error> {
         self.runtime.block_on(self.host.set_mtu(link, mtu))
     }
 
-    /// Has pods, by their links, send no larger packets. A pod's own end comes before the machine's, which tells whether it is
-    /// done.
+    /// Sets the MTU of pods' interfaces. The pod's end comes before the host end, whose MTU
+    /// indicates completion.
     pub(in super::super) fn fit(&self, mtu: u32, pods: &BTreeMap<String, Attachment>) -> Result<(), Error> {
         let mut failures = Vec::new();
         for (link, attachment) in pods {
@@ -200,7 +203,7 @@ impl Socket {
         Ok(true)
     }
 
-    /// Our routes by destination, with the next hop of each.
+    /// Routes of this network by destination, with the next hop of each.
     async fn known(&self, metric: u32) -> Result<BTreeMap<Range, (RouteMessage, (IpAddr, u32))>, Error> {
         let mut known = BTreeMap::new();
         for v6 in [false, true] {
@@ -210,7 +213,7 @@ impl Socket {
                     && route.header.table == RouteHeader::RT_TABLE_MAIN
                     && route.attributes.contains(&RouteAttribute::Priority(metric));
                 if let Some(range) = destination(&route).filter(|_| ours) {
-                    // One without a next hop is none that we would make: it is replaced.
+                    // A route without a next hop was not created by this network: it is replaced.
                     let next = gateway(&route).zip(interface(&route));
                     let next = next.unwrap_or((range.address, 0));
                     known.insert(range, (route, next));
@@ -288,7 +291,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     None
 }
 
-/// Tells whether a router of the other family is between.
+/// True if the next hop is a router of the other family.
 fn has_other_gateway(route: &RouteMessage) -> bool {
     let mut attributes = route.attributes.iter();
     attributes.any(|attribute| matches!(attribute, RouteAttribute::Via(_)))

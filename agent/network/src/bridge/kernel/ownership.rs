@@ -1,4 +1,4 @@
-//! Interfaces that are this network's, and those that are somebody else's.
+//! Ownership of interfaces: those of this network, and those of others.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,8 +13,9 @@ use super::{Kernel, Socket, accept, is_index_of, last_resort, refused};
 use crate::{Error, Ranges};
 
 impl Kernel {
-    /// Refuses a bridge that another network made, and ranges whose gateway another interface is. `known` says that the records
-    /// tell of a range: a bridge without a mark is then from an attempt that crashed, or from before there were marks.
+    /// Refuses a bridge of another network, and ranges whose gateway address another interface has.
+    /// `known` is true if the records mention a range: a bridge without a mark is then from an
+    /// attempt that crashed, or from a version without marks.
     pub(in super::super) fn refuse_others(
         &self,
         bridge: &str,
@@ -41,7 +42,8 @@ impl Kernel {
         })
     }
 
-    /// Deletes an interface, and with it its peer. Success when there is none. One that hangs on another bridge is not ours.
+    /// Deletes an interface and its peer. Succeeds if there is none. An interface on another bridge
+    /// is not deleted.
     pub(in super::super) fn remove_link(&self, bridge: &str, name: &str) -> Result<(), Error> {
         self.runtime.block_on(async {
             let Some(link) = self.host.link(name).await? else {
@@ -55,7 +57,7 @@ impl Kernel {
         })
     }
 
-    /// The names of the links that hang on the bridge; nothing where there is no bridge.
+    /// Names of the bridge's ports; empty if there is no bridge.
     pub(in super::super) fn ports(&self, bridge: &str) -> Result<Option<BTreeSet<String>>, Error> {
         let Ok(index) = if_nametoindex(bridge) else {
             return Ok(None);
@@ -64,7 +66,7 @@ impl Kernel {
         Ok(Some(ports.into_iter().map(|(name, _)| name).collect()))
     }
 
-    /// Deletes the bridge, the pods' links that still hang on it, and the routes of last resort.
+    /// Deletes the bridge, its remaining ports, and the blackhole routes.
     pub(in super::super) fn dismantle(&self, bridge: &str, owner: &str, ranges: Option<Ranges>) -> Result<(), Error> {
         self.runtime.block_on(async {
             let mut failures = Vec::new();
@@ -87,7 +89,7 @@ impl Kernel {
 }
 
 impl Socket {
-    /// The names and numbers of the links that hang on a bridge.
+    /// Names and indexes of a bridge's ports.
     async fn ports(&self, bridge: u32) -> Result<Vec<(String, u32)>, Error> {
         let mut links = self.handle.link().get().execute();
         let mut ports = Vec::new();
@@ -116,7 +118,7 @@ pub(super) fn refuse_owner(link: &LinkMessage, bridge: &str, owner: &str, known:
             None
         }
     });
-    // An owner whose folder is gone has left it behind.
+    // The owner's state folder was deleted without removing the bridge.
     let abandoned = |mark: &str| Path::new(mark).is_absolute() && !Path::new(mark).exists();
     if mark.map_or(known, |mark| mark == owner || abandoned(mark)) {
         return Ok(());

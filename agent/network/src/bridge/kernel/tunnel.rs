@@ -1,4 +1,4 @@
-//! This node's end of the VXLAN tunnel, and what it knows of the others.
+//! This node's VXLAN interface, and its entries for other nodes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,11 +19,12 @@ use super::ownership::refuse_owner;
 use super::{Socket, accept, refused};
 use crate::{Cidr, Error};
 
-/// An entry of the tunnel for an address: a hardware address, or the node's that has it.
+/// Neighbor or FDB entry of the VXLAN interface.
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 impl Socket {
-    /// Makes this node's end of the tunnel and what it knows of the others; its index.
+    /// Creates or updates this node's VXLAN interface and its entries for other nodes; returns its
+    /// index.
     pub(super) async fn tunnel(&self, mark: &Mark, id: u32, wanted: &Tunnel) -> Result<u32, Error> {
         if let Some(link) = self.link(&mark.tunnel).await? {
             refuse_owner(&link, &mark.tunnel, &mark.owner, is_vxlan(&link))?;
@@ -69,7 +70,8 @@ impl Socket {
         Ok(index)
     }
 
-    /// Other ends' hardware addresses and the nodes that have them, static all.
+    /// Sets the static FDB and neighbor entries: hardware addresses of the other VXLAN interfaces,
+    /// and their nodes.
     async fn teach(&self, index: u32, wanted: &Tunnel) -> Result<(), Error> {
         let forwarding = wanted.forwarding.iter();
         let forwarding: Entries = forwarding
@@ -136,7 +138,7 @@ impl Socket {
         let Some(link) = self.link(&mark.tunnel).await? else {
             return Ok(());
         };
-        // Another's interface of this name stays.
+        // Another owner's interface of this name is kept.
         if refuse_owner(&link, &mark.tunnel, &mark.owner, is_vxlan(&link)).is_err() {
             return Ok(());
         }
@@ -166,7 +168,8 @@ pub(super) fn is_vxlan(link: &LinkMessage) -> bool {
     vxlan(link).is_some()
 }
 
-/// Tells whether an interface is the wanted end; its MTU and what it knows of others can be changed, the rest cannot.
+/// True if an interface is the wanted VXLAN interface. Its MTU and entries may differ, since they
+/// can be changed.
 fn is_as(link: &LinkMessage, id: u32, wanted: &Tunnel) -> bool {
     let local = match wanted.local {
         IpAddr::V4(local) => InfoVxlan::Local(local),
@@ -177,7 +180,7 @@ fn is_as(link: &LinkMessage, id: u32, wanted: &Tunnel) -> bool {
     is(&InfoVxlan::Id(id)) && is(&local) && is(&InfoVxlan::Port(PORT)) && link.attributes.contains(&hardware)
 }
 
-/// The address and the hardware address of an entry.
+/// Address and hardware address of an entry.
 fn said(entry: &NeighbourMessage) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
     let (mut address, mut hardware) = (None, None);
     for attribute in &entry.attributes {
@@ -197,7 +200,7 @@ fn address_in(found: &NeighbourAddress) -> Option<Vec<u8>> {
     if let NeighbourAddress::Inet6(found) = found {
         return Some(found.octets().to_vec());
     }
-    // That of a bridge's entry.
+    // Link-layer address of an FDB entry.
     if let NeighbourAddress::Other(found) = found {
         return Some(found.clone());
     }
