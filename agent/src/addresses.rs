@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
-/// Addresses of documentation: they lead where the default route does.
+/// Documentation addresses (RFC 5737, RFC 3849): routed by the default route.
 pub(crate) const ANYWHERE: &str = "192.0.2.1:9";
 pub(crate) const ANYWHERE_V6: &str = "[2001:db8::1]:9";
 
-/// The own address on the way to a target; nothing is sent.
+/// Returns the local address for a target; sends nothing.
 pub(crate) fn source(target: &str) -> Option<IpAddr> {
     let mut targets: Vec<SocketAddr> = target.to_socket_addrs().ok()?.collect();
     targets.sort_by_key(SocketAddr::is_ipv6);

@@ -8,15 +8,15 @@ use std::sync::{Mutex, PoisonError};
 use agent_plan::oci::apparmor::{DEFAULT, DEFAULT_TEXT, Machine, Wanted, asks, is_loaded, wanted};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-/// Where the machine has what.
+/// State of `AppArmor` on this machine, and paths to its files.
 pub(crate) struct AppArmor {
-    /// Begins with `Y` where the kernel confines.
+    /// `/sys/module/apparmor/parameters/enabled`: begins with `Y` if enabled.
     enabled: PathBuf,
-    /// The profiles that are loaded.
+    /// Loaded profiles.
     profiles: PathBuf,
     /// Loads a profile.
     parser: PathBuf,
-    /// Whether the default was loaded since the start. Held while it is.
+    /// True once the default profile was loaded since the start. Locked while it is being loaded.
     loaded: Mutex<bool>,
 }
 
@@ -34,7 +34,7 @@ impl Default for AppArmor {
 impl AppArmor {
     pub(crate) fn machine(&self) -> Machine {
         let enabled = std::fs::read(&self.enabled).is_ok_and(|text| text.starts_with(b"Y"));
-        // In a container, or without the kernel's folder, no profile can be loaded.
+        // Without the kernel's directory, or in a container, profiles cannot be loaded.
         let manageable = std::env::var_os("container").is_none_or(|kind| kind.is_empty()) && self.profiles.exists();
         Machine {
             enabled,
@@ -42,7 +42,7 @@ impl AppArmor {
         }
     }
 
-    /// The name of the profile that confines a container; it is loaded. Blocks.
+    /// Returns the profile of a container, which is loaded. Blocks.
     pub(crate) fn profile(&self, pod: &Pod, container: &Container) -> Result<Option<String>, String> {
         match wanted(pod, container, self.machine())? {
             Wanted::Nothing => Ok(None),
@@ -50,7 +50,8 @@ impl AppArmor {
             Wanted::Own(name) => Err(format!("apparmor profile not found {name}")),
             Wanted::Default => match self.provide() {
                 Ok(()) => Ok(Some(DEFAULT.to_owned())),
-                // Nobody asked for it: as on a machine that has none.
+                // The profile was not requested: the container runs unconfined, as on a machine
+                // without AppArmor.
                 Err(why) if !asks(pod, container) => {
                     tracing::warn!(why, "a container that asks for no profile has none");
                     Ok(None)
@@ -60,7 +61,7 @@ impl AppArmor {
         }
     }
 
-    /// Whether that is known without waiting for anybody.
+    /// True if the profile is known without waiting for `apparmor_parser`.
     pub(crate) fn knows(&self, pod: &Pod, container: &Container) -> bool {
         match wanted(pod, container, self.machine()) {
             Ok(Wanted::Nothing) | Err(_) => true,
@@ -75,7 +76,7 @@ impl AppArmor {
         Ok(is_loaded(&listing, name))
     }
 
-    /// Loads the default, once: what is there of this name may be an older version's.
+    /// Loads the default profile, once: a loaded one of this name may be of an older version.
     fn provide(&self) -> Result<(), String> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if !*loaded {
@@ -94,7 +95,7 @@ impl AppArmor {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{}: {error}", self.parser.display()))?;
-        // It is closed with this, and the program has all of it.
+        // The pipe is closed here, after the whole profile was written.
         let written = parser
             .stdin
             .take()
@@ -160,7 +161,7 @@ mod tests {
                 loads: false
             }
         );
-        // What stands for the program: it tells what it got, and the first time that it cannot.
+        // Stand-in for `apparmor_parser`: records its input, and fails the first time.
         let (list, got, broken) = (at("profiles"), at("got"), at("broken"));
         let script = format!(
             "#!/bin/sh\ncat >> {}\n[ -e {} ] && {{ echo no room >&2; exit 3; }}\necho 'skiff-default (enforce)' >> {}\n",

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use agent_plan::pods::{self, Group};
 use k8s_openapi::api::core::v1::Pod;
 
-/// What was started, or failed to be, since the agent began.
+/// Counts of pods and containers that were started, or failed to start, since the agent began.
 #[derive(Debug, Default)]
 pub(crate) struct Begun {
     counts: Mutex<Counts>,
@@ -16,7 +16,7 @@ pub(crate) struct Begun {
 pub(crate) struct Counts {
     pub(crate) pods: u64,
     pub(crate) pod_failures: u64,
-    /// Of pods with users of their own.
+    /// Pods with user namespaces.
     pub(crate) user_pods: u64,
     pub(crate) user_pod_failures: u64,
     /// By kind.

@@ -1,5 +1,6 @@
-//! The agent's first credentials, by a token that lets it ask for them: as a kubelet
-//! (`pkg/kubelet/certificate/bootstrap/bootstrap.go`). Keys are made here and leave the machine never.
+//! Bootstrap of the agent's credentials by a bootstrap token, as in a kubelet
+//! (`pkg/kubelet/certificate/bootstrap/bootstrap.go`). Keys are generated here and never leave the
+//! machine.
 
 use std::time::Duration;
 
@@ -13,10 +14,11 @@ use tracing::info;
 use crate::command::Arguments;
 use crate::renewal::{self, CLIENT_SIGNER, Own, SERVING_SIGNER, Wanted};
 
-/// Time that the cluster may take to sign; upstream's is an hour, which nobody who joins a machine waits.
+/// Longest time to wait for the certificate to be signed; the kubelet's hour is too long for a
+/// machine that joins interactively.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Asks for what is missing or over, where the agent was told how.
+/// Requests missing or expired certificates, if a bootstrap kubeconfig is given.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let Some(bootstrap) = &arguments.bootstrap_kubeconfig else {
         return Ok(());
@@ -74,7 +76,8 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a kubeconfig has a certificate that is not over, or something else than a certificate.
+/// True if a kubeconfig has a client certificate that has not expired, or credentials of another
+/// kind.
 fn is_valid(kubeconfig: &str) -> bool {
     let Ok(value) = renewal::parse(kubeconfig) else {
         return false;

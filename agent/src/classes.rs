@@ -1,4 +1,5 @@
-//! What the classes of pods get together: all of them what the node can give, those of class Burstable what they ask for.
+//! Resources of quality-of-service classes: all pods together get the node's allocatable, Burstable
+//! pods their requests.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use crate::Error;
 use crate::context::Context;
 use crate::events::Kind;
 
-/// Changes within this are carried out at once.
+/// Changes within this time are applied together.
 const PAUSE: Duration = Duration::from_millis(100);
-/// After a failure it is tried again.
+/// Time until the next attempt after a failure.
 const RETRY: Duration = Duration::from_mins(1);
 
-/// Arranges the groups, and again whenever pods have come or gone.
+/// Applies the cgroup limits, and again whenever pods are added or removed.
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     let mut done: Option<u64> = None;
     loop {
@@ -52,7 +53,7 @@ impl Context {
         resources::shares_together(burstable)
     }
 
-    /// What all pods may have together.
+    /// Limits of all pods together.
     fn together(&self) -> Limits {
         if !self.config.upkeep.enforce {
             return Limits::default();

@@ -8,16 +8,16 @@ use volume::Volumes;
 
 use crate::command::Arguments;
 
-/// Goes on past failures and reports all of them; may be called twice. Refuses while an agent runs. What an engine that is gone
-/// has recorded stays with it, and what network plugins do not let go of stays theirs when the images go too: that is told on
-/// standard output.
+/// Continues after failures and reports all of them; may be repeated. Fails while an agent runs.
+/// Records of a container engine that is gone remain with it, and resources that network plugins do
+/// not release remain theirs if the images are removed too: these are reported on standard output.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let _lock = Lock::take(&arguments.state_dir, "cleanup")?;
     let mut failures: Vec<String> = Vec::new();
     let trouble = arguments.engine_trouble().await;
     let ended = match arguments.runtime().await {
         Ok(runtime) => runtime.cleanup().await.err().map(|error| image::chain(&error)),
-        // No pod of this agent was ever made there.
+        // No pod of this agent was ever created there.
         Err(error) if matches!(error.downcast_ref(), Some(runtime::Error::GroupTaken { .. })) => None,
         Err(error) => Some(format!("{error:#}")),
     };
@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match arguments.network() {
         Ok(network) => match network.stop().await {
             Ok(()) => {}
-            // Who forgets all for good shall not be held up by what may never be mended.
+            // A removal of everything does not fail for state that may never be restored.
             Err(network::Error::Held(held)) if arguments.with_images => tell_left(&held),
             Err(error) => failures.push(image::chain(&error)),
         },
@@ -72,10 +72,10 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     )
 }
 
-/// Tells who began this what stays behind although all has gone well.
+/// Reports what remains on the machine after a successful cleanup.
 fn tell_left(held: &[String]) {
     for what in held {
-        // Nobody may listen.
+        // Standard output may be closed.
         writeln!(std::io::stdout(), "{what}").ok();
     }
 }

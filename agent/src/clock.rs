@@ -1,4 +1,4 @@
-//! The one place that reads the wall clock, and tells when it was set.
+//! The only reader of the wall clock, and detection of clock steps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::context::Clock;
 
-/// Less than this is no step of the clock: it is read a moment later than the other, and time servers make it go a little
-/// faster or slower.
+/// Smallest difference that counts as a step: the two clocks are not read at the same instant, and
+/// time servers slew the wall clock.
 const STEP: Duration = Duration::from_millis(500);
 
 /// The machine's clock.
@@ -18,7 +18,7 @@ pub fn wall() -> Clock {
     Arc::new(Timestamp::now)
 }
 
-/// Tells a wall clock's steps, by the monotonic clock.
+/// Detects steps of a wall clock by the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Steps {
     last: (Timestamp, Instant),
@@ -31,7 +31,7 @@ impl Steps {
         }
     }
 
-    /// How far the clock was set forward (or back) since it was asked last.
+    /// Returns how far the clock was set forward (or back) since the last call.
     pub(crate) fn step(&mut self, now: Timestamp) -> Option<SignedDuration> {
         let (before, then) = std::mem::replace(&mut self.last, (now, Instant::now()));
         let passed = SignedDuration::try_from(self.last.1.duration_since(then)).ok()?;

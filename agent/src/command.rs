@@ -26,14 +26,14 @@ use crate::upkeep::UpkeepArguments;
 /// A CNI plugin has so long to answer.
 const PLUGIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// What to do.
+/// Subcommand of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Run,
     Cleanup,
 }
 
-/// What makes containers.
+/// Container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum RuntimeKind {
     /// libcontainer in this program
@@ -63,7 +63,7 @@ impl NodeRoutes {
     }
 }
 
-/// What connects pods.
+/// Pod network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum NetworkKind {
     /// A bridge of this program's own
@@ -74,7 +74,7 @@ enum NetworkKind {
 
 #[derive(Debug, Parser)]
 #[command(name = "skiff-agent", version, about = "Runs the pods of one node")]
-// What an operator adds comes after what `skiff join` chose.
+// Flags of an operator override those that `skiff join` chose.
 #[command(args_override_self = true)]
 pub(crate) struct Arguments {
     /// `run` the agent, or `cleanup` everything that it made on this machine
@@ -294,7 +294,7 @@ impl Arguments {
         })
     }
 
-    /// Where the API server is, as an address.
+    /// IPv4 address of the API server.
     fn server(&self) -> Option<SocketAddrV4> {
         let uri = self.server_url().ok()?;
         let host = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(443));

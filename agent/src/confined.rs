@@ -1,4 +1,4 @@
-//! Reading files that a container may have replaced by something else.
+//! Safe access to files that a container may have replaced.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,15 +9,16 @@ use std::path::Path;
 use nix::fcntl::{self, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 
-/// Opens a regular file; a link, a pipe or a device is refused without being touched.
+/// Opens a regular file; links, FIFOs and devices are rejected without being opened.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let found = fcntl::open(path, flags, Mode::empty())?;
     reopen(&File::from(found))
 }
 
-/// What there is at a path below a directory; no link leads out. It is not opened: a pipe would wait for somebody who writes to
-/// it, and a device may do anything.
+/// Opens a path below a directory with `O_PATH`; symbolic links cannot lead out of it. The file
+/// itself is not opened: a FIFO would block until it has a writer, and opening a device may have
+/// side effects.
 pub(crate) fn find(directory: &Path, path: &str) -> io::Result<File> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let root = fcntl::open(directory, flags | OFlag::O_DIRECTORY, Mode::empty())?;
@@ -27,23 +28,24 @@ pub(crate) fn find(directory: &Path, path: &str) -> io::Result<File> {
     Ok(File::from(openat2(&root, path, how)?))
 }
 
-/// Opens what was found, when it is a regular file: that very one, whatever has taken its place since.
+/// Reopens a file that was found, if it is regular: the same file, even if its path was replaced
+/// since.
 pub(crate) fn reopen(found: &File) -> io::Result<File> {
     if !found.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    // Who holds a lease on it is not waited for.
+    // Does not wait for the holder of a lease.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
     options.open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
-/// Does what may wait for a disk where nothing else waits for it.
+/// Runs blocking file access on a thread of its own.
 pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// At most so many bytes from the end.
+/// Reads at most `bytes` from the end of a file.
 pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     let mut file = open(path)?;
     let length = file.metadata()?.len();
@@ -53,7 +55,7 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(contents)
 }
 
-/// A regular file below a directory, at most so many bytes of it; no link leads out.
+/// Reads at most `bytes` of a regular file below a directory; symbolic links cannot lead out of it.
 pub(crate) fn below(directory: &Path, path: &str, bytes: u64) -> io::Result<Vec<u8>> {
     let file = reopen(&find(directory, path)?)?;
     if file.metadata()?.len() > bytes {
@@ -74,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// It is refused for what it is: an attempt to open it would fail otherwise, or not at all.
+    /// Must be rejected for its type: opening it would fail with another error, or not at all.
     fn refused(directory: &Path, name: &str) {
         let path = directory.join(name);
         for error in [
@@ -94,7 +96,7 @@ mod tests {
         std::os::unix::fs::symlink("log", home.join("link")).expect("linked");
         assert_eq!(tail(&home.join("log"), 2).expect("read"), b"wn");
         assert!(open(&home.join("link")).is_err(), "a link");
-        // Nobody can open a socket, nor a device of a kind that the kernel does not know.
+        // Sockets, and devices of a type that the kernel does not know, cannot be opened.
         let _socket = UnixListener::bind(home.join("socket")).expect("bound");
         mknod(&home.join("device"), SFlag::S_IFCHR, Mode::S_IRWXU, makedev(4095, 1)).expect("made");
         for name in ["socket", "device", "."] {

@@ -1,5 +1,5 @@
-//! The connection to the API server. When its packets vanish, the kernel says so after half a minute: a watch, over which
-//! nothing need come for long, would not notice it for itself.
+//! Connection to the API server. If its packets are dropped, the kernel reports it after half a
+//! minute: an idle watch would not notice it otherwise.
 
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::node::{VERSION, architecture};
 
-/// How long the other machine may say nothing to what it was sent.
+/// Longest time that sent data may stay unacknowledged by the peer.
 const SILENCE: Duration = Duration::from_secs(30);
-/// When nothing is under way, the other machine is asked for a sign of life after this time, and then again and again.
+/// An idle connection is probed after this time, and then at this interval.
 const IDLE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 
-/// A client of the API like kube's own, under the name that a kubelet has: it is the manager of the fields that it writes.
+/// Creates a client like kube's own, with a kubelet's user agent: it is the manager of the fields
+/// that it writes.
 pub fn open(mut configuration: kube::Config) -> kube::Result<kube::Client> {
     configuration.headers.push((USER_AGENT, user_agent()?));
     if configuration.proxy_url.is_some() {

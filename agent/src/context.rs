@@ -1,4 +1,4 @@
-//! What all parts of the agent share.
+//! State shared by all parts of the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
@@ -47,44 +47,47 @@ use crate::services::{Programmed, ServiceProxy, Services, Slices};
 use crate::tokens::Tokens;
 use crate::users::UserIds;
 
-/// Between two questions to a runtime that does not answer.
+/// Time between two requests to a runtime that does not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Reads the wall clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What the operator says.
+/// Configuration of the agent.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The Node's name.
     pub node_name: String,
-    /// Where the agent keeps what is its own.
+    /// Directory of the agent's own state.
     pub state_directory: PathBuf,
     /// The pods' ranges; the Node's `spec.podCIDRs` where they are absent.
     pub pod_cidr: Option<Ranges>,
-    /// The node's addresses, the first one first: pods tell of their addresses in the order of its families.
+    /// Addresses of the node, the primary one first: pods list their addresses in the order of its
+    /// families.
     pub addresses: Vec<IpAddr>,
     /// Port of the agent's own server, for the Node's `daemonEndpoints`.
     pub port: u16,
-    /// How many pods the node takes.
+    /// Maximum number of pods on the node.
     pub max_pods: u32,
-    /// What keeps the node able to work.
+    /// Eviction thresholds and reserved resources.
     pub upkeep: Upkeep,
-    /// How long the machine's end waits for pods.
+    /// Grace periods for pods when the machine shuts down.
     pub shutdown: Grace,
     /// Name resolution within the cluster.
     pub dns: ClusterDns,
-    /// The file that tells the machine's name servers, where it is not the usual one; an empty path is that of none.
+    /// File with the machine's name servers, if it is not the usual one; an empty path means none.
     pub resolv_conf: Option<PathBuf>,
-    /// Where the API server is, for pods that speak to it by its Service.
+    /// Address of the API server, for pods that reach it through its Service.
     pub server: Option<SocketAddrV4>,
-    /// Whether volumes that hold secrets lie in memory. They do, but for simulations, which may not mount.
+    /// True if volumes that hold secrets are on tmpfs; false in simulations only, which may not
+    /// mount.
     pub secrets_in_memory: bool,
-    /// How traffic is led to Services; not at all where it is absent.
+    /// Service proxy; absent if Services are not proxied.
     pub service_proxy: Option<ServiceProxy>,
-    /// Name of the kernel's tables of network policies, unique on the machine; they are left to others where it is absent.
+    /// Name of the kernel's tables of network policies, unique on the machine; `None` leaves
+    /// policies to another program.
     pub network_policies: Option<String>,
-    /// An identifier of the machine, for an annotation of the Node.
+    /// ID of the machine, for an annotation of the Node.
     pub instance_id: Option<String>,
     /// Labels of the Node besides the usual ones.
     pub labels: BTreeMap<String, String>,
@@ -96,24 +99,24 @@ impl Config {
         self.in_order(&self.addresses)
     }
 
-    /// An address of each family, in the order that the node's own are in.
+    /// Returns an address of each family, in the order of the node's own.
     pub(crate) fn in_order(&self, addresses: &[IpAddr]) -> Vec<IpAddr> {
         of_each_family(addresses, self.addresses.first().is_some_and(IpAddr::is_ipv6))
     }
 }
 
-/// When images are removed and pods have to go. By default never.
+/// Thresholds of image garbage collection and of evictions. Without them nothing is removed.
 #[derive(Clone, Debug)]
 pub struct Upkeep {
-    /// When pods have to go.
+    /// Eviction thresholds.
     pub thresholds: Thresholds,
-    /// When images have to.
+    /// Image garbage collection.
     pub images: Policy,
-    /// What is kept from pods for others on the machine.
+    /// Resources reserved for other processes on the machine.
     pub reserved: Vec<Amounts>,
-    /// Processes that a pod may have.
+    /// Maximum number of processes of a pod.
     pub pod_pids: Option<i64>,
-    /// Whether all pods together are held to what the node can give.
+    /// True if all pods together are limited to the node's allocatable.
     pub enforce: bool,
 }
 
@@ -137,104 +140,104 @@ impl Default for Upkeep {
     }
 }
 
-/// The world that the agent acts on.
+/// External interfaces of the agent.
 #[derive(Clone)]
 pub struct Parts {
-    /// The API, as `system:node:NAME`.
+    /// Client of the API, as `system:node:NAME`.
     pub client: Client,
-    /// Runs containers.
+    /// Container runtime.
     pub runtime: Arc<dyn Runtime>,
-    /// Connects pods.
+    /// Pod network.
     pub network: Arc<dyn Network>,
-    /// Has images.
+    /// Image store.
     pub images: Arc<dyn images::Source>,
-    /// Tells the time.
+    /// Wall clock.
     pub clock: Clock,
 }
 
-/// Everything together, shared by all workers.
+/// Shared state of all workers.
 pub struct Context {
     pub(crate) config: Config,
     pub(crate) parts: Parts,
     pub(crate) volumes: Volumes,
-    /// The persistent volumes that the node has itself.
+    /// Local persistent volumes of the node.
     pub(crate) local_path: LocalPath,
-    /// Who may use which images.
+    /// Pods' access to images that were pulled with credentials.
     pub(crate) rights: Rights,
-    /// Who may ask the agent.
+    /// Authentication and authorization of requests to the agent.
     pub(crate) access: Access,
-    /// What is remembered of containers that failed.
+    /// Records of containers that failed.
     pub(crate) crashes: Crashes,
-    /// For what pods have on the disk.
+    /// Precreated directories for pods.
     pub(crate) spares: runtime::Spares,
     pub(crate) milestones: Milestones,
-    /// What volumes show of the API.
+    /// API objects that volumes show.
     pub(crate) objects: Objects,
-    /// The tokens of the pods' accounts.
+    /// Tokens of the pods' service accounts.
     pub(crate) tokens: Tokens,
-    /// Which ids of the node are users of pods.
+    /// User namespace ranges of the pods.
     pub(crate) users: UserIds,
-    /// Nothing until they are listed.
+    /// `None` until the Services are listed.
     pub(crate) services: watch::Sender<Option<Arc<Services>>>,
-    /// EndpointSlices as the API shows them, where they are followed.
+    /// EndpointSlices as of their watch.
     pub(crate) slices: Mutex<Slices>,
     /// The cluster's name server on this node.
     pub(crate) names: Names,
     pub(crate) programmed: Programmed,
-    /// Pods that wait for their network policies.
+    /// Queue of pods that wait for their network policies.
     pub(crate) admissions: Admissions,
     pub(crate) recorder: Recorder,
     pub(crate) machine: crate::machine::Machine,
-    /// What pods may use of it.
+    /// Resources that pods may use (allocatable).
     pub(crate) allocatable: Amounts,
-    /// Pulls that may be under way at once.
+    /// Limits concurrent image pulls.
     pub(crate) pulls: Semaphore,
     pub(crate) app_armor: AppArmor,
     pub(crate) se_linux: SeLinux,
-    /// Containers that may be created at once: more only fight for the same cores.
+    /// Limits concurrent container creations: more would only compete for the same cores.
     pub(crate) starts: Semaphore,
-    /// Limits how many configurations of containers wait for their sandboxes.
+    /// Limits configurations of containers that wait for their sandboxes.
     pub(crate) drafts: Arc<Semaphore>,
     /// The pods as the API shows them, for `/pods` and for logs.
     pub(crate) pods: Mutex<BTreeMap<String, Arc<Pod>>>,
-    /// There are others, or they ask for something else.
+    /// Notified when the set of pods or their requests change.
     pub(crate) pods_changed: Notify,
-    /// The machine is about to go down.
+    /// True while the machine is about to shut down.
     pub(crate) shutting_down: watch::Sender<bool>,
-    /// Where the pods' workers are told something.
+    /// Channel for orders to the pods' workers.
     pub(crate) orders: OnceLock<mpsc::Sender<Order>>,
-    /// What those that are here were given.
+    /// Resources allocated to the pods on the node.
     pub(crate) granted: Granted,
-    /// The uids of those that do not count for what others may have.
+    /// UIDs of pods whose requests no longer count.
     pub(crate) discounted: Mutex<BTreeSet<String>>,
-    /// Those that end for others.
+    /// Pods that are being preempted.
     pub(crate) preempted: Preempted,
     pub(crate) begun: Begun,
-    /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
+    /// Running instances: log followers need to know when they end, exec needs their location.
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
-    /// What was used when somebody last asked.
+    /// Resource usage as of the last query.
     pub(crate) measured: Memory,
-    /// What pods had on the disk when somebody last asked.
+    /// Disk usage of pods as of the last query.
     pub(crate) looks: Looks,
-    /// Who asks the file systems of volumes how full they are.
+    /// Queries of the usage of volumes' file systems.
     pub(crate) asking: Asking,
-    /// Held while files are counted for who asks.
+    /// Lock for counting files on behalf of requests.
     pub(crate) counting: Arc<tokio::sync::Mutex<()>>,
-    /// How often containers were probed.
+    /// Counts of containers' probes.
     pub(crate) probes: Probes,
-    /// What keeps pods' packets back.
+    /// Firewall that drops pods' packets, if there is one.
     pub(crate) blocked: watch::Sender<Option<String>>,
-    /// Tells whether pods of other nodes are reached.
+    /// State of the routes to other nodes' pods.
     pub(crate) routed: watch::Sender<Routed>,
-    /// What is short on the node.
+    /// Pressures of the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
     /// The Node as it was last read.
     pub(crate) node: Mutex<Option<Arc<Node>>>,
-    /// When the loop that follows the pods turned last.
+    /// Time of the last iteration of the pod loop.
     pub(crate) turned: Mutex<Instant>,
 }
 
-/// One run of a container.
+/// Instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Run {
     pub(crate) pod: String,
@@ -242,7 +245,7 @@ pub(crate) struct Run {
     pub(crate) attempt: u32,
 }
 
-/// Where a run is for the runtime.
+/// Location of an instance in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) sandbox: String,
@@ -250,7 +253,7 @@ pub(crate) struct Place {
 }
 
 impl Context {
-    /// The ranges that the control plane gave and pods may have addresses of.
+    /// Returns the allocated pod CIDRs that pods may have addresses of.
     pub(crate) fn allocated_ranges(&self) -> Option<Ranges> {
         let served = self.parts.network.served();
         served
@@ -262,7 +265,7 @@ impl Context {
         (self.parts.clock)()
     }
 
-    /// All that the runtime has, asked for until it answers: news that were lost are not told again.
+    /// Lists all sandboxes, and retries until the runtime answers: lost events are not repeated.
     pub(crate) async fn all_sandboxes(&self) -> Vec<runtime::Sandbox> {
         loop {
             match self.parts.runtime.sandboxes().await {
@@ -276,12 +279,12 @@ impl Context {
         }
     }
 
-    /// Notes that a pod took a step of its start.
+    /// Records a milestone of a pod's start.
     pub(crate) fn reached(&self, uid: &str, step: Step) {
         self.milestones.note(uid, step, self.now());
     }
 
-    /// `youki`, in front of container identifiers.
+    /// Prefix of container IDs, such as `youki`.
     pub(crate) fn scheme(&self) -> String {
         self.parts.runtime.info().name
     }
@@ -299,7 +302,7 @@ impl Context {
         }
     }
 
-    /// What pods may use, in thousandths, by resource.
+    /// Allocatable resources in thousandths, by resource.
     fn allocatable_milli(&self) -> BTreeMap<String, i64> {
         let each = self.allocatable.iter();
         each.map(|(name, amount)| (name.clone(), amount.milli())).collect()
@@ -355,14 +358,14 @@ impl Context {
         self.pods_changed.notify_one();
     }
 
-    /// The node does not take this pod, ends it for another, or it is gone from the API: from now on it does not count for the others. The scheduler
-    /// does not count it either, and may have given its room away.
+    /// Excludes a pod's requests: it was rejected, is being preempted, or is gone from the API. The
+    /// scheduler does not count it either, and may have assigned its room.
     pub(crate) fn discount(&self, uid: &str) {
         let mut discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
         discounted.insert(uid.to_owned());
     }
 
-    /// What the node has for a pod, as things are.
+    /// Returns what the node currently offers to a pod.
     pub(crate) fn host(&self, pod: &Pod) -> Host {
         use agent_plan::pods::uid;
         let discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -379,7 +382,7 @@ impl Context {
         }
     }
 
-    /// Something happened to this node.
+    /// Records an event of this node.
     pub(crate) fn node_event(&self, kind: Kind, reason: &'static str, message: String) {
         let node = Node {
             metadata: ObjectMeta {
@@ -391,7 +394,7 @@ impl Context {
         self.recorder.node(&node, kind, reason, message);
     }
 
-    /// Where the images are.
+    /// Directory of the images.
     pub(crate) fn image_directory(&self) -> PathBuf {
         let own = self.parts.images.directory();
         own.map_or_else(|| self.config.state_directory.join("images"), Path::to_owned)
@@ -408,7 +411,7 @@ impl Context {
         known.values().find(wanted).cloned()
     }
 
-    /// Where a container runs now.
+    /// Returns the running instance of a container.
     pub(crate) fn place(&self, pod: &Pod, container: &str) -> Option<Place> {
         let uid = agent_plan::pods::uid(pod);
         let running = self.running.borrow();

@@ -1,6 +1,6 @@
-//! The last ends of containers that were to run on or to succeed, and the last pods that the node refused. They outlive the pods,
-//! so that somebody who comes later can still learn what happened: a few files, each with the last ends of one container, or
-//! with one refusal.
+//! Records of the last terminations of containers that were to keep running or to succeed, and of
+//! the last pods that the node rejected. They outlive the pods, so that failures can be explained
+//! later: a few files, each with the last terminations of one container, or with one rejection.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -14,35 +14,37 @@ use agent_plan::{Timestamp, pods};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-/// Containers that are remembered; the one whose last end is the oldest is forgotten first.
+/// Maximum number of containers on record; the one with the oldest last termination is dropped
+/// first.
 const CONTAINERS: usize = 128;
-/// Pods whose refusal is remembered. Whoever makes a pod anew whenever it is refused makes many.
+/// Maximum number of rejected pods on record: a controller that recreates a rejected pod creates
+/// many.
 const REFUSALS: usize = 32;
-/// Ends of one container.
+/// Maximum number of terminations of one container.
 const ENDS: usize = 3;
-/// A file that is larger is not ours.
+/// Maximum size of a record's file.
 const BYTES: u64 = 64 << 10;
-/// Bytes of a message or of output.
+/// Maximum length of a message or of output in bytes.
 const TEXT: usize = 4 << 10;
 
-/// A container and how it ended, the last time at the end.
+/// Container with its terminations, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Story {
     pub(crate) namespace: String,
     pub(crate) pod: String,
     uid: String,
-    /// Empty for a pod that was refused as a whole.
+    /// Empty for a pod that was rejected.
     container: String,
     image: String,
     /// `ReplicaSet/web-5d`; empty for none.
     owner: String,
-    /// As the pod says it; empty for none.
+    /// Limit as written in the pod; empty for none.
     memory_limit: String,
     ends: Vec<End>,
 }
 
-/// One end, or refusal.
+/// Termination, or rejection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct End {
@@ -52,10 +54,10 @@ pub(crate) struct End {
     message: String,
     started_at: Option<String>,
     finished_at: String,
-    /// The most that it used, in bytes.
+    /// Peak memory usage in bytes.
     memory_peak: Option<u64>,
     cpu_milliseconds: Option<u64>,
-    /// The end of what it printed.
+    /// Last lines of output.
     output: String,
 }
 
@@ -89,7 +91,7 @@ impl End {
     }
 }
 
-/// The end of a text that is too long.
+/// Returns the end of a text that is too long.
 fn last(text: &str) -> String {
     let mut start = text.len().saturating_sub(TEXT);
     while !text.is_char_boundary(start) {
@@ -98,7 +100,7 @@ fn last(text: &str) -> String {
     text.get(start..).unwrap_or_default().to_owned()
 }
 
-/// All that are remembered.
+/// All records.
 pub(crate) struct Crashes {
     directory: PathBuf,
     writing: Mutex<()>,
@@ -112,7 +114,7 @@ impl Crashes {
         }
     }
 
-    /// Adds an end of a pod's container, or without one the pod's refusal.
+    /// Adds a termination of a pod's container, or the pod's rejection if `container` is empty.
     pub(crate) fn add(&self, pod: &Pod, container: &str, end: End) -> io::Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         fs::DirBuilder::new()
@@ -121,7 +123,7 @@ impl Crashes {
             .create(&self.directory)?;
         let path = self.directory.join(format!("{}_{container}.json", pods::uid(pod)));
         let mut story = read(&path).unwrap_or_else(|| begin(pod, container));
-        // Who begins anew may tell once more of an end, with less of it left to be seen.
+        // After a restart, a termination may be reported again, with less detail.
         if story.ends.iter().any(|known| known.attempt == end.attempt) {
             return Ok(());
         }
@@ -170,7 +172,7 @@ impl Crashes {
         Ok(())
     }
 
-    /// The containers of pods of this name, the pod that failed last at the end.
+    /// Returns the records of pods with this name, the latest failure last.
     pub(crate) fn of(&self, namespace: &str, pod: &str) -> io::Result<Vec<Story>> {
         let files = self.files()?;
         let stories = files.iter().filter_map(|(_, path)| read(path));
@@ -205,7 +207,7 @@ fn begin(pod: &Pod, container: &str) -> Story {
     }
 }
 
-/// What cannot be read is not remembered.
+/// An unreadable record is ignored.
 fn read(path: &std::path::Path) -> Option<Story> {
     let text = crate::confined::tail(path, BYTES).ok()?;
     serde_json::from_slice(&text).ok()
@@ -244,7 +246,7 @@ mod tests {
         for attempt in 0..5 {
             crashes.add(&pod("p"), "c", end(attempt)).expect("added");
         }
-        // What is told once more, or late, changes nothing of that.
+        // Terminations that are reported again, or late, change nothing.
         crashes.add(&pod("p"), "c", end(3)).expect("known");
         crashes.add(&pod("p"), "c", end(1)).expect("too old");
         let stories = crashes.of("n", "p").expect("read");
@@ -265,7 +267,7 @@ mod tests {
             let refused = End::refused("OutOfcpu", "no room", Timestamp::UNIX_EPOCH);
             crashes.add(&pod(&format!("r{number}")), "", refused).expect("added");
         }
-        // They do not push out what containers left.
+        // Rejections do not displace records of containers.
         assert_eq!(crashes.files().expect("listed").len(), CONTAINERS + REFUSALS);
         let refused = crashes.of("n", &format!("r{REFUSALS}")).expect("read");
         let first = refused.first().expect("one");

@@ -1,5 +1,5 @@
-//! Events: what happened to pods and to the node, for people. Deduplicated, bounded in rate, never waited for, and sent when
-//! nothing more urgent is: a pod that others wait for would have to share the processors with what is told of it.
+//! Events of pods and of the node: deduplicated, rate-limited, asynchronous, and sent when nothing
+//! more urgent is in progress: a starting pod would have to share the processors with its events.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,27 +16,29 @@ use tracing::debug;
 
 use crate::context::Clock;
 
-/// More than what a crowd of pods tells while events give way to it.
+/// Queue length: more than the events of a large burst of pods while they are delayed.
 const QUEUE: usize = 4096;
-/// Bytes of a message: events take no more.
+/// Maximum length of a message in bytes, as the API allows.
 const LONGEST: usize = 1024;
 const REMEMBERED: usize = 2048;
-/// Names that are tried for one event: another component may have told of the same object at the same instant.
+/// Names that are tried for one event: another component may have created an event of the same
+/// object at the same instant.
 const NAMES: usize = 16;
 const BURST: u32 = 25;
 const REFILL_SECONDS: i64 = 300;
-/// An event gives way to pods that start for so long.
+/// Longest delay of an event for starting pods.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// To more pods than this, it gives way for longer: what a hundred at once take on two processors.
+/// A larger number of starting pods delays events for longer: the time of a hundred pods on two
+/// processors.
 const CROWD: usize = 8;
 const PATIENCE_WITH_CROWDS: Duration = Duration::from_secs(3);
 
-/// Whether something went wrong.
+/// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It did not.
+    /// Expected operation.
     Normal,
-    /// It did.
+    /// Failure.
     Warning,
 }
 
@@ -49,20 +51,20 @@ struct Happening {
     given: Instant,
 }
 
-/// Takes events without ever blocking; drops them when the API is too slow.
+/// Queues events without blocking; drops them if the API server is too slow.
 #[derive(Clone)]
 pub struct Recorder {
     queue: mpsc::Sender<Happening>,
     clock: Clock,
-    /// How many pods are at something that others wait for.
+    /// Number of pods in an operation that is waited for.
     urgent: watch::Sender<usize>,
-    /// How many events are not told yet.
+    /// Number of events that are not sent yet.
     untold: watch::Sender<usize>,
-    /// Nothing waits any more: the agent ends.
+    /// The agent is ending: events are sent without delay.
     ending: CancellationToken,
 }
 
-/// For as long as it is kept, events wait.
+/// Delays events while it is held.
 pub(crate) struct Urgent(watch::Sender<usize>);
 
 impl Drop for Urgent {
@@ -71,7 +73,7 @@ impl Drop for Urgent {
     }
 }
 
-/// Sends what a [`Recorder`] takes; part of the agent's tasks.
+/// Sends events of a [`Recorder`]; one of the agent's tasks.
 pub struct Sender {
     queue: mpsc::Receiver<Happening>,
     urgent: watch::Receiver<usize>,
@@ -81,7 +83,7 @@ pub struct Sender {
     host: String,
     known: BTreeMap<String, Known>,
     budgets: BTreeMap<String, (u32, Timestamp)>,
-    /// The last event's number: names are its times in nanoseconds, made unique.
+    /// Number of the last event: names are timestamps in nanoseconds, made unique.
     last: i128,
 }
 
@@ -92,7 +94,7 @@ struct Known {
     last: Timestamp,
 }
 
-/// A recorder and its other end.
+/// Returns a recorder and its sender.
 pub fn channel(client: kube::Client, host: &str, clock: Clock) -> (Recorder, Sender) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let (urgent, untold) = (watch::Sender::new(0), watch::Sender::new(0));
@@ -119,25 +121,25 @@ pub fn channel(client: kube::Client, host: &str, clock: Clock) -> (Recorder, Sen
 }
 
 impl Recorder {
-    /// Somebody waits for a pod.
+    /// Marks a pod's operation as urgent while the returned guard is held.
     pub(crate) fn urgent(&self) -> Urgent {
         self.urgent.send_modify(|urgent| *urgent = urgent.saturating_add(1));
         Urgent(self.urgent.clone())
     }
 
-    /// Whether somebody waits for any pod.
+    /// True if any pod's operation is urgent.
     pub(crate) fn is_urgent(&self) -> bool {
         *self.urgent.borrow() > 0
     }
 
-    /// Has what happened told at once from now on, and waits for it, for at most `limit`.
+    /// Sends queued events without delay from now on, and waits for them for at most `limit`.
     pub(crate) async fn settle(&self, limit: Duration) {
         self.ending.cancel();
         let mut untold = self.untold.subscribe();
         drop(timeout(limit, untold.wait_for(|untold| *untold == 0)).await);
     }
 
-    /// Something happened to a pod, or to a container of it.
+    /// Records an event of a pod or of its container.
     pub fn pod(
         &self,
         pod: &Pod,
@@ -168,7 +170,7 @@ impl Recorder {
         self.send(about, kind, reason.into(), message);
     }
 
-    /// Something happened to the node. Its uid in events is its name, as everywhere.
+    /// Records an event of the node. The node's UID in events is its name, as in a kubelet.
     pub fn node(&self, node: &Node, kind: Kind, reason: &'static str, message: String) {
         let about = ObjectReference {
             kind: Some("Node".to_owned()),
@@ -180,7 +182,8 @@ impl Recorder {
     }
 
     fn send(&self, about: ObjectReference, kind: Kind, reason: Cow<'static, str>, mut message: String) {
-        // Before it is queued and remembered: what it tells may be somebody else's text of any length.
+        // Truncated before it is queued and stored: the message may contain untrusted text of any
+        // length.
         message.truncate(message.floor_char_boundary(LONGEST));
         let happening = Happening {
             about,
@@ -199,7 +202,7 @@ impl Recorder {
 }
 
 impl Sender {
-    /// Sends events until the last recorder is gone.
+    /// Sends events until the last recorder is dropped.
     pub async fn run(mut self) {
         while let Some(happening) = self.next().await {
             if let Err(error) = self.publish(happening).await {
@@ -209,10 +212,10 @@ impl Sender {
         }
     }
 
-    /// What is to be told next, when its time has come.
+    /// Returns the next event to send when it is due.
     async fn next(&mut self) -> Option<Happening> {
         let happening = self.queue.recv().await?;
-        // It gave way for long enough, or nobody is there who could be in a hurry.
+        // Events were delayed for long enough, or nothing is urgent.
         let calm = async {
             let nobody = self.urgent.wait_for(|urgent| *urgent == 0);
             if timeout_at(happening.given + PATIENCE, nobody).await.is_err() {
@@ -258,7 +261,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Writes a new event; returns its name and namespace.
+    /// Creates an event; returns its name and namespace.
     async fn create(&mut self, happening: &Happening) -> Result<(String, String), kube::Error> {
         let mut tries = 1;
         loop {

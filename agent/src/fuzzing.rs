@@ -1,13 +1,13 @@
-//! Puts arbitrary bytes where clients' streams come in, for tests that look for input that is not survived.
+//! Entry points for fuzzing the clients' streams with arbitrary bytes.
 
 use crate::serve::streams::fuzzing;
 
-/// Frames of SPDY.
+/// SPDY frames.
 pub async fn spdy(bytes: &[u8]) {
     fuzzing::spdy(bytes).await;
 }
 
-/// Frames of WebSocket.
+/// WebSocket frames.
 pub async fn websocket(bytes: &[u8]) {
     fuzzing::websocket(bytes).await;
 }

@@ -1,4 +1,4 @@
-//! What pods were given of the node, as far as that is something else than they ask for now.
+//! Resources allocated to pods where they differ from their current requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::wishes::Wishes;
 
-/// By uid, from a pod's first sight until it is forgotten.
+/// By UID, from when a pod is first seen until it is removed.
 #[derive(Debug, Default)]
 pub(crate) struct Granted {
     given: Mutex<BTreeMap<String, Resources>>,
-    /// Who waits to be given more.
+    /// Pods that wait for a resize to more resources.
     pub(crate) wishes: Wishes,
 }
 
@@ -28,7 +28,7 @@ impl Granted {
         self.wishes.leave(uid);
     }
 
-    /// The pods as they count for the others: a wish takes nothing of the node.
+    /// Returns the pods with their allocated resources: a pending resize takes nothing of the node.
     pub(crate) fn given(&self, pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
         let all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let given = |pod: Arc<Pod>| {

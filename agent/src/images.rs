@@ -1,4 +1,4 @@
-//! Where images come from: the node's store, or in tests a world in which every image exists.
+//! Sources of images: the node's image store, or in tests one in which every image exists.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,44 +7,45 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use image::{Credentials, Image, Images, Pulled};
 
-/// The annotation by which a container's record tells the id of its image.
+/// Annotation of a container's record with the ID of its image.
 pub(crate) const ID: &str = "skiff/image";
 
-/// The annotation with the ids of the images that a container mounts, joined by commas.
+/// Annotation with the IDs of the images that a container mounts, separated by commas.
 pub(crate) const SHOWN: &str = "skiff/volume-images";
 
-/// An image that could not be had.
+/// Failure to provide an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// `ErrImagePull`, `InvalidImageName`, …
+    /// Reason such as `ErrImagePull` or `InvalidImageName`.
     pub reason: String,
     /// The cause.
     pub message: String,
 }
 
-/// The beginning of an image's name, or of a text that has it, which may have any length, as logs and messages show it.
+/// Truncates an image's name, or a text that contains it, for logs and messages: names may have any
+/// length.
 pub(crate) fn shown(name: &str) -> &str {
     const LONGEST: usize = 1024;
     name.get(..name.floor_char_boundary(LONGEST)).unwrap_or(name)
 }
 
-/// What the agent asks of an image store.
+/// Image store, as the agent uses it.
 pub trait Source: Send + Sync + 'static {
-    /// The image, if it is complete on this node.
+    /// Returns the image if it is complete on this node.
     fn resolve(&self, name: &str) -> Result<Option<Arc<Image>>, Failure>;
 
     /// Pulls the image, with each of the credentials and then without.
     fn pull<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Result<Pulled, Failure>>;
 
-    /// All images.
+    /// Returns all images.
     fn list(&self) -> Vec<Arc<Image>>;
 
-    /// Removes an image, by its id, that no container needs, with the layers that no other image has; answers the bytes that
-    /// this freed.
+    /// Removes an unused image by its ID, with layers that no other image has; returns the bytes
+    /// that were freed.
     fn discard<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, Failure>>;
 
-    /// The directory whose file system the images fill; `None` where there is none.
+    /// Directory of the images; `None` if there is none.
     fn directory(&self) -> Option<&Path>;
 }
 
@@ -93,7 +94,7 @@ impl Source for Images {
     }
 }
 
-/// Every image exists, empty.
+/// Image store in which every image exists and is empty.
 #[derive(Debug, Default)]
 pub struct Sim;
 

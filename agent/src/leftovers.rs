@@ -1,4 +1,4 @@
-//! What an earlier agent left of pods, until their workers take it over.
+//! Pods' sandboxes and directories of an earlier agent, until their workers adopt them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::context::Context;
 
-/// What an earlier agent left, by pod.
+/// Sandboxes and directories of an earlier agent, by pod.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     pub(crate) sandboxes: BTreeMap<String, Vec<runtime::Sandbox>>,
@@ -15,7 +15,7 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// Asks the runtime and the network.
+    /// Lists sandboxes and addresses from the runtime and the network.
     pub(crate) async fn read(context: &Context) -> Result<Self, Error> {
         let mut sandboxes: BTreeMap<String, Vec<runtime::Sandbox>> = BTreeMap::new();
         for sandbox in context.parts.runtime.sandboxes().await? {
@@ -34,7 +34,8 @@ impl Leftovers {
         })
     }
 
-    /// What happens before a pod's worker takes over what there is of it: nobody would be told of it again.
+    /// Applies an event that occurs before a pod's worker adopts its sandboxes: it would not be
+    /// reported again.
     pub(crate) fn note(&mut self, event: &runtime::Event) {
         let mut all = self.sandboxes.values_mut().flatten();
         match event {
@@ -65,12 +66,12 @@ impl Leftovers {
     }
 }
 
-/// The uid of the pod that a sandbox was made for.
+/// Returns the UID of a sandbox's pod.
 pub(crate) fn owner(sandbox: &str) -> &str {
     sandbox.rsplit_once('-').map_or(sandbox, |(uid, _)| uid)
 }
 
-/// The logs of pods that are not listed.
+/// Returns the logs of pods that are not listed.
 pub(crate) fn old_logs(directory: &Path, listed: &BTreeSet<String>) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let is_old = |entry: &std::fs::DirEntry| {

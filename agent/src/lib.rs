@@ -1,12 +1,12 @@
-//! The node agent: registers the machine as a Node, and makes the pods that are bound to it run.
+//! The node agent: registers the machine as a Node, and runs the pods that are bound to it.
 //!
 //! ```text
 //! API ──watch──► pods ──one worker per pod──► plan ──► image, network, volumes, runtime
 //!                                    └──status──► API
 //! ```
 //!
-//! It keeps nothing that it could not rebuild from the API, the runtime and the node: it may be killed and replaced under
-//! running pods.
+//! All of its state can be rebuilt from the API, the runtime and the node: it may be killed and
+//! replaced while pods are running.
 
 mod apparmor;
 mod begun;
@@ -69,23 +69,23 @@ pub use services::ServiceProxy;
 
 const PULLS: usize = 4;
 const STARTS: usize = 8;
-/// Configurations of containers that wait for their sandboxes.
+/// Maximum number of container configurations that wait for their sandboxes.
 const DRAFTS: usize = 4;
-/// What the pods' workers are told and did not hear yet.
+/// Orders to the pods' workers that may be queued.
 const ORDERS: usize = 16;
 
-/// Why the agent ends.
+/// Reason that the agent ends.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It was told to.
+    /// The agent was stopped.
     #[error("the agent was asked to end")]
     Cancelled,
-    /// A directory or file of its own.
+    /// A directory or file of the agent could not be prepared.
     #[error("prepare {}", path.display())]
     State {
-        /// Which.
+        /// File that the operation failed for.
         path: std::path::PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         source: std::io::Error,
     },
     /// The runtime failed at the start.
@@ -94,29 +94,29 @@ pub enum Error {
     /// The pod network failed at the start.
     #[error("the pod network")]
     Network(#[from] network::Error),
-    /// The Node's range is no range.
+    /// The Node's pod CIDR is invalid.
     #[error("the node's pod range")]
     Range(#[from] network::ParseRangesError),
-    /// The control plane has given the node other ranges than its pods have addresses of. The agent is to start again: it then
-    /// ends those pods.
+    /// The control plane has allocated other CIDRs than the pods' addresses are from. The caller
+    /// restarts the agent, which then ends those pods.
     #[error("the node's pod range is {own} and no longer {used}")]
     RangeLost {
-        /// The ranges in use.
+        /// CIDRs in use.
         used: Ranges,
-        /// The Node's.
+        /// CIDRs of the Node.
         own: Ranges,
     },
-    /// Another machine has joined under the node's name while this one was cut off. The agent is to start again: it then waits
-    /// until the name is free.
+    /// Another machine has joined under the node's name while this one was disconnected. The caller
+    /// restarts the agent, which then waits until the name is free.
     #[error("another machine is the node now")]
     Replaced,
     /// The watch of pods ended, which it never does.
     #[error("the watch of pods ended")]
     WatchEnded,
-    /// The runtime sends no more news, which never happens.
+    /// The stream of runtime events ended, which it never does.
     #[error("the runtime ended")]
     RuntimeEnded,
-    /// A server could not be started or ended.
+    /// A server could not be started, or failed.
     #[error("serve")]
     Serve(#[from] serve::Error),
     /// A task panicked.
@@ -124,10 +124,10 @@ pub enum Error {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Directories that are made ahead: two for each pod of a large burst.
+/// Number of precreated directories: two for each pod of a large burst.
 const SPARES: usize = 200;
 
-/// Everything that the agent's parts share. The second value sends events and must be run.
+/// Creates the shared state. The second value sends events and must be run.
 pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Sender), Error> {
     close(&config.state_directory)?;
     for name in ["pods", "logs"] {
@@ -198,7 +198,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
     Ok((Arc::new(context), sender))
 }
 
-/// Closes a directory that others may look into.
+/// Makes a directory private to the agent's user.
 fn close(directory: &Path) -> Result<(), Error> {
     let failed = |source| Error::State {
         path: directory.to_owned(),
@@ -206,7 +206,7 @@ fn close(directory: &Path) -> Result<(), Error> {
     };
     let mode = match std::fs::metadata(directory) {
         Ok(found) => found.permissions().mode() & 0o7777,
-        // It is made for nobody else.
+        // The directory is not created here.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     };
@@ -217,7 +217,8 @@ fn close(directory: &Path) -> Result<(), Error> {
     std::fs::set_permissions(directory, Permissions::from_mode(mode & !0o077)).map_err(failed)
 }
 
-/// Runs the agent until it is cancelled or something essential ends. `ready` is called once, when the Node is ready.
+/// Runs the agent until it is cancelled or an essential task ends. `ready` is called once, when the
+/// Node is ready.
 pub async fn run(
     context: Arc<Context>,
     events: events::Sender,
@@ -226,7 +227,7 @@ pub async fn run(
 ) -> Result<Infallible, Error> {
     if context.parts.images.directory().is_some() {
         let own = Arc::clone(&context);
-        // The first time it takes as long as there are files; only images that are volumes need it.
+        // The first run takes time proportional to the number of files; only image volumes need it.
         drop(tokio::task::spawn_blocking(move || {
             own.se_linux.label_images(&own.image_directory());
         }));
@@ -245,8 +246,8 @@ pub async fn run(
             let (named, routes) = tokio::join!(names::start(&context, None), node_routes::begin(&context));
             Ok::<_, Error>((named, routes))
         };
-        // The Node is in the API while the bridge is made, and Ready as soon as both are done. Names are asked for also while
-        // there is no API.
+        // The Node is registered while the bridge is created, and Ready when both are done. Names
+        // are resolved even without the API server.
         let (named, node) = tokio::join!(network, node::register(&context));
         let (named, routes) = named?;
         let node = node::announce_state(&context, node, node::health(&context).await).await;
@@ -267,7 +268,7 @@ pub async fn run(
     tasks.spawn(classes::run(Arc::clone(&context)));
     tasks.spawn(mending::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
-    // Only ever set here.
+    // Set here only.
     drop(context.orders.set(orders.clone()));
     tasks.spawn(shutdown::run(Arc::clone(&context), orders.clone()));
     tasks.spawn(pressure::run(Arc::clone(&context), orders));
@@ -287,7 +288,7 @@ pub async fn run(
 /// The Node, the name server, and the routes to other nodes' pods.
 type Started = (Node, Option<names::Started>, Option<node_routes::Follower>);
 
-/// Registers first, then waits for the range that the control plane gives the node.
+/// Registers the Node first, then waits for its allocated pod CIDR.
 async fn start_with_allocated_range(context: &Arc<Context>) -> Result<Started, Error> {
     let resumed = names::resume(context).await;
     let mut node = node::register(context).await;
@@ -307,8 +308,8 @@ async fn start_with_allocated_range(context: &Arc<Context>) -> Result<Started, E
     Ok((node, named, routes))
 }
 
-/// Starts the network. Where pods have addresses of ranges that are another node's by now, they are ended first, to begin again
-/// with others.
+/// Starts the network. Pods with addresses of CIDRs that another node has now are ended first, and
+/// start again with others.
 async fn serve(context: &Context, ranges: Ranges) -> Result<(), Error> {
     let network = &context.parts.network;
     match network.start(ranges).await {

@@ -1,4 +1,4 @@
-//! One process at a time works on a state directory.
+//! Exclusive lock of a state directory.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -7,41 +7,44 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "agent.lock";
 
-/// A state directory that cannot be had.
+/// Failure to lock a state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another process works on it.
+    /// Another process holds the lock.
     #[error("the state directory {} is in use by process {holder}", directory.display())]
     Held {
-        /// Which directory.
+        /// Directory that is locked.
         directory: PathBuf,
-        /// `PID (skiff-agent COMMAND)`, or `unknown` while the other has not written who it is.
+        /// `PID (skiff-agent COMMAND)`, or `unknown` until the holder has written its record.
         holder: String,
     },
-    /// The lock's file.
+    /// The lock file could not be opened or written.
     #[error("lock {}", path.display())]
     File {
-        /// Which.
+        /// Path of the lock file.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         source: io::Error,
     },
 }
 
-/// A state directory of one's own, until this is dropped or the process ends in whatever way.
+/// Lock of a state directory, until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes `DIRECTORY/agent.lock` for `command` (`run`, `cleanup`), and makes the directory where there is none.
+    /// Takes `DIRECTORY/agent.lock` for `command` (`run`, `cleanup`), and creates the directory if
+    /// it is absent.
     ///
-    /// The file then holds one line, `PID BEGAN BOOT COMMAND`: the process, the clock ticks between the boot and its
-    /// begin (field 22 of `/proc/PID/stat`) and the boot's identifier, so that nobody takes a stranger for the holder.
+    /// The file then holds one line, `PID BEGAN BOOT COMMAND`: the process, its start time in clock
+    /// ticks since boot (field 22 of `/proc/PID/stat`) and the boot ID, so that another process
+    /// with the same PID is not taken for the holder.
     ///
     /// # Errors
-    /// [`Error::Held`] while another process has it; [`Error::File`] when the file cannot be opened or written.
+    /// [`Error::Held`] while another process has it; [`Error::File`] when the file cannot
+    /// be opened or written.
     pub fn take(directory: &Path, command: &str) -> Result<Self, Error> {
         let path = directory.join(FILE);
         let failed = |source| Error::File {
@@ -71,10 +74,10 @@ impl Lock {
     }
 }
 
-/// Writes who has the lock.
+/// Writes the holder's record.
 fn record(file: &mut File, command: &str) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The second field is the program's name in brackets, which may hold anything.
+    // The second field is the command in parentheses, which may contain any characters.
     let began = stat
         .rsplit_once(')')
         .and_then(|(_, rest)| rest.split_whitespace().nth(19));

@@ -1,4 +1,4 @@
-//! What this machine is and can do, read once at the start.
+//! Properties and capabilities of this machine, read once at the start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,10 +9,10 @@ use agent_plan::reserve::Amounts;
 use api::quantity::Quantity;
 use tracing::warn;
 
-/// The machine.
+/// Properties of the machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Logical processors that the agent may use.
+    /// Logical processors available to the agent.
     pub processors: i64,
     /// Memory in bytes.
     pub memory_bytes: i64,
@@ -20,25 +20,25 @@ pub struct Machine {
     pub storage_bytes: i64,
     /// Huge pages: bytes by page size (`2Mi`).
     pub hugepages: BTreeMap<String, i64>,
-    /// The agent's own capabilities.
+    /// Capabilities of the agent.
     pub capabilities: BTreeSet<String>,
-    /// Tasks that a container may have.
+    /// Maximum number of tasks of a container.
     pub pids_per_pod: i64,
-    /// Whether all users that there can be are the agent's: it is in no user namespace.
+    /// True if all possible user IDs are available to the agent: it is not in a user namespace.
     pub all_users: bool,
     /// `/etc/machine-id`.
     pub machine_id: String,
-    /// The firmware's identifier, or the machine's.
+    /// Firmware's UUID, or the machine ID.
     pub system_uuid: String,
-    /// Changes with every boot.
+    /// Boot ID.
     pub boot_id: String,
     /// `uname -r`.
     pub kernel: String,
-    /// The distribution's name for people.
+    /// Pretty name of the distribution.
     pub os_image: String,
 }
 
-/// What the kernel calls it now.
+/// Host name that the kernel currently reports.
 pub(crate) fn hostname() -> String {
     text("/proc/sys/kernel/hostname")
 }
@@ -49,7 +49,8 @@ fn text(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Whether a map of users, or groups, is the whole one. One that cannot be read is that of a kernel without namespaces of users.
+/// True if a `uid_map` or `gid_map` maps all IDs. An unreadable map means a kernel without user
+/// namespaces.
 fn all_users(map: &str) -> bool {
     map.is_empty() || map.split_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -59,7 +60,7 @@ fn number(path: &str) -> Option<i64> {
 }
 
 impl Machine {
-    /// Reads the machine; what cannot be read is empty. Says what is missing.
+    /// Reads the properties; those that cannot be read are empty, and are logged.
     pub fn probe(state_directory: &Path) -> Self {
         let machine_id = text("/etc/machine-id");
         let system_uuid = Some(text("/sys/class/dmi/id/product_uuid")).filter(|uuid| !uuid.is_empty());
@@ -107,7 +108,7 @@ impl Machine {
         }
     }
 
-    /// What there is, by resource.
+    /// Returns the capacity by resource.
     pub fn capacity(&self, pods: u32) -> Amounts {
         let kibibytes = |bytes: i64| Quantity::bytes(bytes / 1024 * 1024);
         let mut all = Amounts::from([
@@ -123,7 +124,7 @@ impl Machine {
     }
 }
 
-/// An eighth of the numbers that the kernel gives threads, or of those that it has memory for.
+/// An eighth of `pid_max`, or of `threads-max` if that is lower.
 fn pids_per_pod(numbers: Option<i64>, threads: Option<i64>) -> i64 {
     let most = numbers.into_iter().chain(threads).min();
     most.map_or(4096, |most| (most / 8).clamp(1024, 32_768))
@@ -138,7 +139,8 @@ fn field(text: &str, name: &str) -> Option<i64> {
         .ok()
 }
 
-/// The limit of the agent's own control group tree's root, for machines that are containers themselves.
+/// Memory limit of the root of the agent's cgroup namespace, for machines that are containers
+/// themselves.
 fn cgroup_memory_limit() -> Option<i64> {
     number("/sys/fs/cgroup/memory.max").or_else(|| number("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 }

@@ -25,22 +25,24 @@ use renewal::Credentials;
 /// The longest path of a socket, in bytes: `sun_path` of `unix(7)` without the zero at its end.
 const LONGEST_SOCKET: usize = 107;
 
-/// Levels of the log unless `RUST_LOG` says otherwise. The name server's library logs every question.
+/// Default log levels, without `RUST_LOG`. The name server's library logs every query.
 const LOG_FILTER: &str = "info,kube_client=error,hickory_server=warn,hickory_net=error,hickory_resolver=error";
 
 fn main() -> anyhow::Result<ExitCode> {
-    // Later the kernel may know its path only as that of a deleted file.
+    // Read first: once the file is replaced, the kernel reports its path as deleted.
     let own = std::env::current_exe();
-    // What containers see must not depend on who starts the agent. What nobody else shall see says so itself.
+    // The mode of files that containers see must not depend on the caller's umask. Private files
+    // are created with an explicit mode.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    // The helpers are single-threaded: nothing may start before them.
+    // The helpers are single-threaded, so they run before any thread starts.
     if let Some(code) = runtime::helper(std::env::args_os().skip(1)) {
         return Ok(code);
     }
     if let Some(code) = network::plugin(std::env::args_os()) {
         return Ok(code);
     }
-    // A pod is prepared by this thread while one makes its network: by one heap they would wait for each other.
+    // This thread prepares a pod while another one creates its network: with one heap they would
+    // contend.
     common::memory::share(2);
     let arguments = command::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_FILTER));
@@ -66,8 +68,8 @@ fn main() -> anyhow::Result<ExitCode> {
     ) {
         tracing::warn!(error = format!("{error:#}"), "the agent starts again");
         drop(log);
-        // The same process for whoever started it. The pods go on meanwhile, as when an agent is replaced.
-        // An upgrade may have put another program there.
+        // Keeps the PID, for the service manager. Pods keep running, as when an agent is replaced.
+        // An upgrade may have replaced the program at that path.
         let own = own.context("find the own executable")?;
         let failed = std::process::Command::new(own).args(std::env::args_os().skip(1)).exec();
         return Err(failed).context("start again");
@@ -79,7 +81,7 @@ fn main() -> anyhow::Result<ExitCode> {
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let socket = socket(arguments)?;
     let _lock = Lock::take(&arguments.state_dir, "run")?;
-    // As a kubelet: when memory is short, pods go first.
+    // As for a kubelet: under memory pressure, pods are killed first.
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
         tracing::warn!(%error, "the agent may be killed when memory is short");
     }
@@ -141,7 +143,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the path of the agent's socket, unless the kernel takes none of its length.
+/// Returns the path of the agent's socket, unless it is too long for the kernel.
 fn socket(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     let socket = arguments.state_dir.join("agent.sock");
     let (length, longest) = (
@@ -155,7 +157,7 @@ fn socket(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     Ok(socket)
 }
 
-/// Removes tables of an earlier agent that held pods to network policies, where this one leaves them to others.
+/// Removes network policy tables of an earlier agent, if this one does not enforce policies.
 fn remove_unwanted(arguments: &Arguments, config: &agent::Config) {
     if config.network_policies.is_none()
         && let Err(error) = arguments.remove_network_policies()
@@ -167,7 +169,8 @@ fn remove_unwanted(arguments: &Arguments, config: &agent::Config) {
     }
 }
 
-/// Returns on SIGTERM or SIGINT. Containers go on: only `cleanup` and the machine's end end them.
+/// Returns on SIGTERM or SIGINT. Containers keep running: only `cleanup` and a shutdown of the
+/// machine end them.
 async fn signalled() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,7 +1,8 @@
-//! What the node, its pods and their containers use. Nothing is read while nobody asks.
+//! Resource usage of the node, its pods and their containers. Nothing is read without a query.
 //!
-//! CPU use is time spent between two looks. The look of the last question is one of them where it is recent enough and knew
-//! all containers that run now; otherwise there are two looks, a moment apart.
+//! CPU usage is CPU time between two samples. The sample of the last query is one of them if it is
+//! recent enough and has all containers that run now; otherwise two samples are taken, a moment
+//! apart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,33 +20,33 @@ use tokio::time::Instant;
 
 use crate::context::{Context, Place, Run};
 
-/// Between two looks; a question that comes sooner after another is given the same answer.
+/// Least time between two samples; a query within it gets the previous answer.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// A look older than this tells nothing of now.
+/// Maximum age of a sample that is used.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// The last answer.
+/// Previous answer.
 #[derive(Default)]
 pub(crate) struct Memory(Mutex<Option<Arc<Measured>>>);
 
-/// One look.
+/// Sample.
 pub(crate) struct Look {
     at: Instant,
     pub(crate) time: Timestamp,
     pub(crate) node: Usage,
-    /// The parts of the node that are no pods, and all pods together, by the names that a kubelet has for them.
+    /// System containers of the node, and all pods together, by a kubelet's names.
     pub(crate) parts: Vec<(&'static str, Usage)>,
     pub(crate) pods: Vec<PodLook>,
 }
 
-/// A pod with what it used.
+/// Pod with its usage.
 pub(crate) struct PodLook {
     pub(crate) pod: Arc<Pod>,
     pub(crate) usage: Usage,
     pub(crate) containers: Vec<ContainerLook>,
 }
 
-/// A container that runs, with what it used.
+/// Running container with its usage.
 pub(crate) struct ContainerLook {
     pub(crate) name: String,
     pub(crate) sandbox: String,
@@ -53,7 +54,7 @@ pub(crate) struct ContainerLook {
     pub(crate) usage: Usage,
 }
 
-/// A look, and how much CPU time there was in each second before it.
+/// Sample, with the rate of CPU usage before it.
 pub(crate) struct Measured {
     pub(crate) look: Look,
     pub(crate) window: Duration,
@@ -61,8 +62,8 @@ pub(crate) struct Measured {
     rates: BTreeMap<Subject, u64>,
 }
 
-/// Sandbox and container as the runtime calls them; without a container it is the sandbox, without both the node, and without
-/// a sandbox a part of the node.
+/// Sandbox and container ID; without a container the sandbox, without both the node, and without a
+/// sandbox a system container.
 type Subject = (String, String);
 
 impl ContainerLook {
@@ -94,7 +95,7 @@ impl Look {
         all
     }
 
-    /// Whether an earlier look at all of it was there.
+    /// True if an earlier sample has all of the subjects.
     fn follows(&self, before: &Self) -> bool {
         let known = before.subjects();
         self.subjects().keys().all(|subject| known.contains_key(subject))
@@ -130,7 +131,7 @@ impl Measured {
         self.rates.get(&container.subject()).copied()
     }
 
-    /// What the metrics API tells. A container without both values is left out.
+    /// Usage for the metrics API. A container without both values is left out.
     pub(crate) fn measures(&self) -> Measures {
         let usage = |rate: Option<u64>, usage: &Usage| {
             Some(metrics::Usage {
@@ -160,7 +161,7 @@ impl Measured {
 }
 
 impl Context {
-    /// Measures, at most once in a second whoever asks.
+    /// Returns the usage, measured at most once in a second for all callers.
     pub(crate) async fn measure(self: &Arc<Self>) -> Option<Arc<Measured>> {
         let mut last = self.measured.0.lock().await;
         let age = last.as_ref().map(|last| last.look.at.elapsed());
@@ -181,7 +182,7 @@ impl Context {
         Some(measured)
     }
 
-    /// Reads what everything has used. The kernel's files do not wait for a disk, but there are many of them.
+    /// Takes a sample. The kernel's files do not wait for a disk, but there are many of them.
     pub(crate) async fn look(self: &Arc<Self>) -> Option<Look> {
         let context = Arc::clone(self);
         tokio::task::spawn_blocking(move || context.look_now()).await.ok()
@@ -221,7 +222,7 @@ impl Context {
     }
 }
 
-/// What this process has used.
+/// Resource usage of this process.
 fn own() -> Usage {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bytes = |name: &str| {

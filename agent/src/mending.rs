@@ -1,5 +1,5 @@
-//! What others on the machine do to the pods' network: links that are lost are made again, a firewall is asked to let pods
-//! through, and what cannot be mended is told.
+//! Repairs the pods' network after changes by other programs: recreates lost links, asks a firewall
+//! to accept pods' traffic, and reports what cannot be repaired.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::context::Context;
 use crate::events::Kind;
 use crate::leftovers::owner;
 
-/// Losses that are not told yet; more wait.
+/// Maximum number of queued losses.
 const UNTOLD: usize = 16;
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Between two looks at the firewall, which tells nobody when it is set up anew.
+/// Time between two checks of the firewall, which does not announce reloads.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Has the network mend what others broke, for ever.
+/// Runs repairs of the network without end.
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     tokio::join!(mend(&context), pass(&context)).0
 }
@@ -48,7 +48,7 @@ async fn pass(context: &Context) -> Infallible {
     }
 }
 
-/// Warns once of a setting by which pods pass Services and policies by.
+/// Warns once of a kernel setting by which pods' traffic bypasses Services and policies.
 fn warn_of_bypass(context: &Context, told: &mut Option<String>) {
     let judged = context.config.service_proxy.is_some() || context.config.network_policies.is_some();
     let found = context.parts.network.bypass().filter(|_| judged);

@@ -1,5 +1,5 @@
-//! When a pod took each step of its start. Its status tells whole seconds; this tells microseconds, from memory, of the pods
-//! that this process started last.
+//! Times of the steps of a pod's start, in microseconds: the status has whole seconds. Kept in
+//! memory for the pods that this process started last.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -7,33 +7,33 @@ use std::sync::{Mutex, PoisonError};
 use agent_plan::Timestamp;
 use serde::Serialize;
 
-/// Pods that are remembered.
+/// Maximum number of pods on record.
 const PODS: usize = 1024;
 
-/// A step.
+/// Step of a pod's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Step {
-    /// The agent learned of the pod.
+    /// The agent received the pod.
     Seen,
     /// The pod has a network namespace and its address.
     Network,
-    /// There is a process that containers can be started by.
+    /// The sandbox can start containers.
     Sandbox,
-    /// The volumes hold what they shall.
+    /// The volumes are complete.
     Volumes,
     /// The runtime has made the first container.
     Created,
-    /// The program of the first container runs.
+    /// The first container is running.
     Started,
-    /// The agent found the pod ready.
+    /// The pod is ready.
     Ready,
 }
 
-/// The times of one pod.
+/// Times of one pod.
 pub(crate) type Times = BTreeMap<Step, Timestamp>;
 
-/// The times of all.
+/// Times of all pods.
 #[derive(Default)]
 pub(crate) struct Milestones {
     known: Mutex<Known>,
@@ -42,12 +42,12 @@ pub(crate) struct Milestones {
 #[derive(Default)]
 struct Known {
     pods: BTreeMap<String, Times>,
-    /// In the order in which they came.
+    /// UIDs in order of arrival.
     order: VecDeque<String>,
 }
 
 impl Milestones {
-    /// Notes a step; only its first time counts.
+    /// Records a step; only its first time counts.
     pub(crate) fn note(&self, uid: &str, step: Step, now: Timestamp) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(times) = known.pods.get_mut(uid) {
@@ -63,7 +63,7 @@ impl Milestones {
         known.pods.insert(uid.to_owned(), Times::from([(step, now)]));
     }
 
-    /// What is known of a pod.
+    /// Returns the recorded milestones of a pod.
     pub(crate) fn of(&self, uid: &str) -> Times {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.pods.get(uid).cloned().unwrap_or_default()

@@ -1,9 +1,9 @@
-//! The cluster's name server on this node: pods of the built-in network ask it at their gateways, an address that is the
-//! node's own, so that no Service stands between and no name waits for another node. Operators who name servers by
-//! `--cluster-dns` keep those.
+//! DNS server of the cluster on this node: pods of the built-in network query it at their gateway,
+//! an address of the node, so that queries pass no Service and no other node. Servers that an
+//! operator sets by `--cluster-dns` take precedence.
 //!
-//! While the API server is away, names are answered as they were last known: from memory, and after a restart from a file
-//! ([`last`]).
+//! While the API server is unavailable, the last known names are served: from memory, and after a
+//! restart from a file ([`last`]).
 
 mod forwarding;
 mod last;
@@ -33,7 +33,7 @@ use crate::services::{Services, Slices, slices_of};
 
 const PORT: u16 = 53;
 
-/// How often the machine's own name servers are read.
+/// Interval between reads of the machine's `resolv.conf`.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time before a server whose sockets failed is started again.
@@ -45,21 +45,21 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Least time between two writes of what is known.
 const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The node's name server, as others see it.
+/// State of the node's name server.
 pub(crate) struct Names {
     servers: OnceLock<Vec<IpAddr>>,
-    /// Whether all Services and EndpointSlices have been listed.
+    /// True once all Services and EndpointSlices are listed.
     complete: AtomicBool,
-    /// State before that, of an earlier run.
+    /// State of an earlier run, used until then.
     last: Mutex<Option<Last>>,
     file: PathBuf,
     changed: Notify,
-    /// The operator's choice of servers for other names.
+    /// Upstream servers that the operator has configured.
     forwarding: Mutex<Forwarding>,
 }
 
 impl Names {
-    /// Reads what an earlier run has left in the file.
+    /// Reads the state of an earlier run.
     pub(crate) fn open(file: PathBuf) -> Self {
         let last = Last::read(&file);
         let forwarding = last.as_ref().map(|last| last.forwarding.clone());
@@ -81,7 +81,7 @@ impl Names {
         self.forwarding.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All Services and EndpointSlices have been listed, or changed since.
+    /// Called once all Services and EndpointSlices are listed, and after changes.
     pub(crate) fn learn(&self) {
         if !self.complete.swap(true, Ordering::Relaxed) {
             *self.last() = None;
@@ -89,19 +89,19 @@ impl Names {
         self.changed.notify_one();
     }
 
-    /// Whether this node has a name server of the cluster's.
+    /// True if this node runs a name server of the cluster.
     pub(crate) fn is_served(&self) -> bool {
         self.servers.get().is_some_and(|servers| !servers.is_empty())
     }
 
-    /// Text that tells the control plane of the server's addresses.
+    /// Value of the annotation that announces the server's addresses to the control plane.
     pub(crate) fn told(&self) -> Option<String> {
         let servers = self.servers.get().filter(|servers| !servers.is_empty())?;
         let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
         Some(servers.join(","))
     }
 
-    /// Servers and domain that pods are told of.
+    /// Servers and domain in the pods' `resolv.conf`.
     pub(crate) fn cluster(&self, configured: &ClusterDns) -> ClusterDns {
         let own = self.servers.get().into_iter().flatten().map(ToString::to_string);
         let servers = if configured.servers.is_empty() {
@@ -116,11 +116,11 @@ impl Names {
     }
 }
 
-/// Services and EndpointSlices as the agent follows them.
+/// The agent's Services and EndpointSlices as a zone.
 pub(crate) struct Known(Arc<Context>);
 
 impl Known {
-    /// Looks at what is known: as it was last, while not all has been listed.
+    /// Looks up the current state: the last known one until all objects are listed.
     fn look<T>(&self, look: impl FnOnce(&Services, &Slices) -> T) -> T {
         let names = &self.0.names;
         if !names.complete.load(Ordering::Relaxed)
@@ -170,21 +170,21 @@ impl Directory for Known {
     }
 }
 
-/// A name server that answers.
+/// Running name server.
 pub(crate) struct Started {
     server: Bound<Known>,
     forwarder: Forwarder,
     gateways: Vec<IpAddr>,
 }
 
-/// Answers where an earlier run did, before the control plane has given the node its range again.
+/// Serves at the addresses of an earlier run, before the node's pod CIDR is allocated again.
 pub(crate) async fn resume(context: &Arc<Context>) -> Option<Started> {
     if !context.config.dns.servers.is_empty() {
         return None;
     }
     let ranges = context.names.last().as_ref()?.ranges?;
     let forwarder = Forwarder::default();
-    // After the machine's restart there is no such address yet.
+    // After a reboot the address does not exist yet.
     let failed = |error: &dns::Error| debug!(error = image::chain(error), "names are not answered yet");
     let (server, gateways) = listen(context, &forwarder, ranges).await.inspect_err(failed).ok()?;
     Some(Started {
@@ -194,7 +194,8 @@ pub(crate) async fn resume(context: &Arc<Context>) -> Option<Started> {
     })
 }
 
-/// Starts to listen, before the first pod is told whom to ask. Without a server, pods ask those of the machine.
+/// Starts the server, before the first pod is configured. Without a server, pods use those of the
+/// machine.
 pub(crate) async fn start(context: &Arc<Context>, resumed: Option<Started>) -> Option<Started> {
     if !context.config.dns.servers.is_empty() {
         return None;
@@ -210,7 +211,8 @@ pub(crate) async fn start(context: &Arc<Context>, resumed: Option<Started>) -> O
         info!(gateways = ?started.gateways, "names of the cluster are answered");
         context.names.servers.get_or_init(|| started.gateways.clone());
     } else {
-        // Upstream says it of each pod, which on a cluster without name servers would be of every one.
+        // Upstream records it for each pod, which would be every pod of a cluster without name
+        // servers.
         let message = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. \
                        Falling back to \"Default\" policy.";
         context.node_event(Kind::Warning, "MissingClusterDNS", message.to_owned());
@@ -255,7 +257,7 @@ async fn listen(
     Ok((bound, gateways))
 }
 
-/// Serves for ever, and follows the machine's own name servers.
+/// Serves without end, and follows the machine's own name servers.
 pub(crate) async fn run(context: Arc<Context>, started: Option<Started>) -> Result<Infallible, Error> {
     let Some(started) = started else {
         return std::future::pending().await;
@@ -283,7 +285,7 @@ pub(crate) async fn run(context: Arc<Context>, started: Option<Started>) -> Resu
     }
 }
 
-/// Keeps the file as what is known.
+/// Keeps the file up to date.
 async fn write_changes(context: &Arc<Context>) {
     loop {
         context.names.changed.notified().await;
@@ -315,8 +317,8 @@ async fn reload(context: &Context, forwarder: &Forwarder) {
     }
 }
 
-/// Servers that an operator names, else those of the machine itself, those on its loopback included. Never this one: questions
-/// would go round in a circle.
+/// Upstream servers: those that an operator has configured, else those of the machine, including
+/// ones on its loopback. Excludes this server: queries would loop.
 fn upstreams(context: &Context, own: &[IpAddr]) -> Rules {
     let Forwarding { stubs, mut upstreams } = context.names.forwarding();
     if upstreams.is_empty() {

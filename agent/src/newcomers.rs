@@ -1,4 +1,5 @@
-//! Pods that no agent of this node has taken yet: in which order they are judged, and by what the node is now.
+//! Pods that no agent of this node has admitted yet: the order in which they are admitted, and the
+//! Node that is used.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tracing::warn;
 
 use crate::context::Context;
 
-/// The node is read anew within this, or judged by as it was.
+/// Timeout of reading the Node; the last known one is used then.
 const LOOK: Duration = Duration::from_secs(5);
 
 impl Context {
@@ -21,7 +22,7 @@ impl Context {
         self.node.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When the loop that follows the pods turned last.
+    /// Time of the last iteration of the pod loop.
     pub(crate) fn turned(&self) -> Instant {
         *self.turned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -31,7 +32,7 @@ impl Context {
     }
 
     pub(crate) fn see_node(&self, node: &Node) {
-        // Of all that it says, only this is asked for.
+        // Only these fields are used.
         let kept = Node {
             metadata: ObjectMeta {
                 name: node.metadata.name.clone(),
@@ -48,19 +49,19 @@ impl Context {
     }
 }
 
-/// An agent of this node took it before.
+/// True if an agent of this node admitted the pod before.
 fn is_admitted(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(|status| status.start_time.is_some())
 }
 
-/// Where a listed pod's turn is: what runs has its place already, the others come as they were made.
+/// Sort key of a listed pod: admitted pods first, the others by creation time.
 pub(crate) fn turn(pod: &Pod) -> (bool, Option<Timestamp>, String) {
     let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     (!is_admitted(pod), created, pods::name(pod).to_owned())
 }
 
-/// Reads the node anew for a pod that is not admitted yet and asks for labels, or would be refused for what the node was when it
-/// was last read: who placed the pod may have seen later labels and taints.
+/// Reads the Node again for a pod that is not admitted yet and has a node selector or affinity, or
+/// would be rejected for the last known Node: the scheduler may have seen newer labels and taints.
 pub(crate) async fn look_at_node(context: &Context, pod: &Pod) {
     let known = context.node();
     let fits = known.is_some_and(|node| admission::suits(pod, &node).is_none());

@@ -1,5 +1,5 @@
-//! Routes to the pods of other nodes, for networks that make them: the Nodes are followed, and the kernel is brought up to date
-//! when they, or the machine's own links and routes, change.
+//! Routes to the pods of other nodes, for networks that need them: follows the Nodes, and updates
+//! the kernel when they, or the machine's own links and routes, change.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,47 +20,47 @@ use tracing::{debug, info, warn};
 use crate::Error;
 use crate::context::Context;
 
-/// The Namespace whose UID stands for the cluster.
+/// Namespace whose UID identifies the cluster.
 const CLUSTER: &str = "kube-system";
-/// The start waits so long for the first routes.
+/// Longest time that the start waits for the first routes.
 const FIRST: Duration = Duration::from_secs(5);
-/// Changes within this time are taken together.
+/// Changes within this time are applied together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Between two tries after a failure.
+/// Time between two attempts after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// Between two looks at entries whose end the kernel is not asked to tell.
+/// Interval between checks of entries whose removal the kernel does not report.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Routes of this node, as its Node shows them.
+/// State of this node's routes, for the Node's conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Routed {
-    /// Somebody else makes them.
+    /// Routes are managed by another program.
     #[default]
     Elsewhere,
     /// Not known yet.
     Pending,
-    /// They are there.
+    /// Complete.
     Done,
-    /// The kernel refused some.
+    /// The kernel rejected some.
     Failed,
 }
 
-/// Follows the Nodes.
+/// Follower of the Nodes.
 pub(crate) struct Follower {
     news: RouteNews,
     changes: BoxStream<'static, Result<Event<Node>, watcher::Error>>,
-    /// While they are listed.
+    /// Nodes of an incomplete list.
     listed: BTreeMap<String, Peer>,
-    /// Nothing until they were.
+    /// `None` until the Nodes are listed.
     peers: Option<BTreeMap<String, Peer>>,
     cluster: Option<u32>,
-    /// Nodes whose pods are not reached, so that each is told of once.
+    /// Nodes whose pods are not reachable, so that each is logged once.
     unreached: BTreeMap<String, String>,
-    /// The time when the kernel is brought up to date next.
+    /// Time of the next update of the kernel.
     due: Instant,
 }
 
-/// Starts to follow, and waits a while for the first routes; nothing where the network makes none.
+/// Starts to follow, and waits a while for the first routes; `None` if the network needs none.
 pub(crate) async fn begin(context: &Context) -> Option<Follower> {
     let news = match context.parts.network.hear_routes() {
         Ok(news) => news?,
@@ -93,7 +93,7 @@ pub(crate) async fn begin(context: &Context) -> Option<Follower> {
     Some(follower)
 }
 
-/// Keeps the routes for ever.
+/// Maintains the routes without end.
 pub(crate) async fn run(context: Arc<Context>, follower: Option<Follower>) -> Result<Infallible, Error> {
     let Some(mut follower) = follower else {
         return std::future::pending().await;
@@ -125,7 +125,8 @@ impl Follower {
                     warn!(%error, "changes of the machine's routes are not heard");
                     sleep(RETRY).await;
                 }
-                // What was refused is tried again anyway, and may have been heard here.
+                // Rejected routes are retried on a timer; the change may be the agent's own
+                // attempt.
                 if *context.routed.borrow() != Routed::Failed {
                     self.due = self.due.min(Instant::now() + SETTLE);
                 }
@@ -135,7 +136,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes a change in; what routes do not depend on is none.
+    /// Applies a change; one that the routes do not depend on is ignored.
     fn hear(&mut self, change: Result<Event<Node>, watcher::Error>) {
         let changed = match change {
             Ok(Event::Init) => {
@@ -210,7 +211,7 @@ impl Follower {
     }
 }
 
-/// Number of the cluster's tunnel (VNI): 24 bits, not 0, another one in each cluster.
+/// VXLAN network identifier (VNI) of the cluster: 24 bits, not 0, different in each cluster.
 async fn cluster(context: &Context) -> Option<u32> {
     let api: Api<Namespace> = Api::all(context.parts.client.clone());
     match api.get(CLUSTER).await {

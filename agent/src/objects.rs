@@ -1,4 +1,4 @@
-//! The ConfigMaps and Secrets that volumes of this node show: one watch for each, however many pods share it.
+//! ConfigMaps and Secrets that volumes of this node show: one watch for each, shared by all pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,55 +16,56 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-/// How long the first answer of a watch is waited for, before the object is asked for by itself.
+/// Time to wait for the first answer of a watch, before the object is read with a GET.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Objects that are watched at a time: each watch is a connection.
+/// Maximum number of watched objects: each watch is a connection.
 const MOST: usize = 1024;
 
-/// How long an object is watched when the last pod that shows it is gone: often another of its namespace follows.
+/// Time that an object is still watched after the last pod that shows it is gone: another pod of
+/// its namespace often follows.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Objects that are watched for nobody at a time.
+/// Maximum number of objects that are watched without a pod.
 const LINGERING: usize = 16;
 
-/// What kind of object.
+/// Kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     ConfigMap,
     Secret,
 }
 
-/// What the watch of an object has shown last.
+/// State of an object as of its watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Seen {
-    /// Nothing yet.
+    /// Not yet known.
     #[default]
     Unknown,
-    /// There is none.
+    /// The object does not exist.
     Absent,
     ConfigMap(Arc<ConfigMap>),
     Secret(Arc<Secret>),
 }
 
-/// An object that is watched for as long as somebody holds this.
+/// Object that is watched while this handle is held.
 #[derive(Debug)]
 pub(crate) struct Object {
     seen: watch::Receiver<Seen>,
-    /// Told when the watch is interrupted.
+    /// Notified when the watch is interrupted.
     interrupted: Arc<Notify>,
     _watching: JoinSet<()>,
 }
 
 impl Object {
-    /// Tells of changes from now on, the first sight among them.
+    /// Returns a receiver of changes from now on, including the first state.
     pub(crate) fn changes(&self) -> watch::Receiver<Seen> {
         let mut changes = self.seen.clone();
         changes.mark_unchanged();
         changes
     }
 
-    /// What it is now; waits for the first sight.
+    /// Returns the current state; waits for the first one.
     pub(crate) async fn look(&self) -> Seen {
         let mut seen = self.seen.clone();
         let known = seen.wait_for(|seen| !matches!(seen, Seen::Unknown));
@@ -77,7 +78,7 @@ impl Object {
 
 type Place = (Kind, String, String);
 
-/// All that are watched.
+/// All watched objects.
 pub(crate) struct Objects {
     client: Client,
     known: Mutex<BTreeMap<Place, Weak<Object>>>,
@@ -93,30 +94,31 @@ impl Objects {
         }
     }
 
-    /// A pod that showed the object is gone. What nobody shows is watched for a while more, unless the watch is interrupted:
-    /// then nobody may see any more what it was, and the API would not let this node watch it again.
+    /// Releases an object of a pod that is gone. An unused object is watched for a while longer,
+    /// unless the watch is interrupted: then its state may be stale, and the API would not let this
+    /// node watch it again.
     pub(crate) fn leave(&self, object: Arc<Object>) {
         let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
         while lingering.try_join_next().is_some() {}
-        // A pod that shows it, or another that has left it before.
+        // Another pod shows it, or has released it before.
         if Arc::strong_count(&object) > 1 || lingering.len() >= LINGERING {
             return;
         }
         lingering.spawn(async move {
             let interrupted = object.interrupted.notified();
-            // Either way it is over, unless somebody has joined in.
+            // The watch ends in both cases, unless the object is in use again.
             tokio::time::timeout(LINGER, interrupted).await.ok();
         });
     }
 
-    /// The object, if somebody watches it.
+    /// Returns the object if it is being watched.
     pub(crate) fn known(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let place = (kind, namespace.to_owned(), name.to_owned());
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&place).and_then(Weak::upgrade)
     }
 
-    /// Watches an object, or joins in the watch that there is; nothing where there are as many as there may be.
+    /// Watches an object, or shares its watch; `None` at the maximum number of watches.
     pub(crate) fn follow(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let place = (kind, namespace.to_owned(), name.to_owned());
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,7 +203,8 @@ mod tests {
 
     use super::*;
 
-    /// An API that lists one ConfigMap and counts who watches it; watches end when that is wanted, and are refused then.
+    /// API server that lists one ConfigMap and counts its watches; ends and rejects watches on
+    /// request.
     struct Server {
         watches: Arc<AtomicUsize>,
         refuses: Arc<AtomicBool>,

@@ -1,4 +1,5 @@
-//! A containerd that is away for a moment, as at the machine's start or over its own restart, is waited for.
+//! Retries while containerd is temporarily unavailable, as at the machine's start or during a
+//! restart of containerd.
 
 use std::time::Duration;
 
@@ -6,14 +7,14 @@ use tokio::time::Instant;
 
 use crate::command::Arguments;
 
-/// For so long.
+/// Longest time to retry.
 const LIMIT: Duration = Duration::from_mins(1);
-/// Between two tries: at first, and at most.
+/// First and longest time between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Opens something of the node's, again while that fails where containerd has served this node before.
+/// Opens a part of the node; retries failures if containerd has served this node before.
 pub(crate) async fn open<T>(arguments: &Arguments, opening: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
-    // Otherwise its address may be wrong, which somebody wants to know at once.
+    // Without containerd the address may be wrong, which is worth an immediate error.
     let limit = if arguments.knows_containerd() {
         LIMIT
     } else {

@@ -1,4 +1,4 @@
-//! Watches the pods of this node and gives each one its worker.
+//! Watches the pods of this node and dispatches events to their workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ use crate::pressure::Order;
 use crate::serve::TURN;
 use crate::worker::{End, Input, Mailbox, Worker, remove};
 
-/// What an earlier agent left of pods that are gone is removed, or given up, after so many attempts.
+/// Maximum number of attempts to remove orphaned sandboxes of an earlier agent.
 const REMOVALS: u32 = 8;
 
 struct Dispatcher {
@@ -36,33 +36,34 @@ struct Dispatcher {
     workers: BTreeMap<String, Arc<Mailbox>>,
     tasks: JoinSet<Ended>,
     listed: BTreeSet<String>,
-    /// The list so far, until it is complete.
+    /// Pods of an incomplete list.
     coming: Vec<Pod>,
     leftovers: Leftovers,
     cleaned: bool,
-    /// Pods that the API still has, for others' sake, of which nothing is left here.
+    /// Pods that still exist in the API, for example because of finalizers, and are removed from
+    /// the node.
     finished: BTreeSet<String>,
-    /// Pods that the API has no more, until their workers are done.
+    /// Pods that are deleted from the API and whose workers are not done.
     deleted: BTreeSet<String>,
-    /// How often the worker of a pod broke.
+    /// Number of panics of a pod's worker, by UID.
     broken: BTreeMap<String, u32>,
 }
 
-/// What a task of the dispatcher came to.
+/// Result of a task of the dispatcher.
 enum Ended {
-    /// Nothing is left of the pod with this uid.
+    /// The pod with this UID is removed completely.
     Over(String),
     /// The worker of this pod, or one of its tasks, panicked.
     Broken(String),
-    /// What there is of a pod whose worker broke.
+    /// Sandboxes and directories of a pod whose worker panicked.
     Found(String, Leftovers),
-    /// All that the runtime has, asked for after news were lost.
+    /// All sandboxes of the runtime, listed after events were lost.
     Compared(Vec<runtime::Sandbox>),
-    /// Something that nobody waits for.
+    /// Task without a result.
     Other,
 }
 
-/// Runs the pods of this node for ever.
+/// Runs the pods of this node without end.
 pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>) -> Result<Infallible, Error> {
     let mut events = context.parts.runtime.events();
     let leftovers = Leftovers::read(&context).await?;
@@ -138,7 +139,7 @@ impl Dispatcher {
         if self.finished.contains(&uid) && pod.metadata.deletion_timestamp.is_some() {
             return;
         }
-        // One that is not being deleted any more comes from a backup.
+        // A pod without a deletion timestamp again was restored from a backup.
         self.finished.remove(&uid);
         self.context.remember(&pod);
         if let Some(worker) = self.workers.get(&uid) {
@@ -153,7 +154,7 @@ impl Dispatcher {
         self.leftovers = leftovers;
     }
 
-    /// Starts the worker of a pod over what there is of it.
+    /// Starts the worker of a pod, which adopts its sandboxes.
     fn begin(&mut self, uid: String, pod: Arc<Pod>, mailbox: Arc<Mailbox>, leftovers: &mut Leftovers) {
         let mut worker = Worker::new(Arc::clone(&self.context), pod);
         for pod in worker.preempts() {
@@ -185,7 +186,7 @@ impl Dispatcher {
         });
     }
 
-    /// Ends a pod, the room of which another one gets.
+    /// Ends a pod to make room for another one.
     fn preempt(&self, pod: &Pod) {
         let uid = pods::uid(pod);
         if let Some(worker) = self.workers.get(uid) {
@@ -217,7 +218,8 @@ impl Dispatcher {
         }
     }
 
-    /// Gives a pod a new worker after a while, longer each time. It takes over what the broken one left, as a new agent would.
+    /// Restarts the worker of a pod after a delay that grows with each panic. It adopts the
+    /// sandboxes as a new agent would.
     fn revive(&mut self, uid: String) {
         let times = self.broken.entry(uid.clone()).or_default();
         let delay = restart::sandbox_delay_milliseconds(*times);
@@ -255,7 +257,8 @@ impl Dispatcher {
         }
     }
 
-    /// The list is complete: what it does not have is gone, and what nobody asked for is removed.
+    /// The list is complete: pods that it does not have are gone, and orphaned sandboxes are
+    /// removed.
     async fn listed_all(&mut self) {
         let missing: Vec<String> = self
             .workers
@@ -270,7 +273,7 @@ impl Dispatcher {
         if std::mem::replace(&mut self.cleaned, true) {
             return;
         }
-        // Whose they are, so that what belongs together is removed by one task.
+        // Grouped by pod, so that one task removes a pod's sandboxes.
         let mut orphans: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for sandbox in std::mem::take(&mut self.leftovers.sandboxes).into_values().flatten() {
             info!(
@@ -307,7 +310,8 @@ impl Dispatcher {
         self.remove_old_logs();
     }
 
-    /// Removes sandboxes of one pod that belong to nobody, with the pod's files unless it is alive. What fails is tried again.
+    /// Removes orphaned sandboxes of one pod, with the pod's files unless it is alive. Retries on
+    /// failure.
     fn discard(&mut self, ids: BTreeSet<String>) {
         let context = Arc::clone(&self.context);
         let alive = |uid: &str| self.listed.contains(uid) || self.workers.contains_key(uid);
@@ -337,7 +341,7 @@ impl Dispatcher {
     }
 
     fn remove_old_logs(&mut self) {
-        // Looked for at once: while they are removed, pods come whose logs are new.
+        // Listed at once: during the removal, new pods come with new logs.
         let old = old_logs(&self.context.config.state_directory.join("logs"), &self.listed);
         self.tasks.spawn(async move {
             let removing = aside(move || {
@@ -348,7 +352,7 @@ impl Dispatcher {
                 }
                 Ok(())
             });
-            // Each failure is told by itself.
+            // Each failure is logged there.
             removing.await.ok();
             Ended::Other
         });
@@ -382,7 +386,7 @@ impl Dispatcher {
         }
     }
 
-    /// Asks the runtime for everything, after news were lost.
+    /// Lists all sandboxes of the runtime, after events were lost.
     fn compare(&mut self) {
         let context = Arc::clone(&self.context);
         self.tasks

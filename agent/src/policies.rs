@@ -1,8 +1,11 @@
-//! Network policies as the API shows them, and the kernel's tables that hold them.
+//! Network policies of the API, and the kernel's tables that enforce them.
 //!
-//! 1. Policies are always followed; pods and namespaces of the whole cluster only while there is a policy.
-//! 2. Nothing is programmed before all that counts has been listed: until then the tables of an earlier agent hold.
-//! 3. A pod's addresses are told before its containers start, and it waits until its policies hold.
+//! 1. Policies are always followed; pods and namespaces of the whole cluster only while there is a
+//!    policy.
+//! 2. Nothing is programmed before all relevant objects are listed: until then the tables of an
+//!    earlier agent apply.
+//! 3. A pod's addresses are added before its containers start, and it waits until its policies are
+//!    enforced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -31,23 +34,23 @@ use crate::context::Context;
 use crate::leftovers::owner;
 use crate::services::Programmed;
 
-/// The time that a pod waits until its policies hold.
+/// Longest time that a pod waits for its policies.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Pods that wait and were not heard yet; more wait to be heard.
+/// Queue length of waiting pods; senders wait for room.
 const UNHEARD: usize = 64;
-/// Between two tries to fill all in.
+/// Time between two attempts to write all rules.
 const RETRY: Duration = Duration::from_secs(1);
-/// Somebody else's changes within this time are mended together.
+/// Changes by other programs within this time are repaired together.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// A pod that is connected and waits until its policies hold.
+/// Pod that is connected and waits until its policies are enforced.
 struct Admission {
     pod: Box<v1::Pod>,
     addresses: Vec<IpAddr>,
     done: oneshot::Sender<()>,
 }
 
-/// The way of pods to the policies.
+/// Queue of pods that wait for their policies.
 pub(crate) struct Admissions {
     asking: mpsc::Sender<Admission>,
     asked: Mutex<Option<mpsc::Receiver<Admission>>>,
@@ -65,7 +68,8 @@ impl Default for Admissions {
     }
 }
 
-/// Waits until the policies of a pod hold at its addresses; the text says why they do not.
+/// Waits until the policies of a pod are enforced for its addresses; the error says why they are
+/// not.
 pub(crate) async fn admit(context: &Context, pod: &v1::Pod, addresses: &[IpAddr]) -> Result<(), String> {
     if context.config.network_policies.is_none() {
         return Ok(());
@@ -104,7 +108,7 @@ where
     changes.map(move |change| change.map(heard)).boxed()
 }
 
-/// Follows the policies for ever.
+/// Follows the policies without end.
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     let asked = &context.admissions.asked;
     let asked = asked.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -127,7 +131,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
             Some(admission) = asked.recv() => follower.admit(admission),
             () = follower.disturbed() => {}
         }
-        // What came together becomes one transaction.
+        // Changes that are queued become one transaction.
         loop {
             if let Some(change) = policies.next().now_or_never() {
                 follower.hear(change.ok_or(Error::WatchEnded)?);
@@ -151,7 +155,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     }
 }
 
-/// The names of one kind that a list has so far, and whether there ever was a whole one.
+/// Names of one kind in an incomplete list, and whether a list was ever complete.
 #[derive(Default)]
 struct Listing {
     names: BTreeSet<Name>,
@@ -166,16 +170,16 @@ struct Follower {
     policies: Listing,
     namespaces: Listing,
     pods: Listing,
-    /// The addresses of this node's pods, by uid, as the network gave them.
+    /// Addresses of this node's pods, by UID, from the network.
     own: BTreeMap<String, Vec<IpAddr>>,
     inputs: Vec<Input>,
     changes: Vec<Change>,
     waiting: Vec<oneshot::Sender<()>>,
-    /// Tells whether the tables hold what the plan had before `changes`.
+    /// True if the tables are as planned before `changes`.
     filled: bool,
-    /// The time when all is to be filled in again.
+    /// Time of the next complete rewrite.
     due: Option<Instant>,
-    /// Tells whether the last try failed, which is told once.
+    /// True if the last attempt failed, which is reported once.
     failed: bool,
 }
 
@@ -199,7 +203,8 @@ impl Follower {
         }
     }
 
-    /// Returns when all is to be filled in: somebody else changed the tables, or it failed a while ago.
+    /// Returns when all rules must be written again: another program changed the tables, or a retry
+    /// is due.
     async fn disturbed(&mut self) {
         match (&mut self.watch, self.due) {
             (_, Some(due)) => sleep_until(due).await,
@@ -287,7 +292,7 @@ impl Follower {
             Event::InitDone => {
                 self.take();
                 let is_gone = |uid: &&str| {
-                    // A list may be older than a pod that waits already.
+                    // The list may be older than a pod that already waits.
                     !self.pods.names.contains(&((*uid).to_owned(), String::new()))
                         && self.context.known_pod(uid).is_none()
                 };
@@ -300,7 +305,7 @@ impl Follower {
         }
     }
 
-    /// The API learns late of this node's addresses, and forgets late that they are another pod's.
+    /// Passes a pod to the plan. Addresses of this node's pods are the network's: the API's lag.
     fn keep(&mut self, pod: &v1::Pod) {
         let uid = pods::uid(pod).to_owned();
         let mut kept = Pod::new(pod, &self.context.config.node_name);
@@ -325,7 +330,7 @@ impl Follower {
         self.waiting.push(done);
     }
 
-    /// Has the plan take in what was heard.
+    /// Passes queued changes to the plan.
     fn take(&mut self) {
         if !self.inputs.is_empty() {
             let inputs = std::mem::take(&mut self.inputs);
@@ -343,7 +348,7 @@ impl Follower {
         self.policies.complete && (self.plan.is_empty() || (self.pods.complete && self.namespaces.complete))
     }
 
-    /// Brings the kernel up to date, and lets the pods go on that waited for it.
+    /// Updates the kernel, and releases the pods that waited for it.
     async fn program(&mut self) {
         if !self.is_ready() {
             self.filled = false;
@@ -362,14 +367,14 @@ impl Follower {
             return;
         }
         for waiting in self.waiting.drain(..) {
-            // It may have given up.
+            // The receiver may have timed out.
             waiting.send(()).ok();
         }
     }
 
     async fn carry_out(&mut self, changes: Vec<Change>, all: bool) -> bool {
         if all {
-            // It would hear of each element.
+            // Each element would be reported to it.
             self.watch = None;
         }
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Pods that end so that a critical one has room, which waits for them.
+//! Pods that are preempted for a critical one, which waits for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,19 +13,19 @@ use tracing::warn;
 use crate::context::Context;
 use crate::events::Kind;
 
-/// The shortest time that a pod is waited for.
+/// Shortest time to wait for a pod.
 const LEAST: Duration = Duration::from_secs(10);
 
-/// The uids of those that were told to end and of which something may still run.
+/// UIDs of preempted pods that may still be running.
 #[derive(Debug, Default)]
 pub(crate) struct Preempted {
     running: watch::Sender<BTreeSet<String>>,
-    /// How many there were so far, by the resource that was missing.
+    /// Number of preempted pods so far, by the resource that was insufficient.
     counts: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Preempted {
-    /// So many pods end because of what a critical one lacks.
+    /// Counts pods that are preempted for a resource.
     pub(crate) fn count(&self, resource: String, pods: usize) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(resource).or_default();
@@ -46,7 +46,7 @@ impl Preempted {
         self.running.borrow().contains(uid)
     }
 
-    /// Nothing of it runs any more.
+    /// The pod's processes have all ended.
     pub(crate) fn over(&self, uid: &str) {
         self.running.send_if_modified(|all| all.remove(uid));
     }
@@ -55,14 +55,14 @@ impl Preempted {
     async fn gone(&self, all: &[Arc<Pod>]) {
         let mut running = self.running.subscribe();
         let gone = |running: &BTreeSet<String>| !all.iter().any(|pod| running.contains(pods::uid(pod)));
-        // It cannot be closed: its other end is here.
+        // The sender is held here, so the channel is never closed.
         running.wait_for(gone).await.ok();
     }
 }
 
 impl Context {
-    /// Waits for pods that were told to end, for their grace periods and half of these; then the pod that waits takes its place all
-    /// the same.
+    /// Waits for preempted pods, for one and a half grace periods; then the critical pod is
+    /// admitted anyway.
     pub(crate) async fn wait_for_room(&self, preempted: &[Arc<Pod>]) {
         let patience = |pod: &Arc<Pod>| {
             let grace = Duration::from_secs(u64::try_from(pods::grace(pod)).unwrap_or_default());

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use agent::ServiceProxy;
 use network::{Cidr, ParseCidrError};
 
-/// What leads to Services.
+/// Service proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum ProxyKind {
     /// Tables of nftables of this program's own
@@ -15,7 +15,7 @@ enum ProxyKind {
     None,
 }
 
-/// Where the ports of Services are.
+/// Addresses on which node ports are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodePortAddress {
     Primary,

@@ -1,5 +1,5 @@
-//! What the agent proves itself with: used anew when a file changes, and renewed by the cluster before it ends. Requests
-//! that are under way go on over the connections that they began on.
+//! The agent's client and server certificates: reloaded when a file changes, and renewed before
+//! they expire. Requests in progress continue on their existing connections.
 
 use std::convert::Infallible;
 use std::io::Write as _;
@@ -24,38 +24,38 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::Value;
 use tracing::{info, warn};
 
-/// How often it is looked for changed files and certificates that are nearly over.
+/// Interval between checks for changed files and certificates that are about to expire.
 const LOOK: Duration = Duration::from_mins(1);
-/// A certificate is renewed when less than this part of its life is left.
+/// A certificate is renewed when less than this fraction (one in …) of its lifetime is left.
 const LAST_PART: i64 = 6;
-/// How long the cluster may take to sign.
+/// Longest time to wait for a certificate to be signed.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// The longest pause after a renewal that did not work.
+/// Longest pause after a failed renewal, in seconds.
 const PAUSE: i64 = 6 * 3600;
 pub(crate) const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub(crate) const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const CERTIFICATE: &str = "/users/0/user/client-certificate-data";
 const KEY: &str = "/users/0/user/client-key-data";
 
-/// The agent's kubeconfig and the certificate of its server.
+/// Kubeconfig of the agent and the certificate of its server.
 pub(crate) struct Credentials {
     kubeconfig: PathBuf,
     serving: Files,
     current: Arc<RwLock<kube::Client>>,
-    /// The kubeconfig that is in use.
+    /// Kubeconfig in use.
     used: String,
 }
 
-/// A certificate of ours.
+/// Lifetime of a certificate of the agent.
 #[derive(Default)]
 pub(crate) struct Own {
     pub(crate) common_name: String,
     pub(crate) from: i64,
-    /// Of one that is not there yet as `from`: the cluster says how long it lives.
+    /// Equal to `from` for a certificate that does not exist yet: the signer decides the lifetime.
     pub(crate) until: i64,
 }
 
-/// What the cluster is asked to sign.
+/// Parameters of a `CertificateSigningRequest`.
 pub(crate) struct Wanted<'a> {
     pub(crate) signer: &'static str,
     pub(crate) usage: &'static str,
@@ -64,7 +64,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Credentials {
-    /// Reads the kubeconfig. The client goes on with what is renewed.
+    /// Reads the kubeconfig. The client uses renewed credentials.
     pub(crate) async fn open(kubeconfig: &Path, serving: Files) -> anyhow::Result<(Self, kube::Client)> {
         let used = read(kubeconfig)?;
         let current = Arc::new(RwLock::new(connect(&used).await?));
@@ -84,7 +84,7 @@ impl Credentials {
         Ok((own, client))
     }
 
-    /// Looks after the credentials for ever.
+    /// Maintains the credentials without end.
     pub(crate) async fn run(mut self) -> Infallible {
         loop {
             let mut pause = LOOK;
@@ -101,7 +101,7 @@ impl Credentials {
             self.take_up(text).await?;
         }
         let mut value = parse(&self.used)?;
-        // Tokens and files are renewed by whoever put them there.
+        // Tokens and files without a renewable certificate are rotated by their owner.
         if let Some(own) = Own::of_client(&value).filter(|own| own.is_nearly_over(now)) {
             *pause = own.pause(now);
             let wanted = Wanted {
@@ -123,7 +123,7 @@ impl Credentials {
         self.renew_serving(now, pause).await
     }
 
-    /// The server's certificate is read again by the server itself.
+    /// Renews the serving certificate, which the server reloads itself.
     async fn renew_serving(&self, now: Timestamp, pause: &mut Duration) -> anyhow::Result<()> {
         let pem = read(&self.serving.certificate)?;
         let Some(own) = Own::read(pem.as_bytes()).filter(|own| own.is_nearly_over(now)) else {
@@ -158,7 +158,8 @@ impl Credentials {
 }
 
 impl Wanted<'_> {
-    /// Has the cluster sign a new certificate within a time; its key is made here and comes with it.
+    /// Requests a new certificate and waits for its signature for at most `limit`; returns it with
+    /// its new key.
     pub(crate) async fn ask(&self, client: kube::Client, limit: Duration) -> anyhow::Result<(String, String)> {
         let key = KeyPair::generate().context("make a key")?;
         let mut params = CertificateParams::new(self.names.clone()).context("name the node")?;
@@ -201,7 +202,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Whether a request is signed, or will never be.
+/// True if a request is approved and signed, denied, failed, or gone.
 fn is_decided(request: Option<&CertificateSigningRequest>) -> bool {
     let Some(request) = request else { return true };
     let Some(status) = &request.status else { return false };
@@ -225,7 +226,7 @@ impl Own {
         })
     }
 
-    /// The certificate in a kubeconfig.
+    /// Returns the lifetime of the certificate in a kubeconfig.
     pub(crate) fn of_client(kubeconfig: &Value) -> Option<Self> {
         let encoded = kubeconfig.pointer(CERTIFICATE).and_then(Value::as_str)?;
         Self::read(&STANDARD.decode(encoded).ok()?)
@@ -235,7 +236,7 @@ impl Own {
         self.until - now.as_second() < (self.until - self.from) / LAST_PART
     }
 
-    /// How long to wait before the next try.
+    /// Returns the time until the next attempt.
     fn pause(&self, now: Timestamp) -> Duration {
         let left = (self.until - now.as_second()) / 24;
         u64::try_from(left.min(PAUSE)).map_or(LOOK, |left| Duration::from_secs(left).max(LOOK))
@@ -245,7 +246,7 @@ impl Own {
 pub(crate) async fn connect(text: &str) -> anyhow::Result<kube::Client> {
     let kubeconfig = Kubeconfig::from_yaml(text).context("read the kubeconfig")?;
     let mut configuration = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // Watches are silent for long; everything else has its own limit.
+    // Watches are idle for long; all other requests have timeouts of their own.
     configuration.read_timeout = Some(Duration::from_mins(6));
     configuration.connect_timeout = Some(Duration::from_secs(5));
     agent::connection::open(configuration).context("make the API client")
@@ -261,7 +262,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
-/// Replaces a file by one that only its owner may read, whole or not at all.
+/// Replaces a file atomically by one that only its owner may read.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let part = path.with_extension("part");
     let replace = || {

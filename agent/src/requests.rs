@@ -1,5 +1,6 @@
-//! Requests to the API server, each with an end. When the packets of a connection vanish, what was asked over it is never
-//! answered: only who gives up asks again, over another one, before the cluster gives up the node.
+//! Requests to the API server with timeouts. When the packets of a connection are dropped, its
+//! requests are never answered: only a timeout makes the client retry over another connection,
+//! before the cluster marks the node as lost.
 
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use kube::client::Body;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// What cannot be answered sooner is asked again.
+/// Requests that take longer than this are retried.
 const LIMIT: Duration = Duration::from_secs(30);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Sends a request, and reads the whole answer. That of a watch comes bit by bit: only its beginning has a limit.
+/// Sends a request, and reads the whole answer. Watches are streamed: only the start has a timeout.
 pub async fn send(client: kube::Client, request: Request<Body>) -> Result<Response<Body>, Failure> {
     let watch = is_watch(request.uri());
     let answer = async {
@@ -27,8 +28,8 @@ pub async fn send(client: kube::Client, request: Request<Body>) -> Result<Respon
     timeout(LIMIT, answer).await?
 }
 
-/// Returns when requests that were made before have had their turn to be written, which those are that have a connection. Each
-/// passes several tasks of the client's, which wake the one that waits for it, too: a mere yield would end at that.
+/// Returns when earlier requests with a connection have been written. Each passes several tasks of
+/// the client, which also wake the caller, so a single yield would return too early.
 pub(crate) async fn written() {
     let mut turn = JoinSet::new();
     turn.spawn(tokio::task::yield_now());

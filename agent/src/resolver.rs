@@ -1,4 +1,4 @@
-//! Which name servers the machine itself has.
+//! Name servers of the machine's own resolver.
 
 use std::fs;
 use std::io;
@@ -8,15 +8,15 @@ use agent_plan::files;
 
 use crate::Config;
 
-/// Where a machine's resolver is set up.
+/// Usual configuration of the machine's resolver.
 const USUAL: &str = "/etc/resolv.conf";
-/// Where those who put a server of the machine's own there tell which ones they ask.
+/// Files with the upstream name servers of a local stub resolver.
 const BEHIND: [&str; 2] = [
     "/run/systemd/resolve/resolv.conf",
     "/run/NetworkManager/no-stub-resolv.conf",
 ];
 
-/// The text from which pods take the machine's name servers. A file that the operator names must be there.
+/// Text of the `resolv.conf` for pods. A file that the operator has set must exist.
 pub(crate) fn text(config: &Config) -> io::Result<String> {
     match &config.resolv_conf {
         None => Ok(of_machine(|path| fs::read_to_string(path).unwrap_or_default())),
@@ -26,7 +26,7 @@ pub(crate) fn text(config: &Config) -> io::Result<String> {
     }
 }
 
-/// The text from which the node itself takes its name servers.
+/// Text of the `resolv.conf` for the node itself.
 pub(crate) fn of_node(config: &Config) -> io::Result<String> {
     match &config.resolv_conf {
         None => fs::read_to_string(USUAL),
@@ -35,7 +35,7 @@ pub(crate) fn of_node(config: &Config) -> io::Result<String> {
     }
 }
 
-/// A server that only the machine can ask answers no pod that has a network of its own.
+/// A loopback server is not reachable from pods with a network of their own.
 fn of_machine(read: impl Fn(&str) -> String) -> String {
     let usual = read(USUAL);
     if !files::asks_itself(&usual) {
@@ -46,7 +46,7 @@ fn of_machine(read: impl Fn(&str) -> String) -> String {
     other.unwrap_or(usual)
 }
 
-/// Pods resolve nothing: each asks itself.
+/// `resolv.conf` without a usable server: pods query themselves and resolve nothing.
 fn nobody(node: &[IpAddr]) -> String {
     let own = node.iter().map(|address| {
         if address.is_ipv6() {

@@ -1,7 +1,9 @@
-//! Who may use the images that were pulled with credentials: pods that have the same, or that pull them with their own.
+//! Access to images that were pulled with credentials: for pods with the same credentials, or that
+//! pull them with their own.
 //!
-//! What is on the node without having been pulled, or was pulled by nobody in particular, is everybody's. Before a pull with
-//! credentials begins it is written down, so that what came by one that nobody saw the end of is taken for nobody's.
+//! Images that are on the node without a pull, or were pulled without credentials, are available to
+//! all pods. An intent is written before a pull with credentials begins, so that an image of an
+//! interrupted pull is available to no pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,16 +17,16 @@ use image::{Credentials, Digest, Image};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-/// Secrets that are remembered for one image; the first ones go.
+/// Maximum number of secrets on record for one image; the oldest ones are dropped.
 const KEYS: usize = 100;
 
-/// What opens an image: a secret, or another one that holds the same.
+/// Identity of credentials: a secret, or another one with the same content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
     namespace: String,
     name: String,
     uid: String,
-    /// Of what the registry is shown.
+    /// Digest of the credentials.
     digest: String,
 }
 
@@ -39,46 +41,46 @@ impl Key {
         }
     }
 
-    /// A secret stays the same when its contents change.
+    /// True for the same secret, even after its contents have changed.
     fn opens_like(&self, other: &Self) -> bool {
         let of = |key: &Self| (key.namespace.clone(), key.name.clone(), key.uid.clone());
         self.digest == other.digest || of(self) == of(other)
     }
 }
 
-/// What opened an image so far.
+/// Credentials that an image was pulled with so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
-    /// It was pulled without credentials.
+    /// True if the image was pulled without credentials.
     everybody: bool,
     keys: Vec<Key>,
 }
 
-/// By the ids of images, and the repositories that they came from: what came from elsewhere too has rights of its own.
+/// By image ID and repository: an image of several repositories has separate records.
 type Records = BTreeMap<String, BTreeMap<String, Record>>;
 
-/// The file.
+/// Contents of the file.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Written {
-    /// The names of images that were about to be pulled with credentials.
+    /// Names of images that were about to be pulled with credentials.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     intents: BTreeSet<String>,
-    /// The ids of the images that had those names until then.
+    /// IDs of the images that had those names before.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     before: BTreeMap<String, String>,
     #[serde(flatten)]
     records: Records,
 }
 
-/// Pulls with credentials of an image with one name.
+/// Pulls of one image name with credentials.
 #[derive(Default)]
 struct Pulls {
     under_way: usize,
-    /// One of them was given up: it may have brought the image.
+    /// True if a pull was abandoned: it may have stored the image.
     left: bool,
-    /// The id of the image that had the name when the first of them began: none of them brought that.
+    /// ID of the image that had the name when the first pull began: not stored by any of them.
     before: Option<String>,
 }
 
@@ -86,19 +88,19 @@ struct Pulls {
 struct Known {
     records: Records,
     intents: BTreeMap<String, Pulls>,
-    /// The file does not have all of it.
+    /// True if the file is out of date.
     unwritten: bool,
 }
 
-/// Of all images that were pulled with credentials.
+/// Records of all images that were pulled with credentials.
 pub(crate) struct Rights {
     path: PathBuf,
     known: Mutex<Known>,
-    /// Held while it is written, so that the last state is there last.
+    /// Held while the file is written, so that the latest state is written last.
     writing: tokio::sync::Mutex<()>,
 }
 
-/// A pull with credentials that is written down. Dropped without an end it stays so.
+/// Recorded intent of a pull with credentials. Remains recorded if it is dropped without a result.
 pub(crate) struct Intent<'a> {
     rights: &'a Rights,
     name: Option<String>,
@@ -116,8 +118,9 @@ impl Drop for Intent<'_> {
 }
 
 impl Rights {
-    /// Of what is `present`, what an earlier process was about to pull is nobody's; where it cannot be read what was pulled,
-    /// all that came from a registry is.
+    /// Reads the records of the images that are `present`. Images that an earlier process was about
+    /// to pull are available to no pod; neither are all images from a registry if the records
+    /// cannot be read.
     pub(crate) fn open(path: PathBuf, present: &[Arc<Image>]) -> Self {
         let read = read(&path);
         if let Err(error) = &read {
@@ -170,12 +173,12 @@ impl Rights {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether every pod may use an image.
+    /// True if every pod may use an image.
     pub(crate) fn are_everybodys(&self, image: &Image, name: &str) -> bool {
         self.admit(image, name, &[])
     }
 
-    /// Whether a pod that has these keys may.
+    /// True if a pod with these keys may use an image.
     pub(crate) fn admit(&self, image: &Image, name: &str, keys: &[Key]) -> bool {
         let opened = |record: &Record| {
             let mut known = record.keys.iter();
@@ -188,7 +191,7 @@ impl Rights {
             let mut coming = names(image).filter(|name| known.intents.get(*name).is_some_and(brings));
             coming.any(|name| of.is_none_or(|of| repository(name).is_some_and(|own| own == of)))
         };
-        // Its id says nothing of where it came from.
+        // An ID has no repository.
         match repository(name) {
             Some(own) => match repositories.and_then(|repositories| repositories.get(&own)) {
                 Some(record) => opened(record),
@@ -201,8 +204,9 @@ impl Rights {
         }
     }
 
-    /// An image is about to be pulled with keys. Nobody takes what comes for everybody's before it is known what opened it; what
-    /// has the name already, by its id `before`, does not come.
+    /// Records that an image is about to be pulled with keys. The pulled image is not available to
+    /// all pods until its credentials are known; the one that already has the name, with the ID
+    /// `before`, is not affected.
     pub(crate) async fn intend(&self, name: &str, before: Option<&str>) -> io::Result<Intent<'_>> {
         let name = carried(name);
         if let Some(name) = &name {
@@ -224,7 +228,7 @@ impl Rights {
         Ok(intent)
     }
 
-    /// The pull did not bring it.
+    /// Records that the pull did not store the image.
     pub(crate) async fn failed(&self, mut intent: Intent<'_>) -> io::Result<()> {
         if let Some(name) = intent.name.take() {
             self.known().end(&name, false);
@@ -232,8 +236,8 @@ impl Rights {
         self.write().await
     }
 
-    /// An image was pulled with a key, or without any: then it stays everybody's. Of those that are not on the node any more
-    /// nothing is kept.
+    /// Records that an image was pulled with a key, or without: then it remains available to all
+    /// pods. Drops records of images that are no longer on the node.
     pub(crate) async fn learn(
         &self,
         (id, name): (&str, &str),
@@ -241,13 +245,13 @@ impl Rights {
         intent: Option<Intent<'_>>,
         present: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
-        // At once, so that nobody meanwhile takes it for everybody's.
+        // Immediately, so that the image is not available to all pods meanwhile.
         let mut changed = self.known().change((id, name), key, present);
         if let Some(name) = intent.and_then(|mut intent| intent.name.take()) {
             self.known().end(&name, true);
             changed = true;
         }
-        // What an earlier write did not bring there is not known after a restart either.
+        // A change that an earlier write failed to store would be lost by a restart.
         changed |= self.known().unwritten;
         if changed { self.write().await } else { Ok(()) }
     }
@@ -255,7 +259,7 @@ impl Rights {
     async fn write(&self) -> io::Result<()> {
         let _turn = self.writing.lock().await;
         let (path, written) = (self.path.clone(), self.known().written());
-        // After a pull the disk may be busy for long.
+        // After a pull, the disk may be busy for long.
         let writing = tokio::task::spawn_blocking(move || write(&path, &written)).await;
         let written = writing.map_err(io::Error::other).flatten();
         self.known().unwritten = written.is_err();
@@ -276,7 +280,7 @@ impl Known {
         }
     }
 
-    /// A pull came to its end; one that brought the image answers for those that nobody saw the end of, too.
+    /// Ends a pull; one that brought the image also settles interrupted pulls of that name.
     fn end(&mut self, name: &str, brought: bool) {
         let Some(pulls) = self.intents.get_mut(name) else {
             return;
@@ -288,7 +292,7 @@ impl Known {
         }
     }
 
-    /// Answers whether that changes anything.
+    /// Returns whether the record has changed.
     fn change(&mut self, (id, name): (&str, &str), key: Option<&Key>, present: impl Fn(&str) -> bool) -> bool {
         let Some(repository) = repository(name) else {
             return false;
@@ -310,18 +314,18 @@ impl Known {
     }
 }
 
-/// All that an image is called.
+/// All names and digests of an image.
 fn names(image: &Image) -> impl Iterator<Item = &String> {
     image.names.iter().chain(&image.digests)
 }
 
-/// Where an image of this name is from; an id does not say it.
+/// Returns the repository of a name; an ID has none.
 fn repository(name: &str) -> Option<String> {
     let reference = Reference::parse(name).ok().filter(|_| Digest::parse(name).is_err());
     reference.map(|reference| reference.repository())
 }
 
-/// What an image that was pulled by this name is called.
+/// Returns the name that an image has after a pull by this name.
 fn carried(name: &str) -> Option<String> {
     let reference = Reference::parse(name).ok()?;
     let by_digest = || Some(format!("{}@{}", reference.repository(), reference.digest()?));

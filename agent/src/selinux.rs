@@ -1,4 +1,4 @@
-//! `SELinux` on this machine: whether the kernel labels, and with what containers are labelled.
+//! `SELinux` on this machine: whether it is enabled, and the labels of containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::read_to_string;
@@ -8,15 +8,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use agent_plan::oci::selinux::{self, Defaults, Labels};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-/// Where the machine has what, and which pod has which level.
+/// Paths to `SELinux` files on this machine, and the level of each pod.
 pub(crate) struct SeLinux {
-    /// There where the kernel labels.
+    /// Exists if `SELinux` is enabled.
     enforce: PathBuf,
-    /// This process's label: the kernel's own before a policy is loaded.
+    /// Label of this process: the kernel's own before a policy is loaded.
     current: PathBuf,
-    /// Names the policy; the policies lie beside it, by name.
+    /// Configuration that selects a policy, beside which the policies are stored by name.
     configuration: PathBuf,
-    /// Labels of containers for all policies, before each one's own.
+    /// Default labels of containers, used before the policy's own.
     contexts: PathBuf,
     /// By sandbox; rebuilt from the runtime when the agent starts.
     levels: Mutex<BTreeMap<String, String>>,
@@ -40,7 +40,7 @@ impl SeLinux {
         self.enforce.exists() && label.trim_end_matches(['\0', '\n']) != "kernel"
     }
 
-    /// What the machine's policy says of containers.
+    /// Returns the container contexts of the machine's policy.
     fn policy(&self) -> Option<String> {
         let contexts = read_to_string(&self.contexts).or_else(|_| {
             let configuration = read_to_string(&self.configuration)?;
@@ -51,13 +51,13 @@ impl SeLinux {
         contexts.ok()
     }
 
-    /// Nothing where the machine's policy knows no containers.
+    /// `None` if the machine's policy has no container contexts.
     fn defaults(&self) -> Option<Defaults> {
         selinux::defaults(&self.policy()?)
     }
 
-    /// Has containers read and execute what is in the directory of the images: a file has the label of the directory that it is
-    /// made in. Blocks.
+    /// Labels the images' directory so that containers can read and execute its files: a file
+    /// inherits the label of its directory. Blocks.
     pub(crate) fn label_images(&self, directory: &Path) {
         let wanted = self.policy().filter(|_| self.is_enabled());
         let Some(wanted) = wanted.as_deref().and_then(selinux::of_images) else {
@@ -76,19 +76,19 @@ impl SeLinux {
         self.levels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sandbox that an earlier agent made.
+    /// Adopts a sandbox of an earlier agent.
     pub(crate) fn adopt(&self, sandbox: &runtime::Sandbox) {
         if let Some(level) = &sandbox.se_linux_level {
             self.held().insert(sandbox.id.clone(), level.clone());
         }
     }
 
-    /// The sandbox is gone.
+    /// Releases the level of a removed sandbox.
     pub(crate) fn release(&self, sandbox: &str) {
         self.held().remove(sandbox);
     }
 
-    /// The level of a sandbox, the same whoever asks; none where the kernel does not label.
+    /// Returns the level of a sandbox, the same for each call; `None` if `SELinux` is disabled.
     pub(crate) fn level(&self, sandbox: &str) -> Result<Option<String>, String> {
         if !self.is_enabled() {
             return Ok(None);
@@ -104,7 +104,7 @@ impl SeLinux {
         Ok(Some(found))
     }
 
-    /// The labels of a container; none where the kernel does not label. Blocks.
+    /// Returns the labels of a container; `None` if `SELinux` is disabled. Blocks.
     pub(crate) fn labels(&self, pod: &Pod, container: &Container, sandbox: &str) -> Result<Option<Labels>, String> {
         let Some(level) = self.level(sandbox)? else {
             return Ok(None);
@@ -112,7 +112,7 @@ impl SeLinux {
         match self.defaults() {
             Some(defaults) => selinux::labels(pod, container, &defaults, &level).map(Some),
             None if selinux::asks(pod, container) => Err("the node's policy has no labels for containers".to_owned()),
-            // Nobody asked for it.
+            // No label was requested.
             None => Ok(None),
         }
     }

@@ -1,5 +1,5 @@
-//! The Services and EndpointSlices as the API shows them, followed in one place: containers are told of them, and the kernel leads
-//! traffic to them.
+//! Services and EndpointSlices, followed in one place for the containers' environment and the
+//! service proxy.
 
 mod health;
 mod kernel;
@@ -31,19 +31,19 @@ pub(crate) use kernel::Programmed;
 use known::Known;
 pub(crate) use known::{Services, Slices, slices_of};
 
-/// How long a container waits for the first list of Services.
+/// Longest time that a container waits for the first list of Services.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How traffic is led to Services.
+/// Configuration of the service proxy.
 #[derive(Clone, Debug)]
 pub struct ServiceProxy {
     /// Name of the kernel's tables, unique on the machine.
     pub table: String,
-    /// The node's addresses that have the ports of Services; all but those of the loopback where it is empty.
+    /// Addresses of the node that serve node ports; all except loopback if it is empty.
     pub node_ports: Vec<Cidr>,
 }
 
-/// A change that was heard of.
+/// Event of a watch.
 enum Heard {
     Service(Box<Event<Service>>),
     Slice(Event<EndpointSlice>),
@@ -61,7 +61,7 @@ where
     changes.map(move |change| change.map(heard)).boxed()
 }
 
-/// Follows the Services for ever.
+/// Follows the Services without end.
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     let client = &context.parts.client;
     let mut all = SelectAll::from_iter([changes(client, |change| Heard::Service(Box::new(change)))]);
@@ -85,7 +85,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
             None => all.next().await,
         };
         let mut next = Some(change);
-        // What came together becomes one transaction.
+        // Changes that are queued become one transaction.
         while let Some(change) = next {
             match change {
                 Some(Ok(change)) => known.hear(&context, change),
@@ -100,7 +100,8 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     }
 }
 
-/// What the node contributes to the environment of a pod's containers; the text says why it cannot be told.
+/// Returns the node's part of the environment of a pod's containers; the error says why it is not
+/// available.
 pub(crate) async fn surroundings(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<Surroundings, String> {
     let mut listed = context.services.subscribe();
     let known = tokio::time::timeout(PATIENCE, listed.wait_for(Option::is_some)).await;
@@ -113,7 +114,7 @@ pub(crate) async fn surroundings(context: &Context, pod: &Pod, addresses: &[IpAd
     Ok(surroundings)
 }
 
-/// The variables that tell a pod of Services.
+/// Returns the Services' environment variables of a pod.
 pub(crate) fn variables(all: &Services, pod: &Pod, links: Option<bool>) -> Vec<(String, String)> {
     let all = all.iter().map(|(name, service)| (name, &**service));
     services::variables(all, pods::namespace(pod), links.unwrap_or(true))

@@ -8,7 +8,7 @@ use kube::Api;
 use crate::context::Context;
 use crate::objects::{Kind, Seen};
 
-/// An object that could not be read.
+/// Failure to read an object.
 pub(crate) struct Unread {
     kind: Kind,
     name: String,
@@ -16,12 +16,12 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Why, as people are told.
+    /// Returns the error as text for users.
     pub(crate) fn told(&self) -> String {
         told(&self.error)
     }
 
-    /// The same of the volume that shows it.
+    /// Returns the error as text for users, for the volume that shows the object.
     pub(crate) fn of_volume(&self, spec: &PodSpec) -> String {
         let shows = |volume: &&Volume| {
             let own = PodSpec {
@@ -41,8 +41,8 @@ impl Unread {
     }
 }
 
-/// Reads what is referred to; what does not exist is left out. What volumes show is watched already: only the rest is
-/// asked for.
+/// Reads the objects that are referred to; those that do not exist are left out. Watched objects of
+/// volumes are not requested again.
 pub(crate) async fn fetch(context: &Context, namespace: &str, references: &References<'_>) -> Result<Sources, Unread> {
     let unread = |kind, name: &str| {
         let name = name.to_owned();
@@ -53,7 +53,7 @@ pub(crate) async fn fetch(context: &Context, namespace: &str, references: &Refer
     for name in &references.config_maps {
         let found = match seen(context, Kind::ConfigMap, namespace, name).await {
             Seen::ConfigMap(object) => Some(ConfigMap::clone(&object)),
-            // A watch may be a moment behind: that something is not there is asked again.
+            // The watch may lag: an absent object is requested again.
             Seen::Unknown | Seen::Absent | Seen::Secret(_) => {
                 let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
                 api.get_opt(name).await.map_err(unread(Kind::ConfigMap, name))?
@@ -76,7 +76,7 @@ pub(crate) async fn fetch(context: &Context, namespace: &str, references: &Refer
     Ok(sources)
 }
 
-/// What the API said, or why it did not, as people are told.
+/// Returns the API server's message, or the reason that there is no answer, for users.
 pub(crate) fn told(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return status.message.clone();

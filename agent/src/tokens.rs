@@ -1,4 +1,4 @@
-//! Tokens of the accounts that pods run as: asked for in the pod's name, kept, and asked for again in time.
+//! Service account tokens of pods: requested in the pod's name, cached, and renewed in time.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tracing::warn;
 
 use crate::sources;
 
-/// A token is asked for anew when it is this old, however long it lives.
+/// Maximum age of a token before its renewal, for any lifetime.
 const OLDEST_SECONDS: i64 = 24 * 3600;
 
 struct Kept {
@@ -22,12 +22,12 @@ struct Kept {
     renew_at: Timestamp,
 }
 
-/// The tokens of this node's pods, by the pod's uid.
+/// Tokens of this node's pods, by UID.
 #[derive(Default)]
 pub(crate) struct Tokens(Mutex<BTreeMap<String, BTreeMap<TokenWish, Kept>>>);
 
 impl Tokens {
-    /// The tokens that the pod's volumes show.
+    /// Returns the tokens that the pod's volumes show.
     pub(crate) async fn fetch(
         &self,
         client: &Client,
@@ -53,7 +53,7 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// A kept token that has not ended, and whether it is fresh.
+    /// Returns a cached token that has not expired, and whether it is fresh.
     fn valid(&self, uid: &str, wish: &TokenWish, now: Timestamp) -> Option<(String, bool)> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = kept.get(uid)?.get(wish).filter(|kept| now < kept.ends)?;
@@ -106,19 +106,19 @@ impl Tokens {
         Ok(token)
     }
 
-    /// When the first of a pod's tokens wants to be renewed.
+    /// Returns when the first of a pod's tokens is due for renewal.
     pub(crate) fn renew_at(&self, uid: &str) -> Option<Timestamp> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get(uid)?.values().map(|kept| kept.renew_at).min()
     }
 
-    /// Drops the tokens of a pod that is gone.
+    /// Drops the tokens of a removed pod.
     pub(crate) fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 }
 
-/// What people are told when a token was not given.
+/// Returns the message for users when a token request fails.
 pub(crate) fn refused(spec: &PodSpec, error: &kube::Error) -> String {
     let shows = |volume: &&Volume| {
         let mut sources = volume.projected.iter().flat_map(|all| all.sources.iter().flatten());

@@ -1,4 +1,4 @@
-//! The ids of the node that are users and groups of pods with users of their own (`hostUsers: false`).
+//! User and group IDs of the node for pods with user namespaces (`hostUsers: false`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 
 use crate::context::Context;
 
-/// Who has which; rebuilt from the runtime when the agent starts.
+/// User namespace range of each sandbox; rebuilt from the runtime when the agent starts.
 pub(crate) struct UserIds {
     by_sandbox: Mutex<BTreeMap<String, u32>>,
     near: u64,
@@ -30,14 +30,14 @@ impl UserIds {
         self.by_sandbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sandbox that an earlier agent made.
+    /// Adopts a sandbox of an earlier agent.
     pub(crate) fn adopt(&self, sandbox: &runtime::Sandbox) {
         if let Some(first) = sandbox.user_ids {
             self.held().insert(sandbox.id.clone(), first);
         }
     }
 
-    /// The sandbox is gone.
+    /// Releases the range of a removed sandbox.
     pub(crate) fn release(&self, sandbox: &str) {
         self.held().remove(sandbox);
     }
@@ -59,7 +59,8 @@ impl UserIds {
 }
 
 impl Context {
-    /// The first of the ids that a sandbox's users are on the node; nothing for a pod whose users are the node's.
+    /// Returns the first ID of a sandbox's range on the node; `None` for pods in the node's user
+    /// namespace.
     pub(crate) fn user_ids(&self, spec: &PodSpec, sandbox: &str) -> Result<Option<u32>, String> {
         if spec.host_users != Some(false) {
             return Ok(None);

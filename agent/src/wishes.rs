@@ -1,5 +1,5 @@
-//! Pods that run and wait to be given more of the node. Room that comes is offered to them in upstream's order: by their priority,
-//! then those of the class Guaranteed, then who has waited longest.
+//! Running pods whose resize is deferred. Available room is offered to them in upstream's order: by
+//! priority, then class Guaranteed first, then the longest wait.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use agent_plan::{Timestamp, pods};
 use k8s_openapi::api::core::v1::Pod;
 
-/// By uid, from when there was no room until the wish is granted or given up.
+/// By UID, from the first attempt without room until the resize is allocated or withdrawn.
 #[derive(Debug, Default)]
 pub(crate) struct Wishes(Mutex<BTreeMap<String, Wish>>);
 
@@ -18,7 +18,7 @@ struct Wish {
     since: Timestamp,
 }
 
-/// First what decides first; the least is the first in turn.
+/// Sort key, most significant part first; the least is next.
 type Rank = (Reverse<i32>, bool, Timestamp);
 
 fn rank(pod: &Pod, since: Timestamp) -> Rank {
@@ -29,7 +29,7 @@ fn rank(pod: &Pod, since: Timestamp) -> Rank {
 }
 
 impl Wishes {
-    /// A pod waits, from now on or since it began to.
+    /// Adds a pod, or keeps the time since which it waits.
     pub(crate) fn wait(&self, pod: &Arc<Pod>, now: Timestamp) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = all.get(pods::uid(pod)).map_or(now, |known| known.since);
@@ -37,12 +37,12 @@ impl Wishes {
         all.insert(pods::uid(&pod).to_owned(), Wish { pod, since });
     }
 
-    /// A pod waits no longer.
+    /// Removes a pod.
     pub(crate) fn leave(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
-    /// Those that are to be offered room before this pod.
+    /// Returns the pods that are offered room before this one.
     pub(crate) fn before(&self, pod: &Pod, now: Timestamp) -> Vec<Arc<Pod>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = all.get(pods::uid(pod)).map_or(now, |known| known.since);

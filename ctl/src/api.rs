@@ -1,4 +1,4 @@
-//! Requests to the API server, as JSON values: this program knows no kind.
+//! Requests to the API server as JSON values, independent of kinds.
 
 use std::path::Path;
 
@@ -16,16 +16,16 @@ use crate::arguments::Place;
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
-/// A server that does not take a connection within this time is none.
+/// Timeout of connections to the server.
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// A connection to an API server.
+/// Client of an API server.
 #[derive(Clone)]
 pub(crate) struct Api {
     client: kube::Client,
 }
 
-/// The server refused, in kubectl's words.
+/// Error response of the server, in kubectl's words.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) code: u16,
@@ -45,14 +45,14 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Whether the server said that there is no such object.
+/// True if the server's answer is 404 Not Found.
 pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<Refused>()
         .is_some_and(|refused| refused.code == 404 && refused.reason == "NotFound")
 }
 
-/// Tells whether the server's answer is that this client may not do so.
+/// True if the server's answer is 403 Forbidden.
 pub(crate) fn is_forbidden(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<Refused>()
@@ -66,7 +66,7 @@ impl Api {
             bail!("no cluster: there is no {}; {}", path.display(), place.remedy());
         }
         let config = configuration(&path).await?;
-        // A proxy alone may know the way.
+        // With a proxy, the server may be reachable only through it.
         if config.proxy_url.is_none()
             && let Err(why) = listens(&config.cluster_url).await
         {
@@ -89,7 +89,7 @@ impl Api {
         })
     }
 
-    /// The pods of a namespace, for streams into their containers.
+    /// Pods of a namespace, for streams to their containers.
     pub(crate) fn pods(&self, namespace: &str) -> kube::Api<Pod> {
         kube::Api::namespaced(self.client.clone(), namespace)
     }
@@ -98,7 +98,7 @@ impl Api {
         self.send(Method::GET, path, "application/json", None).await
     }
 
-    /// A list or object as the server's Table.
+    /// Returns a list or object as a Table.
     pub(crate) async fn table(&self, path: &str) -> anyhow::Result<Value> {
         self.accepting(path, TABLE).await
     }
@@ -128,7 +128,7 @@ impl Api {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// An object with the time that the server's clock shows, where it tells it.
+    /// Returns an object with the server's time from the `Date` header, if present.
     pub(crate) async fn get_dated(&self, path: &str) -> anyhow::Result<(Value, Option<OffsetDateTime>)> {
         let request = Request::get(path).header("Accept", "application/json");
         let answer = self.client.send(request.body(Body::empty())?).await.map_err(refused)?;
@@ -155,7 +155,7 @@ impl Api {
             .map_err(refused)
     }
 
-    /// A body that comes piece by piece: a watch or a log.
+    /// Returns a streamed body: a watch or a log.
     pub(crate) async fn stream(&self, path: &str, table: bool) -> anyhow::Result<impl AsyncBufRead + Unpin + use<>> {
         let accept = if table { TABLE } else { "application/json, */*" };
         let request = Request::get(path).header("Accept", accept).body(Vec::new())?;
@@ -168,7 +168,7 @@ pub(crate) async fn configuration(path: &Path) -> anyhow::Result<kube::Config> {
     Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
 }
 
-/// Fails with the reason when nobody listens at an address.
+/// Fails with the reason if nothing listens on an address.
 pub(crate) async fn listens(address: &http::Uri) -> Result<(), String> {
     let host = address.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = address.port_u16().unwrap_or(443);
@@ -179,18 +179,18 @@ pub(crate) async fn listens(address: &http::Uri) -> Result<(), String> {
     }
 }
 
-/// The server's answer in kubectl's words, or that there was none.
+/// Converts an error: the server's answer in kubectl's words, or that there was none.
 pub(crate) fn refused(error: kube::Error) -> anyhow::Error {
     if let kube::Error::Api(status) = error {
         let (code, reason, message) = (status.code, status.reason, status.message);
         return Refused { code, reason, message }.into();
     }
-    // The libraries' own words in between tell nobody anything.
+    // The libraries' intermediate errors do not help users.
     let error = anyhow::Error::new(error);
     anyhow!("the API server gives no answer: {}", error.root_cause())
 }
 
-/// Adds `key=value` to a path, percent-encoded; nothing where there is no value.
+/// Adds `key=value` to a path, percent-encoded; nothing for `None`.
 pub(crate) fn with_query(path: &str, pairs: &[(&str, Option<&str>)]) -> String {
     let mut text = path.to_owned();
     for (key, value) in pairs {
@@ -212,7 +212,7 @@ pub(crate) fn with_query(path: &str, pairs: &[(&str, Option<&str>)]) -> String {
     text
 }
 
-/// A field by its path, `""` where there is none.
+/// Returns a field by its JSON pointer, `""` if it is absent.
 pub(crate) fn text_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

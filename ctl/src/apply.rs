@@ -1,8 +1,9 @@
-//! `skiff apply`: a three-way merge on this side.
+//! `skiff apply`: a three-way merge on the client.
 //!
-//! What is in the file is set; what the last apply set and the file no longer has is removed; the rest stays as it is.
-//! Lists are replaced whole (JSON merge patch, RFC 7386), and the server fills in its defaults again. What was applied is
-//! kept in kubectl's own annotation, so that both programs may apply the same object in turn.
+//! Fields in the file are set; fields of the last apply that the file no longer has are removed;
+//! others are kept. Lists are replaced as a whole (JSON merge patch, RFC 7386), and the server sets
+//! its defaults again. The last applied configuration is stored in kubectl's annotation, so that
+//! both programs may apply the same object in turn.
 
 use anyhow::{Context as _, bail};
 use http::Method;
@@ -84,7 +85,7 @@ async fn apply(api: &Api, resources: &Resources, namespace: &str, mut object: Va
         )
         .await
         .with_context(|| shown.clone())?;
-    // Somebody else may have written the status meanwhile: what counts the changes of what is asked for is generation.
+    // The status may have been updated meanwhile: only changes of the spec increase the generation.
     let counter = match live.pointer("/metadata/generation") {
         Some(_) => "/metadata/generation",
         None => "/metadata/resourceVersion",
@@ -93,7 +94,7 @@ async fn apply(api: &Api, resources: &Resources, namespace: &str, mut object: Va
     Ok(format!("{shown} {}", if same { "unchanged" } else { "configured" }))
 }
 
-/// Namespace and name of an object of a file.
+/// Returns namespace and name of an object in a file.
 pub(crate) fn place_of(object: &Value, resource: &Resource, namespace: &str) -> anyhow::Result<(String, String)> {
     let name = text_at(object, "/metadata/name");
     if name.is_empty() {
@@ -103,7 +104,7 @@ pub(crate) fn place_of(object: &Value, resource: &Resource, namespace: &str) -> 
     Ok((if own.is_empty() { namespace } else { own }.to_owned(), name.to_owned()))
 }
 
-/// Adds the text of the object itself as annotation.
+/// Adds the object's own text as the annotation of the last applied configuration.
 fn annotate(mut object: Value) -> anyhow::Result<Value> {
     let metadata = object
         .get_mut("metadata")
@@ -124,7 +125,7 @@ fn annotate(mut object: Value) -> anyhow::Result<Value> {
     Ok(object)
 }
 
-/// The merge patch that brings `live` to `wanted` and removes what only `last` had.
+/// Returns the merge patch from `live` to `wanted` that removes fields only in `last`.
 fn merge(last: &Value, wanted: &Value, live: &Value) -> Value {
     let mut patch = Map::new();
     let nothing = Map::new();
@@ -149,7 +150,7 @@ fn merge(last: &Value, wanted: &Value, live: &Value) -> Value {
     Value::Object(patch)
 }
 
-/// Every object of files, directories and standard input; lists are taken apart.
+/// Reads all objects of files, directories and standard input; expands lists.
 pub(crate) fn read(files: &[String]) -> anyhow::Result<Vec<Value>> {
     let mut objects = Vec::new();
     for file in files {

@@ -1,6 +1,7 @@
-//! `skiff cp`: files from and to a container, by the tar that is in it.
+//! `skiff cp`: copies files from and to a container, by the container's `tar`.
 //!
-//! What comes from a container is not trusted: only files and directories are taken, and only below the destination.
+//! Archives from a container are untrusted: only files and directories are extracted, and only
+//! below the destination.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,10 +19,10 @@ use crate::terminal::{self, Waiting};
 use crate::{pods, session};
 
 const BUFFER: usize = 64 << 10;
-/// What is kept of what tar says.
+/// Maximum length of tar's messages that are kept.
 const SAID: u64 = 4 << 10;
 
-/// A place in a pod.
+/// Path in a pod.
 #[derive(Debug, PartialEq, Eq)]
 struct Remote {
     namespace: Option<String>,
@@ -29,7 +30,8 @@ struct Remote {
     path: String,
 }
 
-/// `[NAMESPACE/]POD:PATH`; nothing for a local path, which may have a colon after a slash or a dot before.
+/// Parses `[NAMESPACE/]POD:PATH`; `None` for a local path, which may have a colon after a slash or
+/// after a leading dot.
 fn remote(text: &str) -> Option<Remote> {
     let (pod, path) = text.split_once(':')?;
     if pod.is_empty() || path.is_empty() || pod.starts_with(['.', '/']) {
@@ -86,7 +88,7 @@ impl<'a> Container<'a> {
     }
 }
 
-/// A stream for code that blocks, on a thread for such code.
+/// Blocking adapter of a stream, for blocking threads.
 struct Blocking<T> {
     stream: T,
     runtime: Handle,
@@ -123,7 +125,7 @@ impl<T: AsyncWrite + Unpin> Blocking<T> {
     }
 }
 
-/// Copies.
+/// Runs the command.
 pub(crate) async fn run(place: &Place, options: &CopyOptions) -> anyhow::Result<()> {
     let api = Api::of(place).await?;
     let waiting = Waiting::start(format!("copying {} to {}", options.from, options.to));
@@ -142,14 +144,14 @@ pub(crate) async fn run(place: &Place, options: &CopyOptions) -> anyhow::Result<
     Ok(())
 }
 
-/// The last component of a path in a container.
+/// Returns the last component of a path in a container.
 fn last(path: &str) -> anyhow::Result<&str> {
     let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     ensure!(!matches!(name, "" | "." | ".."), "{path:?} has no name of its own");
     Ok(name)
 }
 
-/// What a program says before it ends, the beginning of it, and whether it ended well.
+/// Waits for a program; fails with the beginning of its messages unless it succeeded.
 async fn outcome(mut process: AttachedProcess, said: impl AsyncRead + Unpin) -> anyhow::Result<()> {
     let status = process.take_status().context("no status")?;
     let mut text = String::new();
@@ -196,7 +198,8 @@ async fn upload(container: &Container<'_>, from: &Path, to: &str) -> anyhow::Res
     written?.context("send the files")
 }
 
-/// Writes a file, or a directory with all that is in it, as `name`. What the path leads to is meant; links below it stay links.
+/// Archives a file, or a directory with its contents, as `name`. A symbolic link as the path itself
+/// is followed; links below it are not.
 fn pack<W: Write>(archive: W, name: &str, path: &Path) -> io::Result<W> {
     let path = &fs::canonicalize(path)?;
     let mut archive = tar::Builder::new(archive);
@@ -238,7 +241,7 @@ fn printable(path: &Path) -> String {
     path.display().to_string().escape_debug().to_string()
 }
 
-/// Puts what stands below `name` in the archive at `target`; answers what was left out.
+/// Extracts entries below `name` to `target`; returns the ones that were skipped.
 fn unpack(archive: impl Read, name: &str, target: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut archive = tar::Archive::new(archive);
     let mut skipped = Vec::new();

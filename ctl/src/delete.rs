@@ -40,7 +40,7 @@ pub(crate) async fn run(place: &Place, options: &DeleteOptions) -> anyhow::Resul
     all_of(failures)
 }
 
-/// What went wrong, in one error.
+/// Combines failures into one error.
 fn all_of(mut failures: Vec<anyhow::Error>) -> anyhow::Result<()> {
     match failures.pop() {
         None => Ok(()),
@@ -56,7 +56,7 @@ fn all_of(mut failures: Vec<anyhow::Error>) -> anyhow::Result<()> {
     }
 }
 
-/// What the command line means: resource, namespace, name.
+/// Returns the objects that the command line selects: resource, namespace, name.
 async fn find(
     api: &Api,
     resources: &Resources,
@@ -98,7 +98,7 @@ async fn find(
     Ok(objects)
 }
 
-/// Returns the uid of the object that is being deleted.
+/// Deletes an object and returns its UID.
 async fn delete(
     api: &Api,
     resource: &Resource,
@@ -131,7 +131,7 @@ async fn delete(
     Ok(uid.to_owned())
 }
 
-/// Waits by a watch until the object is gone, or another one has its name.
+/// Waits with a watch until the object is gone, or another one has its name.
 async fn gone(api: &Api, resource: &Resource, namespace: &str, name: &str, uid: &str) -> anyhow::Result<()> {
     let field = format!("metadata.name={name}");
     let path = with_query(

@@ -1,4 +1,4 @@
-//! `skiff describe`: what every object has, and its events.
+//! `skiff describe`: common fields of an object, and its events.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     let mut object = api.get(&resource.object(&options.scope.namespace, &name)?).await?;
     let uid = text_at(&object, "/metadata/uid").to_owned();
     let field = format!("involvedObject.name={name},involvedObject.uid={uid}");
-    // The events of what has no namespace are in the default one.
+    // Events of cluster-scoped objects are in the namespace `default`.
     let space = if resource.namespaced {
         options.scope.namespace.as_str()
     } else {
@@ -133,7 +133,7 @@ fn events_table(events: &Value) -> String {
     terminal::columns(&rows)
 }
 
-/// The last time that an event tells.
+/// Returns the latest timestamp of an event.
 pub(crate) fn time_of(event: &Value) -> &str {
     let times = [
         "/series/lastObservedTime",

@@ -1,4 +1,4 @@
-//! `skiff port-forward`: each local connection becomes a stream of its own to the pod.
+//! `skiff port-forward`: each local connection becomes a separate stream to the pod.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::arguments::{ForwardOptions, Place};
 use crate::session::until_interrupted;
 use crate::{pods, terminal};
 
-/// Connections at once; more wait.
+/// Maximum number of concurrent connections; further ones wait.
 const TOGETHER: usize = 256;
 
 /// Forwards until it is interrupted.
@@ -57,7 +57,7 @@ async fn accept(listener: &TcpListener, remote: u16, pods: &kube::Api<Pod>, pod:
                 connections.push(carry(stream, remote, pods, pod));
             }
             Some(carried) = connections.next(), if !connections.is_empty() => {
-                // One that fails is no reason to end the others.
+                // A failed connection does not end the others.
                 if let Err(error) = carried {
                     terminal::note(format!("{} {error:#}", terminal::red("error:")));
                 }
@@ -74,7 +74,7 @@ async fn carry(mut stream: TcpStream, remote: u16, pods: &kube::Api<Pod>, pod: &
     let mut behind = forwarder.take_stream(remote).context("no stream came")?;
     let copied = copy_bidirectional(&mut stream, &mut behind).await;
     drop(behind);
-    // Either side may leave as it likes.
+    // Either side may disconnect at any time.
     drop(copied);
     if let Some(failed) = failed
         && let Some(Some(message)) = failed.now_or_never()

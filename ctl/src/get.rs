@@ -1,4 +1,4 @@
-//! `skiff get`: the server's own Tables.
+//! `skiff get`: the server's Tables.
 
 use anyhow::bail;
 use futures::{AsyncBufReadExt as _, StreamExt as _};
@@ -19,7 +19,7 @@ pub(crate) async fn run(place: &Place, options: &GetOptions) -> anyhow::Result<(
     }
 }
 
-/// The path of a target, as the options restrict it.
+/// Returns the path of a target with the options' selectors.
 fn path_of(options: &GetOptions, target: &Target) -> anyhow::Result<String> {
     let resource = &target.resource;
     if let Some(name) = &target.name {
@@ -42,14 +42,14 @@ fn path_of(options: &GetOptions, target: &Target) -> anyhow::Result<String> {
 async fn tables(api: &Api, options: &GetOptions, targets: &[Target]) -> anyhow::Result<()> {
     let wide = options.output.is_some();
     let mut failure = None;
-    // One table for each resource; the named objects of one share theirs.
+    // One table per resource; named objects of a resource share one.
     let mut pending: Option<(Resource, Value)> = None;
     let mut printed = 0;
     for target in targets {
         let table = match api.table(&path_of(options, target)?).await {
             Ok(table) => table,
             Err(error) => {
-                // All but the last one are said here; the last one is what the command fails with.
+                // All errors but the last are printed here; the command fails with the last one.
                 if let Some(earlier) = failure.replace(error) {
                     terminal::note(format!("{earlier:#}"));
                 }
@@ -114,7 +114,7 @@ fn print(
     Ok(lines.len() - 1)
 }
 
-/// Which columns of a Table are shown.
+/// Selection of a Table's columns.
 struct Layout {
     wide: bool,
     namespaces: bool,
@@ -205,7 +205,7 @@ async fn objects(api: &Api, options: &GetOptions, targets: &[Target], format: &s
     terminal::write(&serde_yaml::to_string(&whole)?)
 }
 
-/// Items of a list leave out what the list says.
+/// Completes an item of a list with the `apiVersion` and `kind` of the list.
 fn complete(item: &Value, resource: &Resource) -> Value {
     let mut item = item.clone();
     if let Some(fields) = item.as_object_mut() {
@@ -258,7 +258,7 @@ async fn watch(api: &Api, options: &GetOptions, targets: &[Target]) -> anyhow::R
             let shown =
                 serde_json::json!({ "columnDefinitions": header.get("columnDefinitions"), "rows": object.get("rows") });
             for row in layout.rows(&shown) {
-                // Set under the columns as they were, which a person is looking at.
+                // Aligned to the columns that are already printed.
                 widths.push(row);
                 let text = terminal::columns(&widths);
                 terminal::line(text.lines().last().unwrap_or_default())?;

@@ -1,4 +1,4 @@
-//! `skiff image`: the images of this machine's node, through the agent's private socket.
+//! `skiff image`: images of this machine's node, through the agent's private socket.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ async fn import(state_dir: &Path, file: &Path, name: Option<&str>) -> anyhow::Re
     let directory = file.is_dir().then(|| std::path::absolute(file)).transpose()?;
     let directory = directory.map(|path| path.to_string_lossy().into_owned());
     let body = if let Some(path) = &directory {
-        // The agent reads it where it is.
+        // The agent reads the file at its path.
         parameters.push(("path", Some(path.as_str())));
         Empty::new().map_err(|never| match never {}).boxed_unsync()
     } else if file == Path::new("-") {
@@ -124,7 +124,7 @@ async fn list(state_dir: &Path) -> anyhow::Result<()> {
     terminal::write(&terminal::columns(&rows))
 }
 
-/// Writes beside the file first: a failure leaves what was there.
+/// Writes to a temporary file first: a failure leaves an existing file unchanged.
 async fn export(state_dir: &Path, name: &str, output: &Path) -> anyhow::Result<()> {
     let path = with_query("/images/export", &[("name", Some(name))]);
     if output == Path::new("-") {
@@ -145,7 +145,7 @@ async fn export(state_dir: &Path, name: &str, output: &Path) -> anyhow::Result<(
         tokio::fs::rename(&partial, output).await.with_context(failed)
     };
     if let Err(error) = written.await {
-        // What was written is of no use.
+        // A partial file is useless.
         drop(tokio::fs::remove_file(&partial).await);
         return Err(error);
     }
@@ -197,7 +197,7 @@ fn strings<'a>(image: &'a Value, key: &str) -> impl Iterator<Item = &'a str> {
         .filter_map(Value::as_str)
 }
 
-/// Bytes as people read them, in whole kibibytes or tenths of mebibytes.
+/// Formats a size in whole kibibytes or tenths of mebibytes.
 fn readable(bytes: u64) -> String {
     const MEBIBYTE: u64 = 1 << 20;
     if bytes < MEBIBYTE {
@@ -208,7 +208,8 @@ fn readable(bytes: u64) -> String {
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// Where an agent may listen: that of `skiff up`, one whose own directory this is, and the one that is a service.
+/// Possible sockets of an agent: that of `skiff up`, of the given state directory, and of the
+/// systemd unit.
 fn sockets(state_dir: &Path) -> Vec<PathBuf> {
     let mut sockets = vec![state_dir.join("agent/agent.sock"), state_dir.join("agent.sock")];
     if state_dir == Path::new("/var/lib/skiff") {
@@ -229,7 +230,7 @@ async fn connect(state_dir: &Path) -> anyhow::Result<UnixStream> {
     bail!("connect to the node agent (is the cluster up?): {}", failed.join("; "))
 }
 
-/// One request on the agent's socket, HTTP/1.1.
+/// Sends one HTTP/1.1 request over the agent's socket.
 async fn ask(state_dir: &Path, method: Method, path: &str, body: Body) -> anyhow::Result<Value> {
     let stream = connect(state_dir).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -251,7 +252,7 @@ fn request(method: Method, path: &str, body: Body) -> anyhow::Result<Request<Bod
     Ok(request.body(body)?)
 }
 
-/// An exchange needs its connection to be driven.
+/// Runs an exchange while driving its connection.
 async fn together<T>(
     exchange: impl Future<Output = anyhow::Result<T>>,
     connection: impl Future<Output = hyper::Result<()>>,

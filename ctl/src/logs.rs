@@ -25,7 +25,7 @@ pub(crate) async fn run(place: &Place, options: &LogsOptions) -> anyhow::Result<
     Ok(())
 }
 
-/// The names of the pods that are meant.
+/// Returns the names of the selected pods.
 async fn chosen(api: &Api, options: &LogsOptions) -> anyhow::Result<Vec<String>> {
     let namespace = &options.scope.namespace;
     if let Some(selector) = &options.selector {
@@ -63,7 +63,7 @@ async fn print(api: &Api, pod: &str, options: &LogsOptions, prefixed: bool) -> a
     .await
 }
 
-/// Copies line by line, a line of any length piece by piece.
+/// Copies line by line; long lines in pieces.
 async fn copy(stream: impl AsyncBufRead + Unpin, prefix: &str) -> anyhow::Result<()> {
     const PIECE: u64 = 64 << 10;
     let mut stream = stream;

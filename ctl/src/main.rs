@@ -1,7 +1,8 @@
-//! `skiff`: starts and stops a cluster on this machine, and talks to any cluster through the public API.
+//! `skiff`: starts and stops a cluster on this machine, and is a client of any cluster's public
+//! API.
 //!
-//! It knows no kind: resources come from discovery, columns from the server's Tables. Exit codes: 0 done, 1 failed,
-//! 2 wrong usage; `exec` and `attach` end with the program's own.
+//! It is independent of kinds: resources come from discovery, columns from the server's Tables.
+//! Exit codes: 0 success, 1 failure, 2 usage error; `exec` and `attach` return the program's own.
 
 mod api;
 mod apply;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => terminal::fail(&error),
     };
-    // A read of standard input may wait for ever.
+    // A read of standard input may block forever.
     runtime.shutdown_background();
     code
 }

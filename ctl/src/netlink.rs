@@ -1,4 +1,4 @@
-//! Questions to the kernel over netlink, for which there may be no program on the machine.
+//! Netlink requests to the kernel, as the machine may lack the programs for them.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
@@ -19,20 +19,20 @@ const GET_TABLE: u16 = 1;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const TABLE_NAME: u16 = 1;
-/// Of a message before its content.
+/// Length of a netlink header.
 const HEAD: usize = 16;
-/// Of a message about nftables before its attributes.
+/// Length of an nftables header (`nfgenmsg`).
 const PREAMBLE: usize = 4;
 
-/// Asks for a link of a kind in the network namespace of this thread, which must be one that may have it. Of a kind that it knows
-/// the kernel may say that more must be told.
+/// Requests a link of a kind in the network namespace of this thread, which must be disposable. For
+/// a supported kind, the kernel may require further attributes.
 pub(crate) fn new_link(kind: &str) -> Result<Option<Errno>, Errno> {
     let info = attribute(LINK_INFO, &attribute(KIND, kind.as_bytes()));
     let link = message(NEW_LINK, CREATE | ACKNOWLEDGE, &[0; 16], &info);
     ask(SockProtocol::NetlinkRoute, &link)
 }
 
-/// Asks for a table of nftables in the network namespace of this thread.
+/// Requests an nftables table in the network namespace of this thread.
 pub(crate) fn new_table(family: u8) -> Result<Option<Errno>, Errno> {
     let [high, low] = NFT.to_be_bytes();
     let bound = |kind| message(kind, 0, &[0, 0, high, low], &[]);
@@ -46,7 +46,7 @@ pub(crate) fn new_table(family: u8) -> Result<Option<Errno>, Errno> {
     ask(SockProtocol::NetlinkNetFilter, &messages)
 }
 
-/// The names of all tables of nftables, of whatever family.
+/// Returns the names of all nftables tables of any family.
 pub(crate) fn tables() -> Result<Vec<String>, Errno> {
     let socket = open(SockProtocol::NetlinkNetFilter)?;
     let get = message(NFT << 8 | GET_TABLE, DUMP, &[0; PREAMBLE], &[]);
@@ -65,7 +65,7 @@ pub(crate) fn tables() -> Result<Vec<String>, Errno> {
     }
 }
 
-/// The first message: its kind, its content, and the messages after it.
+/// Splits off the first message: its type, its content, and the remaining messages.
 fn split(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::try_from(u32::from_ne_bytes(*messages.first_chunk()?)).ok()?;
     let kind = u16::from_ne_bytes(messages.get(4..6)?.try_into().ok()?);
@@ -73,7 +73,7 @@ fn split(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, messages.get(HEAD..length)?, next))
 }
 
-/// The first attribute of a message about a table.
+/// Returns the first attribute of a table's message: its name.
 fn name(content: &[u8]) -> Option<String> {
     let attribute = content.get(PREAMBLE..)?;
     let length = u16::from_ne_bytes(*attribute.first_chunk()?);
@@ -86,12 +86,12 @@ fn open(protocol: SockProtocol) -> Result<OwnedFd, Errno> {
     socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
 }
 
-/// Sends messages and answers the first error that comes back, if the kernel says any.
+/// Sends messages and returns the first error in the answers, if any.
 fn ask(protocol: SockProtocol, messages: &[u8]) -> Result<Option<Errno>, Errno> {
     let socket = open(protocol)?;
     send(socket.as_raw_fd(), messages, MsgFlags::empty())?;
     let mut answer = [0_u8; 8192];
-    // The kernel has answered when it has taken the messages.
+    // The kernel has answered once it has accepted the messages.
     let length = match recv(socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT) {
         Err(Errno::EAGAIN) => return Ok(None),
         length => length?,
@@ -101,7 +101,7 @@ fn ask(protocol: SockProtocol, messages: &[u8]) -> Result<Option<Errno>, Errno> 
     Ok((number != 0).then(|| Errno::from_raw(number)))
 }
 
-/// The number of the error in the first message, zero for none: it is the content, with its sign turned.
+/// Returns the error number of the first message, zero for success: the content, negated.
 fn failure(answer: &[u8]) -> Option<i32> {
     let (kind, content, _) = split(answer)?;
     let number = i32::from_ne_bytes(*content.first_chunk()?);

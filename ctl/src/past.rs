@@ -1,7 +1,7 @@
-//! `skiff history`, `skiff diff` and `skiff undelete`: the past as the server remembers it.
+//! `skiff history`, `skiff diff` and `skiff undelete`: previous versions in the server's archive.
 //!
-//! The versions of an object are the server's; who wrote each is told by the audit log, where that is on this machine, and else by the
-//! managed fields, which name the program alone.
+//! The versions of an object are stored by the server; their authors come from the audit log, if it
+//! is on this machine, or else from the managed fields, which name only the program.
 
 mod changes;
 mod who;
@@ -17,12 +17,12 @@ use crate::arguments::{DiffOptions, HistoryOptions, Place, TargetOptions, Undele
 use crate::resource::{Resource, Resources};
 use crate::terminal;
 
-/// Versions that are looked through for the one that was deleted.
+/// Number of versions that are searched for the deleted one.
 const VERSIONS: u32 = 50;
-/// Changes that are named in one line.
+/// Number of changes that are listed in one line.
 const NAMED: usize = 3;
 
-/// One object by its path.
+/// Object by its path.
 struct Subject {
     api: Api,
     resources: Resources,
@@ -46,7 +46,7 @@ impl Subject {
         })
     }
 
-    /// The newest versions, the oldest of them first.
+    /// Returns the latest versions, oldest first.
     async fn versions(&self, count: u32) -> anyhow::Result<VecDeque<Value>> {
         let path = with_query(&self.path, &[("history", Some(&count.to_string()))]);
         let mut answer = self.api.get(&path).await?;
@@ -108,7 +108,7 @@ fn row(revision: &str, time: &str, writer: &who::Writer, changed: &str) -> Vec<S
     ]
 }
 
-/// What a version changed of the one before it, in one line.
+/// Summarizes the changes of a version against the previous one in one line.
 fn changed(before: Option<&Value>, object: &Value) -> String {
     let same = |before: &&Value| text_at(before, "/object/metadata/uid") == text_at(object, "/metadata/uid");
     let Some(before) = before.filter(same).and_then(|before| before.get("object")) else {
@@ -166,7 +166,7 @@ pub(crate) async fn undelete(place: &Place, options: &UndeleteOptions) -> anyhow
             last(subject.versions(VERSIONS).await?).with_context(|| format!("{} was never there", subject.display()))?
         }
     };
-    // Lists leave out what they say themselves.
+    // Items of lists lack these fields.
     if let Some(fields) = object.as_object_mut() {
         fields.insert("apiVersion".to_owned(), subject.resource.api_version().into());
         fields.insert("kind".to_owned(), subject.resource.kind.clone().into());
@@ -186,7 +186,7 @@ pub(crate) async fn undelete(place: &Place, options: &UndeleteOptions) -> anyhow
     terminal::line(format!("{} undeleted as of revision {version}", subject.display()))
 }
 
-/// The last version before the object's deletion began.
+/// Returns the last version before the object's deletion began.
 fn last(mut versions: VecDeque<Value>) -> Option<Value> {
     let object = |version: &Value| version.get("object").cloned();
     let newest = versions.back().and_then(object)?;
@@ -198,7 +198,7 @@ fn last(mut versions: VecDeque<Value>) -> Option<Value> {
     versions.back().and_then(object).or(Some(newest))
 }
 
-/// Removes what the server gives to each object anew.
+/// Removes metadata that the server sets for each new object.
 fn strip(metadata: &mut Map<String, Value>) {
     for field in [
         "uid",
@@ -212,14 +212,14 @@ fn strip(metadata: &mut Map<String, Value>) {
     ] {
         metadata.remove(field);
     }
-    // Finalizers of a deletion, not of the object.
+    // Finalizers of the deletion, not of the object.
     if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {
         finalizers.retain(|finalizer| *finalizer != "foregroundDeletion" && *finalizer != "orphan");
     }
 }
 
-/// Drops references to owners that are gone, or that others of their names have taken the place of: the garbage collector would
-/// remove the object at once.
+/// Removes references to owners that are gone or were replaced: the garbage collector would remove
+/// the object at once.
 async fn keep_owners(subject: &Subject, namespace: &str, metadata: &mut Map<String, Value>) -> anyhow::Result<()> {
     let Some(Value::Array(owners)) = metadata.remove("ownerReferences") else {
         return Ok(());

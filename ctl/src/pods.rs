@@ -1,4 +1,4 @@
-//! The pod that is meant: by its name, or by something that selects or owns pods.
+//! Selection of a pod: by its name, or by an object that selects or owns pods.
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -7,7 +7,8 @@ use crate::api::{Api, text_at, with_query};
 use crate::resource::Resources;
 use crate::terminal;
 
-/// The name of the pod for `POD`, `pod/NAME`, or `TYPE/NAME` of what has pods; of several the first.
+/// Returns the name of the pod for `POD`, `pod/NAME`, or `TYPE/NAME` of a workload; of several pods
+/// the first.
 pub(crate) async fn one(api: &Api, namespace: &str, target: &str) -> anyhow::Result<String> {
     let Some((kind, name)) = target.split_once('/') else {
         return Ok(target.to_owned());
@@ -16,7 +17,7 @@ pub(crate) async fn one(api: &Api, namespace: &str, target: &str) -> anyhow::Res
     if resource.group.is_empty() && resource.plural == "pods" {
         return Ok(name.to_owned());
     }
-    // Whatever selects pods by labels.
+    // Objects that select pods by labels.
     let owner = api.get(&resource.object(namespace, name)?).await?;
     let labels = owner
         .pointer("/spec/selector/matchLabels")
@@ -38,7 +39,7 @@ pub(crate) async fn one(api: &Api, namespace: &str, target: &str) -> anyhow::Res
     Ok(first.clone())
 }
 
-/// The names of the pods with these labels.
+/// Returns the names of the pods with these labels.
 pub(crate) async fn list(api: &Api, namespace: &str, selector: &str) -> anyhow::Result<Vec<String>> {
     let path = with_query(
         &format!("/api/v1/namespaces/{namespace}/pods"),
@@ -49,16 +50,16 @@ pub(crate) async fn list(api: &Api, namespace: &str, selector: &str) -> anyhow::
     Ok(items.map(|pod| text_at(pod, "/metadata/name").to_owned()).collect())
 }
 
-/// An object, and what it owns.
+/// Object with the objects that it owns.
 pub(crate) struct Owned {
     pub(crate) target: Value,
-    /// The ReplicaSet of a Deployment's newest revision, or the newest Job of a `CronJob`.
+    /// ReplicaSet of a Deployment's newest revision, or the newest Job of a `CronJob`.
     pub(crate) makers: Vec<Value>,
-    /// The pods of these and of the object itself.
+    /// Pods of these and of the object itself.
     pub(crate) pods: Vec<Value>,
 }
 
-/// Asks for what an object owns.
+/// Reads the objects that an object owns.
 pub(crate) async fn owned(api: &Api, resources: &Resources, namespace: &str, target: Value) -> anyhow::Result<Owned> {
     let makers = makers(api, resources, namespace, &target).await?;
     let owners: Vec<&str> = makers
@@ -74,7 +75,8 @@ pub(crate) async fn owned(api: &Api, resources: &Resources, namespace: &str, tar
     Ok(Owned { target, makers, pods })
 }
 
-/// The newest owned object that makes the target's pods; none for a kind that makes them itself.
+/// Returns the newest owned object that creates the target's pods; `None` for a kind that creates
+/// them itself.
 async fn makers(api: &Api, resources: &Resources, namespace: &str, target: &Value) -> anyhow::Result<Vec<Value>> {
     let kind = if target.pointer("/spec/jobTemplate").is_some() {
         "jobs.batch"
@@ -92,7 +94,7 @@ async fn makers(api: &Api, resources: &Resources, namespace: &str, target: &Valu
         let revision = revision.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         (revision, text_at(maker, "/metadata/creationTimestamp").to_owned())
     });
-    // Lists leave out what their items are.
+    // Items of lists lack these fields.
     let maker = owned.pop().map(|mut maker| {
         if let Some(maker) = maker.as_object_mut() {
             let kind = if kind == "jobs.batch" { "Job" } else { "ReplicaSet" };
@@ -103,7 +105,7 @@ async fn makers(api: &Api, resources: &Resources, namespace: &str, target: &Valu
     Ok(maker.into_iter().collect())
 }
 
-/// The objects of a list.
+/// Returns the items of a list.
 pub(crate) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.get("items").and_then(Value::as_array).into_iter().flatten()
 }

@@ -1,4 +1,4 @@
-//! Resources by what people call them, from the server's discovery.
+//! Resources by their names, from the server's discovery.
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::api::{Api, text_at};
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
      application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-/// One resource of the server.
+/// API resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resource {
     pub(crate) group: String,
@@ -22,18 +22,18 @@ pub(crate) struct Resource {
     verbs: Vec<String>,
 }
 
-/// A resource and the name of one object of it, where there is one.
+/// Resource and, optionally, the name of an object.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) resource: Resource,
     pub(crate) name: Option<String>,
 }
 
-/// Everything that the server serves.
+/// All resources of the server.
 pub(crate) struct Resources(Vec<Resource>);
 
 impl Resources {
-    /// Asks the server: two requests.
+    /// Reads the discovery documents: two requests.
     pub(crate) async fn discover(api: &Api) -> anyhow::Result<Self> {
         let mut resources = Vec::new();
         for path in ["/api", "/apis"] {
@@ -48,7 +48,8 @@ impl Resources {
         Ok(Self(resources))
     }
 
-    /// By plural, singular, short name or kind, with `.group` or `.version.group` where it is ambiguous.
+    /// Finds a resource by plural, singular, short name or kind, with `.group` or `.version.group`
+    /// if it is ambiguous.
     pub(crate) fn find(&self, word: &str) -> anyhow::Result<Resource> {
         let lower = word.to_lowercase();
         let (name, group) = lower
@@ -72,7 +73,7 @@ impl Resources {
             .with_context(|| format!("the server doesn't have a resource type {word:?}"))
     }
 
-    /// By `apiVersion` and `kind` of an object.
+    /// Finds a resource by `apiVersion` and `kind` of an object.
     pub(crate) fn of_object(&self, object: &Value) -> anyhow::Result<Resource> {
         let (api_version, kind) = (text_at(object, "/apiVersion"), text_at(object, "/kind"));
         if kind.is_empty() || api_version.is_empty() {
@@ -85,7 +86,7 @@ impl Resources {
             .with_context(|| format!("no matches for kind {kind:?} in version {api_version:?}"))
     }
 
-    /// Reads `TYPE[,TYPE] [NAME…]` and `TYPE/NAME…`. `all` stands for its category.
+    /// Parses `TYPE[,TYPE] [NAME…]` and `TYPE/NAME…`. `all` is a category.
     pub(crate) fn targets(&self, words: &[String]) -> anyhow::Result<Vec<Target>> {
         let Some((first, names)) = words.split_first() else {
             bail!("no resource type given")
@@ -126,7 +127,7 @@ impl Resources {
         Ok(targets)
     }
 
-    /// Exactly one object.
+    /// Parses exactly one object.
     pub(crate) fn one(&self, words: &[String]) -> anyhow::Result<(Resource, String)> {
         let targets = self.targets(words)?;
         match targets.into_iter().next() {
@@ -163,7 +164,7 @@ fn read_group(group: &Value, resources: &mut Vec<Resource>) {
 }
 
 impl Resource {
-    /// `v1`, `apps/v1`.
+    /// Returns `v1` or `apps/v1`.
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.clone()
@@ -172,7 +173,7 @@ impl Resource {
         }
     }
 
-    /// `deployment.apps`, `pod`: how kubectl names a resource before an object's name.
+    /// Returns `deployment.apps` or `pod`, as kubectl prints a resource before an object's name.
     pub(crate) fn display(&self) -> String {
         let singular = if self.singular.is_empty() {
             self.kind.to_lowercase()
@@ -186,7 +187,7 @@ impl Resource {
         }
     }
 
-    /// The path of the collection; of every namespace where none is given.
+    /// Returns the path of the collection; of all namespaces for `None`.
     pub(crate) fn collection(&self, namespace: Option<&str>) -> String {
         let root = if self.group.is_empty() { "/api" } else { "/apis" };
         let space = match namespace {
@@ -196,7 +197,7 @@ impl Resource {
         format!("{root}/{}{space}/{}", self.api_version(), self.plural)
     }
 
-    /// The path of one object.
+    /// Returns the path of one object.
     pub(crate) fn object(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
         let safe =
             |text: &str| !text.is_empty() && !text.contains(['/', '%', '?', '#', ' ']) && text != "." && text != "..";

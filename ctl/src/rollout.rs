@@ -1,4 +1,4 @@
-//! `skiff rollout`: status, history and undo, read from what the public API shows.
+//! `skiff rollout`: status, history and undo, by the public API.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn follow(api: &Api, resource: &Resource, namespace: &str, name: &str) -> 
     }
 }
 
-/// Says what changed; true when the rollout is done.
+/// Prints changes of the progress; true when the rollout is complete.
 fn report(object: &Value, name: &str, said: &mut String) -> anyhow::Result<bool> {
     let (done, text) = progress(object, name)?;
     if text != *said {
@@ -74,7 +74,7 @@ fn report(object: &Value, name: &str, said: &mut String) -> anyhow::Result<bool>
     Ok(done)
 }
 
-/// How far a rollout is, in kubectl's words.
+/// Progress of a rollout, in kubectl's words.
 fn progress(object: &Value, name: &str) -> anyhow::Result<(bool, String)> {
     let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
     if number("/metadata/generation") > number("/status/observedGeneration") {
@@ -115,7 +115,7 @@ fn progress(object: &Value, name: &str) -> anyhow::Result<(bool, String)> {
     })
 }
 
-/// The revisions that an object's own sets carry, oldest first.
+/// Returns the revisions of an object, oldest first.
 async fn revisions(api: &Api, options: &TargetOptions) -> anyhow::Result<(Resource, String, Value, Vec<(u64, Value)>)> {
     let resources = Resources::discover(api).await?;
     let (resource, name) = resources.one(&options.target)?;

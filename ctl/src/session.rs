@@ -32,7 +32,7 @@ pub(crate) async fn exec(place: &Place, options: &ExecOptions) -> anyhow::Result
     follow(process, &parameters).await
 }
 
-/// Joins the program that runs.
+/// Attaches to a running program.
 pub(crate) async fn attach(place: &Place, options: &AttachOptions) -> anyhow::Result<ExitCode> {
     let api = Api::of(place).await?;
     let namespace = &options.session.scope.namespace;
@@ -55,7 +55,7 @@ fn parameters(options: &SessionOptions) -> AttachParams {
         container: options.container.clone(),
         stdin: options.stdin,
         stdout: true,
-        // A terminal has one output.
+        // A terminal has a single output.
         stderr: !tty,
         tty,
         max_stdin_buf_size: Some(BUFFER),
@@ -64,7 +64,7 @@ fn parameters(options: &SessionOptions) -> AttachParams {
     }
 }
 
-/// Hands everything on until the program ends; its exit code is ours.
+/// Copies all streams until the program ends; returns its exit code.
 async fn follow(mut process: AttachedProcess, parameters: &AttachParams) -> anyhow::Result<ExitCode> {
     let raw = if parameters.tty { Raw::set() } else { None };
     let status = process.take_status();
@@ -73,7 +73,7 @@ async fn follow(mut process: AttachedProcess, parameters: &AttachParams) -> anyh
     let outputs = async { tokio::try_join!(copy(stdout, tokio::io::stdout()), copy(stderr, tokio::io::stderr()),) };
     let inputs = async {
         if let Some(mut stdin) = stdin {
-            // A program that has ended reads no more: that is for its status to tell.
+            // A program that has ended reads no more: its status explains that.
             let copied = tokio::io::copy(&mut tokio::io::stdin(), &mut stdin).await;
             drop((copied, stdin.shutdown().await));
         }
@@ -111,7 +111,7 @@ async fn copy(from: Option<impl AsyncRead + Unpin>, mut to: impl AsyncWrite + Un
     }
 }
 
-/// Tells how large the terminal is, now and whenever that changes.
+/// Sends the size of the terminal, now and after each change.
 async fn follow_size(mut sender: impl futures::Sink<TerminalSize> + Unpin) {
     let Ok(mut changes) = signal(SignalKind::window_change()) else {
         return;
@@ -132,7 +132,7 @@ async fn follow_size(mut sender: impl futures::Sink<TerminalSize> + Unpin) {
     }
 }
 
-/// What a status tells of the program: its exit code, or why there is none.
+/// Returns the exit code in a status, or why there is none.
 pub(crate) fn code(status: Option<Status>) -> anyhow::Result<ExitCode> {
     let Some(status) = status else {
         bail!("the connection ended before the program did");
@@ -156,7 +156,7 @@ pub(crate) fn code(status: Option<Status>) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The own terminal hands on each key as it is, until this is dropped.
+/// Terminal in raw mode, restored on drop.
 struct Raw(Termios);
 
 impl Raw {
@@ -177,7 +177,7 @@ impl Drop for Raw {
     }
 }
 
-/// Waits for something while a person may interrupt it.
+/// Waits for a future until Ctrl-C.
 pub(crate) async fn until_interrupted(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     tokio::select! {
         done = work => done,

@@ -1,4 +1,4 @@
-//! What is printed, and how.
+//! Output to the terminal.
 
 use std::error::Error;
 use std::fmt;
@@ -14,7 +14,7 @@ pub(crate) fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
     write(&format!("{}\n", text.as_ref()))
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 pub(crate) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |letter: char| letter.is_alphanumeric() || "/._-+,:@%".contains(letter);
@@ -24,19 +24,19 @@ pub(crate) fn quoted(path: &Path) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Prints text as it is.
+/// Prints text without a newline.
 pub(crate) fn write(text: &str) -> anyhow::Result<()> {
     write_bytes(text.as_bytes())
 }
 
-/// Prints what need not be text.
+/// Prints bytes.
 pub(crate) fn write_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(unread)?;
     Ok(())
 }
 
-/// The reader of the output went away (`skiff get … | head`): it has seen what it wanted.
+/// The reader of the output has closed it (`skiff get … | head`).
 #[derive(Debug)]
 struct ReaderGone;
 
@@ -48,7 +48,8 @@ impl fmt::Display for ReaderGone {
 
 impl Error for ReaderGone {}
 
-/// Why output could not be written. Elsewhere a broken pipe is a failure like others.
+/// Marks a broken pipe of the output as the end of its reader. Elsewhere a broken pipe is a failure
+/// like others.
 pub(crate) fn unread(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return io::Error::new(io::ErrorKind::BrokenPipe, ReaderGone);
@@ -61,13 +62,13 @@ fn is_unread(error: &anyhow::Error) -> bool {
     causes.any(|cause| cause.get_ref().is_some_and(<dyn Error + Send + Sync>::is::<ReaderGone>))
 }
 
-/// Says something to the person that is no part of the output.
+/// Prints a message to standard error.
 pub(crate) fn note(text: impl AsRef<str>) {
-    // Nobody to tell is no reason to fail.
+    // Failed writes to standard error are ignored.
     drop(writeln!(io::stderr().lock(), "{}", text.as_ref()));
 }
 
-/// Without what a terminal obeys: an error may quote a file or a server.
+/// Escapes control characters: an error may quote a file or a server.
 fn harmless(text: &str) -> String {
     let obeyed = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
     let parts = text.chars().map(|letter| {
@@ -80,12 +81,12 @@ fn harmless(text: &str) -> String {
     parts.collect()
 }
 
-/// Says why the command failed.
+/// Prints why the command failed.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     if is_unread(error) {
         return ExitCode::SUCCESS;
     }
-    // kube's errors repeat their sources in their own text.
+    // kube's errors contain their sources in their own text.
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {
@@ -121,7 +122,7 @@ pub(crate) fn dim(text: &str) -> String {
     coloured("2", text)
 }
 
-/// Something that a person waits for: a spinner on a terminal, one line each way elsewhere.
+/// Progress of a wait: a spinner on a terminal, one line at the start and end elsewhere.
 pub(crate) struct Waiting {
     bar: ProgressBar,
 }
@@ -144,7 +145,7 @@ impl Waiting {
         Self { bar }
     }
 
-    /// Changes what is waited for.
+    /// Changes the text of the wait.
     pub(crate) fn now(&self, what: impl Into<String>) {
         let what = what.into();
         if self.bar.is_hidden() && self.bar.message() != what {
@@ -153,7 +154,7 @@ impl Waiting {
         self.bar.set_message(what);
     }
 
-    /// It came; says so with the time that it took.
+    /// Ends the wait; prints its duration.
     pub(crate) fn done(self, what: &str) {
         let took = self.bar.elapsed();
         self.bar.finish_and_clear();
@@ -171,7 +172,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Columns, each as wide as its widest cell, three spaces apart, as kubectl sets them.
+/// Aligns columns to their widest cells, three spaces apart, as kubectl does.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! `test-assets`: the folder in which envtest looks for a control plane.
+//! `test-assets`: directory with the programs that envtest starts as a control plane.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use crate::cluster::sibling;
 use crate::terminal;
 
-/// Links the names that envtest starts to the programs that do it here, and prints the folder.
+/// Links the names that envtest starts to the programs here, and prints the directory.
 pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     let control_plane = sibling("skiff-controlplane")?;
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
@@ -25,7 +25,7 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     terminal::line(folder.display().to_string())
 }
 
-/// Makes a link, also in the place of an older one.
+/// Creates a link, or replaces an older one.
 fn link(path: &Path, program: &Path) -> anyhow::Result<()> {
     if path.is_symlink() {
         fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
@@ -41,7 +41,7 @@ fn link(path: &Path, program: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The kubectl on PATH outside of the folder itself.
+/// Returns the kubectl on `PATH` outside of the directory itself.
 fn kubectl(folder: &Path) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut found = std::env::split_paths(&path).filter(|other| other != folder);

@@ -1,4 +1,4 @@
-//! `skiff token`: the tokens by which other machines join, as Secrets of `kube-system`.
+//! `skiff token`: bootstrap tokens of joining machines, as Secrets of `kube-system`.
 
 use std::time::Duration;
 
@@ -18,9 +18,10 @@ use crate::terminal;
 
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
-/// The group that may ask for certificates of nodes: kubeadm's (`cmd/kubeadm/app/constants/constants.go`).
+/// Group that may request certificates of nodes: kubeadm's
+/// (`cmd/kubeadm/app/constants/constants.go`).
 const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
-/// Time that the signature of a new token may take.
+/// Longest time to wait for the signature of a new token.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(place: &Place, command: &TokenCommand) -> anyhow::Result<()> {
@@ -78,7 +79,7 @@ async fn create(place: &Place, api: &Api, options: &TokenOptions) -> anyhow::Res
     });
     api.send(Method::POST, SECRETS, "application/json", Some(&secret))
         .await?;
-    // From then on the line works.
+    // From then on the printed command works.
     let signed = async {
         while !ClusterInfo::read(&api.get(discovery::CLUSTER_INFO).await?)?.is_signed_for(&token) {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -119,18 +120,18 @@ async fn is_named(place: &Place, endpoint: &Endpoint) -> anyhow::Result<()> {
             "the API server's certificate does not name {host}: start the cluster with `skiff up --advertise {host}` (the control \
              plane's --advertise or SKIFF_ADVERTISE)"
         ),
-        // Whether it is ready does not matter here.
+        // Readiness is not checked here.
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// Random small letters and digits.
+/// Returns random lower-case letters and digits.
 fn letters(count: usize) -> anyhow::Result<String> {
     const ALL: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut random = [0; 64];
     let filled = SystemRandom::new().fill(&mut random);
     filled.map_err(|_unspecified| anyhow!("the machine gives no random bytes"))?;
-    // The bytes from 252 on would make some letters more frequent than others.
+    // Bytes from 252 on would make some letters more frequent than others.
     let bytes = random.iter().filter(|byte| **byte < 252);
     let letters = bytes.filter_map(|byte| ALL.get(usize::from(byte % 36)).copied());
     let letters: String = letters.take(count).map(char::from).collect();
@@ -151,7 +152,7 @@ async fn list(api: &Api) -> anyhow::Result<()> {
     terminal::write(&terminal::columns(&rows))
 }
 
-/// A token as `kubeadm token list` shows it (`cmd/kubeadm/app/cmd/token.go`).
+/// Formats a token as `kubeadm token list` does (`cmd/kubeadm/app/cmd/token.go`).
 fn row(secret: &Value, now: OffsetDateTime) -> [String; 6] {
     let value = |key: &str| {
         let bytes = STANDARD
@@ -181,7 +182,7 @@ fn row(secret: &Value, now: OffsetDateTime) -> [String; 6] {
     ]
 }
 
-/// A time in its greatest unit.
+/// Formats a duration in its largest unit.
 fn span(seconds: i64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),

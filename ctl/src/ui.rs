@@ -1,4 +1,4 @@
-//! `skiff ui`: a link that logs a browser in, as the user of the kubeconfig.
+//! `skiff ui`: link that logs in a browser as the user of the kubeconfig.
 
 use std::process::{Command, Stdio};
 
@@ -13,7 +13,7 @@ pub(crate) async fn run(place: &Place, options: &UiOptions) -> anyhow::Result<()
     let api = Api::of(place).await?;
     let answer = api.send(Method::POST, "/ui/codes", "application/json", None).await?;
     let server = configuration(&place.kubeconfig()).await?.cluster_url.to_string();
-    // Behind `#` the code reaches neither logs nor servers on the way.
+    // In the fragment, the code reaches neither logs nor proxies.
     let link = format!(
         "{}/ui/#code={}",
         server.trim_end_matches('/'),
@@ -34,7 +34,7 @@ pub(crate) async fn run(place: &Place, options: &UiOptions) -> anyhow::Result<()
     Ok(())
 }
 
-/// Hands the link to the desktop, where there is one.
+/// Opens the link in the desktop's browser, if there is one.
 fn open(link: &str) -> std::io::Result<()> {
     let opened = Command::new("xdg-open")
         .arg(link)

@@ -1,4 +1,4 @@
-//! What makes the containers, has the images and connects the pods, as the command line names it.
+//! Container runtime, image store and pod network, as the command line selects them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use runtime::{Containerd, Embedded, Runtime};
 use super::{Arguments, NetworkKind, PLUGIN_LIMIT, RuntimeKind};
 
 impl Arguments {
-    /// Whether containers of this node are containerd's, and were before.
+    /// True if this node's containers are run by containerd, and were before.
     pub(crate) fn knows_containerd(&self) -> bool {
         match self.runtime {
             RuntimeKind::Embedded => false,
@@ -37,7 +37,8 @@ impl Arguments {
         }
     }
 
-    /// Why containerd, or its snapshotter, cannot be had, where the containers are its.
+    /// Returns why containerd, or its snapshotter, is not available, if the containers are run by
+    /// it.
     pub(crate) async fn engine_trouble(&self) -> Option<anyhow::Error> {
         match self.runtime {
             RuntimeKind::Embedded => None,
@@ -45,7 +46,7 @@ impl Arguments {
         }
     }
 
-    /// Ends pods without the engine that made them; `forget` says that it will not be asked again.
+    /// Ends pods without their container engine; with `forget`, the engine will not be used again.
     pub(crate) async fn end_without_engine(&self, forget: bool) -> Result<(), runtime::Error> {
         runtime::end_without_engine(&self.state_dir.join("containerd"), &self.cgroup_root(), forget).await
     }
@@ -105,7 +106,7 @@ impl Arguments {
     }
 }
 
-/// Pods that another runtime made would be nobody's.
+/// Pods of another runtime would be orphaned.
 fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
     let held = std::fs::read_dir(state.join("sandboxes")).is_ok_and(|mut entries| entries.next().is_some());
     anyhow::ensure!(
@@ -117,7 +118,8 @@ fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What runs in each container is watched through some files; containers themselves are not this process's children.
+/// Raises the limit of open files: the main process of each container is monitored through a few
+/// descriptors, as containers are not children of this process.
 fn allow_files() {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));

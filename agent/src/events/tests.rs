@@ -38,7 +38,7 @@ async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
     assert_eq!(sender.next().await.unwrap().message, "two");
     assert_eq!(now.elapsed(), PATIENCE);
 
-    // To a crowd it gives way for longer, and not to its last ones.
+    // Events are delayed for longer for many starting pods, until few of them are left.
     let mut crowd: Vec<_> = (0..=CROWD).map(|_| recorder.urgent()).collect();
     let now = Instant::now();
     tell("three");

@@ -1,4 +1,4 @@
-//! The operator's choice of servers for names that are not the cluster's, followed where it is kept.
+//! Upstream servers for names outside of the cluster, as the operator configures them.
 
 use std::sync::PoisonError;
 
@@ -13,10 +13,10 @@ use tracing::{debug, warn};
 use super::{Context, Forwarder, upstreams};
 use crate::events::Kind;
 
-/// The `ConfigMap` that names servers.
+/// `ConfigMap` with the servers.
 const PLACE: (&str, &str) = ("kube-system", "kube-dns");
 
-/// Follows it for ever.
+/// Follows it without end.
 pub(super) async fn follow(context: &Context, forwarder: &Forwarder) {
     let api: Api<ConfigMap> = Api::namespaced(context.parts.client.clone(), PLACE.0);
     let only = Config::default().fields(&format!("metadata.name={}", PLACE.1));

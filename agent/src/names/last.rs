@@ -1,5 +1,5 @@
-//! Services and EndpointSlices as they were last known, in a file: after a restart, names are answered from it until the API server
-//! has told what there is now.
+//! Last known Services and EndpointSlices in a file: after a restart, names are served from it
+//! until the API server has answered.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::services::{Services, Slices};
 
 /// State of an earlier run.
 pub(super) struct Last {
-    /// The pods' ranges, at whose gateways it answered.
+    /// Pod CIDRs, at whose gateways it served.
     pub(super) ranges: Option<Ranges>,
     pub(super) forwarding: Forwarding,
     pub(super) services: Services,
@@ -39,7 +39,7 @@ struct Written<'a> {
 }
 
 impl Last {
-    /// Nothing where there is no file, or one of another version.
+    /// `None` if the file is absent or of another version.
     pub(super) fn read(path: &Path) -> Option<Self> {
         let Read {
             ranges,
@@ -56,7 +56,7 @@ impl Last {
     }
 }
 
-/// Replaces the file. One that a power cut leaves empty counts as absent.
+/// Replaces the file. An empty one after a power failure counts as absent.
 pub(super) fn write(
     path: &Path,
     ranges: Option<Ranges>,

@@ -1,4 +1,4 @@
-//! The Node object: registered at the start, kept alive by a lease, corrected when something changed.
+//! The Node object: registered at the start, renewed by a Lease, updated after changes.
 
 mod object;
 
@@ -23,20 +23,20 @@ pub(crate) use object::{VERSION, architecture};
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: i32 = 40;
 const RENEWAL: Duration = Duration::from_secs(10);
-/// Status is looked at so often, and sent when it changed or is this old.
+/// Interval of status checks, and the age in seconds at which an unchanged status is sent again.
 const LOOK: Duration = Duration::from_secs(10);
 const RESEND_SECONDS: i64 = 300;
-/// As long as this whoever makes the containers may be away, such as to be upgraded.
+/// Longest time that the container runtime may be unavailable, for example for an upgrade.
 const SILENCE: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-/// Creates the Node, or brings the labels of the one that is there up to date; tries until it succeeds.
+/// Creates the Node, or updates the labels of the existing one; retries until it succeeds.
 pub(crate) async fn register(context: &Context) -> Node {
     insist("registered", || try_register(context)).await
 }
 
-/// Sets the Node's status, `Err` saying why it is not ready; tries until it succeeds.
+/// Sets the Node's status, `Err` being why it is not ready; retries until it succeeds.
 pub(crate) async fn announce_state(context: &Context, node: Node, ready: Result<(), String>) -> Node {
     let (node, ready) = (&node, &ready);
     insist("given its status", || send_status(context, node, ready)).await
@@ -98,7 +98,8 @@ async fn try_register(context: &Context) -> Result<Node, kube::Error> {
     Ok(node)
 }
 
-/// Tells of the node's name server, and sends the status if it differs from what the node shows, or that is old.
+/// Announces the node's name server, and sends the status if it differs from the Node's, or that is
+/// old.
 async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>) -> Result<Node, kube::Error> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let name = &context.config.node_name;
@@ -115,7 +116,7 @@ async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>)
     }
     let mut change = json!({"status": new});
     if let Some(Value::Array(addresses)) = change.pointer_mut("/status/addresses") {
-        // They would be merged by their type, which those of two families share.
+        // Addresses would be merged by type, which is the same for both families.
         addresses.push(json!({"$patch": "replace"}));
     }
     if let Some(Value::Object(allocatable)) = change.pointer_mut("/status/allocatable") {
@@ -156,7 +157,7 @@ fn announce(context: &Context, node: &Node, old: &NodeStatus, new: &NodeStatus) 
     }
 }
 
-/// Whether new pods are kept away was changed.
+/// Records an event when the node was cordoned or uncordoned.
 fn announce_scheduling(context: &Context, node: &Node, cordoned: &mut bool) {
     let wanted = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
     if std::mem::replace(cordoned, wanted) == wanted {
@@ -171,7 +172,7 @@ fn announce_scheduling(context: &Context, node: &Node, cordoned: &mut bool) {
     context.recorder.node(node, Kind::Normal, reason, message);
 }
 
-/// Keeps the Node's status true for ever.
+/// Keeps the Node's status up to date without end.
 pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infallible, Error> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let mut pressures = context.pressures.subscribe();
@@ -183,7 +184,8 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
     loop {
         tokio::select! {
             () = sleep(LOOK) => {}
-            // What is short must keep pods away at once. The sender is held here, so the wait does not fail.
+            // A pressure must keep pods away at once. The sender is alive in this task, so the wait
+            // does not fail.
             Ok(()) = pressures.changed() => {}
             Ok(()) = shutting_down.changed() => {}
             Ok(()) = blocked.changed() => {}
@@ -208,7 +210,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
                 let registered = register(&context).await;
                 node = announce_state(&context, registered, ready).await;
                 if ranges(&node).is_none() && context.allocated_ranges().is_some() {
-                    // Where nobody gives ranges, it is looked again in the next round.
+                    // If no controller allocates pod CIDRs, the next round tries again.
                     node = timeout(LOOK, wait_for_range(&context)).await.unwrap_or(node);
                 }
                 keeps_ranges(&context, &node)?;
@@ -233,7 +235,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
     }
 }
 
-/// Whether pods can run here.
+/// Returns an error if pods cannot run here.
 pub(crate) async fn health(context: &Context) -> Result<(), String> {
     if *context.shutting_down.borrow() {
         return Err(agent_plan::shutdown::NOT_READY.to_owned());
@@ -254,13 +256,13 @@ pub(crate) async fn health(context: &Context) -> Result<(), String> {
     }
 }
 
-/// Renews the node's lease for ever.
+/// Renews the node's Lease without end.
 pub(crate) async fn renew(context: Arc<Context>, node: Node) -> Result<Infallible, Error> {
     let api: Api<Lease> = Api::namespaced(context.parts.client.clone(), LEASE_NAMESPACE);
     let mut next = Instant::now();
     let mut failing = RETRY;
     loop {
-        // A renewal that is not answered is not waited for: it would be too late for the next ones as well.
+        // Renewals have timeouts: one without an answer would delay the next ones as well.
         let renewed = timeout(RENEWAL, renew_once(&context, &api, &node)).await;
         let failure = match renewed {
             Ok(Ok(())) => None,
@@ -316,14 +318,14 @@ async fn renew_once(context: &Context, api: &Api<Lease>, node: &Node) -> Result<
     }
 }
 
-/// The pods' ranges, as the Node says them.
+/// Returns the pod CIDRs of the Node.
 pub(crate) fn ranges(node: &Node) -> Option<String> {
     let spec = node.spec.as_ref()?;
     let all = spec.pod_cidrs.as_ref().filter(|all| !all.is_empty());
     all.map(|all| all.join(",")).or_else(|| spec.pod_cidr.clone())
 }
 
-/// Fails when the Node has other ranges than its pods.
+/// Fails if the Node has other CIDRs than its pods' addresses are from.
 fn keeps_ranges(context: &Context, node: &Node) -> Result<(), Error> {
     let (Some(used), Some(own)) = (context.allocated_ranges(), ranges(node)) else {
         return Ok(());

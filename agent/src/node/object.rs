@@ -1,4 +1,4 @@
-//! What the Node object says.
+//! Contents of the Node object.
 
 use std::collections::BTreeMap;
 
@@ -16,33 +16,35 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::node_routes::Routed;
 
-/// The condition that a firewall of the node drops what pods send and get; only there where it has been so.
+/// Type of the condition that a firewall of the node drops pods' traffic; present only after it was
+/// true.
 pub(super) const BLOCKED: &str = "PodTrafficBlocked";
-/// The condition that routes to other nodes' pods are missing.
+/// Type of the condition that routes to other nodes' pods are missing.
 const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
-/// Keeps pods away until the node is ready.
+/// Taint that keeps pods away until the node is ready.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Drivers of volumes look for it: who attaches volumes to the node.
+/// Annotation for CSI drivers: volumes are attached by the controller.
 const ATTACHED_BY_CONTROLLERS: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// Tells machines of one name apart.
+/// Annotation with the machine's ID, which distinguishes machines of one name.
 const INSTANCE: &str = "skiff.dev/instance-id";
-/// Tells the control plane which ranges pods have addresses of that it gave before: it gives them again, or others.
+/// Annotation with the CIDRs of the pods' addresses, which the control plane allocates again if it
+/// can.
 const USED: &str = "skiff.dev/pod-cidrs";
-/// Tells the control plane where the node answers names of the cluster: endpoints of `kube-system/kube-dns`.
+/// Annotation with the addresses of the node's name server: endpoints of `kube-system/kube-dns`.
 const NAME_SERVERS: &str = "skiff.dev/name-servers";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
-/// The version of the interface that the agent speaks.
+/// Kubelet version that the agent implements.
 pub(crate) const VERSION: &str = "v1.36.0";
 
-/// What of it the node can do that not every node can, in order.
+/// Declared features of the node (`status.declaredFeatures`), sorted.
 const DECLARED: [&str; 3] = [
     "GuaranteedQoSPodCPUResize",
     "InPlacePodLevelResourcesVerticalScaling",
     "RestartAllContainersOnContainerExits",
 ];
 
-/// The Node as it is registered.
+/// Returns the Node for the registration.
 pub(super) fn node(context: &Context) -> Node {
     let name = &context.config.node_name;
     let architecture = architecture();
@@ -87,7 +89,8 @@ pub(super) fn node(context: &Context) -> Node {
     }
 }
 
-/// The change of annotations that tells of the node's name server; nothing where the Node tells of it already.
+/// Returns the patch of annotations that announces the node's name server; `None` if it is up to
+/// date.
 pub(super) fn untold(context: &Context, node: &Node) -> Option<Value> {
     let wanted = context.names.told();
     let annotations = node.metadata.annotations.as_ref();
@@ -95,8 +98,9 @@ pub(super) fn untold(context: &Context, node: &Node) -> Option<Value> {
     (told != wanted.as_ref()).then(|| json!({"metadata": {"annotations": {NAME_SERVERS: wanted}}}))
 }
 
-/// Whether another machine, which joined under the same name while this one was away, is the node and Ready: two would give pods
-/// the same addresses. A cluster's own first node is what its state directory says, wherever that was moved.
+/// True if the Node belongs to another machine, which joined with the same name while this one was
+/// away and is Ready: two would assign the same addresses to pods. The first node of a cluster is
+/// identified by its state directory, even after a move to another machine.
 pub(super) fn is_anothers(context: &Context, known: &Node) -> bool {
     let config = &context.config;
     let own = config.instance_id.as_ref().filter(|_| config.pod_cidr.is_none());
@@ -118,7 +122,7 @@ fn is_of_other(own: &str, known: &Node) -> bool {
             .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The status at `now`; `Err` says why the node is not ready.
+/// Returns the status at `now`; `Err` is why the node is not ready.
 pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), String>, now: Timestamp) -> NodeStatus {
     let machine = &context.machine;
     let texts = |amounts: &Amounts| -> BTreeMap<String, Quantity> {
@@ -182,7 +186,7 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
     }
 }
 
-/// The machine's, as Kubernetes spells it.
+/// Architecture of the machine, in Go's spelling.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -231,8 +235,9 @@ fn firewall(blocked: Option<String>, old: &NodeStatus) -> Option<Verdict> {
     })
 }
 
-/// The condition that the route controller of a cloud sets on a node (`cloud-provider/controllers/route/route_controller.go`), whose routes
-/// the node makes itself here. A restarted agent goes on with what was said before it knows better.
+/// Condition that a cloud's route controller sets
+/// (`cloud-provider/controllers/route/route_controller.go`), for routes that the node manages
+/// itself. A restarted agent keeps the previous condition until it knows better.
 fn routes(routed: Routed, old: &NodeStatus) -> Option<Verdict> {
     let mut known = old.conditions.iter().flatten();
     let before = known.find(|known| known.type_ == NETWORK_UNAVAILABLE);
@@ -327,12 +332,13 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
         .collect()
 }
 
-/// Whether others say how much the node has of a resource, such as devices that nobody counts here.
+/// True for extended resources, whose amount is set by others, for example for devices that the
+/// agent does not count.
 fn is_extended(resource: &str) -> bool {
     resource.contains('/') && !resource.contains("kubernetes.io/")
 }
 
-/// What others say that the node has: all of it may be given to pods.
+/// Extended resources in the Node's capacity: all of them are allocatable.
 fn extended(old: &NodeStatus) -> BTreeMap<String, Quantity> {
     let capacity = old.capacity.iter().flatten();
     let extended = capacity.filter(|(resource, _)| is_extended(resource));
@@ -341,7 +347,7 @@ fn extended(old: &NodeStatus) -> BTreeMap<String, Quantity> {
         .collect()
 }
 
-/// What was given to pods and is not there any more.
+/// Extended resources that are allocatable and no longer in the capacity.
 pub(super) fn withdrawn(old: &NodeStatus) -> Vec<String> {
     let capacity = extended(old);
     let given = old.allocatable.iter().flatten().map(|(resource, _)| resource);
@@ -351,7 +357,7 @@ pub(super) fn withdrawn(old: &NodeStatus) -> Vec<String> {
         .collect()
 }
 
-/// The last heartbeat that a status shows.
+/// Returns the last heartbeat of a status.
 pub(super) fn heartbeat(status: &NodeStatus) -> Timestamp {
     let ready = status
         .conditions
@@ -363,7 +369,7 @@ pub(super) fn heartbeat(status: &NodeStatus) -> Timestamp {
         .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// Whether two statuses say the same, times aside. What others write into it does not count.
+/// True if two statuses are equal except for times. Fields of other writers are ignored.
 pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
     let bare = |status: &NodeStatus| {
         let mut status = NodeStatus {
@@ -380,7 +386,7 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
             ..NodeStatus::default()
         };
         for handler in status.runtime_handlers.iter_mut().flatten() {
-            // The default one has no name.
+            // The default handler has no name.
             handler.name = handler.name.take().filter(|name| !name.is_empty());
         }
         for condition in status.conditions.iter_mut().flatten() {

@@ -1,14 +1,14 @@
-//! Pods that were told to go: they are not chosen once more while they do.
+//! Pods that were evicted and are still ending: they are not selected again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What it takes to remove what is left of a pod whose grace period, and half of it, is over.
+/// Time to remove the rest of a pod after one and a half grace periods.
 const CLEANUP: Duration = Duration::from_secs(30);
 
-/// Those that were told of late, by uid.
+/// Recently evicted pods, by UID.
 #[derive(Default)]
 pub(super) struct Evicted(BTreeMap<String, Told>);
 
@@ -18,8 +18,8 @@ struct Told {
 }
 
 impl Evicted {
-    /// Adds a pod that is told `now` to end within `grace` seconds; answers whether it was not told before. One that is still there
-    /// after twice what is waited for it may not have heard.
+    /// Adds a pod that is told `now` to end within `grace` seconds; returns whether it is new. A
+    /// pod that remains after twice its deadline is told again.
     pub(super) fn add(&mut self, uid: &str, grace: i64, now: Instant) -> bool {
         self.0.retain(|_, told| now.duration_since(told.at) < 2 * told.patience);
         if self.0.contains_key(uid) {
@@ -31,7 +31,7 @@ impl Evicted {
         true
     }
 
-    /// How long it is waited for a pod to be gone before the next one is chosen.
+    /// Time until which an evicted pod is waited for before the next one is chosen.
     pub(super) fn deadline(&self, uid: &str) -> Option<Instant> {
         self.0.get(uid).map(|told| told.at + told.patience)
     }

@@ -1,4 +1,4 @@
-//! Removes images that nobody uses when their disk is nearly full.
+//! Garbage collection of unused images when their disk is nearly full.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::events::Kind;
 
 const INTERVAL: Duration = Duration::from_mins(5);
 
-/// Remembers when images were used.
+/// Image garbage collector, with the times of last use.
 pub(super) struct Collector {
     policy: Policy,
     records: Records,
@@ -34,7 +34,7 @@ impl Collector {
         }
     }
 
-    /// Removes images if it is time and their disk is nearly full.
+    /// Removes images if it is due and their disk is nearly full.
     pub(super) async fn turn(&mut self, context: &Arc<Context>) {
         let now = Instant::now();
         if self.policy.high >= 100 || self.next.is_some_and(|next| now < next) {
@@ -45,7 +45,7 @@ impl Collector {
             Ok(()) => self.failed = false,
             Err(message) => {
                 warn!(message, "images could not be collected");
-                // Once may be by chance.
+                // A single failure is not reported.
                 if std::mem::replace(&mut self.failed, true) {
                     context.node_event(Kind::Warning, "ImageGCFailed", message);
                 }
@@ -81,7 +81,7 @@ impl Collector {
         Err(message)
     }
 
-    /// Removes every image that nobody uses.
+    /// Removes every unused image.
     pub(super) async fn remove_all_unused(&mut self, context: &Arc<Context>) {
         let freed = match in_use(context).await {
             Ok(in_use) => {
@@ -101,7 +101,7 @@ impl Collector {
         self.records.note(ids, in_use, context.now());
     }
 
-    /// Removes unused images until so much is free; answers how much that is.
+    /// Removes unused images until so much is free; returns how much that is.
     async fn free(&self, context: &Arc<Context>, in_use: &BTreeSet<String>, wanted: u64) -> Result<u64, String> {
         let images = context.parts.images.list();
         let pinned: BTreeSet<&str> = images
@@ -134,7 +134,7 @@ impl Collector {
     }
 }
 
-/// Removes the images that nobody uses; those that were brought to the node only if `all` of them shall go. Answers them with the
+/// Removes unused images; those that were imported on the node only if `all`. Returns them with the
 /// bytes that each freed.
 pub(crate) async fn prune(context: &Context, all: bool) -> Result<Vec<(Arc<Image>, u64)>, String> {
     let in_use = in_use(context).await?;
@@ -151,7 +151,7 @@ pub(crate) async fn prune(context: &Context, all: bool) -> Result<Vec<(Arc<Image
     Ok(removed)
 }
 
-/// The ids of the images that containers were made of, or are about to be.
+/// Returns the IDs of images that containers use, or are about to.
 async fn in_use(context: &Context) -> Result<BTreeSet<String>, String> {
     let sandboxes = context.parts.runtime.sandboxes().await;
     let sandboxes = sandboxes.map_err(|error| image::chain(&error))?;

@@ -1,5 +1,5 @@
-//! Keeps the node able to work: looks at memory, disks and processes, gives back what nobody needs, and ends pods that use
-//! more of the disk than they may, or one at a time where something is short.
+//! Eviction manager: monitors memory, disks and processes, reclaims unused resources, and evicts
+//! pods that exceed their limits of disk usage, or one pod at a time under pressure.
 
 mod evicted;
 mod images;
@@ -27,20 +27,20 @@ use crate::worker::Question;
 
 pub(crate) use images::prune;
 
-/// Between two looks.
+/// Interval of the checks.
 const INTERVAL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_secs(1);
-/// What was removed from a disk may take this long to be free.
+/// Time until removed data is freed on a disk.
 const SETTLING: Duration = Duration::from_secs(20);
 
-/// What the pods' workers are told.
+/// Order to the pods' workers.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// The pod with this uid ends.
+    /// Ends the pod with this UID.
     End(String, Termination),
-    /// The worker of the pod with this uid answers.
+    /// Passes a request to the worker of the pod with this UID.
     Ask(String, Question),
-    /// Containers that ended and that nobody asks about any more are removed.
+    /// Terminated containers that are no longer needed for logs are removed.
     Shed,
 }
 
@@ -53,7 +53,7 @@ struct Keeper {
     evicted: evicted::Evicted,
 }
 
-/// Keeps the node able to work for ever.
+/// Runs the eviction manager without end.
 pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> Result<Infallible, Error> {
     let upkeep = &context.config.upkeep;
     let mut thresholds = upkeep.thresholds.clone();
@@ -80,7 +80,7 @@ pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> R
 }
 
 impl Keeper {
-    /// Until the next look: what goes fast does not wait for it.
+    /// Waits for the next check; signals that change fast end the wait earlier.
     async fn rest(&self) {
         let next = Instant::now() + INTERVAL;
         while Instant::now() < next {
@@ -91,7 +91,7 @@ impl Keeper {
         }
     }
 
-    /// Looks once; answers the pods that have to go.
+    /// Checks once; returns the pods that are evicted.
     async fn round(&mut self) -> Result<Vec<String>, Error> {
         let observations = signals::observe(&self.context).await;
         let (pressures, starved) = self.watch.observe(&observations, self.context.now());
@@ -104,7 +104,7 @@ impl Keeper {
             .as_ref()
             .filter(|starved| starved.signal.pressure() == Pressure::Memory)
         {
-            // It does not wait for disks.
+            // Does not wait for disks.
             let ended = self.reclaim(starved).await?;
             if !ended.is_empty() {
                 return Ok(ended);
@@ -126,7 +126,7 @@ impl Keeper {
         }
     }
 
-    /// Gives back what nobody needs, and if that is not enough ends one pod.
+    /// Reclaims unused resources, and evicts one pod if that is not enough.
     async fn reclaim(&mut self, starved: &Starved) -> Result<Vec<String>, Error> {
         let resource = starved.signal.resource();
         let message = format!("Attempting to reclaim {resource}");
@@ -169,7 +169,7 @@ impl Keeper {
         Ok(Vec::new())
     }
 
-    /// Gives a file system back what nobody needs of it; answers whether that is enough.
+    /// Removes unused data from a file system; returns whether that is enough.
     async fn give_back(&mut self, contents: Contents) -> Result<bool, Error> {
         if !contents.can_shrink() {
             return Ok(false);
@@ -184,12 +184,12 @@ impl Keeper {
         if enough || !contents.layers {
             return Ok(enough);
         }
-        // Containers are removed meanwhile, by the workers of their pods.
+        // Workers of the pods remove containers meanwhile.
         sleep(POLL).await;
         Ok(self.watch.is_satisfied(&signals::observe(&self.context).await))
     }
 
-    /// Ends a pod, unless the node must run it at any price or it is on its way already. Answers whether it goes.
+    /// Evicts a pod, unless it is critical or already ending. Returns whether it ends.
     async fn evict(&mut self, pod: &Pod, message: String, grace: i64, disruption: bool) -> Result<bool, Error> {
         if eviction::is_critical(pod) {
             warn!(pod = pods::name(pod), message, "a critical pod is not evicted");
@@ -213,7 +213,7 @@ impl Keeper {
         self.orders.send(order).await.map_err(|_gone| Error::WatchEnded)
     }
 
-    /// Waits until nothing is left of some pods: before that nobody knows whether others have to go.
+    /// Waits until some pods are removed: only then is it known whether others have to be evicted.
     async fn wait_for(&self, uids: &[String]) {
         let deadline = uids.iter().filter_map(|uid| self.evicted.deadline(uid)).max();
         let deadline = deadline.unwrap_or_else(Instant::now);
@@ -222,7 +222,7 @@ impl Keeper {
             if uids.iter().any(|uid| self.context.pod_directory(uid).exists()) {
                 continue;
             }
-            // What containers wrote goes last.
+            // The writable layers of containers are removed last.
             let sandboxes = self.context.parts.runtime.sandboxes().await.unwrap_or_default();
             if !sandboxes.iter().any(|sandbox| uids.contains(&sandbox.pod.uid)) {
                 return;
@@ -231,7 +231,8 @@ impl Keeper {
         warn!(?uids, "evicted pods are not gone yet");
     }
 
-    /// Waits until a disk has what was removed from it: containerd gives it back some time later. Another pod would not help.
+    /// Waits until removed data is freed: containerd does so later. Evicting another pod would not
+    /// help.
     async fn settle(&self) {
         let deadline = Instant::now() + SETTLING;
         while Instant::now() < deadline {

@@ -1,4 +1,5 @@
-//! What there is left of memory, disks and processes. A few reads of the kernel's files.
+//! Eviction signals: available memory, disk space and processes, read from a few files of the
+//! kernel.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -9,13 +10,13 @@ use agent_plan::resources;
 
 use crate::context::Context;
 
-/// Looks; what cannot be seen is missing.
+/// Reads the signals; those that cannot be read are missing.
 pub(super) async fn observe(context: &Arc<Context>) -> Observations {
     if context.config.upkeep.thresholds.all.is_empty() {
         return Observations::new();
     }
     let context = Arc::clone(context);
-    // A file system of somebody else may not answer for a while.
+    // A foreign file system (NFS, FUSE) may block for a while.
     let looked = tokio::task::spawn_blocking(move || observe_now(&context)).await;
     looked.unwrap_or_default()
 }
@@ -46,7 +47,7 @@ fn observe_now(context: &Context) -> Observations {
     all
 }
 
-/// What is left of so much memory.
+/// Available memory for a capacity and a usage.
 fn left(capacity: i64, used: u64) -> Observation {
     let available = capacity.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
     Observation {
@@ -55,7 +56,7 @@ fn left(capacity: i64, used: u64) -> Observation {
     }
 }
 
-/// The bytes that all pods are held to together, where they are.
+/// Memory limit of all pods together, if it is enforced.
 fn memory_of_pods(context: &Context) -> Option<i64> {
     let upkeep = &context.config.upkeep;
     let capacity = upkeep
@@ -64,7 +65,8 @@ fn memory_of_pods(context: &Context) -> Option<i64> {
     resources::together(&capacity, &upkeep.reserved).memory
 }
 
-/// Which file systems hold what. Where that cannot be seen, one holds everything.
+/// Returns the file systems of images, container layers and pods. If they cannot be determined, one
+/// holds everything.
 pub(super) async fn layout(context: &Arc<Context>) -> Layout {
     let context = Arc::clone(context);
     let looked = tokio::task::spawn_blocking(move || layout_now(&context)).await;
@@ -75,19 +77,19 @@ fn layout_now(context: &Context) -> Option<Layout> {
     let device = |directory: &Path| Some(std::fs::metadata(directory).ok()?.dev());
     let node = device(&context.config.state_directory)?;
     let images = device(&context.image_directory())?;
-    // containerd keeps writable layers beside its images, the agent where all else of the pods is.
+    // containerd has writable layers beside its images, the agent in its own state directory.
     let beside_images = context.scheme() == "containerd";
     let layers = if beside_images { images } else { node };
     Some(Layout::of(node, images, layers))
 }
 
-/// A file system.
+/// File system.
 pub(super) struct Disk {
     pub(super) space: Observation,
     inodes: Observation,
 }
 
-/// The file system that a directory is on.
+/// Returns the file system of a directory.
 pub(super) fn disk(directory: &Path) -> Option<Disk> {
     let stat = nix::sys::statvfs::statvfs(directory).ok()?;
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
@@ -104,13 +106,13 @@ pub(super) fn disk(directory: &Path) -> Option<Disk> {
     })
 }
 
-/// The kernel gives each thread a number of its own.
+/// Returns the available process IDs: each thread has one.
 fn processes() -> Option<Observation> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let number = |path: &str| read(path)?.trim().parse::<i64>().ok();
     let most = number("/proc/sys/kernel/pid_max")?;
     let capacity = number("/proc/sys/kernel/threads-max").map_or(most, |threads| threads.min(most));
-    // `0.20 0.18 0.12 1/80 11206`: running and all.
+    // `0.20 0.18 0.12 1/80 11206`: running and total.
     let load = read("/proc/loadavg")?;
     let (_, all) = load.split_whitespace().nth(3)?.split_once('/')?;
     let available = capacity.saturating_sub(all.parse().ok()?);

@@ -1,4 +1,5 @@
-//! What pods have on the node's disk. Only those that are limited are looked at, and the longer a look takes the seldomer.
+//! Disk usage of pods. Only pods with limits are measured, and less often the longer a measurement
+//! takes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,21 +16,22 @@ use tracing::warn;
 
 use crate::context::Context;
 
-/// Looks at the same time.
+/// Maximum number of concurrent measurements.
 const AT_ONCE: usize = 4;
-/// Who keeps the node able to work waits no longer for them; what they find later, the next round hears.
+/// Longest time that the eviction manager waits for measurements; later results are used in the
+/// next round.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The looks at pods. A pod may have made them long.
+/// Measurements of pods, whose duration depends on the pods.
 #[derive(Default)]
 pub(super) struct Storage {
-    /// When pods are looked at again, by uid.
+    /// Time of the next measurement, by UID.
     due: BTreeMap<String, Instant>,
     under_way: BTreeMap<String, AbortHandle>,
     looks: JoinSet<Look>,
 }
 
-/// What a look has found.
+/// Result of a measurement.
 struct Look {
     uid: String,
     took: Duration,
@@ -37,7 +39,7 @@ struct Look {
 }
 
 impl Storage {
-    /// The pods that use more than they may, with what they are told.
+    /// Returns pods that exceed their limits, with messages.
     pub(super) async fn exceeding(&mut self, context: &Arc<Context>) -> Vec<(Arc<Pod>, String)> {
         let mut limited = context.known_pods();
         limited.retain(|pod| pods::terminal_phase(pod).is_none() && storage::is_limited(pod));
@@ -62,12 +64,12 @@ impl Storage {
             let Ok(Some(found)) = timeout_at(now + PATIENCE, self.looks.join_next()).await else {
                 return exceeding;
             };
-            // One that broke is begun again in the next round.
+            // A failed measurement is repeated in the next round.
             let Ok(Look { uid, took, used }) = found else { continue };
             let Some(pod) = known(&uid) else { continue };
             let took = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
             let wait = u64::try_from(storage::next_look(took, number)).unwrap_or(0);
-            // The rounds themselves are not earlier either.
+            // The rounds do not begin earlier either.
             let wait = Duration::from_millis(wait).saturating_sub(Duration::from_secs(1));
             self.due.insert(uid, now + wait);
             if let Some(message) = used.and_then(|used| storage::exceeded(pod, &used)) {
@@ -87,21 +89,21 @@ async fn look(context: Arc<Context>, pod: Arc<Pod>) -> Look {
     }
 }
 
-/// What a pod has on the disk, one by one.
+/// Disk usage of a pod by part.
 #[derive(Clone)]
 pub(crate) struct Parts {
-    /// What its containers wrote to their root file systems.
+    /// Writable layers of its containers.
     pub(crate) layers: BTreeMap<String, Used>,
-    /// Their logs.
+    /// Container logs.
     pub(crate) logs: BTreeMap<String, Used>,
-    /// Its volumes that take their space from the node's disk.
+    /// Volumes on the node's disk.
     pub(crate) volumes: BTreeMap<String, Used>,
-    /// The files that the node gives it.
+    /// Files that the node creates for it.
     pub(crate) own: Used,
 }
 
 impl Parts {
-    /// Containers with their logs.
+    /// Returns the usage of containers including their logs.
     pub(crate) fn together(self) -> DiskUse {
         let logs = &self.logs;
         let with_log = |(name, layer): (String, Used)| {
@@ -116,12 +118,12 @@ impl Parts {
     }
 }
 
-/// What a pod has on the disk; nothing where it cannot be seen.
+/// Disk usage of a pod; `None` if it cannot be measured.
 pub(super) async fn measure(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<DiskUse> {
     parts(context, pod).await.map(Parts::together)
 }
 
-/// The same, one by one.
+/// Disk usage by part.
 async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Parts> {
     let written = written(context, pod).await;
     let (context, pod) = (Arc::clone(context), Arc::clone(pod));
@@ -130,7 +132,7 @@ async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Parts> {
         .ok()
 }
 
-/// What the runtime says of the root file systems of a pod's containers.
+/// Returns the usage of the writable layers of a pod's containers, from the runtime.
 pub(crate) async fn written(context: &Context, pod: &Pod) -> BTreeMap<String, Written> {
     let mut written = BTreeMap::new();
     for container in pods::all_containers(pod) {

@@ -19,7 +19,7 @@ use super::{OUTPUT_BYTES, PROBE_AGENT};
 const PATH: &str = "/grpc.health.v1.Health/Check";
 /// `HealthCheckResponse.ServingStatus`, by number.
 const STATUSES: [&str; 4] = ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"];
-/// The protocol's codes, by number, as Go names them.
+/// Status codes, by number, with Go's names.
 const CODES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -41,22 +41,22 @@ const CODES: [&str; 17] = [
 ];
 const UNIMPLEMENTED: &str = "Unimplemented";
 const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
-/// Between the first two attempts to connect; later ones wait longer, up to the last of these.
+/// First and longest time between two attempts to connect.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(2));
-/// Where a frame of HTTP/2 tells its kind, and the kind that a server begins with.
+/// Offset of the type in an HTTP/2 frame header, and the type of a server's first frame.
 const KIND: usize = 3;
 const SETTINGS: u8 = 4;
 
-/// A connection whose server has shown that it speaks HTTP/2.
+/// Connection whose server has sent its first HTTP/2 frame.
 struct Open {
     sender: SendRequest<Full<Bytes>>,
     connection: BoxFuture<'static, ()>,
 }
 
-/// How a call failed: its code, by name, and what is said of it.
+/// Status code of a failed call, by name, and its message.
 type Failure = (String, String);
 
-/// Asks once; an error is the message of the probe's failure.
+/// Checks once; the error is the message of the probe's failure.
 pub(super) async fn check(address: &str, service: &str, limit: Duration) -> Result<(), String> {
     let (deadline, within) = (Instant::now() + limit, shown(limit));
     let Ok(open) = timeout_at(deadline, connect(address)).await else {
@@ -88,7 +88,7 @@ pub(super) async fn check(address: &str, service: &str, limit: Duration) -> Resu
     }
 }
 
-/// Whole seconds, as Go prints them.
+/// Formats whole seconds as Go does.
 fn shown(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -99,7 +99,7 @@ fn shown(duration: Duration) -> String {
     }
 }
 
-/// Tries until there is a connection, for as long as it is waited for.
+/// Connects, and retries until it is cancelled.
 async fn connect(address: &str) -> Open {
     let mut pause = PAUSES.0;
     loop {
@@ -111,7 +111,7 @@ async fn connect(address: &str) -> Open {
     }
 }
 
-/// A connection on which the server has greeted.
+/// Opens a connection and waits for the server's SETTINGS frame.
 async fn open(address: &str) -> Option<Open> {
     let stream = TcpStream::connect(address).await.ok()?;
     let (told, greeted) = oneshot::channel();
@@ -124,7 +124,7 @@ async fn open(address: &str) -> Option<Open> {
     }
 }
 
-/// Listens to what a server says until that is a greeting; what is none drops the sender.
+/// Reads what a server sends until its SETTINGS frame; other data drops the sender.
 fn listen(told: oneshot::Sender<()>) -> impl FnMut(&[u8]) + Send + Unpin {
     let (mut told, mut heard) = (Some(told), 0);
     move |bytes: &[u8]| {
@@ -139,7 +139,7 @@ fn listen(told: oneshot::Sender<()>) -> impl FnMut(&[u8]) + Send + Unpin {
     }
 }
 
-/// Calls; answers the status's number.
+/// Calls the method; returns the number of the status.
 async fn ask(open: Open, address: &str, service: &str) -> Result<usize, Failure> {
     let Open { mut sender, connection } = open;
     let request = http::Request::post(format!("http://{address}{PATH}"))
@@ -159,7 +159,7 @@ async fn ask(open: Open, address: &str, service: &str) -> Result<usize, Failure>
         let trailers = body.trailers().cloned();
         judge(&head, trailers.as_ref(), &body.to_bytes())
     };
-    // The connection's own end before an answer shows in the answer.
+    // If the connection ends before the answer, the request fails as well.
     match select(std::pin::pin!(talk), connection).await {
         Either::Left((answer, _)) => answer,
         Either::Right(((), talk)) => talk.await,
@@ -177,7 +177,7 @@ fn lost(error: &hyper::Error) -> Failure {
     internal(&image::chain(error))
 }
 
-/// A message behind its frame's head: not compressed, and its length. Field 1 is the service's name.
+/// Message with its gRPC prefix: not compressed, and its length. Field 1 is the service's name.
 fn request(service: &str) -> Bytes {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -226,7 +226,7 @@ fn is_grpc(kind: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
 }
 
-/// An answer of somebody who does not speak gRPC.
+/// Failure for an answer that is not gRPC.
 fn foreign(status: http::StatusCode, kind: Option<&str>) -> Failure {
     let code = match status.as_u16() {
         400 => "Internal",
@@ -249,7 +249,7 @@ fn foreign(status: http::StatusCode, kind: Option<&str>) -> Failure {
     (code.to_owned(), why.join("; "))
 }
 
-/// The status in the first frame: field 1, which is absent when it is 0.
+/// Status in the first message: field 1, which is absent if it is 0.
 fn status(body: &[u8]) -> Option<usize> {
     let (head, message) = body.split_at_checked(5)?;
     let (compressed, length) = head.split_first()?;

@@ -1,4 +1,4 @@
-//! A connection that sends a prepared request head in place of hyper's.
+//! Connection that sends a prepared request head in place of hyper's.
 
 use std::io;
 use std::pin::Pin;

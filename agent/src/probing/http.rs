@@ -27,18 +27,19 @@ use super::names::{self, Way};
 use super::url::{Led, Url};
 use super::{OUTPUT_BYTES, kernel_words, undialled};
 
-/// Requests of a chain of redirects within a host.
+/// Maximum number of requests in a chain of redirects within a host.
 const REQUESTS: usize = 10;
-/// Headers of an answer, and their bytes: Go takes ten times as much, which a hundred pods at once could ask an agent to hold.
+/// Maximum number of headers of an answer, and of their bytes: Go accepts ten times as much, which
+/// a hundred pods at once could make an agent hold.
 const HEADERS: usize = 4096;
 const HEADER_BYTES: u32 = 1 << 20;
 /// ALPN protocol of HTTP/2.
 const HTTP2: &[u8] = b"h2";
 const LATE: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
 const LATE_BODY: &str = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
-/// What is said of a server that does not speak TLS.
+/// Message of Go's client for a server that does not speak TLS.
 const PLAIN: &str = "http: server gave HTTP response to HTTPS client";
-/// Bytes that HTTP/2 has no place for in a path.
+/// Bytes that must be escaped in a path for HTTP/2.
 const BEYOND_HTTP2: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -49,20 +50,20 @@ const BEYOND_HTTP2: &AsciiSet = &CONTROLS
     .add(b'^')
     .add(b'|');
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     url: Url,
-    /// The value of a `Host` header that is not the URL's.
+    /// `Host` header that differs from the URL's host.
     host: Option<String>,
-    /// The others, under the names that Go gives them.
+    /// Other headers, with canonical names as in Go.
     headers: Vec<(String, String)>,
 }
 
-/// What came back.
+/// HTTP response.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The first part of it; otherwise why it could not be read.
+    /// Beginning of the body, or why it could not be read.
     pub(crate) body: Result<Vec<u8>, String>,
     location: Option<String>,
 }
@@ -96,7 +97,7 @@ impl Target {
         target.host = target.header("Host").filter(|host| !host.is_empty()).map(str::to_owned);
         for (name, value) in [("User-Agent", agent), ("Accept", "*/*")] {
             match target.header(name) {
-                // An empty one is how a pod has it left out.
+                // An empty `User-Agent` or `Accept` in the pod removes the header.
                 Some("") => target.headers.retain(|(known, _)| known != name),
                 Some(_) => {}
                 None => target.headers.push((name.to_owned(), value.to_owned())),
@@ -106,18 +107,19 @@ impl Target {
         target
     }
 
-    /// The first value of a header.
+    /// Returns the first value of a header.
     fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The host and its port.
+    /// Returns host and port.
     pub(crate) fn authority(&self) -> String {
         self.url.authority()
     }
 
-    /// The same without TLS, when `error` says that the server does not speak it. Nobody shall read a password on the way.
+    /// Returns the target without TLS if `error` says that the server does not speak it. Leaves out
+    /// the `Authorization` header: it would be sent in plain text.
     pub(crate) fn insecure(&self, error: &Unanswered) -> Option<Self> {
         let headers = self.headers.iter().filter(|(name, _)| name != "Authorization");
         (self.url.secure && error.because == PLAIN).then(|| Self {
@@ -130,7 +132,7 @@ impl Target {
     /// The request that follows a redirect to the same host (`net/http/client.go`, `do`).
     fn redirected(&self, location: &str, url: Url) -> Self {
         let mut next = Self { url, ..self.clone() };
-        // An address of its own has a host of its own.
+        // An absolute URL replaces the `Host` header.
         if location
             .split(['/', '?', '#'])
             .next()
@@ -145,7 +147,7 @@ impl Target {
         next
     }
 
-    /// The headers that are not about the connection, in the order in which Go writes them.
+    /// Returns the headers that are not about the connection, in Go's order.
     fn written(&self) -> Result<Vec<(&str, String)>, String> {
         for (name, value) in &self.headers {
             if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
@@ -169,7 +171,7 @@ impl Target {
         self.host.clone().unwrap_or_else(|| self.authority())
     }
 
-    /// The request's head in HTTP/1.1, by our own hand: URLs that hyper takes have no spaces.
+    /// Returns the head of an HTTP/1.1 request, not built by hyper: its URLs cannot have spaces.
     fn head(&self) -> Result<Bytes, String> {
         let line = format!("GET {} HTTP/1.1\r\nHost: {}\r\n", self.url.request(), self.host());
         let headers = self.written()?.into_iter();
@@ -215,13 +217,14 @@ fn canonical(name: &str) -> String {
     each.collect()
 }
 
-/// One GET; redirects to the same host are followed.
+/// Sends a GET request; follows redirects to the same host.
 pub(crate) async fn get(pod: &Pod, target: &Target, limit: Duration) -> Result<Answer, Unanswered> {
     let answer = attempt(pod, target, limit).await;
     answer.unwrap_or_else(|| Err(target.unanswered(LATE.to_owned())))
 }
 
-/// The same; nothing when it could not be tried, because other pods have too many hosts looked up.
+/// Sends a GET request; `None` without an attempt, if other pods have too many name lookups in
+/// progress.
 pub(super) async fn attempt(pod: &Pod, target: &Target, limit: Duration) -> Option<Result<Answer, Unanswered>> {
     let deadline = Instant::now() + limit;
     let way = names::way(pods::uid(pod), &super::join(&target.url.host, target.url.port()), limit).await?;
@@ -246,7 +249,7 @@ async fn follow(mut target: Target, way: Way, deadline: Instant) -> Result<Answe
     };
     let mut requests = 0;
     loop {
-        // Redirects stay on the host, but they may lead to another port.
+        // Redirects stay on the host, but the port may differ.
         for address in &mut addresses {
             address.set_port(target.url.port());
         }
@@ -305,7 +308,7 @@ async fn request(target: &Target, addresses: &[SocketAddr], deadline: Instant) -
     receive(sent, connection, &line, deadline).await
 }
 
-/// Why the other side does not speak TLS, in the words that people know.
+/// Returns the message of a failed TLS handshake, in the words of Go's client.
 fn shaken(error: &io::Error) -> String {
     let own = error.get_ref().and_then(|inner| inner.downcast_ref());
     match own {
@@ -348,14 +351,14 @@ async fn receive(
         let body = body.unwrap_or_else(|_late| Err(LATE_BODY.to_owned()));
         Ok(Answer { status, body, location })
     };
-    // The connection may end before its last answer has been heard.
+    // The connection may end before its last answer has been received.
     match select(pin!(talk), pin!(connection)).await {
         Either::Left((answer, _)) => answer,
         Either::Right((_ended, talk)) => talk.await,
     }
 }
 
-/// The first bytes of a body: its end only counts where it is among them (`ReadAtMost`).
+/// Reads the beginning of a body: errors beyond it do not count (`ReadAtMost`).
 async fn read(mut body: Incoming, line: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while bytes.len() < OUTPUT_BYTES
@@ -371,14 +374,14 @@ async fn read(mut body: Incoming, line: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Go's text for a connection error.
+/// Returns Go's text for a connection error.
 fn told(error: &hyper::Error, line: &str) -> String {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
     match cause {
         _ if error.is_incomplete_message() || error.is_closed() || error.is_canceled() => "EOF".to_owned(),
         Some(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
         Some(cause) if cause.raw_os_error().is_some() => format!("read tcp {line}: read: {}", kernel_words(cause)),
-        // Its decoder of chunks says so.
+        // Error of hyper's decoder of chunks.
         Some(cause) if cause.kind() == io::ErrorKind::InvalidInput => {
             let of_size = cause.to_string().contains("size");
             let why = if of_size {

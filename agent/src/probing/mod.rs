@@ -1,4 +1,4 @@
-//! One attempt of a probe or of a hook.
+//! Single attempts of probes and hooks.
 
 mod grpc;
 mod headed;
@@ -21,28 +21,28 @@ pub(crate) use http::{Target, get};
 pub(crate) use places::Places;
 
 const OUTPUT_BYTES: usize = 10 * 1024;
-/// Who asks, as probes tell it.
+/// `User-Agent` of probes.
 const PROBE_AGENT: &str = "kube-probe/1.36";
-/// Who asks, as hooks tell it.
+/// `User-Agent` of lifecycle hooks.
 pub(crate) const HOOK_AGENT: &str = "kube-lifecycle/1.36";
 
-/// What came of an attempt.
+/// Result of an attempt.
 pub(crate) enum Outcome {
     Success,
-    /// It is well, and something about it is worth saying.
+    /// Success with a warning.
     Warning(String),
-    /// The container said no.
+    /// The probe failed.
     Failure(String),
-    /// It could not be asked.
+    /// The probe could not be run.
     Error(String),
-    /// It has begun to answer, and not ended as it should.
+    /// The response was incomplete.
     Broken(String),
-    /// Too many others are being asked.
+    /// Not run: too many other probes are in progress.
     Untried,
 }
 
 impl Outcome {
-    /// What it says about the container, if anything.
+    /// Result of the probe, if it says something about the container.
     pub(crate) fn verdict(&self) -> Option<bool> {
         match self {
             Self::Success | Self::Warning(_) => Some(true),
@@ -52,7 +52,7 @@ impl Outcome {
     }
 }
 
-/// Whom to ask.
+/// Container to probe.
 pub(crate) struct Subject<'a> {
     pub(crate) context: &'a Context,
     pub(crate) pod: &'a Pod,
@@ -70,17 +70,17 @@ impl Subject<'_> {
         }
     }
 
-    /// Where a request of a probe or hook goes.
+    /// Returns the destination of a probe's or hook's request.
     pub(crate) fn target(&self, action: &HTTPGetAction, agent: &'static str) -> Result<Target, String> {
         let host = host(action.host.as_deref(), self.addresses);
         Ok(Target::new(action, host, self.port(&action.port)?, agent))
     }
 }
 
-/// Attempts of which none says anything about the container (`pkg/kubelet/prober/prober.go`, `maxProbeRetries`).
+/// Attempts without a result (`pkg/kubelet/prober/prober.go`, `maxProbeRetries`).
 const ATTEMPTS: usize = 3;
 
-/// Asks until there is an answer.
+/// Runs a probe until it has a result.
 pub(crate) async fn run(subject: &Subject<'_>, probe: &Probe) -> Outcome {
     let mut outcome = ask(subject, probe).await;
     for _ in 1..ATTEMPTS {
@@ -141,7 +141,7 @@ async fn ask(subject: &Subject<'_>, probe: &Probe) -> Outcome {
     ))
 }
 
-/// As `pkg/probe/http/http.go` does: a body counts even where nobody reads it.
+/// As in `pkg/probe/http/http.go`: a body that cannot be read matters even if it is not used.
 fn judge(answer: Result<http::Answer, http::Unanswered>) -> Outcome {
     let (status, body) = match answer {
         Ok(http::Answer { body: Err(error), .. }) => return Outcome::Broken(error),
@@ -197,7 +197,7 @@ fn host(own: Option<&str>, addresses: &[IpAddr]) -> String {
     }
 }
 
-/// Host and port, with brackets where the host has colons of its own.
+/// Joins host and port, with brackets if the host contains colons.
 fn join(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
@@ -231,7 +231,7 @@ fn undialled(address: &str, error: &std::io::Error) -> String {
     format!("dial tcp {address}: connect: {}", kernel_words(error))
 }
 
-/// The kernel's words as Go has them: without the number, and in small letters.
+/// Returns the kernel's message as Go has it: without the number, and in lower case.
 fn kernel_words(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {

@@ -1,6 +1,6 @@
-//! Connections to hosts that probes and hooks name. The system's resolver keeps a thread for as long as a name server lets it
-//! wait, also when nobody waits for the resolver any more. Logs, starts and deletions need threads of the same pool, so only a
-//! few look names up at a time.
+//! Connections to hosts that probes and hooks name. The system's resolver blocks a thread until its
+//! name servers time out, even if the lookup was cancelled. Logs, starts and deletions need threads
+//! of the same pool, so the number of concurrent lookups is limited.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,18 +14,19 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::confined::aside;
 
-/// Those of a pod: with names that nobody answers for it keeps only itself from looking names up.
+/// Concurrent lookups of a pod: a pod with names that are never resolved delays only its own
+/// lookups.
 const OF_POD: usize = 2;
-/// Those of all pods.
+/// Concurrent lookups of all pods.
 const OF_NODE: usize = 64;
 
-/// Threads that look names up.
+/// Threads for name lookups.
 static LOOKUPS: Mutex<Option<Lookups>> = Mutex::new(None);
 
 #[derive(Clone)]
 struct Lookups {
     node: Arc<Semaphore>,
-    /// By uid; who looks nothing up has none.
+    /// By UID; pods without a lookup have no entry.
     pods: Arc<Mutex<BTreeMap<String, Weak<Semaphore>>>>,
 }
 
@@ -54,23 +55,24 @@ impl Lookups {
     }
 }
 
-/// A thread for one lookup.
+/// Thread for one lookup.
 pub(super) struct Thread {
     _of_pod: OwnedSemaphorePermit,
     _of_node: OwnedSemaphorePermit,
 }
 
-/// How a host is found.
+/// Resolution of a host.
 pub(super) enum Way {
-    /// It was named by its address.
+    /// The host is an IP address.
     Known(SocketAddr),
-    /// It is looked up. A lookup that has begun keeps its thread to its own end.
+    /// The host is looked up. A lookup in progress holds its thread until it ends.
     Lookup(Thread),
     /// The pod's own lookups take too long.
     Late,
 }
 
-/// The way to a host that a pod names, given with its port; nothing when for so long other pods have had all threads.
+/// Resolves the host of an address with a port; `None` if other pods hold all threads for that
+/// long.
 pub(super) async fn way(pod: &str, address: &str, patience: Duration) -> Option<Way> {
     way_by(&Lookups::of_node(), pod, address, patience).await
 }
@@ -84,14 +86,14 @@ async fn way_by(lookups: &Lookups, pod: &str, address: &str, patience: Duration)
         return Some(Way::Late);
     };
     let of_node = timeout_at(deadline, Arc::clone(&lookups.node).acquire_owned()).await;
-    // Nobody closes them.
+    // The semaphores are never closed.
     Some(Way::Lookup(Thread {
         _of_pod: of_pod.ok()?,
         _of_node: of_node.ok()?.ok()?,
     }))
 }
 
-/// Go's text for a failed lookup.
+/// Returns Go's text for a failed lookup.
 pub(super) fn unknown(host: &str, error: &io::Error) -> String {
     let why = if error.kind() == io::ErrorKind::TimedOut {
         "i/o timeout"
@@ -141,7 +143,7 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(10);
     const LONG: Duration = Duration::from_mins(1);
 
-    /// A lookup that was given up, and goes on until its server is dropped.
+    /// Starts a lookup that times out and continues until its server is dropped.
     async fn silent(lookups: &Lookups, pod: &str) -> mpsc::Sender<()> {
         let (server, answer) = mpsc::channel::<()>();
         let waits = move || {
@@ -175,7 +177,7 @@ mod tests {
         servers.push(silent(&lookups, "second").await);
         let none = way_by(&lookups, "other", "localhost:80", MOMENT).await;
         assert!(none.is_none(), "others' fault");
-        // At its end another one has its turn.
+        // When it ends, another lookup can start.
         servers.pop();
         let way = way_by(&lookups, "other", "localhost:80", LONG).await.unwrap();
         assert!(matches!(way, Way::Lookup(_)));

@@ -1,6 +1,6 @@
-//! How many attempts of a pod over the network are under way at a time: each has a descriptor of the agent's for as long as
-//! the pod says. What pods share of the node's would be taken by the first ones whose servers never answer, so each has its
-//! own, and a node has as many as its pods.
+//! Limits of a pod's concurrent network probes: each holds a descriptor of the agent for up to its
+//! timeout. A limit shared by the node would be exhausted by pods whose servers never answer, so
+//! each pod has its own, and the node's total is their sum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 const OF_POD: usize = 16;
 
-/// The attempts of one pod.
+/// Limit on the attempts of one pod.
 #[derive(Clone)]
 pub(crate) struct Places(Arc<Semaphore>);
 
-/// Room for one attempt, until it is dropped.
+/// Permit for one attempt, held until it is dropped.
 pub(crate) struct Place<'a>(#[expect(dead_code, reason = "it is held")] SemaphorePermit<'a>);
 
 impl Default for Places {
@@ -23,7 +23,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// Waits for room, in turn, for so long.
+    /// Waits for a permit, in order, for at most `patience`.
     pub(crate) async fn take(&self, patience: Duration) -> Option<Place<'_>> {
         let taken = tokio::time::timeout(patience, self.0.acquire()).await;
         taken.ok()?.ok().map(Place)
@@ -45,10 +45,10 @@ mod tests {
                 held.push(pod.take(PATIENCE).await.unwrap());
             }
         }
-        // More of a pod's wait and are given up; a new pod has its own.
+        // Further attempts of the same pod time out; a new pod has a limit of its own.
         assert!(pods[0].take(PATIENCE).await.is_none());
         assert!(Places::default().take(PATIENCE).await.is_some());
-        // Who waits is next.
+        // The waiting task is next.
         let (next, ()) = tokio::join!(pods[0].take(PATIENCE), async { held.clear() });
         assert!(next.is_some());
     }

@@ -1,12 +1,12 @@
-//! URLs as Go reads and writes them (`net/url`), which the kubelet's probes and hooks are made with: a server is asked for the
-//! same bytes, also where the path has spaces or signs that belong into none.
+//! URLs as Go parses and formats them (`net/url`), which the kubelet uses for probes and hooks:
+//! servers receive the same bytes, even if the path has spaces or other invalid characters.
 
 use std::fmt;
 use std::fmt::Write as _;
 
 use super::join;
 
-/// An address of HTTP or HTTPS.
+/// HTTP or HTTPS URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
     pub(super) secure: bool,
@@ -22,15 +22,15 @@ pub(super) struct Url {
 /// Target of a `Location` header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Led {
-    /// A URL on the same host.
+    /// URL on the same host.
     Here(Url),
-    /// Another host.
+    /// URL on another host.
     Away,
-    /// No URL of HTTP: the URL that Go's error names, and its text.
+    /// Invalid URL: the URL in Go's error, and its text.
     Astray(String, String),
 }
 
-/// A text's parts, as `net/url`'s `parse` finds them; the fragment is gone.
+/// Parts of a URL, as parsed by `net/url`'s `parse`, without the fragment.
 struct Parts {
     scheme: Option<String>,
     authority: Option<String>,
@@ -39,7 +39,7 @@ struct Parts {
 }
 
 impl Url {
-    /// The address of what a pod names by host, port and path (`pkg/probe/http/request.go`, `formatURL`).
+    /// Returns the URL for a pod's host, port and path (`pkg/probe/http/request.go`, `formatURL`).
     pub(super) fn new(secure: bool, host: String, port: u16, path: &str) -> Self {
         let parts = Parts::read(path);
         let (path, query) = parts.map_or_else(|| (escape(path.as_bytes()), None), |parts| (parts.path, parts.query));
@@ -61,7 +61,7 @@ impl Url {
         self.port.unwrap_or(if self.secure { 443 } else { 80 })
     }
 
-    /// The host and, where one was given, the port.
+    /// Returns the host and, if given, the port.
     pub(super) fn authority(&self) -> String {
         match self.port {
             Some(port) => join(&self.host, port),
@@ -70,13 +70,13 @@ impl Url {
         }
     }
 
-    /// Path and query as a request's first line has them.
+    /// Returns path and query of the request line.
     pub(super) fn request(&self) -> String {
         let query = self.query.as_ref().map(|query| format!("?{query}"));
         format!("{}{}", self.path, query.unwrap_or_default())
     }
 
-    /// The address that an answer's `Location` leads to (`net/url`, `ResolveReference`).
+    /// Resolves an answer's `Location` (`net/url`, `ResolveReference`).
     pub(super) fn led(&self, location: &str) -> Led {
         let unread = || {
             Led::Astray(
@@ -168,7 +168,8 @@ impl Parts {
     }
 }
 
-/// The scheme before the first colon, in small letters, and the rest; nothing where the colon comes first.
+/// Splits off the scheme before the first colon, in lower case; `None` if the text begins with a
+/// colon.
 fn scheme(text: &str) -> Option<(Option<String>, &str)> {
     let inner = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     match text.split_once(':') {
@@ -182,7 +183,7 @@ fn scheme(text: &str) -> Option<(Option<String>, &str)> {
     }
 }
 
-/// Host, without brackets, and port.
+/// Splits host, without brackets, and port.
 fn split(authority: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
@@ -197,7 +198,7 @@ fn split(authority: &str) -> Option<(String, Option<u16>)> {
     Some((host.to_owned(), port))
 }
 
-/// A reference's path, taken from a base, without its dots (RFC 3986, 5.2).
+/// Resolves a reference's path against a base, without dot segments (RFC 3986, 5.2).
 fn resolve(base: &str, reference: &str) -> String {
     let full = match reference.as_bytes() {
         [] => base.to_owned(),
@@ -220,7 +221,7 @@ fn resolve(base: &str, reference: &str) -> String {
     format!("/{}{end}", kept.join("/"))
 }
 
-/// Bytes that an encoded path may have (`validEncoded`).
+/// True for bytes that may occur in an encoded path (`validEncoded`).
 fn is_valid(byte: u8) -> bool {
     !must_escape(byte) || b"!'()*[]%".contains(&byte)
 }
@@ -241,7 +242,7 @@ fn escape(path: &[u8]) -> String {
     escaped
 }
 
-/// Undoes percent encoding; `None` for a malformed escape.
+/// Decodes percent encoding; `None` for a malformed escape.
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -264,7 +265,7 @@ mod tests {
         Url::new(false, "10.0.0.7".to_owned(), 8080, path)
     }
 
-    /// As Go 1.27 has them, asked by `url.Parse`, `http.NewRequest` and `RequestURI`.
+    /// Results of Go 1.27's `url.Parse`, `http.NewRequest` and `RequestURI`.
     #[test]
     fn paths_are_escaped_as_by_go_and_queries_sent_as_they_are() {
         for (path, wanted) in [

@@ -12,7 +12,7 @@ fn key(secret: &str, password: &str) -> Key {
     Key::new("team", secret, secret, &credentials)
 }
 
-/// An image called so, from a registry unless it has no digests.
+/// Image with these names, from a registry if it has digests.
 fn image(id: &str, names: &[&str], digests: &[&str]) -> Arc<Image> {
     let configuration = json!({
         "architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []},
@@ -92,7 +92,7 @@ async fn what_is_being_pulled_with_keys_is_nobodys_yet() {
     rights.failed(intent).await.unwrap();
     assert!(rights.are_everybodys(&a, NAME), "it was there before");
 
-    // A second one goes on.
+    // The second pull continues.
     let (first, second) = (
         rights.intend(NAME, None).await.unwrap(),
         rights.intend(NAME, None).await.unwrap(),
@@ -113,7 +113,7 @@ async fn what_came_by_a_pull_that_nobody_saw_the_end_of_stays_closed() {
     let present = [Arc::clone(&a), image("sha256:o", &["docker.io/library/own:1"], &[])];
     let rights = Rights::open(path.clone(), &[]);
     drop(rights.intend(NAME, None).await.unwrap());
-    // Its pod went away; the pull of another one fails.
+    // Its pod was removed; the pull of another one fails.
     let another = rights.intend(NAME, None).await.unwrap();
     rights.failed(another).await.unwrap();
     assert!(!rights.are_everybodys(&a, NAME));
@@ -161,7 +161,7 @@ async fn what_had_the_name_before_a_broken_off_pull_stays_open() {
     assert!(rights.are_everybodys(&old, NAME), "it is not what comes");
     assert!(!rights.are_everybodys(&new, NAME));
     drop(intent);
-    // What it may have brought has the name now, for the next one.
+    // The image of the failed pull has the name now, for the next one.
     let again = rights.intend(NAME, Some(&new.id)).await.unwrap();
     rights.failed(again).await.unwrap();
     for rights in [rights, Rights::open(path.clone(), &[old.clone(), new.clone()])] {

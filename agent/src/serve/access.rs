@@ -1,5 +1,6 @@
-//! Who may ask the agent for what: the API server for everything. Others for what a kubelet shows, by a certificate of the cluster
-//! or a token, if the API server says that they may.
+//! Authentication and authorization: the API server may request everything. Other clients may use a
+//! kubelet's endpoints, with a certificate of the cluster or a token, if the API server authorizes
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,23 +24,23 @@ use tracing::warn;
 
 use crate::context::Context;
 
-/// Whose certificate the API server shows.
+/// Common name of the API server's client certificate.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
-/// How long the API server has for its answer.
+/// Timeout of requests to the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long its answers hold, as with a kubelet: a token, one that is none, a permission, a refusal.
+/// Cache TTLs, as in a kubelet: valid tokens, invalid tokens, permissions, denials.
 const PROVEN: Duration = Duration::from_mins(2);
 const UNPROVEN: Duration = Duration::from_secs(10);
 const ALLOWED: Duration = Duration::from_mins(5);
 const DENIED: Duration = Duration::from_secs(30);
-/// Answers of each kind that are kept.
+/// Maximum number of cached answers of each kind.
 const KEPT: usize = 512;
-/// Questions at a time.
+/// Maximum number of concurrent requests.
 const TURNS: usize = 8;
-/// A longer token is none.
+/// Maximum length of a token.
 const TOKEN_BYTES: usize = 8 << 10;
 
-/// Somebody who asks.
+/// User who is authenticated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Who {
     pub(super) name: String,
@@ -48,10 +49,10 @@ pub(super) struct Who {
     pub(super) extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The other end of a connection.
+/// Peer of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Client {
-    /// By a certificate that the client authority signed.
+    /// User of a certificate that the client CA has signed.
     proven: Option<Who>,
     admitted: Arc<AtomicBool>,
 }
@@ -68,17 +69,17 @@ impl Client {
         self.proven.is_some()
     }
 
-    /// Becomes true with the first request that is allowed.
+    /// Set by the first request that is authorized.
     pub(super) fn admitted(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.admitted)
     }
 }
 
-/// What the API server has said lately.
+/// Cached answers of the API server.
 pub(crate) struct Access {
     tokens: Kept<[u8; 32], Option<Who>>,
     permissions: Kept<(Who, Asked), bool>,
-    /// Strangers with many tokens do not become a load for it.
+    /// Limits the load that unauthenticated clients can cause on the API server.
     turns: Semaphore,
 }
 
@@ -93,7 +94,7 @@ impl Default for Access {
 }
 
 impl Access {
-    /// Asks the API server, when it is somebody's turn; nothing is waited for without end.
+    /// Sends a review to the API server, with limited concurrency and a timeout.
     async fn ask<T>(&self, question: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
         let asked = timeout(PATIENCE, async {
             let _turn = self.turns.acquire().await;
@@ -106,7 +107,7 @@ impl Access {
     }
 }
 
-/// Answers, each until its time.
+/// Cached answers, each with its expiry.
 struct Kept<K, V>(Mutex<BTreeMap<K, (V, Instant)>>);
 
 impl<K, V> Default for Kept<K, V> {
@@ -135,7 +136,7 @@ impl<K: Ord, V: Clone> Kept<K, V> {
     }
 }
 
-/// One thing that can be asked for, of the node.
+/// Resource attributes of a request to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Asked {
     verb: &'static str,
@@ -193,7 +194,7 @@ fn token(request: &Request) -> Option<&str> {
     (kind.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= TOKEN_BYTES).then_some(token)
 }
 
-/// Whose token it is, as the API server says.
+/// Authenticates a token with a `TokenReview`.
 async fn whose(context: &Context, token: Option<&str>) -> Option<Who> {
     let token = token?;
     let key: [u8; 32] = Sha256::digest(token).into();
@@ -230,7 +231,7 @@ async fn whose(context: &Context, token: Option<&str>) -> Option<Who> {
     who
 }
 
-/// Whether the API server lets somebody do that to this node.
+/// True if the API server authorizes a user for an action on this node.
 async fn may(context: &Context, who: &Who, asked: Asked) -> Result<bool, String> {
     let key = (who.clone(), asked);
     if let Some(known) = context.access.permissions.get(&key) {
@@ -263,7 +264,7 @@ async fn may(context: &Context, who: &Who, asked: Asked) -> Result<bool, String>
     Ok(allowed)
 }
 
-/// What is between the agent and the API server alone.
+/// True for paths that only the API server may request.
 fn is_own(path: &str) -> bool {
     [
         "/crashes",
@@ -276,7 +277,7 @@ fn is_own(path: &str) -> bool {
     .any(|own| is_below(path, own))
 }
 
-/// As a kubelet's: either of the two is enough where there are two.
+/// Returns the subresources of a path, as in a kubelet: one of two is sufficient.
 fn subresources(path: &str) -> &'static [&'static str] {
     let below = |place: &str| is_below(path, place);
     if below("/stats") {

@@ -1,4 +1,5 @@
-//! `/metrics/cadvisor`: what containers, pods and the machine use, by the names that dashboards read.
+//! `/metrics/cadvisor`: usage of containers, pods and the machine, with cAdvisor's names for
+//! dashboards.
 
 mod families;
 
@@ -18,19 +19,19 @@ use super::prometheus::{Family, answer, labels, number};
 use crate::context::Context;
 use crate::measure::Look;
 
-/// One control group, with what it is called.
+/// Control group with its labels.
 struct Subject {
     /// `container`, `id`, `image`, `name`, `namespace` and `pod`.
     labels: [(&'static str, String); 6],
     usage: Usage,
     interfaces: Vec<Interface>,
-    /// Seconds since 1970.
+    /// Unix time in seconds.
     started: Option<f64>,
     limits: Limits,
     disk: Option<Disk>,
 }
 
-/// What the pod's specification allows a container.
+/// Resource limits in the pod's specification of a container.
 #[derive(Clone, Copy, Default)]
 struct Limits {
     memory: Option<f64>,
@@ -39,7 +40,7 @@ struct Limits {
     shares: Option<f64>,
 }
 
-/// What a container has of a file system, or what is used of it.
+/// Capacity of a container's file system, or its usage.
 #[derive(Clone, Copy)]
 struct Disk {
     used: f64,
@@ -163,18 +164,18 @@ fn disk(context: &Context, used: Option<u64>) -> Option<Disk> {
     })
 }
 
-/// The device of the file system that the agent's files are in.
+/// Returns the device of the file system with the agent's files.
 fn device(context: &Context) -> String {
     let table = trees::mounts::read().unwrap_or_default();
     let directory = context.config.state_directory.canonicalize().unwrap_or_default();
     let above = trees::mounts::parse(&table).filter(|mount| directory.starts_with(&mount.point));
-    // The last of the longest is on top.
+    // Of mounts at the same path, the last one is on top.
     above
         .max_by_key(|mount| mount.point.as_os_str().len())
         .map_or_else(String::new, |mount| mount.source.to_owned())
 }
 
-/// The machine itself.
+/// Returns the metrics of the machine.
 fn machine(context: &Context) -> String {
     let machine = &context.machine;
     let own = labels(&[

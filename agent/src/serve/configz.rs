@@ -1,4 +1,4 @@
-//! `/configz`: what the operator said, in a kubelet's words.
+//! `/configz`: the configuration in a kubelet's terms.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ fn configuration(context: &Context) -> Value {
     })
 }
 
-/// As the operator writes it.
+/// Formats an amount as an operator writes it.
 fn told(amount: Amount) -> String {
     match amount {
         Amount::Quantity(quantity) => quantity.to_text().0,

@@ -1,4 +1,4 @@
-//! What is remembered of a pod's failures, whether the pod is still there or not.
+//! Records of a pod's failures, for pods that exist and pods that are gone.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use serde_json::json;
 
 use crate::context::Context;
 
-/// Whose failures.
+/// Query parameters.
 #[derive(Deserialize)]
 pub(super) struct Of {
     namespace: String,
     pod: String,
 }
 
-/// The containers of pods of this name that failed, and how.
+/// Returns the failed containers of pods with this name.
 pub(super) async fn answer(State(context): State<Arc<Context>>, Query(of): Query<Of>) -> Response {
     let read = tokio::task::spawn_blocking(move || context.crashes.of(&of.namespace, &of.pod)).await;
     match read {

@@ -1,4 +1,4 @@
-//! What lies on the node's disks, for `/stats/summary`.
+//! Usage of the node's disks, for `/stats/summary`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::measure::PodLook;
 use crate::pressure::storage::Parts;
 
-/// A file system, and how much of it something uses; all that is used where nothing is said.
+/// Formats a file system and a usage of it; the total usage if `used` is `None`.
 fn told(stat: &Statvfs, used: Option<Used>, time: Timestamp) -> Map<String, Value> {
     let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
     let all = (
@@ -47,7 +47,7 @@ fn whole(path: &Path, time: Timestamp) -> Option<Value> {
     Some(Value::Object(told(&stat, None, time)))
 }
 
-/// The node's file systems, its start and its processes.
+/// Adds the node's file systems, boot time and processes.
 pub(super) fn of_node(context: &Context, time: Timestamp, node: &mut Map<String, Value>) {
     let fs = whole(&context.config.state_directory, time);
     node.extend(fs.map(|fs| ("fs".to_owned(), fs)));
@@ -55,7 +55,7 @@ pub(super) fn of_node(context: &Context, time: Timestamp, node: &mut Map<String,
     node.extend(images.map(|fs| ("runtime".to_owned(), json!({"imageFs": fs, "containerFs": fs}))));
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let most = read("/proc/sys/kernel/pid_max").trim().parse::<i64>().ok();
-    // `0.00 0.01 0.05 1/234 5678`: those that run, and all.
+    // `0.00 0.01 0.05 1/234 5678`: running and total.
     let load = read("/proc/loadavg");
     let now = load
         .split(' ')
@@ -73,7 +73,7 @@ pub(super) fn of_node(context: &Context, time: Timestamp, node: &mut Map<String,
     node.extend(start.map(|start| ("startTime".to_owned(), json!(Time(start)))));
 }
 
-/// What a pod and its containers have there.
+/// Adds the disk usage of a pod and its containers.
 pub(super) async fn add(context: &Arc<Context>, pod: &PodLook, time: Timestamp, summary: &mut Map<String, Value>) {
     let Ok(stat) = statvfs(&context.config.state_directory) else {
         return;
@@ -114,9 +114,9 @@ pub(super) async fn add(context: &Arc<Context>, pod: &PodLook, time: Timestamp, 
     summary.insert("ephemeral-storage".to_owned(), Value::Object(all));
 }
 
-/// A pod's volumes in memory, and those that show what the API has.
+/// Returns a pod's volumes on tmpfs, and those that show API objects.
 async fn others(context: &Context, pod: &Arc<Pod>, time: Timestamp) -> Vec<Value> {
-    // By one at a time, however many ask; who has left does not count.
+    // One at a time for any number of requests; a cancelled request frees its place.
     let counting = Arc::clone(&context.counting).lock_owned().await;
     let (volumes, pod) = (context.volumes.clone(), Arc::clone(pod));
     let looking = tokio::task::spawn_blocking(move || {

@@ -1,4 +1,4 @@
-//! Who follows a log is told when it grows.
+//! Notification of followers when a log grows.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,13 +10,13 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 use tracing::debug;
 
-/// Between two looks at a log that nobody tells of.
+/// Interval between checks of a log without inotify.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What tells that a log grows.
+/// Source of notifications that a log grows.
 pub(super) enum Growth {
     News(AsyncFd<OwnedFd>),
-    /// The machine has only so many places for those who want news.
+    /// Timer, if the limit of inotify instances or watches is reached.
     Clock,
 }
 
@@ -57,7 +57,7 @@ fn watch(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(news) }?)
 }
 
-/// Takes the pending news, which only say that there are some.
+/// Discards pending events, whose contents do not matter.
 fn skip(news: &OwnedFd) -> io::Result<()> {
     let mut buffer = [0; 4096];
     loop {

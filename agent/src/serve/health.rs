@@ -1,4 +1,4 @@
-//! `/healthz` with its single checks, as a kubelet's.
+//! `/healthz` with single checks, as in a kubelet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use tokio::time::Instant;
 use super::logs::parameters;
 use crate::context::Context;
 
-/// The loop that follows the pods turns this often, whatever happens, and is given up after so long without a turn.
+/// Longest interval between iterations of the pod loop, and the time without one after which it
+/// counts as stuck.
 pub(crate) const TURN: Duration = Duration::from_mins(1);
 const STUCK: Duration = Duration::from_mins(5);
 
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
-/// Why a check fails, if it does.
+/// Returns why a check fails, if it does.
 fn trouble(check: &str, turned: Instant) -> Option<&'static str> {
     let stuck = check == "syncloop" && turned.elapsed() > STUCK;
     stuck.then_some("sync Loop took longer than expected")

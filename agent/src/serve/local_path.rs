@@ -1,5 +1,5 @@
-//! Directories that are persistent volumes, for the controller that makes volumes. It comes through the API server, and who
-//! may do that is for the API server to say (`nodes/proxy`).
+//! Directories of local persistent volumes, for the provisioning controller. It connects through
+//! the API server, which authorizes it (`nodes/proxy`).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use volume::LocalPathError;
 
 use crate::context::Context;
 
-/// Makes the directory of a volume and tells where it is.
+/// Creates the directory of a volume and returns its path.
 pub(super) async fn make(State(context): State<Arc<Context>>, Path(name): Path<String>) -> Response {
     let volumes = context.local_path.clone();
     match tokio::task::spawn_blocking(move || volumes.make(&name)).await {
@@ -41,7 +41,7 @@ pub(super) async fn remove(State(context): State<Arc<Context>>, Path(name): Path
     }
 }
 
-/// The text reaches people in events.
+/// The text appears in events.
 fn refuse(error: &LocalPathError) -> Response {
     let message = image::chain(error);
     warn!(error = message, "a volume's directory");

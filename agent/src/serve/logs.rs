@@ -1,4 +1,4 @@
-//! `/containerLogs/NAMESPACE/POD/CONTAINER`: a container's log, from its file and as it grows.
+//! `/containerLogs/NAMESPACE/POD/CONTAINER`: log of a container, from its file, and as it grows.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -78,7 +78,7 @@ pub(super) async fn answer(
         context,
         run,
     };
-    // The reader works while the body is asked for, and ends with it.
+    // The reader runs while the body is polled, and ends with it.
     let reading = async move {
         if let Err(error) = reader.run().await {
             debug!(%error, "a log ends early");
@@ -93,7 +93,7 @@ pub(super) async fn answer(
     ([("Content-Type", "text/plain")], body).into_response()
 }
 
-/// The file of a log. A container may have put something else there.
+/// Opens a log. A container may have replaced the file.
 async fn opened(path: &FilePath) -> Result<File, (StatusCode, &'static str)> {
     let opening = path.to_owned();
     let opened = confined::aside(move || confined::open(&opening)).await;
@@ -117,7 +117,8 @@ pub(super) fn parameters(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The run whose log it is. The pod's worker knows best, without waiting for what the API says.
+/// Returns the attempt whose log is requested. The pod's worker knows it without waiting for the
+/// API.
 async fn find(context: &Context, pod: &Pod, container: &str, previous: bool) -> Result<u32, String> {
     let (answer, answered) = oneshot::channel();
     let question = Question {
@@ -131,7 +132,7 @@ async fn find(context: &Context, pod: &Pod, container: &str, previous: bool) -> 
     orders.send(order).await.map_err(|_ended| gone("the workers"))?;
     match answered.await {
         Ok(answer) => answer,
-        // It has just ended, or has too many questions.
+        // The worker has just ended, or has too many requests.
         Err(_) => Err(gone("the worker")),
     }
 }
@@ -167,7 +168,7 @@ impl Reader {
             }
             let (path, file) = (self.path.clone(), Arc::clone(&self.file));
             if let Some(next) = confined::aside(move || successor(&path, &file)).await? {
-                // Complete by now: what was written to it after the last look comes first.
+                // The log is complete: what was written after the last read is sent first.
                 if !self.drain().await? {
                     return Ok(());
                 }
@@ -185,7 +186,7 @@ impl Reader {
         }
     }
 
-    /// Sends what there is; answers whether anybody still listens.
+    /// Sends available records; returns whether the client is still connected.
     async fn drain(&mut self) -> io::Result<bool> {
         loop {
             let file = Arc::clone(&self.file);
@@ -213,7 +214,7 @@ impl Reader {
         }
     }
 
-    /// Whole records leave the buffer.
+    /// Moves complete records out of the buffer.
     fn render(&mut self, out: &mut Vec<u8>) {
         let Some(end) = self.buffer.iter().rposition(|byte| *byte == b'\n') else {
             return;
@@ -231,7 +232,7 @@ impl Reader {
     }
 }
 
-/// The file that a log goes on in after one of its files, when it was rotated.
+/// Returns the file in which a log continues after a rotated one.
 fn successor(path: &FilePath, of: &File) -> io::Result<Option<File>> {
     let (own, written) = (of.metadata()?.ino(), of.metadata()?.modified()?);
     let open = |path: &FilePath| match confined::open(path) {
@@ -239,7 +240,7 @@ fn successor(path: &FilePath, of: &File) -> io::Result<Option<File>> {
         opened => opened.map(Some),
     };
     let mut newer = None;
-    // With a slow listener it may have been rotated more than once.
+    // It may have been rotated more than once, for a slow client.
     let rotated = runtime::rotated(path)?;
     for (number, path) in std::iter::once(path)
         .chain(rotated.iter().map(PathBuf::as_path))
@@ -250,18 +251,18 @@ fn successor(path: &FilePath, of: &File) -> io::Result<Option<File>> {
         if found.as_ref().is_some_and(|found| found.ino() == own) {
             return Ok(newer);
         }
-        // What is older was read before: the log was not rotated, but made anew.
+        // An older file was read before: the log was recreated and not rotated.
         let modified = found.map(|found| found.modified()).transpose()?;
         if number > 0 && modified.is_none_or(|modified| modified < written) {
             break;
         }
         newer = file;
     }
-    // It was pushed out.
+    // The file was already removed.
     Ok(newer)
 }
 
-/// What comes next; nothing at the end.
+/// Reads the next chunk; empty at the end.
 fn read_chunk(mut file: &File) -> io::Result<Vec<u8>> {
     let mut chunk = vec![0; CHUNK];
     let length = file.read(&mut chunk)?;
@@ -269,7 +270,7 @@ fn read_chunk(mut file: &File) -> io::Result<Vec<u8>> {
     Ok(chunk)
 }
 
-/// Moves to the beginning of the last so many records.
+/// Seeks to the beginning of the last `lines` records.
 fn seek_to_tail(mut file: &File, lines: u64) -> io::Result<()> {
     let mut position = file.metadata()?.len();
     let mut missing = lines.saturating_add(1);
@@ -326,7 +327,7 @@ mod tests {
             put(&path, &victim);
             let (code, text) = opened(&path).await.unwrap_err();
             assert_eq!((code, text), (StatusCode::NOT_FOUND, "the log cannot be read\n"));
-            // Who reads on is not led away either.
+            // A follower is not redirected either.
             assert!(successor(&path, &followed).is_err());
         }
     }
@@ -354,7 +355,7 @@ mod tests {
             texts.push(text);
         }
         assert_eq!(texts, ["second", "third"]);
-        // Made anew, beside what is left of earlier rotations.
+        // Recreated beside files of earlier rotations.
         let kept = File::options().append(true).open(&path).unwrap();
         kept.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_hours(1 << 19))
             .unwrap();

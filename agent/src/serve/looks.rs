@@ -1,5 +1,5 @@
-//! What pods have on the disk, for those who ask again and again: files are counted once a minute at most, and by one at a
-//! time, however many ask.
+//! Cached disk usage of pods: files are counted once a minute at most, and by one task at a time,
+//! for any number of requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,35 +13,35 @@ use tokio::time::Instant;
 use crate::context::{Context, Place};
 use crate::pressure::storage::{self, Parts};
 
-/// What was counted is told for so long.
+/// Time for which a result is cached.
 const FRESH: Duration = Duration::from_mins(1);
 
 type Counted = Option<(Instant, Arc<Parts>)>;
 
-/// The last looks, by the pods' uids.
+/// Latest measurements, by the pods' UIDs.
 #[derive(Default)]
 pub(crate) struct Looks(Mutex<BTreeMap<String, Look>>);
 
 struct Look {
-    /// What ran then.
+    /// Instances that ran at the time.
     places: Vec<Option<Place>>,
     counted: watch::Receiver<Counted>,
 }
 
 impl Look {
-    /// Whether it is under way, or tells of now.
+    /// True if it is in progress or recent.
     fn is_good(&self, places: &[Option<Place>]) -> bool {
         let counted = self.counted.borrow().clone();
         match counted {
             _ if self.places != places => false,
             Some((at, _)) => at.elapsed() < FRESH,
-            // Without an end, who counted has broken.
+            // Without a result, the task has panicked.
             None => self.counted.has_changed().is_ok(),
         }
     }
 }
 
-/// What a pod has on the disk, as it was at most a minute ago; nothing where it cannot be seen.
+/// Disk usage of a pod, at most a minute old; `None` if it cannot be measured.
 pub(super) async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Arc<Parts>> {
     let containers = pods::all_containers(pod);
     let places: Vec<_> = containers
@@ -50,7 +50,7 @@ pub(super) async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Arc<
     let known = join(context, pod, &places);
     let mut counted = match known {
         Ok(counted) => counted,
-        // It goes on when nobody waits for it any more.
+        // Continues even if the request is cancelled.
         Err(counts) => {
             let written = storage::written(context, pod).await;
             let (context, pod, receiver) = (Arc::clone(context), Arc::clone(pod), counts.subscribe());
@@ -65,7 +65,7 @@ pub(super) async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Arc<
     counted.as_ref().map(|(_, parts)| Arc::clone(parts))
 }
 
-/// The look that there is, or where the new one is to be told.
+/// Returns the current measurement, or a sender for a new one.
 fn join(
     context: &Context,
     pod: &Pod,

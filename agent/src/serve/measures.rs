@@ -1,4 +1,5 @@
-//! What is used, in three forms: `/stats/summary` and `/metrics/resource` as a kubelet tells it, `/measures` for the metrics API.
+//! Resource usage in three formats: `/stats/summary` and `/metrics/resource` as a kubelet serves
+//! them, `/measures` for the metrics API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ pub(super) async fn summary(State(context): State<Arc<Context>>, RawQuery(query)
     Json(json!({"node": node, "pods": pods})).into_response()
 }
 
-/// What is known of the node's own programs, and all pods together, since this agent began.
+/// System containers: the node's own programs, and all pods together, since this agent started.
 fn parts(measured: &Measured) -> Vec<Value> {
     let began = own::began();
     let part = |(name, usage): &(&str, Usage)| {
@@ -109,7 +110,7 @@ fn pod_summary(measured: &Measured, pod: &PodLook) -> Map<String, Value> {
     told
 }
 
-/// What is left is told where there is a limit.
+/// `availableBytes` is present only with a limit.
 fn memory(usage: &Usage, time: &Time) -> Value {
     let limit = usage.details.memory_limit;
     json!({
@@ -123,7 +124,7 @@ fn memory(usage: &Usage, time: &Time) -> Value {
     })
 }
 
-/// The parts `cpu`, `memory` and `swap`.
+/// Returns the parts `cpu`, `memory` and `swap`.
 fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Value> {
     let time = Time(measured.look.time);
     let cpu = json!({
@@ -153,7 +154,7 @@ fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Va
     parts.map(known).collect()
 }
 
-/// When the API says that a container started.
+/// Start time of a container, from the API.
 pub(super) fn started(pod: &PodLook, container: &ContainerLook) -> Option<Time> {
     let status = pod.pod.status.as_ref()?;
     let lists = [
@@ -250,7 +251,7 @@ fn working_set(usage: &Usage) -> Option<f64> {
     usage.working_set.map(number)
 }
 
-/// Names of pods, namespaces and containers hold nothing that would have to be escaped.
+/// Labels of pods and containers: their names contain no characters to escape.
 fn labels(pod: &PodLook, container: Option<&ContainerLook>) -> String {
     let own = container.map_or_else(String::new, |container| format!("container=\"{}\",", container.name));
     let (namespace, name) = (pods::namespace(&pod.pod), pods::name(&pod.pod));

@@ -1,4 +1,4 @@
-//! When a pod took each step of its start.
+//! Times of the steps of a pod's start.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use serde::Deserialize;
 use crate::context::Context;
 use crate::milestones::Times;
 
-/// Whose.
+/// Query parameters.
 #[derive(Deserialize)]
 pub(super) struct Of {
     uid: String,
 }
 
-/// The steps that are known, each with its time.
+/// Returns the recorded steps with their times.
 pub(super) async fn answer(State(context): State<Arc<Context>>, Query(of): Query<Of>) -> Json<Times> {
     Json(context.milestones.of(&of.uid))
 }

@@ -1,5 +1,5 @@
-//! What the agent answers: logs, streams and figures over TLS to the API server and whom it lets ask, images to the operator over a
-//! private socket.
+//! The agent's server: logs, streams and metrics over TLS for the API server and authorized
+//! clients, images for the operator over a private socket.
 
 mod access;
 mod cadvisor;
@@ -62,48 +62,50 @@ pub(crate) use probes::Probes;
 pub use socket::serve as socket;
 pub use tls::Files;
 
-/// How long to wait after a connection could not be accepted.
+/// Delay after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections of clients that are known. Streams and followed logs hold theirs.
+/// Maximum number of authenticated connections, including streams and followed logs.
 const CONNECTIONS: usize = 1024;
-/// Connections of those who have not shown a certificate lately. When more come, the oldest is dropped: nobody keeps the others out.
+/// Maximum number of connections without a recent client certificate. Beyond it the oldest is
+/// closed, so that unauthenticated clients cannot block others.
 const STRANGERS: usize = 64;
-/// For a handshake, for the head of a request, and for the first request that a client without a certificate may make.
+/// Timeout of a handshake, of a request's head, and of an unauthenticated client's first authorized
+/// request.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// A silent TCP connection is probed after this time, and then again and again: a stream may wait for its program for ever.
+/// Idle time before TCP keepalive probes, and their interval: a stream may be idle without limit.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 const PROBE: Duration = Duration::from_secs(15);
-/// A client that says nothing is asked this often whether it lives.
+/// Interval of HTTP/2 pings to idle clients.
 const PING: Duration = Duration::from_secs(30);
 
-/// A server that cannot be.
+/// Failure to start a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file of certificates or keys.
+    /// A file of certificates or keys could not be read.
     #[error("read {}", path.display())]
     File {
-        /// Which.
+        /// Path that the operation failed for.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         source: std::io::Error,
     },
-    /// The certificates do not make a server.
+    /// The certificate and key are not usable.
     #[error("the certificates")]
     Tls(#[from] rustls::Error),
-    /// The client authority's certificates.
+    /// The client CA's certificates are not usable.
     #[error("the client authority")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    /// The listener.
+    /// The address cannot be bound.
     #[error("listen")]
     Listen(#[from] std::io::Error),
 }
 
-/// Listens there. Every address of IPv4 means those of IPv6, too, where the machine has any, as for a kubelet: the API server
-/// dials whichever the node has.
+/// Listens on an address. As with a kubelet, the unspecified IPv4 address includes IPv6 if the
+/// machine supports it: the API server connects to any of the node's addresses.
 ///
 /// # Errors
 ///
-/// When nobody may listen there.
+/// When the address cannot be bound.
 pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     if address.ip() == Ipv4Addr::UNSPECIFIED
         && let Ok(both) = TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await
@@ -113,7 +115,7 @@ pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-/// Answers the API server, and whom it lets ask, until cancelled.
+/// Serves the API server and authorized clients until it is cancelled.
 pub async fn https(
     listener: TcpListener,
     files: &Files,
@@ -131,7 +133,7 @@ pub async fn https(
                 Ok(accepted) => accepted,
                 Err(error) => {
                     debug!(%error, "a connection was lost before it began");
-                    // Out of descriptors: others must end before the next can begin.
+                    // Out of descriptors: other connections must be closed first.
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
@@ -160,7 +162,8 @@ pub async fn https(
     }
 }
 
-/// Learns who the peer is; answers what is left to be served. One without a certificate has a while for a request that it may make.
+/// Completes the handshake and identifies the peer; returns the connection. A peer without a
+/// certificate has limited time for an authorized request.
 async fn greet(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
@@ -198,8 +201,8 @@ async fn greet(
     }
 }
 
-/// Answers the requests of one connection. A silent peer of HTTP/2 is asked for a sign of life, one of HTTP/1.1 has as long for
-/// its next request as for its first.
+/// Serves the requests of one connection. Idle HTTP/2 peers are pinged; HTTP/1.1 peers have the
+/// same timeout for each request.
 async fn answer(stream: TlsStream<TcpStream>, router: Router, client: Client, peer: SocketAddr) {
     let router = router.layer(Extension(client));
     let after = After::nothing();

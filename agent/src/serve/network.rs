@@ -1,4 +1,4 @@
-//! What went over the network, for `/stats/summary`.
+//! Network usage, for `/stats/summary`.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use serde_json::{Map, Value, json};
 use crate::context::Context;
 use crate::measure::PodLook;
 
-/// The one whose numbers stand for all.
+/// Default interface, whose counters are also those of the whole.
 const DEFAULT: &str = "eth0";
-/// What begins like this is not counted: it carries what others carry too.
+/// Prefixes of interfaces that are not counted: their traffic passes other interfaces too.
 const IGNORED: [&str; 3] = ["lo", "veth", "docker"];
 
-/// An interface since it was made.
+/// Network interface with its counters.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -30,7 +30,7 @@ pub(super) struct Counted {
     pub(super) dropped: u64,
 }
 
-/// The processes whose network namespaces are those of pods, by the pods' uids.
+/// Returns a process in each pod's network namespace, by the pods' UIDs.
 pub(super) async fn processes(context: &Context) -> BTreeMap<String, i32> {
     let sandboxes = context.parts.runtime.sandboxes().await.unwrap_or_default();
     let running = sandboxes.into_iter().filter_map(|sandbox| {
@@ -43,7 +43,7 @@ pub(super) async fn processes(context: &Context) -> BTreeMap<String, i32> {
     running.collect()
 }
 
-/// The interfaces of a pod that does not share the node's.
+/// Returns the interfaces of a pod that is not on the host network.
 pub(super) fn interfaces(pod: &PodLook, processes: &BTreeMap<String, i32>) -> Vec<Interface> {
     let own = pod.pod.spec.as_ref().is_none_or(|spec| !pods::host_network(spec));
     let pid = processes.get(pods::uid(&pod.pod)).filter(|_| own);
@@ -51,25 +51,25 @@ pub(super) fn interfaces(pod: &PodLook, processes: &BTreeMap<String, i32>) -> Ve
     table.as_deref().map(parse).unwrap_or_default()
 }
 
-/// The node's own interfaces.
+/// Returns the node's own interfaces.
 pub(super) fn of_machine() -> Vec<Interface> {
     parse(&std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default())
 }
 
-/// The node's own interfaces.
+/// Adds the node's own interfaces.
 pub(super) fn of_node(time: Timestamp, node: &mut Map<String, Value>) {
     let read = std::fs::read_to_string("/proc/self/net/dev");
     node.extend(read.ok().map(|table| ("network".to_owned(), told(&table, time))));
 }
 
-/// Those of a pod that does not share the node's.
+/// Adds interfaces of a pod that is not on the host network.
 pub(super) fn of_pod(pod: &PodLook, processes: &BTreeMap<String, i32>, time: Timestamp, into: &mut Map<String, Value>) {
     let spec = pod.pod.spec.as_ref();
     if spec.is_some_and(pods::host_network) {
         return;
     }
     let pid = processes.get(pods::uid(&pod.pod));
-    // It may have ended.
+    // The process may have ended.
     let table = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok());
     into.extend(table.map(|table| ("network".to_owned(), told(&table, time))));
 }
@@ -94,7 +94,7 @@ fn told(table: &str, time: Timestamp) -> Value {
     told
 }
 
-/// `/proc/net/dev`: the name, eight numbers of what was received and eight of what was sent.
+/// Parses `/proc/net/dev`: the name, eight counters of received and eight of transmitted data.
 fn parse(table: &str) -> Vec<Interface> {
     let line = |line: &str| {
         let (name, numbers) = line.split_once(':')?;

@@ -1,5 +1,5 @@
-//! `/logs/`: the files that the machine logs to. A container may have put something there: no link leads out, and what is no
-//! regular file is not there.
+//! `/logs/`: log files of the machine. A container may have written there: symbolic links cannot
+//! lead out, and only regular files are served.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,14 +18,14 @@ use tracing::debug;
 
 use crate::confined::{self, aside};
 
-/// Where they are.
+/// Directory of the node's logs.
 const DIRECTORY: &str = "/var/log";
-/// Entries of a directory that are shown.
+/// Maximum number of listed entries of a directory.
 const ENTRIES: usize = 10_000;
 const CHUNK: usize = 64 << 10;
-/// Bytes from which it is told what a file is.
+/// Number of bytes from which the content type is detected.
 const SNIFFED: usize = 512;
-/// What stays in a link as it is.
+/// Characters that are not percent-encoded in a link.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -33,12 +33,12 @@ const PLAIN: AsciiSet = NON_ALPHANUMERIC
     .remove(b'~')
     .remove(b'/');
 
-/// What a path leads to.
+/// File or directory at a path.
 #[derive(Debug)]
 enum Found {
-    /// With its length and its first bytes.
+    /// With its length and first bytes.
     File(File, u64, Vec<u8>),
-    /// Names, those of directories with a slash at the end.
+    /// Names; those of directories end with a slash.
     Directory(Vec<String>),
 }
 
@@ -73,7 +73,7 @@ async fn answer(path: String) -> Response {
     }
 }
 
-/// Looks below a directory. Blocks.
+/// Opens a path below a directory. Blocks.
 fn find(directory: &FilePath, path: &str) -> io::Result<Found> {
     let path = path.trim_matches('/');
     let path = if path.is_empty() { "." } else { path };
@@ -106,7 +106,7 @@ fn entries(mut directory: Dir) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// As Go's file server shows a directory.
+/// Formats a directory as Go's file server does.
 fn listing(names: &[String]) -> String {
     let mut page = "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n".to_owned();
     for name in names {
@@ -123,7 +123,7 @@ fn listing(names: &[String]) -> String {
     page
 }
 
-/// As much of a file as there was at first.
+/// Streams a file up to its initial length.
 fn contents(file: File, length: u64) -> impl stream::Stream<Item = io::Result<Vec<u8>>> {
     stream::try_unfold((file, length), |(file, left)| async move {
         let read = aside(move || {

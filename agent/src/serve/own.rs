@@ -1,4 +1,4 @@
-//! `/metrics`: what the agent itself does and uses, and how full the volumes of claims are.
+//! `/metrics`: metrics of the agent itself, and usage of the claims' volumes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,14 +20,15 @@ use crate::context::Context;
 use crate::preempted::Preempted;
 use crate::services::Programmed;
 
-/// How long it is waited for the file systems of volumes: one of them may not answer.
+/// Longest time to wait for the file systems of volumes: one of them may block.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who asks the file systems of volumes: one at a time, so that one that does not answer is asked once.
+/// Queries of the volumes' file systems: one at a time, so that a file system that blocks holds one
+/// thread only.
 #[derive(Debug, Default)]
 pub(crate) struct Asking {
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// Whose turn it is has waited for longer than anybody should.
+    /// Set while a query has blocked for too long.
     stuck: AtomicBool,
 }
 
@@ -122,7 +123,7 @@ fn begun(counts: &Counts) -> [Family<'static>; 6] {
     ]
 }
 
-/// Transactions of Services, under the names that kube-proxy has for them, and of network policies.
+/// Transactions of Services, with kube-proxy's metric names, and of network policies.
 fn programmed(context: &Context) -> [Family<'static>; 4] {
     let [services, service_failures] = counts(&context.programmed);
     let [policies, policy_failures] = counts(&context.admissions.programmed);
@@ -189,10 +190,10 @@ async fn containers(context: &Context) -> Family<'static> {
     )
 }
 
-/// Name, help and value of a figure.
+/// Name, help and value of a metric.
 type Row = (&'static str, &'static str, fn(&Statvfs) -> u64);
 
-/// How full the volumes of claims are; nothing while one of them does not answer.
+/// Usage of the claims' volumes; empty while one of them does not answer.
 async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
     let found = ask(context, claims(context).into_iter().collect()).await;
     let rows: [Row; 6] = [
@@ -240,7 +241,7 @@ async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
     rows.into_iter().map(row).collect()
 }
 
-/// Asks file systems how full they are: nothing of any while one of them does not answer.
+/// Queries file systems for their usage: empty while one of them blocks.
 async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)>) -> Vec<(Whose, Statvfs)> {
     if all.is_empty() {
         return Vec::new();
@@ -269,12 +270,12 @@ async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)
     }
 }
 
-/// A pod's volumes that are claims: the volume's name, the claim's, and how full it is.
+/// Returns a pod's volumes from claims: the volume's name, the claim's, and the usage.
 pub(super) async fn of_claims(context: &Context, pod: &Pod) -> Vec<((String, String), Statvfs)> {
     ask(context, mounted(context, pod)).await
 }
 
-/// The names of a pod's volumes that are claims, those of the claims, and where they are mounted.
+/// Returns the names of a pod's volumes from claims, those of the claims, and the mount points.
 fn mounted(context: &Context, pod: &Pod) -> Vec<((String, String), PathBuf)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let found = volumes.filter_map(|volume| {
@@ -289,7 +290,7 @@ fn mounted(context: &Context, pod: &Pod) -> Vec<((String, String), PathBuf)> {
     found.collect()
 }
 
-/// The labels of claims and where they are mounted; a claim that several pods use is told of once.
+/// Returns the labels and mount points of claims; one that several pods use occurs once.
 fn claims(context: &Context) -> BTreeMap<String, PathBuf> {
     let mut all = BTreeMap::new();
     for pod in context.known_pods() {
@@ -301,7 +302,7 @@ fn claims(context: &Context) -> BTreeMap<String, PathBuf> {
     all
 }
 
-/// When this process began.
+/// Start time of this process.
 pub(super) fn began() -> Option<Timestamp> {
     let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -312,7 +313,7 @@ pub(super) fn began() -> Option<Timestamp> {
     Timestamp::from_millisecond(booted.saturating_mul(1000).saturating_add(began)).ok()
 }
 
-/// The time since 1970 at which this process began.
+/// Start time of this process as a metric.
 pub(super) fn start_time() -> Family<'static> {
     let time = began().map(|began| began.as_duration().as_secs_f64());
     let help = "Start time of the process since unix epoch in seconds.";
@@ -322,7 +323,7 @@ pub(super) fn start_time() -> Family<'static> {
 /// A field of `/proc/self/stat`, counted from 1.
 fn own_stat(field: usize) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The second one, in parentheses, may hold anything.
+    // The second field, in parentheses, may contain any characters.
     let (_, rest) = text.rsplit_once(')')?;
     rest.split_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
 }
@@ -334,7 +335,7 @@ fn process() -> Vec<Family<'static>> {
     let page = u64::try_from(page).unwrap_or(4096);
     let spent = own_stat(14).and_then(|user| Some(number(user.saturating_add(own_stat(15)?)) / ticks));
     let open = std::fs::read_dir("/proc/self/fd").ok();
-    // The one that reads them is one of them.
+    // Excludes the descriptor of the directory that is being read.
     let open = open.map(|open| open.count().saturating_sub(1));
     let most = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| number(soft));
     let one = |kind, name, help, value| Family::new(kind, name, help, [(String::new(), value)]);

@@ -1,4 +1,4 @@
-//! `/metrics/probes`: how often containers were probed, what came of it, and how long it took.
+//! `/metrics/probes`: number, results and durations of probes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,14 +14,14 @@ use super::own;
 use super::prometheus::{Family, answer, labels, number};
 use crate::context::Context;
 
-/// Upper bounds of the times, in seconds: those that Prometheus' libraries have.
+/// Upper bounds of the duration buckets in seconds: Prometheus' defaults.
 const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// What was counted, by the pods' uids; of those that are gone nothing is kept.
+/// Probe counters by the pods' UIDs; those of removed pods are dropped.
 #[derive(Default)]
 pub(crate) struct Probes(Mutex<BTreeMap<String, OfPod>>);
 
-/// By container and kind of probe.
+/// By container and type of probe.
 type OfPod = BTreeMap<(String, &'static str), Counted>;
 
 #[derive(Default)]
@@ -30,13 +30,13 @@ struct Counted {
     pod: String,
     successful: u64,
     failed: u64,
-    /// Of those that were successful, as upstream has it: how many took at most so long, and all together.
+    /// Buckets and sum of the durations of successful probes, as upstream.
     within: [u64; BOUNDS.len()],
     took: Duration,
 }
 
 impl Probes {
-    /// Takes an attempt that said something about the container.
+    /// Counts a probe with a result.
     pub(crate) fn count(&self, pod: &Pod, container: &str, kind: Kind, success: bool, took: Duration) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_pod = all.entry(pods::uid(pod).to_owned()).or_default();

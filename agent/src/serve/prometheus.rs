@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Name, help and type of a metric, and its samples: labels and value. Of a histogram, the name's end stands before the labels.
+/// Metric family: name, help, type, and samples with labels and values. For histograms, the suffix
+/// of the name precedes the labels.
 pub(super) struct Family<'a> {
     pub(super) name: &'a str,
     pub(super) help: &'a str,
@@ -31,7 +32,7 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// With samples of the time `time` in milliseconds; nothing where nothing is known.
+    /// Writes samples with a timestamp in milliseconds; nothing without samples.
     pub(super) fn write(&self, text: &mut String, time: Option<i64>) {
         let name = self.name;
         let mut lines = format!("# HELP {name} {}\n# TYPE {name} {}\n", self.help, self.kind);

@@ -1,4 +1,4 @@
-//! `/runningpods/`: what runs, as the runtime knows it, and `/pods`: what shall.
+//! `/runningpods/`: pods of the runtime, and `/pods`: pods of the API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

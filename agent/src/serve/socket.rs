@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 use crate::context::Context;
 
-/// What the operator's requests are about.
+/// State of the operator's requests.
 #[derive(Clone)]
 struct Operator {
     images: Images,
@@ -44,7 +44,7 @@ impl FromRef<Operator> for Arc<Context> {
 
 type Parameters = Query<BTreeMap<String, String>>;
 
-/// Answers on `path`, which only the owner may open, until cancelled.
+/// Serves on `path`, accessible to its owner only, until it is cancelled.
 pub async fn serve(path: &Path, images: Images, context: Arc<Context>, cancel: CancellationToken) -> Result<(), Error> {
     match std::fs::remove_file(path) {
         Ok(()) => {}
@@ -98,7 +98,7 @@ struct Login {
     password: String,
 }
 
-/// Pulls an image; the body is who to be for the registry, or null.
+/// Pulls an image; the body has credentials for the registry, or null.
 async fn pull(
     State(images): State<Images>,
     Query(parameters): Parameters,
@@ -117,7 +117,8 @@ async fn pull(
     }
 }
 
-/// An image as an archive, made before the answer begins: so what goes wrong is told.
+/// Exports an image as an archive, created before the response begins so that errors can be
+/// reported.
 async fn export(State(images): State<Images>, Query(parameters): Parameters) -> Response {
     let Some(name) = parameters.get("name") else {
         return failure(StatusCode::BAD_REQUEST, "the parameter name is missing");
@@ -134,7 +135,7 @@ async fn export(State(images): State<Images>, Query(parameters): Parameters) -> 
     }
 }
 
-/// Removes what no pod uses; with `all` also what was brought to the node.
+/// Removes unused images; with `all` also those that were imported.
 async fn prune(State(context): State<Arc<Context>>, Query(parameters): Parameters) -> Response {
     let all = parameters.get("all").is_some_and(|all| all == "true");
     match crate::pressure::prune(&context, all).await {

@@ -1,4 +1,4 @@
-//! The agent's certificate, and whose certificates it takes.
+//! TLS: the serving certificate and the client CA.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,14 +14,14 @@ use rustls::{RootCertStore, ServerConfig};
 use super::Error;
 use super::access::Who;
 
-/// PEM files.
+/// Paths of PEM files.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The agent's certificate chain.
+    /// Serving certificate chain.
     pub certificate: PathBuf,
-    /// Its key.
+    /// Private key.
     pub key: PathBuf,
-    /// The authority that signs clients.
+    /// Client CA.
     pub client_authority: PathBuf,
 }
 
@@ -37,7 +37,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     found.collect::<Result<_, _>>().map_err(|error| unreadable(path, error))
 }
 
-/// The certificate that the server shows: the one in its files, also after they have changed.
+/// Serving certificate, reloaded after its files have changed.
 #[derive(Debug)]
 struct Own {
     files: Files,
@@ -84,7 +84,7 @@ impl ResolvesServerCert for Own {
         if changed(&self.files.certificate) != shown.changed {
             match Shown::read(&self.files, &self.provider) {
                 Ok(new) => *shown = new,
-                // The other half may still be on its way: the next handshake looks again.
+                // The other file may not be written yet: the next handshake retries.
                 Err(error) => tracing::warn!(%error, "the changed certificate is not used"),
             }
         }
@@ -92,7 +92,8 @@ impl ResolvesServerCert for Own {
     }
 }
 
-/// A client without a certificate gets an answer of 401; one with a certificate of another authority gets no connection.
+/// A client without a certificate gets 401 unless it has a token; one with a certificate of another
+/// CA fails the handshake.
 pub(super) fn configuration(files: &Files) -> Result<Arc<ServerConfig>, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -111,7 +112,8 @@ pub(super) fn configuration(files: &Files) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(configuration))
 }
 
-/// Whom the first certificate names: the common name is the user, the organizations are the groups.
+/// Returns the user of the first certificate: the common name is the user, the organizations are
+/// the groups.
 pub(super) fn subject(certificates: Option<&[CertificateDer<'_>]>) -> Option<Who> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificates?.first()?).ok()?;
     let subject = certificate.subject();
@@ -143,7 +145,7 @@ mod tests {
         made.der().clone()
     }
 
-    /// What a client is shown that trusts this certificate.
+    /// Returns the server certificate that a client with this root sees.
     async fn shown(server: &Arc<ServerConfig>, trusted: &CertificateDer<'static>) -> CertificateDer<'static> {
         let mut roots = RootCertStore::empty();
         roots.add(trusted.clone()).unwrap();
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(shown(&server, &first).await, first);
         let second = make(&files);
         assert_eq!(shown(&server, &second).await, second);
-        // One half alone is not used.
+        // A certificate without its key is not used.
         std::fs::write(&files.certificate, "").unwrap();
         assert_eq!(shown(&server, &second).await, second);
     }

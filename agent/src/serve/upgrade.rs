@@ -1,4 +1,4 @@
-//! Connections that become something else after an answer of 101.
+//! Connections that switch protocols with 101.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,15 +12,15 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tracing::debug;
 
-/// The bytes of a connection that switched protocols.
+/// Connection that switched protocols.
 pub(super) type Io = TokioIo<Upgraded>;
 
-/// What is done with a connection after its last answer; that answer carries it.
+/// Task that takes over a connection after its last response; the response carries it.
 #[derive(Clone)]
 pub(super) struct After(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
 
 impl After {
-    /// Nothing yet.
+    /// Empty, until it is set.
     pub(super) fn nothing() -> Self {
         Self(Arc::default())
     }
@@ -33,7 +33,7 @@ impl After {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Takes over what an answer carries.
+    /// Takes over the task that a response carries.
     pub(super) fn fill(&self, response: &mut Response) {
         if let Some(After(other)) = response.extensions_mut().remove::<Self>() {
             let work = Self(other).take();
@@ -42,7 +42,7 @@ impl After {
     }
 }
 
-/// The header `Upgrade`, in small letters.
+/// Returns the `Upgrade` header in lower case.
 pub(super) fn wanted(request: &Request) -> String {
     let value = request.headers().get(header::UPGRADE);
     value
@@ -51,7 +51,7 @@ pub(super) fn wanted(request: &Request) -> String {
         .to_ascii_lowercase()
 }
 
-/// Answers 101 and does `work` with the connection then.
+/// Responds with 101 and then runs `work` with the connection.
 pub(super) fn switch<Work, Done>(
     mut request: Request,
     protocol: &'static str,

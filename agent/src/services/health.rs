@@ -1,5 +1,5 @@
-//! Answers load balancers that ask at `healthCheckNodePort` whether the node has endpoints of a Service:
-//! `pkg/proxy/healthcheck/service_health.go`.
+//! Answers health checks of load balancers at `healthCheckNodePort`: whether the node has endpoints
+//! of a Service (`pkg/proxy/healthcheck/service_health.go`).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,17 +20,17 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-/// Connections to all ports, and those of one client; further ones are closed at once.
+/// Maximum number of connections to all ports, and of one client; further ones are closed at once.
 const CONNECTIONS: usize = 256;
 const CONNECTIONS_EACH: usize = 16;
-/// Longest time for a connection: load balancers ask once.
+/// Timeout of a connection: load balancers send one request.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Time before the next try when no connection could be taken.
+/// Delay after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Told = Arc<Mutex<HealthCheck>>;
 
-/// The ports that are listened at.
+/// Ports of the health checks.
 pub(super) struct HealthChecks {
     servers: JoinSet<()>,
     places: Arc<Shares>,
@@ -46,7 +46,7 @@ impl HealthChecks {
         }
     }
 
-    /// Listens at these ports and no others.
+    /// Listens on exactly these ports.
     pub(super) fn serve(&mut self, checks: BTreeMap<u16, HealthCheck>) {
         self.ports.retain(|port, (server, _)| {
             let wanted = checks.contains_key(port);

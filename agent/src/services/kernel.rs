@@ -1,4 +1,4 @@
-//! Keeps the kernel's tables of Services as the plan has them.
+//! Maintains the kernel's tables of Services as planned.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,22 +14,23 @@ use super::health::HealthChecks;
 use super::known::{Known, SERVER, slices_of};
 use crate::context::Context;
 
-/// So many elements at once are filled in anew with all others, unheard by ourselves.
+/// From this number of changed elements on, the tables are rewritten as a whole, without watching
+/// our own changes.
 const MANY: usize = 1000;
-/// Between two tries to fill all in, doubled with each that fails.
+/// First and longest time between two attempts to write all rules; doubled after each failure.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(64);
-/// Somebody else's changes within this time are mended together.
+/// Changes by other programs within this time are repaired together.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// How often the tables were changed, for the metrics.
+/// Number of changes of the tables, for the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Programmed {
-    /// Transactions.
+    /// Number of transactions.
     pub(crate) syncs: AtomicU64,
-    /// All transactions took so many microseconds together.
+    /// Total duration of the transactions in microseconds.
     pub(crate) micros: AtomicU64,
-    /// Transactions that the kernel refused.
+    /// Number of failed transactions.
     pub(crate) failures: AtomicU64,
 }
 
@@ -43,26 +44,26 @@ impl Programmed {
     }
 }
 
-/// Both change hands while the kernel works.
+/// Owned by a blocking thread during a transaction.
 struct Parts {
     proxy: Proxy,
     tables: Services,
 }
 
 pub(super) struct Kernel {
-    /// Nothing after a thread that had them ended badly.
+    /// `None` after a panic of the thread that held them.
     parts: Option<Parts>,
     watch: Option<Watch>,
-    /// Whether all has been filled in once.
+    /// True once all rules were written.
     filled: bool,
-    /// When all is to be filled in again.
+    /// Time of the next complete rewrite.
     due: Option<Instant>,
     retry: Duration,
     health: HealthChecks,
 }
 
 impl Kernel {
-    /// Nothing where Services are left to another proxy.
+    /// `None` if another proxy serves Services.
     pub(super) fn open(context: &Context) -> Option<Self> {
         let wanted = context.config.service_proxy.as_ref()?;
         let config = Config {
@@ -89,7 +90,8 @@ impl Kernel {
         })
     }
 
-    /// Returns when all is to be filled in: somebody else changed the tables, or it failed a while ago.
+    /// Returns when all rules must be written again: another program changed the tables, or a retry
+    /// is due.
     pub(super) async fn disturbed(&mut self) {
         match (&mut self.watch, self.due) {
             (_, Some(due)) => sleep_until(due).await,
@@ -105,7 +107,7 @@ impl Kernel {
         }
     }
 
-    /// Brings the kernel up to date.
+    /// Updates the kernel.
     pub(super) async fn program(&mut self, context: &Context, known: &mut Known) {
         let Some(inputs) = known.take_changed(context) else {
             return;
@@ -130,7 +132,7 @@ impl Kernel {
         }
         let mut datagrams = update.datagrams;
         if all && let Some(parts) = &self.parts {
-            // Those of Services that are gone as well.
+            // Also flows of Services that are gone.
             datagrams.get_or_insert_default().succeed(parts.proxy.datagrams());
         }
         if let Some(datagrams) = datagrams {
@@ -144,7 +146,7 @@ impl Kernel {
     async fn carry_out(&mut self, context: &Context, changes: Vec<Change>, all: bool) {
         let Some(mut parts) = self.parts.take() else { return };
         if all {
-            // It would hear of each element.
+            // Each element would be reported to it.
             self.watch = None;
         }
         let begun = Instant::now();
@@ -202,7 +204,8 @@ async fn forget(datagrams: Datagrams) {
     }
 }
 
-/// The place where the agent and, by their own EndpointSlices, the API servers listen.
+/// Returns addresses and ports on which the agent and, by their own EndpointSlices, the API servers
+/// listen.
 fn reserved(context: &Context) -> BTreeSet<(IpAddr, u16)> {
     let own = context
         .config

@@ -1,4 +1,4 @@
-//! What is known of Services and their endpoints, and which of them have changed since somebody looked.
+//! Known Services and their endpoints, and which of them have changed since the last call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
@@ -13,19 +13,19 @@ use network::Cidr;
 use super::Heard;
 use crate::context::Context;
 
-/// By namespace and name, in that order.
+/// Services by namespace and name.
 pub(crate) type Services = BTreeMap<Name, Arc<Service>>;
 
 /// EndpointSlices by namespace and name.
 pub(crate) type Slices = BTreeMap<Name, Arc<Slice>>;
 
-/// Up to so many Services are looked for one by one.
+/// Number of changed Services up to which each is looked up individually.
 const FEW: usize = 16;
 
-/// The API server's own Service.
+/// Service of the API server.
 pub(super) const SERVER: (&str, &str) = ("default", "kubernetes");
 
-/// Objects while they are listed, and whether they ever were.
+/// Objects of an incomplete list, and whether a list was ever complete.
 struct Listing<T> {
     listed: BTreeMap<Name, T>,
     complete: bool,
@@ -42,12 +42,12 @@ impl<T> Default for Listing<T> {
 
 #[derive(Default)]
 pub(super) struct Known {
-    /// Both are in the context, where others look.
+    /// Both are stored in the context, where others read them.
     services: Listing<Arc<Service>>,
     slices: Listing<Arc<Slice>>,
     ranges: BTreeMap<String, Vec<Cidr>>,
     listed_ranges: BTreeMap<String, Vec<Cidr>>,
-    /// Services that something has changed about.
+    /// Services with changes.
     changed: BTreeSet<Name>,
 }
 
@@ -122,7 +122,7 @@ impl Known {
         }
     }
 
-    /// A slice may be another Service's from now on.
+    /// The slice may belong to another Service from now on.
     fn replace(&mut self, context: &Context, own: Name, slice: Option<Slice>) {
         let mut known = context.slices();
         let before = known.remove(&own);
@@ -147,12 +147,12 @@ impl Known {
         }
     }
 
-    /// The ranges that Services have their addresses from.
+    /// CIDRs of the Services' addresses.
     pub(super) fn ranges(&self) -> Vec<Cidr> {
         self.ranges.values().flatten().copied().collect()
     }
 
-    /// What has changed since the last call; nothing before all is known, and `None` then.
+    /// Returns changes since the last call; `None` until all objects are listed.
     pub(super) fn take_changed(&mut self, context: &Context) -> Option<BTreeMap<Name, Input>> {
         if !self.services.complete || !self.slices.complete {
             return None;
@@ -196,7 +196,7 @@ fn add_slices(known: &Slices, inputs: &mut BTreeMap<Name, Input>) {
     }
 }
 
-/// The slices of a Service.
+/// Returns the slices of a Service.
 pub(crate) fn slices_of<'a>(known: &'a Slices, service: &'a Name) -> impl Iterator<Item = &'a Arc<Slice>> {
     let neighbours = known.range((service.0.clone(), String::new())..);
     let neighbours = neighbours.take_while(move |((namespace, _), _)| *namespace == service.0);
@@ -205,7 +205,8 @@ pub(crate) fn slices_of<'a>(known: &'a Slices, service: &'a Name) -> impl Iterat
         .filter(move |slice| *slice.service == *service.1)
 }
 
-/// Where the server says of itself that only its own machine reaches it, pods of that machine do so by the node's address.
+/// EndpointSlice of the API server if it advertises a loopback address: pods of its machine reach
+/// it by the node's address.
 fn own_slice(server: SocketAddrV4) -> Slice {
     let endpoint = Endpoint {
         address: IpAddr::V4(*server.ip()),
@@ -229,7 +230,8 @@ fn own_slice(server: SocketAddrV4) -> Slice {
     }
 }
 
-/// Where pods reach the server. They have a loopback address of their own: the machine's is another one for them.
+/// Address of the API server for pods. A loopback address of the machine is replaced: pods have
+/// loopback interfaces of their own.
 fn server(context: &Context) -> Option<SocketAddrV4> {
     let server = context.config.server?;
     if !server.ip().is_loopback() {

@@ -1,4 +1,4 @@
-//! What the login manager tells of the machine's end, and how it is made to wait.
+//! Shutdown signals and inhibitor locks of systemd-logind.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,11 @@ const MANAGER: Target<'_> = Target {
 const SIGNAL: &str = "PrepareForShutdown";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// A connection over which it is heard.
+/// Connection to logind.
 pub(super) struct Logind(Bus);
 
 impl Logind {
-    /// Connects and hears from now on.
+    /// Connects and subscribes to signals.
     pub(super) fn connect(socket: &Path) -> io::Result<Self> {
         let mut bus = Bus::connect(socket)?;
         let Target {
@@ -33,7 +33,7 @@ impl Logind {
         Ok(Self(bus))
     }
 
-    /// How long it waits at most.
+    /// Returns the maximum delay of an inhibitor lock (`InhibitDelayMaxUSec`).
     pub(super) fn patience(&mut self) -> io::Result<Duration> {
         let target = Target {
             interface: PROPERTIES,
@@ -45,7 +45,7 @@ impl Logind {
         answer.variant_number().map(Duration::from_micros)
     }
 
-    /// Makes it wait until what this returns is closed.
+    /// Takes an inhibitor lock, which is held until the returned descriptor is closed.
     pub(super) fn inhibit(&mut self) -> io::Result<OwnedFd> {
         let why = "pods need time to end";
         let answer = self
@@ -55,7 +55,7 @@ impl Logind {
         lock.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no descriptor came with the lock"))
     }
 
-    /// Waits until the machine is about to shut down, or is not after all.
+    /// Waits for the next `PrepareForShutdown` signal and returns its argument.
     pub(super) fn next(&mut self) -> io::Result<bool> {
         loop {
             let message = self.0.receive()?;
@@ -71,7 +71,7 @@ impl Logind {
     }
 }
 
-/// Whether the service manager is taking the machine down.
+/// True if systemd is shutting down the machine.
 pub(super) fn is_stopping(socket: &Path) -> io::Result<bool> {
     let target = Target {
         service: "org.freedesktop.systemd1",

@@ -1,7 +1,7 @@
-//! The machine's end: it waits until the pods have ended, as far as it has patience.
+//! Shutdown of the machine: delayed until the pods have ended, as far as possible.
 //!
-//! logind tells that the machine is about to shut down and waits for who holds a lock of it. Where there is none, a service
-//! manager that stops the agent because the machine ends waits for the agent.
+//! logind announces the shutdown and waits for inhibitor locks. Without logind, a service manager
+//! that stops the agent for the shutdown waits for the agent.
 
 mod bus;
 mod logind;
@@ -25,26 +25,26 @@ use crate::events::Kind;
 use crate::pressure::Order;
 use logind::Logind;
 
-/// Between two attempts to hear of it.
+/// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_mins(1);
-/// Between two looks at pods that end.
+/// Interval between checks of ending pods.
 const POLL: Duration = Duration::from_millis(100);
-/// A bus answers in that time.
+/// Timeout of an answer from the bus.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Whom its grace period did not suffice is killed then, and that is still to be told.
+/// Time to report pods that are killed after their grace periods.
 const LAST_WORDS: Duration = Duration::from_secs(3);
-/// News that nobody has taken yet.
+/// Maximum number of queued messages of logind.
 const NEWS: usize = 4;
-/// An agent that ends has so long to tell what it has not told yet.
+/// Time for the agent to send remaining events when it ends.
 const REST: Duration = Duration::from_millis(500);
 
-/// What logind says.
+/// Message of logind.
 enum News {
-    /// It waits until the lock is closed, so long at most.
+    /// The shutdown is delayed until the lock is closed, for this time at most.
     Locked(OwnedFd, Duration),
-    /// The machine is about to shut down, or is not after all.
+    /// The machine is about to shut down, or the shutdown was cancelled.
     Shutdown(bool),
-    /// The connection is over.
+    /// The connection has ended.
     Lost(io::Error),
 }
 
@@ -63,7 +63,7 @@ pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> R
     }
 }
 
-/// Hears until the connection is over.
+/// Receives messages until the connection ends.
 async fn hear(context: &Context, orders: &mpsc::Sender<Order>) -> Result<io::Error, Error> {
     let (sender, mut news) = mpsc::channel(NEWS);
     let socket = bus::system();
@@ -87,7 +87,7 @@ async fn hear(context: &Context, orders: &mpsc::Sender<Order>) -> Result<io::Err
             Some(News::Shutdown(true)) => {
                 announce(context, true);
                 end_pods(context, orders, grace).await?;
-                // Now the machine may go on.
+                // The shutdown may proceed now.
                 drop(held.take());
             }
             Some(News::Shutdown(false)) => announce(context, false),
@@ -101,7 +101,7 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// On a thread of its own: waits for logind until nobody listens any more.
+/// Receives logind's messages on a thread of its own until the receiver is closed.
 fn listen(socket: &Path, news: &mpsc::Sender<News>) {
     let tell = || -> io::Result<()> {
         let mut logind = Logind::connect(socket)?;
@@ -113,7 +113,7 @@ fn listen(socket: &Path, news: &mpsc::Sender<News>) {
                 let begins = logind.next()?;
                 news.blocking_send(News::Shutdown(begins)).map_err(gone)?;
                 if !begins {
-                    // The lock was given back meanwhile.
+                    // The lock was released meanwhile.
                     break;
                 }
             }
@@ -132,7 +132,7 @@ fn announce(context: &Context, begins: bool) {
     context.node_event(Kind::Normal, "Shutdown", message);
 }
 
-/// Ends the pods, group after group.
+/// Ends the pods, one priority group after another.
 async fn end_pods(context: &Context, orders: &mpsc::Sender<Order>, grace: Grace) -> Result<(), Error> {
     for Group { grace, pods } in shutdown::groups(&context.known_pods(), grace) {
         let uids: Vec<String> = pods.iter().map(|(uid, _)| uid.clone()).collect();
@@ -142,7 +142,7 @@ async fn end_pods(context: &Context, orders: &mpsc::Sender<Order>, grace: Grace)
             orders.send(order).await.map_err(|_gone| Error::WatchEnded)?;
         }
         let deadline = Instant::now() + Duration::from_secs(u64::try_from(grace).unwrap_or(0)) + LAST_WORDS;
-        // Told to the API: by then they have ended here.
+        // The status was sent, so the pods have ended here.
         let over = |uid: &String| {
             context
                 .known_pod(uid)
@@ -155,7 +155,7 @@ async fn end_pods(context: &Context, orders: &mpsc::Sender<Order>, grace: Grace)
     Ok(())
 }
 
-/// Whether the agent is asked to end because the machine does, as the service manager says.
+/// True if the agent is stopped because systemd is shutting down the machine.
 async fn is_stopping() -> bool {
     let socket: PathBuf = bus::system();
     let asked = tokio::task::spawn_blocking(move || logind::is_stopping(&socket));
@@ -163,12 +163,12 @@ async fn is_stopping() -> bool {
 }
 
 impl Context {
-    /// Has the events told that gave way to something more urgent, before the agent ends.
+    /// Sends delayed events before the agent ends.
     pub async fn tell_rest(&self) {
         self.recorder.settle(REST).await;
     }
 
-    /// Ends the pods before the agent ends, where the machine does and logind has not seen to it.
+    /// Ends the pods before the agent ends, if the machine shuts down and logind did not delay it.
     pub async fn end_with_machine(&self) {
         let grace = self.config.shutdown;
         if !grace.is_given() || *self.shutting_down.borrow() || !is_stopping().await {

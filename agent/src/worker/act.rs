@@ -1,4 +1,4 @@
-//! Doing what the plan says.
+//! Execution of the plan's actions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::events::Kind;
 
 const SIGKILL: i32 = 9;
 const RETRY_MILLISECONDS: i64 = 1000;
-/// Between tries to send a signal while the runtime is away, how many there are, and the time between those of the last signal
-/// from then on.
+/// Interval and number of attempts to send a signal while the runtime is unavailable, and the
+/// interval of further attempts to send SIGKILL.
 const RESEND: (Duration, u32, Duration) = (Duration::from_millis(500), 120, Duration::from_secs(10));
 
 impl Worker {
-    /// Begins an action; answers whether the plan should be asked again at once.
+    /// Starts an action; returns whether the plan should be evaluated again at once.
     pub(super) fn act(&mut self, action: Action, now: Timestamp) -> bool {
         match action {
             Action::Prepare => self.prepare(),
@@ -74,7 +74,7 @@ impl Worker {
         self.view.termination = Some(termination);
     }
 
-    /// Tells that the pod's time is over, if that is why it ends.
+    /// Records an event if the pod ends because of its `activeDeadlineSeconds`.
     fn tell_deadline(&self, now: Timestamp) {
         let end = lifecycle::end(&self.pod, &self.view, now);
         let Some(End { reason, message, .. }) = end else { return };
@@ -84,7 +84,7 @@ impl Worker {
         }
     }
 
-    /// Removes all instances but the newest ones.
+    /// Removes all instances except the latest ones.
     pub(super) fn shed(&mut self) {
         let mut old = Vec::new();
         for (name, instances) in &self.view.instances {
@@ -112,7 +112,7 @@ impl Worker {
         }
         self.tell_killing(container, why);
         match why {
-            // Whatever its restart policy says.
+            // Independent of the restart policy.
             Why::Image => self.memory(container).renewal = true,
             Why::Liveness | Why::Startup => {
                 self.memory(container).revival = pods::revives(&self.pod, container);
@@ -133,7 +133,7 @@ impl Worker {
         }
     }
 
-    /// A sidecar hears of its pod's end with all others; only its signal waits for its turn.
+    /// A sidecar is notified of its pod's end with all others; only its signal waits for its turn.
     fn announce(&mut self, container: &str, grace: i64, now: Timestamp) {
         if self.view.winding_down.is_none() {
             self.view.winding_down = Some(now);
@@ -162,7 +162,7 @@ impl Worker {
             .pod(&self.pod, Some(container), Kind::Normal, "Killing", message);
     }
 
-    /// The signal after a preStop hook, if the container still waits for one.
+    /// Sends the signal after a preStop hook, if the container still waits for it.
     pub(super) fn after_pre_stop(&mut self, container: &str) {
         let in_turn = self.view.winding_down.is_some()
             && pods::container(&self.pod, container)
@@ -180,7 +180,7 @@ impl Worker {
         }
     }
 
-    /// Sends the stop signal, with what is left of the container's time.
+    /// Sends the stop signal, with the rest of the grace period.
     fn proceed(&mut self, container: &str, now: Timestamp) {
         let least = after(now, LEAST_GRACE);
         if let Some(stopping) = &mut self.memory(container).stopping {
@@ -213,7 +213,7 @@ impl Worker {
                     error = image::chain(&error),
                     "a signal could not be sent"
                 );
-                // Nobody else sends the last one again: what did not hear it would live for ever.
+                // SIGKILL is retried without limit: without it the process would run forever.
                 if error.is_end() || (tried >= tries && signal != SIGKILL) {
                     break;
                 }
@@ -266,7 +266,7 @@ impl Worker {
         });
     }
 
-    /// Removes sandbox, network and files. Answers whether it began.
+    /// Removes sandbox, network and files. Returns whether it started.
     fn tear_down(&mut self, now: Timestamp) -> bool {
         if self.patience.is_some_and(|patience| now < patience) {
             return false;
@@ -314,7 +314,7 @@ impl Worker {
         }
     }
 
-    /// Deletes the pod from the API, by uid.
+    /// Deletes the pod from the API, with its UID as a precondition.
     fn finish(&mut self, now: Timestamp) {
         if self.finishing || self.patience.is_some_and(|patience| now < patience) {
             return;
@@ -340,7 +340,7 @@ impl Worker {
         self.finishing = false;
         match outcome {
             Ok(()) => self.gone = true,
-            // Another pod of that name, or none: this one is gone.
+            // Another pod has the name, or none: this pod is gone.
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => self.gone = true,
             Err(error) => {
                 warn!(pod = %self.id(), %error, "the pod could not be deleted; it will be tried again");
@@ -349,7 +349,7 @@ impl Worker {
         }
     }
 
-    /// Remembers that the sandbox could not be made.
+    /// Records that the sandbox could not be created.
     pub(super) fn sandbox_failed(&mut self, failures: u32) {
         let until = later(self.context.now(), restart::sandbox_delay_milliseconds(failures));
         self.view.sandbox = Sandbox::Failed {

@@ -1,4 +1,4 @@
-//! Taking over what an earlier agent left running, and noticing what is missing.
+//! Adopts pods that an earlier agent left running, and detects missing containers.
 
 use agent_plan::observed::{Exit, Instance, Sandbox, State};
 use agent_plan::restart::BackOff;
@@ -10,7 +10,7 @@ use tracing::info;
 use super::{Done, Worker};
 
 impl Worker {
-    /// Rebuilds the view from the runtime, the network and the API.
+    /// Rebuilds the observed state from the runtime, the network and the API.
     pub(crate) fn adopt(&mut self, sandbox: Option<&runtime::Sandbox>, addresses: Option<Vec<std::net::IpAddr>>) {
         self.rebuild(sandbox, addresses);
         self.consider_resize();
@@ -19,8 +19,8 @@ impl Worker {
     fn rebuild(&mut self, sandbox: Option<&runtime::Sandbox>, addresses: Option<Vec<std::net::IpAddr>>) {
         let active = pods::terminal_phase(&self.pod).is_none();
         let cut_off = addresses.as_ref().is_some_and(Vec::is_empty);
-        // Nothing was made in it yet, so the agent that made it may have ended before the pod's volumes and files were whole;
-        // or it was about to remove it.
+        // The sandbox has no containers, so the agent that created it may have stopped before the
+        // pod's volumes and files were complete; or it was about to remove the sandbox.
         let unfinished = |sandbox: &runtime::Sandbox| active && (sandbox.containers.is_empty() || cut_off);
         if active && let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.lost && !unfinished(sandbox)) {
             self.adopt_running(sandbox, addresses);
@@ -69,7 +69,7 @@ impl Worker {
                 exit.message =
                     known.unwrap_or_else(|| self.termination_message(&container.name, container.attempt, exit.code));
                 if is_news {
-                    // It ended while no agent looked.
+                    // It ended while no agent ran.
                     self.remember(&container.name, &container.id, container.attempt, exit);
                 }
             }
@@ -90,11 +90,12 @@ impl Worker {
             self.resume(&name);
         }
         lifecycle::resume_reset(&self.pod, &mut self.view);
-        // What changed while nobody looked is news.
+        // Changes while no agent ran are applied too.
         self.watch_sources();
     }
 
-    /// What the API says of an instance that ended, the last one or the one before it; none where it knows of no end.
+    /// Returns the message of an instance's termination from the stored status, which has the last
+    /// two; `None` if it does not have this one.
     fn stored_message(&self, container: &str, id: &str) -> Option<String> {
         let status = pods::stored_status(&self.pod, container)?;
         let both = [&status.state, &status.last_state].into_iter().flatten();
@@ -103,7 +104,7 @@ impl Worker {
         Some(own.message.clone().unwrap_or_default())
     }
 
-    /// Probes of an instance that was started, or ready, before: they are not asked to prove it again.
+    /// Restores probe results of an instance that was started, or ready, before.
     fn resume(&mut self, container: &str) {
         let Some(instance) = self.view.latest(container).cloned() else {
             return;
@@ -139,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// A container that was made but not started: it is made anew.
+    /// Removes a container that was created but not started: it is created again.
     fn discard(&mut self, container: &Container) {
         let (context, sandbox, id) = (
             std::sync::Arc::clone(&self.context),
@@ -158,7 +159,7 @@ impl Worker {
         });
     }
 
-    /// Containers of a lost sandbox that ran: the API may not have heard of the last ones.
+    /// Records started containers of a lost sandbox: the API may not have the latest ones.
     pub(crate) fn remember_started(&mut self, sandbox: &runtime::Sandbox) {
         let now = self.context.now();
         if pods::terminal_phase(&self.pod).is_some() {
@@ -186,7 +187,8 @@ impl Worker {
         }
     }
 
-    /// Containers that the API knows to have run and the runtime does not: the machine was restarted, or somebody cleaned up.
+    /// Records containers that have run according to the API and that the runtime does not have:
+    /// the machine was restarted, or they were removed manually.
     fn remember_lost(&mut self) {
         if pods::terminal_phase(&self.pod).is_some() {
             return;
@@ -249,7 +251,7 @@ fn lost(status: &ContainerStatus, now: Timestamp) -> Option<Instance> {
     })
 }
 
-/// The end of a container that nobody saw.
+/// Exit of a container that was not observed.
 pub(super) fn unknown(now: Timestamp, started_at: Option<Timestamp>) -> Exit {
     Exit {
         code: 137,
@@ -260,7 +262,7 @@ pub(super) fn unknown(now: Timestamp, started_at: Option<Timestamp>) -> Exit {
     }
 }
 
-/// A container of the runtime as the plan sees it.
+/// Converts a container of the runtime for the plan.
 pub(super) fn instance(container: &Container, now: Timestamp) -> Instance {
     let state = match &container.state {
         runtime::State::Created => State::Created,
@@ -289,7 +291,8 @@ pub(super) fn user(identity: runtime::Identity) -> ContainerUser {
         linux: Some(LinuxContainerUser {
             uid: identity.uid.into(),
             gid: identity.gid.into(),
-            // The API leaves out what is empty: a status that says it would never be the one that is stored.
+            // The API server omits empty lists: a status with one would never equal the stored
+            // status.
             supplemental_groups: Some(groups).filter(|groups| !groups.is_empty()),
         }),
     }
@@ -310,7 +313,8 @@ pub(super) fn exit(exit: &runtime::Exit, started_at: Option<Timestamp>, now: Tim
     }
 }
 
-/// A time of the past. One that is to come was read on a clock that was set back since, and would hold up what waits for it.
+/// Returns a time that is not in the future: a time from before a backward clock step would delay
+/// whatever depends on it.
 fn timestamp(time: std::time::SystemTime, now: Timestamp) -> Timestamp {
     Timestamp::try_from(time).unwrap_or(now).min(now)
 }

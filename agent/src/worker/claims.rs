@@ -1,4 +1,4 @@
-//! Asks the API what is behind a pod's claims.
+//! Reads the volumes of a pod's claims.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +10,12 @@ use kube::Api;
 
 use crate::context::Context;
 
-/// How often a claim is looked at that is not bound, and the time between.
+/// Number of reads of an unbound claim, and the time between.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What is behind the claims that are not mounted yet; the error is what the pod's event says.
+/// Returns the volumes of claims that are not mounted yet; the error is the message of the pod's
+/// event.
 pub(super) async fn fetch(context: &Context, pod: &Pod) -> Result<BTreeMap<String, Backing>, String> {
     let mut found = BTreeMap::new();
     let mut problems: Vec<String> = Vec::new();
@@ -55,7 +56,8 @@ async fn look(context: &Context, pod: &Pod, wish: &Wish) -> Result<Backing, Stri
             .map_err(|error| image::chain(&error))?;
         match volume_of(pod, wish, claim.as_ref()) {
             Ok(name) => break (claim, name),
-            // Pods are bound when their claims have volumes; that it is bound is written into a claim just after that.
+            // Pods are scheduled when their claims have volumes; the claim's phase is updated
+            // shortly after.
             Err(ClaimError::NotBound) if looks < LOOKS => looks += 1,
             Err(error) => return Err(error.to_string()),
         }

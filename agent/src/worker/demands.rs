@@ -1,6 +1,8 @@
-//! What a pod asks for that only the node can say no to: a runtime by its handler, and drivers of volumes.
+//! Requirements of a pod that are checked on the node only: a `RuntimeClass` handler, and CSI
+//! drivers of volumes.
 //!
-//! A node without them tries again and again, as if they could still come, and says in the pod's events what is missing.
+//! A node that does not meet them retries, as they may become available, and reports what is
+//! missing in the pod's events.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -9,7 +11,7 @@ use kube::Api;
 use super::prepare::Failure;
 use crate::context::Context;
 
-/// The handler of the runtime that the pod wants, or why the pod has to wait.
+/// Returns the handler of the pod's `RuntimeClass`, or why the pod has to wait.
 pub(super) async fn check(context: &Context, spec: &PodSpec) -> Result<String, Failure> {
     if let Some(problem) = driver(spec) {
         return Err(Failure::mount(problem));
@@ -31,7 +33,7 @@ pub(super) async fn check(context: &Context, spec: &PodSpec) -> Result<String, F
     }
 }
 
-/// The first volume whose driver the node has not: it has none.
+/// Returns the first volume that needs a CSI driver: the node has none.
 fn driver(spec: &PodSpec) -> Option<String> {
     let mut volumes = spec.volumes.iter().flatten();
     volumes.find_map(|volume| {

@@ -1,4 +1,4 @@
-//! Configurations of containers that are made before there is a sandbox to start them in.
+//! Configurations of containers that are built before their sandbox is ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,16 +17,17 @@ use super::specify::{own_specification, specification};
 use super::start::Plan;
 use crate::services::{self, Services};
 
-/// A pod with more containers has the rest of them configured when they are started.
+/// Maximum number per pod; further containers are configured when they start.
 const LIMIT: usize = 4;
 
-/// The configuration of a container's first instance, and what it was made from.
+/// Configuration of a container's first instance, and its inputs.
 pub(crate) struct Draft {
     plan: Arc<Plan>,
     specification: ContainerSpec,
-    /// Variables tell of them.
+    /// Input of its environment.
     services: Option<Arc<Services>>,
-    /// Among a crowd of pods nothing is gained by them, and their memory lies about among what stays.
+    /// Bounds the number of drafts: with many starting pods they gain nothing, and fragment the
+    /// heap.
     _place: OwnedSemaphorePermit,
 }
 
@@ -34,7 +35,8 @@ pub(crate) struct Draft {
 pub(crate) type Drafts = BTreeMap<String, Draft>;
 
 impl Worker {
-    /// What shall be started as soon as there is a sandbox, as far as nothing of it depends on that.
+    /// Returns plans of the containers to start once the sandbox is ready, as far as they do not
+    /// depend on it.
     pub(super) fn first(&mut self) -> Vec<Arc<Plan>> {
         let addresses = Vec::new();
         let before = std::mem::replace(&mut self.view.sandbox, Sandbox::Ready { addresses });
@@ -49,7 +51,7 @@ impl Worker {
         plans.collect()
     }
 
-    /// The containers whose first instances are to be started now.
+    /// Returns the containers whose first instances are to be started now.
     fn starting(&self) -> Vec<String> {
         let then = lifecycle::decide(&self.pod, &self.view, self.context.now());
         let names = then.actions.into_iter().filter_map(|action| {
@@ -61,7 +63,8 @@ impl Worker {
         names.collect()
     }
 
-    /// Takes over what was made ahead for containers that are started now. The rest would lie about, if the pod has ended say.
+    /// Stores drafts for containers that are started now; others would be kept without use, for
+    /// example if the pod has ended.
     pub(super) fn keep_drafts(&mut self, mut drafts: Drafts) {
         if !drafts.is_empty() {
             let names = self.starting();
@@ -70,7 +73,7 @@ impl Worker {
         self.drafts = drafts;
     }
 
-    /// The configuration of a container that was made ahead, if it is still what is wanted.
+    /// Returns the draft of a container if it is up to date.
     pub(super) fn take_draft(&mut self, plan: &Plan) -> Option<ContainerSpec> {
         let Draft {
             plan: made_for,
@@ -86,7 +89,8 @@ impl Worker {
     }
 }
 
-/// Those that can be made before the pod's volumes are there, of what is our own and without waiting, and the others.
+/// Splits plans into those that can be configured before the pod's volumes are ready, from the
+/// agent's own data and without waiting, and the others.
 pub(super) fn early(plans: Vec<Arc<Plan>>) -> (Vec<Arc<Plan>>, Vec<Arc<Plan>>) {
     plans.into_iter().partition(|plan| {
         let container = pods::container(&plan.pod, &plan.container);
@@ -97,19 +101,19 @@ pub(super) fn early(plans: Vec<Arc<Plan>>) -> (Vec<Arc<Plan>>, Vec<Arc<Plan>>) {
 
 fn is_early(plan: &Plan, container: &Container) -> bool {
     let Plan { context, pod, .. } = plan;
-    // What gets a label must be there.
+    // Files must exist before they can be labeled.
     let unlabelled = matches!(context.se_linux.level(&plan.sandbox), Ok(None));
     let profiled = oci::localhost_profile(pod, container).is_some() || !context.app_armor.knows(pod, container);
     unlabelled && !profiled && !sees_devices(container) && !looks_into_volumes(container)
 }
 
-/// Whether it sees those that the machine has when it is made, which a volume may add to.
+/// True if the container has the machine's devices as of its creation, which a volume may add to.
 fn sees_devices(container: &Container) -> bool {
     let context = container.security_context.as_ref();
     context.and_then(|context| context.privileged) == Some(true)
 }
 
-/// Whether the configuration of a container depends on more of its volumes than their places.
+/// True if the configuration of a container depends on contents of its volumes.
 fn looks_into_volumes(container: &Container) -> bool {
     container.volume_mounts.iter().flatten().any(|mount| {
         mount.sub_path.as_ref().is_some_and(|path| !path.is_empty())
@@ -118,17 +122,18 @@ fn looks_into_volumes(container: &Container) -> bool {
     })
 }
 
-/// When drafts are made.
+/// Time at which drafts are built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// Before the pod's volumes are there, of what [`early`] says can be; `placed`: with all that they mount, it may be empty.
+    /// Before the pod's volumes are ready, for plans of [`early`]; `placed` if all mount sources
+    /// exist, though they may be empty.
     Early {
         placed: bool,
     },
     Late,
 }
 
-/// Makes those that can be made.
+/// Builds the drafts that can be built.
 pub(super) async fn make(plans: Vec<Arc<Plan>>, when: When) -> Drafts {
     let mut made = Drafts::new();
     for plan in plans {
@@ -136,7 +141,7 @@ pub(super) async fn make(plans: Vec<Arc<Plan>>, when: When) -> Drafts {
             break;
         };
         let services = plan.context.services.borrow().clone();
-        // Without another thread's turn in between: the pod's supervisor waits for nothing else when it has made the pod's groups.
+        // On this thread: the pod's supervisor waits only for this once it has created the cgroups.
         let specified = match when {
             When::Early { .. } => Box::pin(own_specification(&plan)).await,
             When::Late => Box::pin(specification(&plan)).await,
@@ -157,15 +162,15 @@ pub(super) async fn make(plans: Vec<Arc<Plan>>, when: When) -> Drafts {
                 };
                 made.insert(name, draft);
             }
-            // The start comes upon it, too, and tells it.
+            // The start runs into the same failure and reports it.
             Err(failure) => debug!(container = plan.container, failure.message, "not configured ahead"),
         }
     }
     made
 }
 
-/// Whether its variables are of the pod's addresses, or of what others write: files, ConfigMaps and Secrets, which may change until
-/// it is started.
+/// True if its environment refers to the pod's addresses, or to files, ConfigMaps or Secrets, which
+/// may change until it is started.
 fn needs_more(container: &Container) -> bool {
     let variables = container.env.iter().flatten();
     let mut fields = variables.filter_map(|variable| variable.value_from.as_ref()?.field_ref.as_ref());
@@ -174,7 +179,7 @@ fn needs_more(container: &Container) -> bool {
         || !References::of_container(container).is_empty()
 }
 
-/// Whether the Services are for a container what they were.
+/// True if the Services' environment variables are unchanged for a container.
 fn shows_the_same(plan: &Plan, before: Option<&Arc<Services>>) -> bool {
     let now = plan.context.services.borrow().clone();
     let (Some(before), Some(now)) = (before, now) else {
@@ -185,7 +190,7 @@ fn shows_the_same(plan: &Plan, before: Option<&Arc<Services>>) -> bool {
     Arc::ptr_eq(before, &now) || told(before) == told(&now)
 }
 
-/// Whether nothing has changed that a configuration may be made from.
+/// True if the parts of the pod that a configuration depends on are unchanged.
 fn tells_the_same(one: &Arc<Pod>, other: &Arc<Pod>) -> bool {
     let told = |pod: &Arc<Pod>| (pod.metadata.labels.clone(), pod.metadata.annotations.clone());
     Arc::ptr_eq(one, other) || (one.spec == other.spec && told(one) == told(other))

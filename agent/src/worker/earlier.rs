@@ -1,4 +1,5 @@
-//! Sandboxes before the pod's present one: they were lost, or the agent ended while it made or removed them.
+//! Previous sandboxes of the pod: they were lost, or the agent ended while it created or removed
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use super::removal::remove_lost;
 use super::{Done, Worker};
 
 impl Worker {
-    /// Takes over what an earlier agent left of sandboxes other than the one that was adopted. None of them is used again:
-    /// how far its removal came is not known.
+    /// Adopts sandboxes of an earlier agent other than the pod's current one. None of them is used
+    /// again: their removal may have begun.
     pub(crate) fn succeed(&mut self, earlier: BTreeSet<String>) {
         if !matches!(self.view.sandbox, Sandbox::Ready { .. }) {
             let attempts = earlier.iter().filter_map(|id| id.rsplit_once('-')?.1.parse().ok());
@@ -27,7 +28,8 @@ impl Worker {
         }
     }
 
-    /// Removes a sandbox that is not the pod's any more, and tries for as long as it takes: nobody else knows of it.
+    /// Removes a sandbox that no longer belongs to the pod, and retries without limit: no other
+    /// task removes it.
     pub(super) fn clear_away(&mut self, id: String) {
         if !self.earlier.insert(id.clone()) {
             return;
@@ -35,7 +37,7 @@ impl Worker {
         let (context, gate) = (Arc::clone(&self.context), Arc::clone(&self.gate));
         let mut heard = Some(self.publisher.heard());
         self.tasks.spawn(async move {
-            // Who makes a container in it wants to know what became of that.
+            // A container creation in this sandbox must complete first, to report its result.
             drop(gate.write().await);
             let mut times = 0_u32;
             while let Err(failures) = remove_lost(&context, &id, OptionFuture::from(heard.take()).map(drop)).await {

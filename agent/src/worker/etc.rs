@@ -1,4 +1,4 @@
-//! The files in `/etc` that all containers of a pod share.
+//! Files in `/etc` that all containers of a pod share.
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -10,10 +10,10 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use crate::context::Context;
 use crate::events::Kind;
 
-/// Those that [`write()`] writes.
+/// Files that [`write()`] writes.
 pub(super) const NAMES: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
 
-/// Makes them empty: a container can be made that shows them.
+/// Creates them empty, so that containers can be created that mount them.
 pub(super) fn place(directory: &Path) -> std::io::Result<()> {
     let etc = directory.join("etc");
     NAMES.iter().try_for_each(|name| {
@@ -58,7 +58,7 @@ pub(super) fn write(
     put(&etc.join("hostname"), &(told + "\n"))
 }
 
-/// Who is not root in a container reads them too, whatever the agent's own mask is.
+/// Writes a file that is readable by users other than root, whatever the agent's umask is.
 fn put(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::write(path, text)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))

@@ -1,4 +1,4 @@
-//! Hooks: what a container wants done after its start and before its end.
+//! Lifecycle hooks: postStart and preStop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::probing::{self, Subject};
 const OUTPUT_BYTES: usize = 16 * 1024;
 const POST_START_SECONDS: u64 = 3600;
 
-/// Which hook.
+/// Lifecycle hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
     PostStart,
@@ -72,7 +72,7 @@ impl Worker {
         match (hook, outcome) {
             (Hook::PostStart, Ok(())) => self.memory(container).post_start = false,
             (Hook::PostStart, Err(error)) => {
-                // The events do not say why: a hook's words may hold what is secret.
+                // The event does not have the error: the output of a hook may contain secrets.
                 warn!(pod = %self.id(), container, error, "the postStart hook failed");
                 let recorder = self.context.recorder.clone();
                 let message = "PostStartHook failed".to_owned();
@@ -94,7 +94,7 @@ impl Worker {
                 }
             }
             (Hook::PreStop, outcome) => {
-                // One that was cut off at the end of the grace period did not fail.
+                // A hook that was cut off at the end of the grace period did not fail.
                 let waited_for = self.memory(container).stopping.as_ref();
                 let waited_for = waited_for.is_some_and(|stopping| stopping.stage == Stage::PreStop);
                 if let Err(error) = outcome
@@ -147,7 +147,7 @@ async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration)
     }
     if let Some(action) = &handler.http_get {
         let target = subject.target(action, probing::HOOK_AGENT)?;
-        // Whatever it answers: that it does is enough. A server without TLS is asked without.
+        // Any response counts as success. A server without TLS is requested without it.
         let Err(error) = probing::get(subject.pod, &target, limit).await else {
             return Ok(());
         };

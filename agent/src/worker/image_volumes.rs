@@ -1,4 +1,4 @@
-//! Volumes that are images: their files, read-only.
+//! Image volumes: files of an image, read-only.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,8 @@ use runtime::ImageFiles;
 use super::start::Plan;
 use super::unstarted::Failure;
 
-/// Mounts those that a container shows, where they are not mounted yet; answers where each is, by the volume's name.
+/// Mounts the image volumes of a container that are not mounted yet; returns their paths by the
+/// volumes' names.
 pub(super) async fn mount(plan: &Plan) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let mut shown = BTreeMap::new();
     for (volume, image) in &plan.volume_images {

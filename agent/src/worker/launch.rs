@@ -1,4 +1,4 @@
-//! Making a container and running its program.
+//! Creation and start of a container.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::unstarted::{Failure, ended, not_executed, refused};
 use crate::events::Kind;
 use crate::milestones::Step;
 
-/// A start that takes longer before it comes to the runtime does not hold up those of other pods.
+/// Time after which a slow start no longer holds up starts of other pods.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Result<Started, Failure> {
-    // Who has a permit never waits for a gate: who has a gate may wait for a permit.
+    // Lock order: gate before permit.
     let _gate = plan.gate.read().await;
     let (_permit, specification) = begin(plan, draft).await?;
     let id = specification.id.clone();
@@ -38,7 +38,7 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
         event("Created", "Container created");
         plan.context.reached(pods::uid(&plan.pod), Step::Created);
         failpoint::reach("created");
-        // Of a file that was written just now, and so lies in memory.
+        // Reads a file that was just written, and so is in the page cache.
         identity = parts.runtime.identity(&plan.sandbox, &id);
     };
     let running = parts
@@ -62,7 +62,7 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
             Err(not_executed(plan, id, image_id, &error))
         }
         Err(NotRun::Made(error)) => {
-            // Both were asked for at once.
+            // Creation and start were requested together.
             let ran = if error.is_loss() {
                 ran_meanwhile(plan, &id, image_id).await
             } else {
@@ -88,7 +88,7 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
     }
 }
 
-/// The right to make a container, and what it shall be.
+/// Returns the permit to create a container, and its configuration.
 async fn begin(
     plan: &Arc<Plan>,
     draft: Option<ContainerSpec>,
@@ -106,7 +106,7 @@ async fn begin(
     Ok((plan.context.starts.acquire().await, specification))
 }
 
-/// What had to start it is gone. It counts if it ran all the same.
+/// Failure for a start whose supervisor is gone. The instance is reported if it ran nevertheless.
 async fn lost(plan: &Plan, id: &str, image_id: String, error: &runtime::Error) -> Failure {
     let ran = ran_meanwhile(plan, id, image_id).await;
     ran.unwrap_or_else(|| Failure {
@@ -117,7 +117,7 @@ async fn lost(plan: &Plan, id: &str, image_id: String, error: &runtime::Error) -
     })
 }
 
-/// What became of a container whose start nobody heard of, if it ran.
+/// Returns the instance of a container whose start was not reported, if it ran.
 async fn ran_meanwhile(plan: &Plan, id: &str, image_id: String) -> Option<Failure> {
     let started_at = ran(plan, id).await?;
     let exit = adopt::unknown(plan.context.now(), Some(started_at));
@@ -126,7 +126,7 @@ async fn ran_meanwhile(plan: &Plan, id: &str, image_id: String) -> Option<Failur
     Some(failure)
 }
 
-/// When it was started, as far as the runtime knows.
+/// Returns when the container was started, according to the runtime.
 async fn ran(plan: &Plan, id: &str) -> Option<Timestamp> {
     let sandboxes = plan.context.parts.runtime.sandboxes().await.ok()?;
     let sandbox = sandboxes.into_iter().find(|known| known.id == plan.sandbox)?;

@@ -1,4 +1,5 @@
-//! What waits for a worker: of each kind of news only the newest, so that a worker that is busy never lets it pile up.
+//! Messages to a worker: of each kind only the latest is kept, so that the queue of a busy worker
+//! does not grow.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,9 +10,10 @@ use tokio::sync::Notify;
 
 use super::{Input, Question};
 
-/// Events of a runtime that may wait. A pod has fewer containers; when more come, the worker compares instead.
+/// Maximum number of queued runtime events. Beyond it, the worker compares with the runtime
+/// instead.
 const EVENTS: usize = 64;
-/// Questions that may wait; who asks beyond is not answered.
+/// Maximum number of queued log requests; further ones fail.
 const QUESTIONS: usize = 16;
 
 /// The mailbox of one worker.
@@ -65,7 +67,7 @@ impl Mailbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts news in; they replace older ones of their kind.
+    /// Adds a message, which replaces older ones of its kind.
     pub(crate) fn put(&self, input: Input) {
         {
             let mut waiting = self.waiting();
@@ -90,7 +92,7 @@ impl Mailbox {
         self.arrived.notify_one();
     }
 
-    /// Waits for the next news. Dropping the future loses none.
+    /// Waits for the next message. Cancel-safe.
     pub(crate) async fn next(&self) -> Input {
         loop {
             let arrived = self.arrived.notified();

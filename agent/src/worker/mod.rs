@@ -1,6 +1,8 @@
-//! One actor per pod. It holds what is observed of the pod, asks the plan what to do, does it, and tells the API.
+//! One actor per pod. It holds the observed state of the pod, evaluates the plan, acts, and updates
+//! the status.
 //!
-//! All of a pod's changes go through its worker's one loop; what takes time runs beside it and reports back.
+//! All changes of a pod go through its worker's loop; slow operations run in tasks that report
+//! back.
 
 mod act;
 mod adopt;
@@ -59,46 +61,46 @@ pub(crate) use mailbox::Mailbox;
 pub(crate) use removal::remove;
 pub(crate) use resize::limits;
 
-/// What a worker is told.
+/// Message to a worker.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// The pod as the API has it now.
+    /// Current pod of the API.
     Pod(Arc<Pod>),
-    /// The API no longer has the pod.
+    /// The pod was deleted from the API.
     Gone,
-    /// News from the runtime about the pod's sandbox.
+    /// Event of the pod's sandbox.
     Runtime(runtime::Event),
-    /// The sandbox as the runtime has it now, after news were lost.
+    /// Current sandbox of the runtime, after events were lost.
     Observed(runtime::Sandbox),
-    /// News from the runtime were lost.
+    /// Runtime events were lost.
     Missed,
     /// The agent ends the pod.
     End(Termination),
-    /// What ended before the newest instances is not kept any longer.
+    /// Containers that ended before the newest instances are removed.
     Shed,
-    /// Somebody wants to read a log.
+    /// Request for a log.
     Question(Question),
 }
 
-/// Which run's log is meant.
+/// Instance whose log is requested.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) container: String,
     pub(crate) previous: bool,
-    /// The attempt, or why there is none.
+    /// Attempt whose log is requested, or why there is none.
     pub(crate) answer: oneshot::Sender<Result<u32, String>>,
 }
 
-/// Why a worker ends.
+/// Reason that a worker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Nothing is left of the pod, in the API or on the node.
+    /// The pod is removed completely, from the API and the node.
     Over,
-    /// One of its tasks panicked: what it knows can no longer be relied on.
+    /// A task panicked: the worker's state is no longer reliable.
     Broken,
 }
 
-/// What a task of the worker came to.
+/// Result of a task of the worker.
 pub(crate) enum Done {
     Prepared {
         sandbox: String,
@@ -125,7 +127,7 @@ pub(crate) enum Done {
         outcome: Result<(), String>,
     },
     TornDown(Result<(), String>),
-    /// Nothing is left of a sandbox that was lost.
+    /// A lost sandbox is removed completely.
     Forgotten(String),
     Published(Box<Result<Pod, kube::Error>>),
     Finished(Result<(), kube::Error>),
@@ -134,58 +136,59 @@ pub(crate) enum Done {
     Changed,
 }
 
-/// Images of one pod that are pulled at a time.
+/// Concurrent image pulls of one pod.
 const PULLS: usize = 2;
 
-/// The worker.
+/// Worker of a pod.
 pub(crate) struct Worker {
     context: Arc<Context>,
     pod: Arc<Pod>,
     view: View,
-    /// Pods that have to end first.
+    /// Pods that are preempted for this one.
     preempts: Vec<Arc<Pod>>,
-    /// Counts the pod's sandboxes; the present or next one.
+    /// Attempt number of the current or next sandbox.
     sandbox_attempt: u32,
-    /// Sandboxes before the present one of which something may be left.
+    /// Previous sandboxes that may not be removed completely.
     earlier: BTreeSet<String>,
     images: BTreeMap<String, Arc<image::Image>>,
-    /// Those of volumes, by the volumes' names.
+    /// Images of volumes, by the volumes' names.
     volume_images: BTreeMap<String, Arc<image::Image>>,
-    /// What is to be said of images that were there, by the containers that shall start with them; true of a container's own.
+    /// Events for images that were present, by the containers that will start with them; true for a
+    /// container's own image.
     present: BTreeMap<String, Vec<(bool, String)>>,
-    /// How many of its images are pulled at a time.
+    /// Limits concurrent image pulls of the pod.
     pulls: Arc<Semaphore>,
-    /// How many of its probes are under way.
+    /// Limits concurrent probes of the pod.
     places: Places,
     tasks: JoinSet<Done>,
     publisher: publish::Publisher,
     watching: bool,
-    /// Who writes the pod's volumes when.
+    /// Serializes writes to the pod's volumes.
     turns: Arc<volume::Turns>,
-    /// Held while a container is made.
+    /// Held while a container is created.
     gate: Arc<RwLock<()>>,
-    /// Wakes the task that brings volumes up to date.
+    /// Wakes the task that updates volumes.
     stale: Arc<Notify>,
-    /// What the pod's volumes show; watched for as long as they are held here.
+    /// Objects that the pod's volumes show; watched while they are held here.
     sources: Vec<(Arc<Object>, tokio::sync::watch::Receiver<Seen>)>,
     gone: bool,
-    /// Retries of the tear-down and of the deletion wait until then.
+    /// Time of the next attempt of the teardown or deletion.
     patience: Option<Timestamp>,
     clock: Steps,
     finishing: bool,
     resize: resize::Turn,
-    /// Configurations for containers that will be started once the sandbox is there.
+    /// Configurations of containers that are started once the sandbox is ready.
     drafts: draft::Drafts,
-    /// Ends of containers whose start was not reported yet.
+    /// Exits of containers whose start was not reported yet.
     early_exits: BTreeMap<String, runtime::Exit>,
-    /// While the pod is on its way to something that others wait for.
+    /// Held while the pod is in an urgent operation.
     urgent: Option<Urgent>,
 }
 
 impl Worker {
     pub(crate) fn new(context: Arc<Context>, pod: Arc<Pod>) -> Self {
         let stored = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
-        // Of one that an earlier process started, the steps are not known.
+        // For a pod that an earlier process started, the steps are not known.
         if stored.is_none() {
             context.reached(pods::uid(&pod), Step::Seen);
         }
@@ -198,7 +201,7 @@ impl Worker {
         view.actual = view.allocated.clone();
         context.granted.note(pods::uid(&pod), &view.allocated);
         let mut preempts = Vec::new();
-        // One that an agent of this node took before is not asked again.
+        // Pods that an agent of this node has admitted before are not checked again.
         if pods::terminal_phase(&pod).is_none() && stored.is_none() {
             match admission::check(&pod, &context.host(&pod)) {
                 Ok(others) => preempts = room::counted(&context, &pod, others),
@@ -239,12 +242,12 @@ impl Worker {
         }
     }
 
-    /// The identifier of the present or next sandbox.
+    /// Returns the ID of the current or next sandbox.
     pub(crate) fn sandbox_id(&self) -> String {
         format!("{}-{}", pods::uid(&self.pod), self.sandbox_attempt)
     }
 
-    /// Works until the pod is gone from the API and from the node.
+    /// Runs until the pod is removed from the API and the node.
     pub(crate) async fn run(mut self, inputs: Arc<Mailbox>) -> End {
         self.wait_for_room(&inputs).await;
         loop {
@@ -295,7 +298,7 @@ impl Worker {
         self.gone && self.view.sandbox == Sandbox::Removed && self.earlier.is_empty() && !self.view.any_alive()
     }
 
-    /// Whether somebody waits for what is under way: a pod that starts, and whoever reads how it is.
+    /// Marks the pod as urgent while it starts or a status update is pressing.
     fn hurry(&mut self) {
         let starting = self.view.memory.values().any(|memory| memory.starting);
         let urgent = starting || self.view.sandbox == Sandbox::Preparing || self.publisher.is_pressing();
@@ -304,7 +307,7 @@ impl Worker {
         }
     }
 
-    /// The time. Where the clock was set, what is awaited goes on to be as far away as it was.
+    /// Returns the time. After a clock step, deadlines are shifted by it.
     fn now(&mut self) -> Timestamp {
         let now = self.context.now();
         if let Some(step) = self.clock.step(now) {
@@ -316,7 +319,7 @@ impl Worker {
         now
     }
 
-    /// Acts until the plan has nothing more to do now; answers when to look again.
+    /// Acts until the plan has no further action; returns when to evaluate it again.
     fn step(&mut self) -> Option<Timestamp> {
         loop {
             let now = self.now();
@@ -356,7 +359,7 @@ impl Worker {
         }
     }
 
-    /// Who asked may have gone.
+    /// The receiver may be closed.
     fn answer(&self, question: Question) {
         let Question {
             container,
@@ -367,7 +370,7 @@ impl Worker {
         answer.send(logged).ok();
     }
 
-    /// Takes over a newer version of the pod.
+    /// Applies a newer version of the pod.
     fn see(&mut self, pod: Arc<Pod>) {
         if version(&pod) >= version(&self.pod) {
             let before = std::mem::replace(&mut self.pod, pod);
@@ -387,7 +390,7 @@ async fn sleep_for(duration: Option<Duration>) {
     }
 }
 
-/// Versions of one object are ordered; those of our server are numbers.
+/// Returns the `resourceVersion`, a number in our server, for comparison.
 fn version(pod: &Pod) -> u64 {
     pod.metadata
         .resource_version

@@ -1,4 +1,4 @@
-//! What a container finds in its file system besides its image.
+//! Mounts of a container.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,12 +14,12 @@ use super::start::Plan;
 use super::unstarted::Failure;
 use crate::confined;
 
-/// A file of variables is not larger.
+/// Maximum size of an environment file.
 const FILE_BYTES: u64 = 1 << 20;
-/// All files of one container's variables together are not longer: they are held at the same time.
+/// Maximum size of all environment files of a container, which are in memory at the same time.
 const FILES_BYTES: usize = 4 << 20;
 
-/// Volumes and the files that every container gets.
+/// Returns the mounts of volumes and of the files that every container gets.
 pub(super) fn mounts(
     plan: &Plan,
     container: &Container,
@@ -50,7 +50,7 @@ pub(super) fn mounts(
             mounts.push(oci::Mount {
                 source,
                 destination,
-                // As with containerd: the other two are the runtime's, that one the kubelet's.
+                // As with containerd: the runtime mounts the other two, the kubelet this one.
                 access: if fixed && file != "hosts" {
                     oci::Access::ReadOnly
                 } else {
@@ -85,7 +85,7 @@ pub(super) fn mounts(
     Ok(mounts)
 }
 
-/// What there is of the files that the container's variables name. Other containers wrote them.
+/// Returns the files that the container's environment refers to, which other containers wrote.
 pub(super) fn files(plan: &Plan, container: &Container) -> Files {
     gather(environment::wanted(container), |volume, path| {
         let volumes = &plan.context.volumes;
@@ -102,7 +102,7 @@ pub(super) fn files(plan: &Plan, container: &Container) -> Files {
     })
 }
 
-/// Reads each file once. After the first one that there is no room for, none is read any more.
+/// Reads each file once. After the first one that exceeds the limit, no further file is read.
 fn gather<'w>(wanted: impl Iterator<Item = (&'w str, &'w str)>, read: impl Fn(&str, &str) -> File) -> Files {
     let too_long = || {
         let what = "the files of the container's environment variables have more than";
@@ -122,12 +122,12 @@ fn gather<'w>(wanted: impl Iterator<Item = (&'w str, &'w str)>, read: impl Fn(&s
     files
 }
 
-/// Only what the node shares can a container share with it.
+/// Fails unless the mount is shared on the node, which bidirectional propagation requires.
 fn must_be_shared(source: &Path) -> Result<(), String> {
     let table = trees::mounts::read().map_err(|error| error.to_string())?;
     let source = source.canonicalize().map_err(|error| error.to_string())?;
     let above = trees::mounts::parse(&table).filter(|mount| source.starts_with(&mount.point));
-    // Of several at one place the last one is on top.
+    // Of mounts at the same path, the last one is on top.
     match above.max_by_key(|mount| mount.point.as_os_str().len()) {
         Some(found) if !found.shared => Err(format!(
             "failed to generate spec: path {:?} is mounted on {:?} but it is not a shared mount",
@@ -138,7 +138,7 @@ fn must_be_shared(source: &Path) -> Result<(), String> {
     }
 }
 
-/// Where an instance's termination message lands.
+/// Path of an instance's termination message.
 pub(super) fn termination_log(pod_directory: &Path, container: &str, attempt: u32) -> PathBuf {
     pod_directory
         .join("containers")
@@ -169,7 +169,7 @@ mod tests {
             panic!("the last one was read");
         };
         assert!(why.ends_with("have more than 4194304 bytes together"), "{why}");
-        // Short ones are all there, each read once for however many variables.
+        // Short files are all read, each once for any number of variables.
         reads.set(0);
         let files = gather(wanted(), |_, _| read(7));
         assert_eq!(file(&files, "19999"), Some(File::Text("xxxxxxx".to_owned())));

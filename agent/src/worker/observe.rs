@@ -1,4 +1,4 @@
-//! What happened: ends of containers, loss of the sandbox, results of tasks.
+//! Handlers of events: container exits, loss of the sandbox, results of tasks.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::crashes::End;
 use crate::events::Kind;
 
 const MESSAGE_BYTES: u64 = 4096;
-/// Of all containers' messages together.
+/// Maximum length of all containers' messages together.
 const POD_BYTES: usize = 12 << 10;
 
 impl Worker {
@@ -55,7 +55,8 @@ impl Worker {
         }
     }
 
-    /// A container ended. Its start may not have been reported yet: then the report will say so itself.
+    /// Handles the exit of a container. If its start was not reported yet, the exit is kept for
+    /// then.
     pub(super) fn exited(&mut self, id: &str, exit: &runtime::Exit) {
         let found = self.view.instances.iter_mut().find_map(|(name, instances)| {
             let instance = instances.iter_mut().find(|instance| instance.id == id)?;
@@ -85,7 +86,7 @@ impl Worker {
         self.end(&container, id, &ended);
     }
 
-    /// Keeps how a container ended for who asks when the pod is gone, unless that is how it was to end.
+    /// Records a termination for the time after the pod, unless it was expected.
     pub(super) fn remember(&mut self, container: &str, id: &str, attempt: u32, exit: &Exit) {
         if pods::deletion_grace(&self.pod).is_some() || (exit.code == 0 && self.was_to_end(container)) {
             return;
@@ -106,13 +107,13 @@ impl Worker {
         });
     }
 
-    /// Whether a container did what was wanted of it when it ended without a failure.
+    /// True if a container was expected to end when it exited with code 0.
     fn was_to_end(&self, container: &str) -> bool {
         let wanted = pods::container(&self.pod, container);
         let goes_on = wanted.is_some_and(|wanted| pods::restarts(&self.pod, &wanted, 0));
         let ends = self.view.winding_down.is_some() || self.view.termination.is_some();
         let known = self.view.memory.get(container);
-        // One that a probe gave up has failed.
+        // A container that was stopped for a failed probe has failed.
         let stopped = known.is_some_and(|memory| memory.stopping.is_some() && !memory.revival);
         !goes_on || ends || stopped
     }
@@ -178,7 +179,7 @@ impl Worker {
         }
     }
 
-    /// What a container leaves behind for people, no more than its share of what all containers of the pod may leave.
+    /// Returns the termination message of a container, truncated to its share of the pod's limit.
     pub(super) fn termination_message(&self, container: &str, attempt: u32, code: i32) -> String {
         let mut message = self.message_left(container, attempt, code);
         let added = pods::ephemeral_containers(&self.pod).len();
@@ -204,7 +205,7 @@ impl Worker {
         agent_plan::log::end(&tail.unwrap_or_default())
     }
 
-    /// The sandbox went away under its containers: they are lost, and a new one is made.
+    /// The sandbox was lost with its containers: a new one is created.
     pub(super) fn sandbox_lost(&mut self) {
         let now = self.context.now();
         warn!(pod = %self.id(), "the sandbox is lost");
@@ -252,7 +253,7 @@ impl Worker {
         self.clear_away(id);
     }
 
-    /// Asks the runtime for the sandbox, after news were lost, until it answers.
+    /// Reads the sandbox from the runtime, after events were lost, until it answers.
     pub(super) fn inspect(&mut self) {
         let (context, id) = (Arc::clone(&self.context), self.sandbox_id());
         self.tasks.spawn(async move {
@@ -261,7 +262,7 @@ impl Worker {
         });
     }
 
-    /// Compares with what the runtime has, after news were lost.
+    /// Compares with the state of the runtime, after events were lost.
     pub(super) fn compare(&mut self, sandbox: &runtime::Sandbox) {
         if sandbox.id != self.sandbox_id() {
             return;

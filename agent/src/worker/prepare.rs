@@ -1,4 +1,4 @@
-//! Making a pod's sandbox: network, supervisor and volumes side by side.
+//! Preparation of a pod's sandbox: network, supervisor and volumes concurrently.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -24,13 +24,13 @@ use crate::events::Kind;
 use crate::milestones::Step;
 use crate::{policies, requests, sources, tokens};
 
-/// A sandbox in which containers can be started.
+/// Sandbox that can start containers.
 pub(crate) struct Prepared {
     addresses: Vec<IpAddr>,
     drafts: Drafts,
 }
 
-/// Why there is none.
+/// Reason that a sandbox could not be prepared.
 pub(crate) struct Failure {
     reason: &'static str,
     messages: Vec<String>,
@@ -87,7 +87,8 @@ impl Worker {
 
     pub(super) fn prepared(&mut self, sandbox: &str, outcome: Result<Prepared, Failure>) {
         if sandbox != self.sandbox_id() {
-            // It was lost before it was whole; what was made in it since, nobody else removes.
+            // The sandbox was lost before it was complete; no other task removes what was created
+            // in it since.
             return self.clear_away(sandbox.to_owned());
         }
         match outcome {
@@ -142,17 +143,18 @@ async fn make(
     let ((told, connected), (configured, foreseen)) = (oneshot::channel(), oneshot::channel::<()>());
     let networked = async {
         let addresses = connect(context, pod, spec, id, user_ids).await?;
-        // Of what is foreseen the supervisor hears until then.
+        // Until then, the supervisor receives prepared containers.
         foreseen.await.ok();
-        // Nobody listens when the sandbox could not be made, which tells why.
+        // The receiver is closed if the sandbox could not be created, which is reported there.
         told.send(()).ok();
-        // The supervisor goes on while the files are written.
+        // The supervisor continues while the files are written.
         tokio::task::yield_now().await;
         let written = etc::write(context, pod, spec, &directory, &addresses);
         written.map_err(|error| Failure::mount(error.to_string()))?;
         Ok::<_, Failure>(addresses)
     };
-    // `status.podIP` in a downward volume needs the address; everything else does not wait for it.
+    // Only `status.podIP` in a downward API volume needs the address; everything else does not wait
+    // for it.
     let needs_address = spec.volumes.iter().flatten().any(shows_address);
     let (early, late) = if needs_address {
         (Vec::new(), first)
@@ -167,7 +169,7 @@ async fn make(
         Ok(())
     };
     let drafted = async {
-        // What the volumes show is asked for meanwhile.
+        // Meanwhile, the objects of the volumes are requested.
         requests::written().await;
         let placed = !early.is_empty() && place(context, pod, spec, &directory, turns);
         let drafts = draft::make(early, When::Early { placed }).await;
@@ -178,8 +180,8 @@ async fn make(
         volumes(context, pod, addresses, turns).await?;
         Ok::<_, Failure>(draft::make(late, When::Late).await)
     };
-    // The supervisor is at work while the network is made and the containers are configured. What others have to answer comes
-    // first.
+    // The supervisor works while the network is created and the containers are configured. Requests
+    // to other processes come first.
     let (addresses, mut drafts, mut others) = if needs_address {
         let (made, addresses, drafts) = tokio::join!(created, networked, drafted);
         let addresses = addresses?;
@@ -196,7 +198,8 @@ async fn make(
     Ok(Prepared { addresses, drafts })
 }
 
-/// Makes what containers mount of the pod's, empty; answers whether all of it is there. Whoever fills it tells what is wrong.
+/// Creates the empty mount sources of the pod; returns whether all of them are complete. Errors are
+/// reported when they are filled.
 fn place(context: &Context, pod: &Pod, spec: &PodSpec, directory: &Path, turns: &Turns) -> bool {
     let has_volumes = spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty());
     let volumes = || {
@@ -206,7 +209,7 @@ fn place(context: &Context, pod: &Pod, spec: &PodSpec, directory: &Path, turns: 
     etc::place(directory).is_ok() && (!has_volumes || volumes())
 }
 
-/// Connects a pod to the network, unless it is in the machine's; answers its addresses.
+/// Connects a pod to the network, unless it is on the host network; returns its addresses.
 async fn connect(
     context: &Context,
     pod: &Pod,
@@ -237,7 +240,7 @@ async fn connect(
     Ok(context.config.in_order(&addresses))
 }
 
-/// The ports of the node that a pod asks for.
+/// Returns the host ports of a pod.
 fn host_ports(spec: &PodSpec) -> Vec<PortMapping> {
     let ports = pods::host_ports(spec);
     let number = |number: i32| u16::try_from(number).ok().filter(|number| *number > 0);
@@ -254,7 +257,7 @@ fn host_ports(spec: &PodSpec) -> Vec<PortMapping> {
         .collect()
 }
 
-/// Whether a file of the volume holds an address of the pod or the node.
+/// True if a file of the volume contains an address of the pod or the node.
 fn shows_address(volume: &Volume) -> bool {
     let own = volume
         .downward_api
@@ -308,7 +311,7 @@ fn sandbox_spec(
     }
 }
 
-/// Makes the volumes, or brings those with contents from the API up to date.
+/// Creates the volumes, or updates those with contents from the API.
 pub(super) async fn volumes(
     context: &Context,
     pod: &Pod,
@@ -348,11 +351,11 @@ pub(super) async fn volumes(
     }
 }
 
-/// Each volume's failure, with its cause.
+/// Returns a message for each volume's failure, with its cause.
 fn messages(error: &volume::Error) -> Vec<String> {
     match error {
         volume::Error::Several(all) => all.iter().flat_map(messages).collect(),
-        // These name theirs already.
+        // These contain the name of the volume already.
         volume::Error::Payload { .. }
         | volume::Error::HostPath { .. }
         | volume::Error::Claim { .. }
@@ -375,7 +378,7 @@ impl Failure {
     }
 }
 
-/// Makes a directory in one of the pod's own, which is made too where there is none.
+/// Creates a directory in a directory of the pod, which is also created if it is absent.
 pub(super) fn create_within(context: &Context, directory: &Path, name: &str) -> std::io::Result<()> {
     if !directory.try_exists()? {
         match context.spares.make(directory, 0o750) {

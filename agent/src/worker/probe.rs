@@ -1,4 +1,4 @@
-//! Running probes and taking their outcomes.
+//! Runs probes and handles their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Worker {
         }
         let (context, pod, sandbox) = (Arc::clone(&self.context), Arc::clone(&self.pod), self.sandbox_id());
         let addresses = self.pod_addresses();
-        // What runs in the container is bounded by the runtime.
+        // Exec probes are limited by the runtime.
         let places = specification.exec.is_none().then(|| self.places.clone());
         let period = u64::try_from(specification.period_seconds.unwrap_or(10)).unwrap_or(1);
         let period = Duration::from_secs(period.max(1));

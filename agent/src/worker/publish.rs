@@ -1,4 +1,4 @@
-//! Telling the API: one request at a time, only what changed, at once when it matters.
+//! Status updates: one request at a time, with changes only, immediately if urgent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,35 +17,35 @@ use tracing::{debug, warn};
 use super::{Done, Worker, version};
 use crate::milestones::Step;
 
-/// Changes that nobody waits for are gathered for so long; longer, looked at so often, while pods are under way that somebody
-/// waits for.
+/// Time for which changes that are not urgent are batched; longer, with checks at the given
+/// interval, while urgent pods are in progress.
 const GATHER_MILLISECONDS: i64 = 50;
 const LONGEST_GATHER_MILLISECONDS: i64 = 1_000;
 const LOOK_MILLISECONDS: i64 = 200;
 const FIRST_RETRY_MILLISECONDS: i64 = 100;
 const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
-/// What is to be removed once the API has heard of it waits no longer for that.
+/// Longest time that a removal waits for the status to be acknowledged.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The state of the status in the API.
+/// State of the status in the API.
 #[derive(Debug, Default)]
 pub(super) struct Publisher {
     in_flight: bool,
-    /// Somebody waits for what is in flight.
+    /// The update in progress is urgent.
     pressing: bool,
-    /// The pod's resourceVersion when the last request was sent.
+    /// `resourceVersion` of the pod when the last request was sent.
     sent_at: Option<String>,
-    /// When the first change came that is not sent yet.
+    /// Time of the first change that is not sent yet.
     gathering_since: Option<Timestamp>,
     retry: Option<(Timestamp, i64)>,
-    /// Whether the API has heard of everything.
+    /// True once the API server has acknowledged the latest status.
     current: watch::Sender<bool>,
-    /// How often the sandbox that is being made failed before.
+    /// Number of failures of the sandbox that is being created.
     pub(super) sandbox_failures: u32,
 }
 
 impl Publisher {
-    /// Waits until the API has heard of what is known now, as far as it answers soon.
+    /// Waits until the API server has acknowledged the current state, with a timeout.
     pub(super) fn heard(&self) -> impl Future<Output = ()> + Send + use<> {
         self.current.send_replace(false);
         let mut current = self.current.subscribe();
@@ -54,7 +54,7 @@ impl Publisher {
         }
     }
 
-    /// Whether the API is being told what somebody waits for.
+    /// True if an urgent update is in progress.
     pub(super) fn is_pressing(&self) -> bool {
         self.in_flight && self.pressing
     }
@@ -67,10 +67,10 @@ impl Publisher {
 }
 
 impl Worker {
-    /// Sends the status if it changed; answers when to look again.
+    /// Sends the status if it changed; returns when to check again.
     pub(super) fn publish(&mut self, now: Timestamp) -> Option<Timestamp> {
         if self.gone {
-            // Nobody is to be told any more.
+            // The pod is deleted: there is no status to update.
             self.publisher.current.send_replace(true);
             return None;
         }
@@ -128,24 +128,25 @@ impl Worker {
         self.publisher.in_flight = false;
         match outcome {
             Ok(pod) if pod.metadata.resource_version == self.publisher.sent_at => {
-                // Nothing was changed by it, so the same again would change nothing.
+                // The update had no effect, so an immediate retry would have none either.
                 let delay = self.hold_back();
                 warn!(pod = %self.id(), delay, "the stored status stays as it was; it will be tried again");
             }
             Ok(pod) => {
                 self.publisher.retry = None;
-                // The watch may have told of it already: then that one is kept, which others hold too.
+                // The watch may have delivered this version already: then that one is kept, which
+                // others share.
                 if version(&pod) > version(&self.pod) {
                     self.see(Arc::new(pods::kept(pod)));
                 }
             }
             Err(kube::Error::Api(status)) if status.code == 404 => {
-                // The watch is about to say so too, or another pod has the name.
+                // The watch is about to report the deletion, or another pod has the name.
                 let until = later(self.context.now(), LONGEST_RETRY_MILLISECONDS);
                 self.publisher.retry = Some((until, LONGEST_RETRY_MILLISECONDS));
                 self.publisher.current.send_replace(true);
             }
-            // Nobody would ever be told of a pod that is gone already.
+            // The pod is gone, so its status would never be accepted.
             Err(kube::Error::Api(status)) if self.view.sandbox == Sandbox::Removed && is_refusal(&status) => {
                 warn!(pod = %self.id(), code = status.code, "the final status is refused");
                 self.publisher.retry = None;
@@ -158,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// Waits before the next request, twice as long each time; answers how many milliseconds.
+    /// Delays the next request, twice as long each time; returns the delay in milliseconds.
     fn hold_back(&mut self) -> i64 {
         let delay = self.publisher.retry.map_or(FIRST_RETRY_MILLISECONDS, |(_, delay)| {
             (delay * 2).min(LONGEST_RETRY_MILLISECONDS)
@@ -167,7 +168,7 @@ impl Worker {
         delay
     }
 
-    /// Notes when the API has the status that will never change again. Answers whether that is news.
+    /// Records that the API has the final status. Returns whether that is new.
     pub(super) fn settle_final_status(&mut self) -> bool {
         let settled =
             *self.publisher.current.borrow() && !self.publisher.in_flight && self.view.sandbox == Sandbox::Removed;
@@ -177,12 +178,12 @@ impl Worker {
     }
 }
 
-/// Whether the same status would be refused again: what it says cannot be, or the pod becomes too large by it.
+/// True if the same status would be rejected again: it is invalid, or makes the pod too large.
 fn is_refusal(status: &Status) -> bool {
     matches!(status.code, 413 | 422) || (status.code == 500 && status.message.ends_with("request is too large"))
 }
 
-/// Whether somebody waits for this change: the phase, readiness, or the address.
+/// True if the change is urgent: the phase, readiness, or the address.
 fn matters(old: &PodStatus, new: &PodStatus) -> bool {
     let was_unset = old.start_time.is_none() && new.phase.as_deref() == Some("Pending");
     !was_unset && (old.phase != new.phase || ready(old) != ready(new))

@@ -1,4 +1,4 @@
-//! A container's image and those that it mounts, as their pull policies say.
+//! Images of containers and of their image volumes, according to the pull policies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use crate::events::Kind;
 use crate::images::{Failure, shown};
 use crate::rights::Key;
 
-/// An image that a container needs.
+/// Image that a container needs.
 #[derive(Clone)]
 pub(crate) struct Wanted {
-    /// The volume that it is; none: the container's own.
+    /// Name of the volume; `None` for the container's own image.
     volume: Option<String>,
     name: String,
     policy: String,
 }
 
-/// What pulling one came to.
+/// Result of a pull.
 pub(crate) struct Outcome {
     wanted: Wanted,
     image: Result<Arc<image::Image>, Failure>,
-    /// How long it took; none: it was there, and the pod may use it.
+    /// Duration of the pull; `None` if the image was present and the pod may use it.
     took: Option<Duration>,
 }
 
 impl Wanted {
-    /// Those of a container: of its volumes first.
+    /// Returns the images of a container, those of its volumes first.
     fn by(pod: &Pod, container: &Container) -> Vec<Self> {
         let text = |text: &Option<String>, otherwise: &str| text.clone().unwrap_or_else(|| otherwise.to_owned());
         let volumes = pods::image_volumes(pod, container).map(|(volume, source)| Self {
@@ -53,14 +53,14 @@ impl Wanted {
         volumes.chain([own]).collect()
     }
 
-    /// Of whom events tell: an image that is a volume is the whole pod's.
+    /// Container of the events: an image volume belongs to the pod as a whole.
     fn subject<'a>(&self, container: &'a str) -> Option<&'a str> {
         self.volume.is_none().then_some(container)
     }
 }
 
 impl Worker {
-    /// Answers whether the images of a container are settled at once.
+    /// Returns whether all images of a container are present without a pull.
     pub(super) fn ensure_image(&mut self, container: &str) -> bool {
         let Some(wanted) = pods::container(&self.pod, container).map(|found| Wanted::by(&self.pod, &found)) else {
             return false;
@@ -104,7 +104,7 @@ impl Worker {
         false
     }
 
-    /// Tells of pull secrets that are not there also where nothing is pulled, as a kubelet.
+    /// Records events of missing pull secrets even if nothing is pulled, as a kubelet does.
     fn tell_missing_secrets(&mut self) {
         if !pull_secrets::are_named(&self.pod) {
             return;
@@ -116,16 +116,16 @@ impl Worker {
         });
     }
 
-    /// Whether an image is there and need not be asked for.
+    /// True if the image is present and need not be pulled.
     fn have(&mut self, container: &str, wanted: &Wanted) -> Result<bool, Failure> {
         let Wanted { name, policy, .. } = wanted;
-        // First: of a name that is none, nothing is said but that.
+        // First: an invalid name is reported before anything else.
         let found = self.context.parts.images.resolve(name)?;
         if policy == "Always" {
             return Ok(false);
         }
         if let Some(image) = found {
-            // What the pod was once given stays its own.
+            // The pod keeps its access to an image that it has used.
             let before = match &wanted.volume {
                 Some(volume) => self.volume_images.get(volume),
                 None => self.images.get(container),
@@ -143,7 +143,7 @@ impl Worker {
         Ok(false)
     }
 
-    /// An image that is there and need not be pulled.
+    /// Records that an image is present and need not be pulled.
     fn present(&mut self, container: &str, wanted: &Wanted, image: Arc<image::Image>) {
         let name = &wanted.name;
         let text = format!("Container image \"{name}\" already present on machine and can be accessed by the pod");
@@ -152,7 +152,7 @@ impl Worker {
         self.keep(container, wanted, image);
     }
 
-    /// Tells of the images that a container is about to be started with and that need not be pulled for it.
+    /// Records events of present images of a container that is about to start.
     pub(super) fn tell_present(&mut self, container: &str) {
         for (own, text) in self.present.remove(container).unwrap_or_default() {
             let recorder = &self.context.recorder;
@@ -167,7 +167,7 @@ impl Worker {
         };
     }
 
-    /// What is known of images is of no use for containers that want others now.
+    /// Resets the image state of containers whose image has changed.
     pub(super) fn forget_images(&mut self, before: &Pod) {
         let before: BTreeMap<&str, _> = pods::all_containers(before)
             .map(|container| (container.name.as_str(), &container.image))
@@ -182,16 +182,16 @@ impl Worker {
             .collect();
         for container in changed {
             let memory = self.memory(&container);
-            // How the one before fared says nothing of it.
+            // Failures of the previous image do not count.
             memory.back_off = restart::BackOff::default();
-            // A pull that is under way comes to an end, and is looked at then.
+            // A pull in progress continues, and its result is checked then.
             if !matches!(memory.image, Image::Pulling { .. }) {
                 memory.image = Image::Unknown;
             }
         }
     }
 
-    /// Whether the container wanted another image when this was asked for.
+    /// True if the container's image has changed since the pull was requested.
     fn is_outdated(&self, container: &str, wanted: &Wanted) -> bool {
         let named = pods::container(&self.pod, container).and_then(|found| found.image.clone());
         wanted.volume.is_none() && named.as_ref() != Some(&wanted.name)
@@ -228,7 +228,7 @@ impl Worker {
     fn image_failed(&mut self, container: &str, wanted: &Wanted, failure: &Failure) {
         let Wanted { name, .. } = wanted;
         warn!(pod = %self.id(), image = shown(name), reason = failure.reason, message = failure.message, "no image");
-        // To a kubelet, pulling is a part of the start.
+        // As in a kubelet, pulling is a part of the start.
         self.context.begun.container(&self.pod, container);
         self.context
             .begun
@@ -261,7 +261,7 @@ impl Worker {
         };
     }
 
-    /// Once a failed pull was shown, the wait for the next one is.
+    /// Shows the back-off of the next pull, after the failed one was shown.
     pub(super) fn show_pull_back_off(&mut self) {
         let mut waits = Vec::new();
         for (container, memory) in &mut self.view.memory {
@@ -310,7 +310,7 @@ async fn fetch(context: &Context, own: &Semaphore, pod: &Pod, container: &str, w
     let recorder = &context.recorder;
     recorder.pod(pod, wanted.subject(container), Kind::Normal, "Pulling", text);
     let begun = Instant::now();
-    // One pod's do not stand before all others'.
+    // One pod does not queue before all others.
     let _turn = own.acquire().await;
     let image = pull(context, &wanted.name, &keys).await;
     Outcome {
@@ -320,7 +320,7 @@ async fn fetch(context: &Context, own: &Semaphore, pod: &Pod, container: &str, w
     }
 }
 
-/// Nobody may pull it.
+/// Failure for an image that is absent with the pull policy `Never`.
 fn absent(name: &str) -> Failure {
     Failure {
         reason: "ErrImageNeverPull".to_owned(),
@@ -328,14 +328,14 @@ fn absent(name: &str) -> Failure {
     }
 }
 
-/// An image that was pulled with credentials before, for a pod that has them.
+/// Returns an image that was pulled with credentials before, for a pod that has them.
 fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Result<Option<Arc<image::Image>>, Failure> {
     let Wanted { name, policy, .. } = wanted;
     if policy == "Always" {
         return Ok(None);
     }
     let Some(image) = context.parts.images.resolve(name)? else {
-        // It may have gone since.
+        // It may have been removed since.
         return if policy == "Never" { Err(absent(name)) } else { Ok(None) };
     };
     let own: Vec<Key> = keys.iter().map(|(key, _)| key.clone()).collect();
@@ -353,7 +353,7 @@ fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Resu
     Ok(None)
 }
 
-/// With the pod's keys, or without any where none opens it; which one does is remembered.
+/// Pulls with the pod's keys, or anonymously if none is accepted; records the key that was used.
 async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Result<Arc<image::Image>, Failure> {
     let _permit = context.pulls.acquire().await;
     let images = &context.parts.images;

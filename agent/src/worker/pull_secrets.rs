@@ -1,4 +1,4 @@
-//! What a pod shows registries.
+//! Credentials of a pod for registries.
 
 use agent_plan::pods;
 use image::Credentials;
@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::events::Kind;
 use crate::rights::Key;
 
-/// Whether the pod says who it is to registries.
+/// True if the pod has image pull secrets.
 pub(super) fn are_named(pod: &Pod) -> bool {
     references(pod).next().is_some()
 }
@@ -23,7 +23,7 @@ fn references(pod: &Pod) -> impl Iterator<Item = &str> {
     named.map(|reference| reference.name.as_str())
 }
 
-/// The pod's pull secrets; an event tells of those that are not there.
+/// Returns the pod's pull secrets; missing ones are reported in an event.
 pub(super) async fn found(context: &Context, pod: &Pod) -> Vec<Secret> {
     let api: Api<Secret> = Api::namespaced(context.parts.client.clone(), pods::namespace(pod));
     let mut found = Vec::new();
@@ -45,7 +45,7 @@ pub(super) async fn found(context: &Context, pod: &Pod) -> Vec<Secret> {
     found
 }
 
-/// What of the pod's secrets applies to an image.
+/// Returns the pod's credentials that apply to an image.
 pub(super) async fn keys(context: &Context, pod: &Pod, wanted: &str) -> Vec<(Key, Credentials)> {
     let mut all = Vec::new();
     for secret in found(context, pod).await {

@@ -1,4 +1,4 @@
-//! Pods that the node does not take.
+//! Pods that the node rejects.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::crashes::End;
 use crate::events::Kind;
 
-/// Tells why a pod is refused, and keeps it for who asks when the pod is gone.
+/// Reports why a pod is rejected, and records it for the time after the pod.
 pub(super) fn tell(context: &Arc<Context>, pod: &Arc<Pod>, rejection: &Rejection) {
     warn!(
         pod = pods::name(pod),
@@ -25,7 +25,7 @@ pub(super) fn tell(context: &Arc<Context>, pod: &Arc<Pod>, rejection: &Rejection
     context.discount(pods::uid(pod));
     let end = End::refused(&rejection.reason, message, context.now());
     let (context, pod) = (Arc::clone(context), Arc::clone(pod));
-    // Nobody waits for it, and a failure is told here.
+    // Not awaited, and failures are logged here.
     drop(tokio::task::spawn_blocking(move || {
         if let Err(error) = context.crashes.add(&pod, "", end) {
             warn!(%error, "a refusal could not be remembered");

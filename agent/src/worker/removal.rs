@@ -1,13 +1,14 @@
-//! Removing a pod's sandbox and all that was made for it.
+//! Removal of a pod's sandbox and all of its resources.
 
 use crate::context::Context;
 
-/// Removes a sandbox and its network; goes on past failures.
+/// Removes a sandbox and its network; continues after failures.
 pub(super) async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
     remove_lost(context, id, std::future::ready(())).await
 }
 
-/// The same, but what is written down of it stays until it is `heard`: the next agent would know of it from nowhere else.
+/// Removes a lost sandbox and its network, but keeps its record until `heard` resolves: another
+/// agent would have no other source.
 pub(super) async fn remove_lost(context: &Context, id: &str, heard: impl Future<Output = ()>) -> Result<(), String> {
     let ended = end_sandbox(context, id).await;
     let clear = async {
@@ -18,10 +19,10 @@ pub(super) async fn remove_lost(context: &Context, id: &str, heard: impl Future<
     release(context, id, [ended, removed, detached])
 }
 
-/// Removes a sandbox, its network and its pod's files; goes on past failures.
+/// Removes a sandbox, its network and its pod's files; continues after failures.
 pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(), String> {
     let ended = end_sandbox(context, id).await;
-    // Nothing of the pod runs any more, so none waits for another.
+    // All processes of the pod have ended, so the steps need no order.
     let (removed, detached, torn_down) =
         tokio::join!(clear_sandbox(context, id), detach(context, id), tear_down(context, uid));
     match (release(context, id, [ended, removed, detached]), torn_down) {
@@ -61,7 +62,7 @@ async fn tear_down(context: &Context, uid: &str) -> Result<(), String> {
     }
 }
 
-/// Gives the sandbox's users and its level back where nothing of it is left.
+/// Releases the sandbox's user namespace range and level if all of it is removed.
 fn release(context: &Context, id: &str, steps: [Result<(), String>; 3]) -> Result<(), String> {
     let failures: Vec<String> = steps.into_iter().filter_map(Result::err).collect();
     if failures.is_empty() {

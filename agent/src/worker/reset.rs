@@ -1,4 +1,4 @@
-//! All containers of a pod begin anew.
+//! Restart of all containers of a pod (`RestartAllContainers`).
 
 use agent_plan::pods;
 use tracing::info;
@@ -6,7 +6,7 @@ use tracing::info;
 use super::Worker;
 
 impl Worker {
-    /// All containers begin anew. They are told apart by what ended them: only one that asked for it has a delay to wait for.
+    /// Restarts all containers. Only a container whose own rule requested it is backed off.
     pub(super) fn reset(&mut self) {
         info!(pod = %self.id(), "all containers begin anew");
         for container in pods::all_containers(&self.pod) {

@@ -1,4 +1,4 @@
-//! Giving containers that run more or less processor and memory.
+//! In-place resize of running containers.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use tracing::{info, warn};
 use super::{Done, Worker};
 use crate::events::Kind;
 
-/// How long after a failure, or while there is no room, it is tried again.
+/// Time until the next attempt after a failure, or without room.
 const RETRY_SECONDS: i64 = 10;
-/// How soon it is tried again where there is room that is another's first.
+/// Time until the next attempt if another pod has priority for the room.
 const TURN_SECONDS: i64 = 1;
 
-/// How far a worker is with it.
+/// Progress of a resize.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Other resources are being given.
+    /// True while a resize is being applied.
     busy: bool,
-    /// When it is tried again.
+    /// Time of the next attempt.
     again: Option<Timestamp>,
 }
 
@@ -35,7 +35,7 @@ impl Turn {
     }
 }
 
-/// What a container gets.
+/// New resources of a container.
 struct Change {
     container: String,
     instance: String,
@@ -43,22 +43,22 @@ struct Change {
     limits: Limits,
 }
 
-/// Everything that changes in a sandbox.
+/// All changes of a resize in a sandbox.
 struct Changes {
     sandbox: String,
     whole: Limits,
-    /// What the pod names as a whole.
+    /// Resources at pod level.
     named: Option<ResourceRequirements>,
     containers: Vec<Change>,
 }
 
-/// What came of it: what containers have now, and why the rest do not.
+/// Result of a resize: actual resources, and why the others were not changed.
 pub(crate) struct Resized {
     given: Resources,
     failure: Option<String>,
 }
 
-/// Limits as the runtime takes them; the numbers of processes and of huge pages do not change.
+/// Converts limits for the runtime; process and huge page limits do not change.
 pub(crate) fn limits(own: &resources::Limits) -> Limits {
     Limits {
         cpu_shares: own.cpu_shares,
@@ -70,19 +70,19 @@ pub(crate) fn limits(own: &resources::Limits) -> Limits {
 }
 
 impl Worker {
-    /// Notes that a container is being started with what it was given.
+    /// Records that a container starts with its allocated resources.
     pub(super) fn note_given(&mut self, container: &str) {
         if let Some(given) = self.view.allocated.get(container).cloned() {
             self.view.actual.insert(container.to_owned(), given);
         }
     }
 
-    /// The pod with what the node has given it.
+    /// Returns the pod with its allocated resources.
     pub(super) fn given_pod(&self) -> Arc<Pod> {
         resize::given(&self.pod, &self.view.allocated).map_or_else(|| Arc::clone(&self.pod), Arc::new)
     }
 
-    /// Compares what the pod asks for with what it was given.
+    /// Compares the pod's requested resources with the allocated ones.
     pub(super) fn consider_resize(&mut self) {
         self.resize.again = None;
         let (ends, now) = (
@@ -119,7 +119,8 @@ impl Worker {
         }
     }
 
-    /// Whether somebody who has a better right to the room there is waits for it. Who asks for no more takes none.
+    /// True if a pod with higher priority waits for the available room. A pod that does not request
+    /// more takes none.
     fn is_anothers_turn(&self, now: Timestamp) -> bool {
         let given = self.given_pod();
         if !resize::asks_for_more(&self.pod, &given) {
@@ -136,7 +137,7 @@ impl Worker {
         another
     }
 
-    /// Tries again what could not be done, when it is time; answers when that is.
+    /// Retries a resize when it is due; returns when that is.
     pub(super) fn retry_resize(&mut self, now: Timestamp) -> Option<Timestamp> {
         let due = self.resize.again?;
         if now >= due {
@@ -184,7 +185,7 @@ impl Worker {
         self.view.resize_pending = Some(pending);
     }
 
-    /// Makes what was granted so, unless that is under way.
+    /// Applies the allocated resources, unless that is in progress.
     pub(super) fn carry_out_resize(&mut self) {
         if self.view.resize_progress.is_none()
             || self.resize.busy
@@ -206,7 +207,7 @@ impl Worker {
             else {
                 continue;
             };
-            // Who has no limit of its own has the pod's.
+            // Containers without a limit of their own have the pod's.
             if wanting.contains(&name.as_str()) || wanting.contains(&WHOLE) {
                 containers.push(Change {
                     container: name.clone(),
@@ -232,7 +233,7 @@ impl Worker {
         self.resize.busy = false;
         let renews = self.view.memory.values().any(|memory| memory.renewal);
         if renews {
-            // An agent that begins anew sees by it that containers are still to be started again.
+            // A restarted agent recognizes by it that containers still have to be restarted.
             outcome.given.remove(WHOLE);
         }
         self.view.actual.extend(outcome.given);
@@ -251,7 +252,7 @@ impl Worker {
             }
             return;
         }
-        // A container that is started anew has it when it is, and says so itself.
+        // A container that is restarted gets the resources then, and reports it itself.
         if renews {
             return;
         }
@@ -259,7 +260,7 @@ impl Worker {
             .filter(|name| *name == WHOLE || self.view.is_running(name))
             .count();
         if left > 0 {
-            // What was granted meanwhile.
+            // Resizes that were allocated meanwhile.
             self.carry_out_resize();
             return;
         }
@@ -271,7 +272,7 @@ impl Worker {
     }
 }
 
-/// First room for all, then each container, then the pod as a whole as it shall be.
+/// Order: raise the pod's limits first, then each container, then the pod's final limits.
 async fn carry_out(runtime: &dyn Runtime, changes: Changes) -> Resized {
     let mut given = Resources::new();
     let sandbox = changes.sandbox.as_str();

@@ -1,4 +1,4 @@
-//! Pods that end to make room for others.
+//! Preemption of pods for critical ones.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::Worker;
 use super::mailbox::Mailbox;
 use crate::context::Context;
 
-/// The pods that end for another one, which is told in a measure.
+/// Returns the pods that are preempted for another one, and counts them in a metric.
 pub(super) fn counted(context: &Context, pod: &Pod, others: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
     if !others.is_empty() {
         let resource = preemption::signal(pod, &context.host(pod));
@@ -21,12 +21,13 @@ pub(super) fn counted(context: &Context, pod: &Pod, others: Vec<Arc<Pod>>) -> Ve
 }
 
 impl Worker {
-    /// The pods that have to end before this one begins.
+    /// Pods that must end before this one starts.
     pub(crate) fn preempts(&self) -> &[Arc<Pod>] {
         &self.preempts
     }
 
-    /// Waits until these have ended, or until this one is to end itself; hears what comes meanwhile.
+    /// Waits until the preempted pods have ended, or until this one is to end; handles messages
+    /// meanwhile.
     pub(super) async fn wait_for_room(&mut self, inputs: &Mailbox) {
         let (context, preempted) = (Arc::clone(&self.context), std::mem::take(&mut self.preempts));
         let mut waiting = pin!(context.wait_for_room(&preempted));
@@ -46,7 +47,7 @@ impl Worker {
         }
     }
 
-    /// Tells who waits for this pod's end that nothing of it runs any more.
+    /// Notifies waiting pods that all processes of this pod have ended.
     pub(super) fn give_room(&self, now: Timestamp) {
         let uid = pods::uid(&self.pod);
         if !self.context.preempted.has(uid) || self.view.any_alive() {

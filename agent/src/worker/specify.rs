@@ -1,4 +1,4 @@
-//! What a container shall be: its configuration, put together from all that it is made of.
+//! OCI configuration of a container, assembled from all of its sources.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use super::unstarted::{Failure, named};
 use crate::context::Context;
 use crate::{services, sources};
 
-/// A seccomp profile is not larger.
+/// Maximum size of a seccomp profile.
 const PROFILE_BYTES: u64 = 1 << 20;
 
-/// What a container is configured with besides its plan.
+/// Inputs of a container's configuration besides its plan.
 struct Gathered {
     sources: environment::Sources,
     surroundings: environment::Surroundings,
-    /// Where the images are that are volumes.
+    /// Paths of the images that are mounted as volumes.
     shown: BTreeMap<String, PathBuf>,
     pid_of: Option<String>,
 }
@@ -30,12 +30,13 @@ struct Gathered {
 pub(super) async fn specification(plan: &Arc<Plan>) -> Result<ContainerSpec, Failure> {
     let gathered = gather(plan).await?;
     let plan = Arc::clone(plan);
-    // All of it is somebody else's: it may be long, and the file systems that it is read from and bound from may not answer.
+    // The input is untrusted: it may be long, and the file systems that it is read from and bound
+    // from may block.
     let assembled = tokio::task::spawn_blocking(move || assemble(&plan, gathered)).await;
     assembled.unwrap_or_else(|error| Err(Failure::creation(error.to_string())))
 }
 
-/// The same for a container of which nothing is read from file systems other than our own.
+/// Returns the configuration of a container whose inputs are in the agent's own file systems only.
 pub(super) async fn own_specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
     assemble(plan, gather(plan).await?)
 }
@@ -151,7 +152,7 @@ fn unbuilt(error: &oci::SpecError) -> Failure {
     }
 }
 
-/// The images that the container needs.
+/// Annotations with the images of a container.
 fn annotations(plan: &Plan) -> BTreeMap<String, String> {
     let mut all = BTreeMap::from([(crate::images::ID.to_owned(), plan.image.id.clone())]);
     if !plan.volume_images.is_empty() {
@@ -169,7 +170,7 @@ fn stdin(container: &Container) -> Stdin {
     }
 }
 
-/// The text of the profile on this node that a container names.
+/// Reads the localhost seccomp profile of a container.
 fn seccomp_file(context: &Context, pod: &Pod, container: &Container) -> Result<Option<Vec<u8>>, Failure> {
     let Some(file) = oci::localhost_profile(pod, container) else {
         return Ok(None);

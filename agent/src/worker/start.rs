@@ -1,4 +1,4 @@
-//! Beginning to start a container, and what came of it.
+//! Starts of containers, and their results.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,12 +20,12 @@ const RETRY_SECONDS: i64 = 10;
 const CONFIGURATION_RETRY_SECONDS: i64 = 3;
 const LOST_RETRY_SECONDS: i64 = 1;
 
-/// A container whose program runs.
+/// Running container.
 pub(crate) struct Started {
     pub(super) instance: Instance,
-    /// The sandbox that it runs in.
+    /// ID of its sandbox.
     pub(super) sandbox: String,
-    /// Who its first process was when it began.
+    /// User of the first process when it started.
     pub(super) user: Option<ContainerUser>,
 }
 
@@ -34,19 +34,19 @@ pub(super) struct Plan {
     pub(super) pod: Arc<Pod>,
     pub(super) sandbox: String,
     pub(super) image: Arc<image::Image>,
-    /// Those that are volumes of the container, by the volumes' names.
+    /// Images of the container's image volumes, by the volumes' names.
     pub(super) volume_images: BTreeMap<String, Arc<image::Image>>,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) container: String,
     pub(super) attempt: u32,
-    /// Held while the container is made: as long, nothing is removed that may tell what became of it.
+    /// Held while the container is created: its sandbox is not removed meanwhile.
     pub(super) gate: Arc<RwLock<()>>,
-    /// The instance whose processes the container sees.
+    /// Instance whose PID namespace the container joins.
     pub(super) target: Option<Result<String, String>>,
 }
 
 impl Worker {
-    /// What a container would be started with; nothing while its image is not known.
+    /// Returns the plan to start a container; `None` while its image is not present.
     pub(super) fn plan(&self, container: &str, attempt: u32) -> Option<Plan> {
         let image = self.images.get(container).cloned()?;
         let wanted = pods::container(&self.pod, container);
@@ -102,7 +102,7 @@ impl Worker {
         let asked = |code| wanted.as_ref().is_some_and(|wanted| pods::restarts_all(wanted, code));
         let latest = self.view.latest(container);
         let ended = latest.and_then(|instance| Some((instance.reset, instance.exit()?)));
-        // What another one's rule ended is no reason to wait longer the next time.
+        // A container that was stopped by another container's restart rule is not backed off.
         let ended = ended.filter(|(reset, exit)| !reset || asked(exit.code));
         let finished = ended.map(|(_, exit)| exit.finished_at);
         let own = self.sandbox_id();
@@ -133,7 +133,7 @@ impl Worker {
         }
     }
 
-    /// The sandbox was lost before anybody here knew that the container runs in it.
+    /// Handles a sandbox that was lost before the start of its container was reported.
     fn lost_meanwhile(&mut self, container: &str, mut instance: Instance) {
         let started_at = match &instance.state {
             State::Running { since } => Some(*since),
@@ -180,7 +180,7 @@ impl Worker {
         });
     }
 
-    /// Takes over a running instance: its probes and its postStart hook begin.
+    /// Handles a running instance: starts its probes and its postStart hook.
     fn begin(&mut self, container: &str, instance: Instance) {
         let since = match &instance.state {
             State::Running { since } => *since,
@@ -210,7 +210,7 @@ impl Worker {
         }
     }
 
-    /// Fresh probes for an instance that runs since `since`.
+    /// Resets the probes for an instance that runs since `since`.
     pub(super) fn arm(&mut self, container: &str, since: Timestamp) {
         let pod = Arc::clone(&self.pod);
         let Some(wanted) = pods::container(&pod, container) else {

@@ -1,4 +1,4 @@
-//! The signals that ask containers to end.
+//! Stop signals of containers.
 
 use agent_plan::pods;
 use nix::sys::signal::Signal;
@@ -6,15 +6,15 @@ use nix::sys::signal::Signal;
 use super::Worker;
 
 const SIGTERM: i32 = 15;
-/// The first and the last real-time signal, as the C library counts and container runtimes name them.
+/// SIGRTMIN and SIGRTMAX, as glibc counts and container runtimes name them.
 const REAL_TIME: (i32, i32) = (34, 64);
 
 impl Worker {
-    /// The pod's own choice, or the image's.
+    /// Returns the pod's stop signal, or the image's.
     pub(super) fn stop_signal(&self, container: &str) -> i32 {
         let own = pods::container(&self.pod, container)
             .and_then(|container| container.lifecycle.as_ref()?.stop_signal.clone());
-        // An instance that an earlier agent started: its image was not asked for yet.
+        // For an instance of an earlier agent, the image was not resolved yet.
         let known = || {
             let name = &self.view.latest(container)?.image;
             self.context.parts.images.resolve(name).ok().flatten()
@@ -29,7 +29,7 @@ impl Worker {
     }
 }
 
-/// The number of a signal that is named as images do it, in either case and with or without `SIG`, or by its number
+/// Parses a signal's name, in either case and with or without `SIG`, or its number
 /// (`signal.ParseSignal` of github.com/moby/sys).
 fn signal_number(name: &str) -> Option<i32> {
     if let Ok(number) = name.parse() {

@@ -1,4 +1,4 @@
-//! Why a container does not run, in the words that people search for.
+//! Reasons that a container does not run, in the kubelet's words.
 
 use agent_plan::observed::{Exit, Instance, State};
 use agent_plan::pods;
@@ -7,13 +7,13 @@ use runtime::Refusal;
 
 use super::start::Plan;
 
-/// Why a container does not run.
+/// Reason that a container does not run.
 pub(crate) struct Failure {
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// The instance that came to be all the same.
+    /// Instance that was created nevertheless.
     pub(super) instance: Option<Box<Instance>>,
-    /// Not the container's own failure: its sandbox or its keeper went away.
+    /// True if not the container failed: its sandbox or its supervisor was lost.
     pub(super) lost: bool,
 }
 
@@ -37,7 +37,8 @@ impl Failure {
     }
 }
 
-/// A container that came as far as its program and no further counts as one that ran and failed.
+/// Failure of a container whose program could not be executed: it counts as one that ran and
+/// failed.
 pub(super) fn not_executed(plan: &Plan, id: String, image_id: String, error: &runtime::Error) -> Failure {
     let message = if let runtime::Error::Refused(Refusal::Program(why)) = error {
         start_error(&plan.context.scheme(), why)
@@ -54,7 +55,7 @@ pub(super) fn not_executed(plan: &Plan, id: String, image_id: String, error: &ru
     ended(plan, id, image_id, exit)
 }
 
-/// An instance that ended before anybody saw it run.
+/// Failure of an instance that ended before it was seen running.
 pub(super) fn ended(plan: &Plan, id: String, image_id: String, exit: Exit) -> Failure {
     let wanted = pods::container(&plan.pod, &plan.container).and_then(|container| container.image.clone());
     let message = exit.message.clone();
@@ -75,7 +76,8 @@ pub(super) fn ended(plan: &Plan, id: String, image_id: String, exit: Exit) -> Fa
     }
 }
 
-/// What containerd and runc say of it, word by word, for everybody who looks for their words; ours is neither.
+/// Returns a start error in the exact words of containerd and runc, which users and tools search
+/// for; the embedded runtime is neither.
 fn start_error(scheme: &str, why: &str) -> String {
     let (containerd, runc) = if scheme == "containerd" {
         (
@@ -103,7 +105,7 @@ pub(super) fn refused(plan: &Plan, error: &runtime::Error) -> Failure {
     }
 }
 
-/// A sentence that says of which container it is.
+/// Formats a message with the container's name.
 pub(super) fn named(what: &dyn std::fmt::Display, pod: &Pod, container: &str) -> String {
     let (name, namespace, uid) = (pods::name(pod), pods::namespace(pod), pods::uid(pod));
     format!("{what} (pod: \"{name}_{namespace}({uid})\", container: {container})")

@@ -1,5 +1,5 @@
-//! Volumes that follow what they show: ConfigMaps, Secrets, the pod's own labels and annotations, and tokens that are
-//! renewed.
+//! Updates of volumes: ConfigMaps, Secrets, the pod's own labels and annotations, and tokens that
+//! are renewed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,16 @@ use super::{Done, Worker};
 use crate::context::Context;
 use crate::objects::{Kind, Object, Seen};
 
-/// Objects that are watched for one pod.
+/// Maximum number of watched objects of one pod.
 const WATCHED: usize = 64;
-/// What is not watched is read again after this time.
+/// Interval between reads of objects that are not watched.
 const ROUND: Duration = Duration::from_mins(1);
-/// How long after a failure it is tried again, and how soon a token is asked for again that could not be renewed.
+/// Time until the next attempt after a failure, and until a token is requested again after a failed
+/// renewal.
 const RETRY: Duration = Duration::from_mins(1);
 
 impl Worker {
-    /// Begins to watch what the pod's volumes refer to, once per pod.
+    /// Starts to watch the objects of the pod's volumes, once per pod.
     pub(super) fn follow_sources(&mut self) {
         if !self.sources.is_empty() {
             return;
@@ -46,20 +47,21 @@ impl Worker {
         self.sources = objects.map(followed).collect();
     }
 
-    /// The next pod that shows the same need not wait for it.
+    /// Releases the objects, so that the next pod that shows them need not wait.
     pub(super) fn leave_sources(&mut self) {
         for (object, _) in self.sources.drain(..) {
             self.context.objects.leave(object);
         }
     }
 
-    /// Whether the volumes show more than is watched.
+    /// True if the volumes show more objects than are watched.
     fn shows_more(&self) -> bool {
         let references = self.pod.spec.as_ref().map(References::of_volumes).unwrap_or_default();
         references.config_maps.len() + references.secrets.len() > self.sources.len()
     }
 
-    /// A newer version of the pod: files may tell of its labels and annotations.
+    /// Updates volumes for a newer version of the pod: files may contain its labels and
+    /// annotations.
     pub(super) fn update_volumes(&self, before: &Pod) {
         let (old, new) = (&before.metadata, &self.pod.metadata);
         let same = old.labels == new.labels && old.annotations == new.annotations;
@@ -68,14 +70,14 @@ impl Worker {
         }
     }
 
-    /// Has files about the pod itself written anew: they may tell of its labels, annotations and resources.
+    /// Rewrites downward API files: they may contain the pod's labels, annotations and resources.
     pub(super) fn tell_of_itself(&self) {
         if self.watching && tells_of_itself(&self.pod) {
             self.stale.notify_one();
         }
     }
 
-    /// Keeps the volumes as what they show is, once per pod. The task ends with the worker.
+    /// Keeps the volumes up to date, once per pod. The task ends with the worker.
     pub(super) fn watch_sources(&mut self) {
         if std::mem::replace(&mut self.watching, true) {
             return;
@@ -87,7 +89,7 @@ impl Worker {
             return;
         }
         let (context, addresses) = (Arc::clone(&self.context), self.pod_addresses());
-        // Not the pod itself: this task would hold an old one for ever.
+        // Not the pod itself: this task would keep an old version.
         let uid = pods::uid(&self.pod).to_owned();
         let (stale, turns) = (Arc::clone(&self.stale), Arc::clone(&self.turns));
         let mut changes: Vec<_> = self.sources.iter().map(|(_, changes)| changes.clone()).collect();
@@ -104,10 +106,10 @@ impl Worker {
                 }
                 let known = context.known_pod(&uid).into_iter().collect();
                 let Some(pod) = context.granted.given(known).pop() else {
-                    // It is gone, and its worker is about to be.
+                    // The pod is gone, and its worker is about to end.
                     return Done::Changed;
                 };
-                // Boxed: most of the time this only waits, and there is one for each pod.
+                // Boxed: the task mostly waits, and there is one for each pod.
                 let refreshed = Box::pin(refresh(&context, &pod, &addresses, &turns)).await;
                 wait = if refreshed {
                     renews.then(|| until_renewal(&context, &uid).max(RETRY))
@@ -119,7 +121,7 @@ impl Worker {
     }
 }
 
-/// Whether a volume has files about the pod itself.
+/// True if a volume has files with fields of the pod (downward API).
 fn tells_of_itself(pod: &Pod) -> bool {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let mut told = volumes.map(|volume| {
@@ -132,7 +134,8 @@ fn tells_of_itself(pod: &Pod) -> bool {
     told.any(|told| told)
 }
 
-/// The time until a token of the pod wants to be renewed. A restarted agent has none: it asks for them.
+/// Returns the time until a token of the pod must be renewed. A restarted agent has no tokens and
+/// requests them.
 fn until_renewal(context: &Context, uid: &str) -> Duration {
     let renew_at = context.tokens.renew_at(uid);
     let left = renew_at.map(|at| at.duration_since(context.now()));
@@ -150,7 +153,7 @@ async fn any(changes: &mut [watch::Receiver<Seen>]) {
 
 async fn changed(change: &mut watch::Receiver<Seen>) {
     if change.changed().await.is_err() {
-        // The watch has ended, which it does only with its holders.
+        // The watch ends only with its holders.
         pending::<()>().await;
     }
 }

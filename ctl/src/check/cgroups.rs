@@ -1,4 +1,4 @@
-//! Control groups: their version, and controllers that limits need.
+//! Control groups: version, and controllers that limits need.
 
 use std::path::Path;
 
@@ -8,12 +8,13 @@ use nix::unistd::{AccessFlags, access};
 use super::{Finding, Level, text};
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// Controllers without which a pod has no limits, by version; without `freezer` and `devices` version 1 has no containers.
+/// Controllers required for limits of pods, by version; version 1 also needs `freezer` and
+/// `devices` for containers.
 const NEEDED: [&[&str]; 2] = [
     &["cpu", "devices", "freezer", "memory", "pids"],
     &["cpu", "memory", "pids"],
 ];
-/// Controllers that few pods miss.
+/// Controllers that few pods need.
 const WANTED: [&str; 1] = ["cpuset"];
 
 pub(super) fn look() -> [Finding; 2] {
@@ -46,7 +47,7 @@ fn version(is_pure: bool, controllers: &[String]) -> Finding {
     Finding::ok(name, if is_pure { "version 2" } else { "version 1, or hybrid" })
 }
 
-/// Controllers of version 1 in `/proc/self/mounts`.
+/// Returns the controllers of version 1 in `/proc/self/mounts`.
 fn mounted(mounts: &str) -> Vec<String> {
     let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let options = lines.filter_map(|words| match words.as_slice() {

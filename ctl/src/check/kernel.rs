@@ -1,4 +1,4 @@
-//! The kernel's version and features.
+//! Version and features of the kernel.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use nix::mount::{MsFlags, mount};
 
 use super::{Finding, Level, text};
 
-/// `mount_setattr(2)`, without which nothing is mounted read-only for containers.
+/// Minimum version: `mount_setattr(2)`, required for read-only mounts of containers.
 const OLDEST: (u32, u32) = (5, 12);
-/// The oldest kernel that the tests have run on.
+/// Oldest version that the tests have run on.
 const TESTED: (u32, u32) = (6, 1);
 
 pub(super) fn version() -> Finding {
@@ -53,7 +53,8 @@ pub(super) fn namespaces() -> Finding {
     Finding::ok(name, "cgroup, ipc, mnt, net, pid, user, uts")
 }
 
-/// Asks for a mount that cannot be: the kernel loads what it needs for it, and says whether it knows such a file system.
+/// Requests an invalid mount: the kernel loads the required module, and reports whether it supports
+/// the file system.
 pub(super) fn overlay() -> Finding {
     let name = "overlayfs";
     match mount(Some("none"), "/", Some("overlay"), MsFlags::empty(), None::<&str>) {

@@ -1,5 +1,5 @@
-//! Kinds of links and families of nftables, asked for in a network namespace that goes with the question: the kernel loads its
-//! modules as it will for the agent.
+//! Types of links and families of nftables, requested in a temporary network namespace: the kernel
+//! loads its modules as it will for the agent.
 
 use std::io;
 
@@ -9,20 +9,20 @@ use nix::sched::{CloneFlags, unshare};
 use super::{Finding, Level};
 use crate::netlink;
 
-/// Kinds of links that the agent makes.
+/// Types of links that the agent creates.
 const KINDS: [&str; 2] = ["bridge", "veth"];
-/// Without it nodes past a router do not reach each other's pods.
+/// Required to reach pods of nodes behind a router.
 const TUNNEL: &str = "vxlan";
-/// Families of nftables' tables: their names and numbers in the kernel.
+/// Families of nftables: their names and numbers in the kernel.
 const FAMILIES: [(&str, u8); 2] = [("ip", 2), ("ip6", 10)];
 
-/// What the kernel does not know.
+/// Features that the kernel lacks.
 pub(super) struct Lacks {
     kinds: Vec<&'static str>,
     families: Vec<&'static str>,
 }
 
-/// Asks in a thread that ends with its namespace.
+/// Runs the requests in a thread that ends with its namespace.
 pub(super) fn probe() -> Result<Lacks, Errno> {
     let asking = || -> Result<Lacks, Errno> {
         unshare(CloneFlags::CLONE_NEWNET)?;

@@ -1,4 +1,4 @@
-//! What is on the machine beside the kernel's features.
+//! Checks of the machine besides the kernel's features.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 
 use super::{Finding, Level, existing, number, text};
 
-/// File systems that overlayfs takes no upper layer from. (linux/magic.h: 9p, FAT)
+/// File systems that overlayfs rejects for the upper layer. (linux/magic.h: 9p, FAT)
 const NO_LAYERS: [FsType; 5] = [
     OVERLAYFS_SUPER_MAGIC,
     NFS_SUPER_MAGIC,
@@ -21,13 +21,14 @@ const NO_LAYERS: [FsType; 5] = [
     FsType(0x0102_1997),
     FsType(0x4d44),
 ];
-/// Free space below which hardly an image can be pulled, and below which there is no room for the database and its reserve.
+/// Free space that is too small for most images, and for the database with its reserve.
 const LITTLE: u64 = 2 << 30;
 const NONE: u64 = 32 << 20;
 /// Descriptors that a daemon of a small cluster may need.
 const DESCRIPTORS: u64 = 4096;
 
-/// A machine without a battery for its clock is in the past until somebody sets it, and no certificate is valid there.
+/// Checks the clock: a machine without a battery-backed clock starts in the past, where no
+/// certificate is valid.
 pub(super) fn clock_is_set() -> Finding {
     let (name, now) = ("clock", OffsetDateTime::now_utc());
     if now.year() >= 2026 {
@@ -89,7 +90,7 @@ pub(super) fn disk(state_dir: &Path) -> Finding {
     Finding::ok(name, told)
 }
 
-/// A program that the agent runs.
+/// Checks for a program that the agent runs.
 pub(super) fn program(program: &str, package: &str) -> Finding {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_program =
@@ -107,7 +108,7 @@ pub(super) fn program(program: &str, package: &str) -> Finding {
     }
 }
 
-/// Plugins that use a bridge need it for Services and `NetworkPolicies`.
+/// Checks for the module that CNI plugins with a bridge need for Services and `NetworkPolicies`.
 pub(super) fn bridge_filter() -> Finding {
     let name = "br_netfilter";
     match number("/proc/sys/net/bridge/bridge-nf-call-iptables") {
@@ -174,7 +175,7 @@ pub(super) fn descriptors() -> Finding {
     Finding::bad(Level::Warn, name, format!("at most {hard}"), mend)
 }
 
-/// Other programs that make pods or lead packets.
+/// Checks for other programs that create pods or route packets.
 pub(super) fn neighbors() -> Vec<Finding> {
     const KNOWN: [(&str, &str); 5] = [
         (
@@ -201,7 +202,7 @@ pub(super) fn neighbors() -> Vec<Finding> {
     if !found.is_empty() {
         return found;
     }
-    // With one that makes containers alone both live side by side.
+    // A container engine alone can run side by side.
     let engine = names.iter().any(|running| running == "containerd");
     let told = if engine {
         "containerd runs here; --runtime containerd uses it"
@@ -211,7 +212,7 @@ pub(super) fn neighbors() -> Vec<Finding> {
     vec![Finding::ok("neighbors", told)]
 }
 
-/// Names of the processes that run in this machine's view.
+/// Returns the names of the processes in this PID namespace.
 fn names() -> Vec<String> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);

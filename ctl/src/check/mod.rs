@@ -1,5 +1,5 @@
-//! `skiff check`: what this machine lacks to be a cluster or a node, and how to mend it. What fails keeps `up` and `join` from
-//! beginning; what warns is told by `check` alone.
+//! `skiff check`: requirements of a cluster or a node that this machine does not meet, and how to
+//! fix them. Failures prevent `up` and `join`; warnings are reported by `check` alone.
 
 mod cgroups;
 mod kernel;
@@ -18,7 +18,7 @@ use crate::arguments::{CheckOptions, Part, Place};
 use crate::cluster;
 use crate::terminal::{self, green, red};
 
-/// The weight of a finding.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
@@ -27,13 +27,13 @@ pub(crate) enum Level {
     Fail,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     name: &'static str,
     level: Level,
     found: String,
-    /// How to mend it.
+    /// Advice to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     mend: Option<String>,
 }
@@ -73,31 +73,31 @@ impl Finding {
     }
 }
 
-/// What the machine is to be.
+/// Intended role of the machine.
 pub(crate) struct Purpose {
     pub(crate) state_dir: PathBuf,
     pub(crate) ports: Vec<Port>,
-    /// None: a control plane without a node.
+    /// `None` for a control plane without a node.
     pub(crate) node: Option<Node>,
 }
 
-/// A port that nobody else may have.
+/// Port that must be free.
 pub(crate) struct Port {
     pub(crate) number: u16,
-    /// The flag for another one.
+    /// Flag that sets another port.
     pub(crate) flag: &'static str,
-    /// Whether the next free one does not do.
+    /// True if the port is fixed: the next free one cannot be used instead.
     pub(crate) is_chosen: bool,
 }
 
 pub(crate) struct Node {
-    /// Whether containers and images are the agent's own.
+    /// True if the agent's own runtime and image store are used.
     pub(crate) embedded: bool,
-    /// Whether the network is the agent's own.
+    /// True if the agent's own pod network is used.
     pub(crate) bridge: bool,
 }
 
-/// Looks at everything; takes some milliseconds.
+/// Runs all checks; takes some milliseconds.
 fn look(purpose: &Purpose) -> Vec<Finding> {
     let mut found = vec![kernel::version(), machine::clock_is_set()];
     if let Some(node) = &purpose.node {
@@ -144,7 +144,7 @@ fn is_free(port: &Port) -> Finding {
     )
 }
 
-/// Fails where something keeps the machine from what it is to be.
+/// Fails if the machine does not meet the requirements of its role.
 pub(crate) fn preflight(purpose: &Purpose) -> anyhow::Result<()> {
     let failed: Vec<String> = look(purpose)
         .iter()
@@ -159,7 +159,7 @@ pub(crate) fn preflight(purpose: &Purpose) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints a line for each finding. Exit code 1 when one fails.
+/// Prints a line for each finding. Exit code 1 after a failure.
 pub(crate) async fn run(place: &Place, options: &CheckOptions) -> anyhow::Result<ExitCode> {
     ensure!(rustix::process::geteuid().is_root(), "looking at a machine needs root");
     let (node, server) = match options.part {
@@ -186,7 +186,7 @@ pub(crate) async fn run(place: &Place, options: &CheckOptions) -> anyhow::Result
     })
 }
 
-/// The clock against that of the server to be joined.
+/// Compares the clock with that of the server to join.
 async fn against(server: &str) -> anyhow::Result<Finding> {
     let name = "server";
     let endpoint = cluster::discovery::Endpoint::parse(server)?;
@@ -207,17 +207,17 @@ async fn against(server: &str) -> anyhow::Result<Finding> {
     })
 }
 
-/// The first directory above a path that is there.
+/// Returns the closest existing ancestor of a path.
 fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"))
 }
 
-/// The content of a file of the kernel's, without spaces at its ends.
+/// Reads a file of the kernel without surrounding spaces.
 fn text(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// The first number in such a file.
+/// Reads the first number of such a file.
 fn number(path: &str) -> Option<u64> {
     text(path)?.split_whitespace().next()?.parse().ok()
 }

@@ -1,16 +1,16 @@
-//! Backups: the control plane's program makes and reads them.
+//! Backups, which the control plane's program writes and reads.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-/// Writes the cluster into a file.
+/// Writes a backup of the cluster to a file.
 pub(crate) fn backup(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
     run("backup", state_dir, file)
 }
 
-/// Makes a cluster from a file.
+/// Restores a cluster from a file.
 pub(crate) fn restore(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
     run("restore", state_dir, file)?;
     crate::terminal::line(format!(

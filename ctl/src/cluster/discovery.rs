@@ -1,9 +1,9 @@
-//! A cluster as a machine meets it that knows a token and the hash of the cluster's authority, and nothing else. As kubeadm
+//! Discovery of a cluster by a bootstrap token and the hash of its CA, as in kubeadm
 //! (`cmd/kubeadm/app/discovery/token/token.go`):
 //!
-//! 1. `kube-public/cluster-info` is read from a server that is not yet trusted.
-//! 2. The authority in it must have the hash, and the token must have signed it.
-//! 3. It is read again from a server that the authority vouches for.
+//! 1. `kube-public/cluster-info` is read from a server that is not trusted yet.
+//! 2. The CA in it must have the hash, and the token must have signed it.
+//! 3. It is read again from a server with a certificate of the CA.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,10 +22,10 @@ use crate::api::{self, Api, Refused};
 /// Path of the `ConfigMap`.
 pub(crate) const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
 const PORT: u16 = 6443;
-/// Longest time to wait for the signature of a token that has just been made.
+/// Longest time to wait for the signature of a new token.
 const SIGNING: Duration = Duration::from_secs(3);
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     host: String,
@@ -33,7 +33,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `HOST`, `HOST:PORT`, `[V6]:PORT` or any of them as a URL.
+    /// Parses `HOST`, `HOST:PORT`, `[V6]:PORT` or any of them as a URL.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let bare = text.trim_start_matches("https://").trim_end_matches('/');
         let wrong = || anyhow!("{text:?} is not HOST:PORT");
@@ -56,7 +56,7 @@ impl Endpoint {
         &self.host
     }
 
-    /// Whether only the server's own machine reaches it there.
+    /// True if the address is only reachable from the server's machine.
     pub(crate) fn is_this_machine(&self) -> bool {
         let address = self.host.parse::<IpAddr>();
         self.host == "localhost" || address.is_ok_and(|address| address.is_loopback() || address.is_unspecified())
@@ -77,13 +77,13 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A token by which nodes join: `ID.SECRET`.
+/// Bootstrap token: `ID.SECRET`.
 pub(crate) struct Token {
     pub(crate) id: String,
     pub(crate) secret: String,
 }
 
-/// Tells whether it is the id of a token.
+/// True for a valid token ID.
 pub(crate) fn is_id(text: &str) -> bool {
     text.len() == 6 && is_plain(text)
 }
@@ -108,7 +108,7 @@ impl Token {
         Ok(Self::new(id, secret))
     }
 
-    /// Whether a JSON web signature without its content (RFC 7515, appendix F) is of this token.
+    /// True if a detached JSON Web Signature (RFC 7515, appendix F) was made with this token.
     fn has_signed(&self, content: &str, signature: &str) -> bool {
         let verified = || {
             let (header, tag) = signature.split_once("..")?;
@@ -130,21 +130,21 @@ impl fmt::Display for Token {
     }
 }
 
-/// The content of `kube-public/cluster-info`.
+/// Content of `kube-public/cluster-info`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ClusterInfo {
     kubeconfig: String,
     data: BTreeMap<String, String>,
     server: String,
-    /// The authority's certificate (PEM).
+    /// CA certificate (PEM).
     pub(crate) authority: Vec<u8>,
 }
 
-/// Whose word the authority is.
+/// Identity and validity of a CA.
 struct Authority {
     pin: String,
     der: Vec<u8>,
-    /// Seconds.
+    /// Unix time in seconds.
     from: i64,
     until: i64,
 }
@@ -176,7 +176,8 @@ impl ClusterInfo {
         self.data.contains_key(&format!("jws-kubeconfig-{}", token.id))
     }
 
-    /// The hash of the authority's public key, as kubeadm pins it (`cmd/kubeadm/app/util/pubkeypin/pubkeypin.go`).
+    /// Returns the hash of the CA's public key, as kubeadm pins it
+    /// (`cmd/kubeadm/app/util/pubkeypin/pubkeypin.go`).
     pub(crate) fn pin(&self) -> anyhow::Result<String> {
         Ok(self.parse_authority()?.pin)
     }
@@ -210,14 +211,14 @@ impl ClusterInfo {
     }
 }
 
-/// A cluster that has proved itself.
+/// Cluster that has been verified.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) endpoint: Endpoint,
     pub(crate) authority: Vec<u8>,
 }
 
-/// Finds the cluster at an address, by a token and the hash of its authority.
+/// Discovers the cluster at an address, by a token and the hash of its CA.
 pub(crate) async fn discover(endpoint: Endpoint, token: &Token, pin: &str) -> anyhow::Result<Found> {
     let url: http::Uri = endpoint
         .url()
@@ -237,7 +238,7 @@ pub(crate) async fn discover(endpoint: Endpoint, token: &Token, pin: &str) -> an
             .map_err(|error| unheard(&endpoint, &error))?;
         let info = ClusterInfo::read(&map)?;
         let authority = info.parse_authority()?;
-        // Of another cluster the token may be right by chance, and its signature says nothing.
+        // For another cluster, the token's signature proves nothing.
         ensure!(
             authority.pin.eq_ignore_ascii_case(pin),
             "the API server at {endpoint} is of another cluster than the line is for: its authority is {}, not {pin}",
@@ -267,7 +268,7 @@ pub(crate) async fn discover(endpoint: Endpoint, token: &Token, pin: &str) -> an
     })
 }
 
-/// Tells how this machine's clock differs from that of a server, which need not be trusted for that.
+/// Returns the difference of this machine's clock and that of a server, which need not be trusted.
 pub(crate) async fn clock_against(endpoint: &Endpoint) -> anyhow::Result<Option<String>> {
     let url: http::Uri = endpoint.url().parse()?;
     if let Err(why) = api::listens(&url).await {
@@ -289,7 +290,7 @@ fn unheard(endpoint: &Endpoint, error: &anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The reason why a server that knows the token is not trusted.
+/// Explains why a server that knows the token is not trusted.
 fn untrusted(
     endpoint: &Endpoint,
     now: OffsetDateTime,
@@ -315,12 +316,13 @@ fn untrusted(
     }
 }
 
-/// Tells whether a server's certificate is for other names.
+/// True if a server's certificate is for other names.
 pub(crate) fn is_other_name(error: &anyhow::Error) -> bool {
     format!("{error:#}").contains("not valid for name")
 }
 
-/// Says that a certificate is not valid by this machine's clock, and by how much that differs from the server's.
+/// Explains that a certificate is not valid by this machine's clock, and how far the clock differs
+/// from the server's.
 fn clock_trouble(now: OffsetDateTime, date: Option<OffsetDateTime>, from: i64, until: i64) -> Option<String> {
     let what = match now.unix_timestamp() {
         second if second < from => "not yet valid",
@@ -334,7 +336,7 @@ fn clock_trouble(now: OffsetDateTime, date: Option<OffsetDateTime>, from: i64, u
     Some(format!("the certificate of the cluster's authority is {what} {told}"))
 }
 
-/// By how much this machine's clock differs from the server's, where it is more than the way of an answer.
+/// Returns how far this machine's clock differs from the server's, if it is more than the latency.
 fn difference(now: OffsetDateTime, date: Option<OffsetDateTime>) -> Option<String> {
     let ahead = (now - date?).whole_seconds();
     let (seconds, side) = (ahead.unsigned_abs(), if ahead < 0 { "behind" } else { "ahead of" });
@@ -374,7 +376,7 @@ mod tests {
 
     #[test]
     fn only_the_token_signs() {
-        // As upstream's own test has it (staging/src/k8s.io/cluster-bootstrap/token/jws/jws_test.go).
+        // From upstream's test (staging/src/k8s.io/cluster-bootstrap/token/jws/jws_test.go).
         let content = "Hello from the other side. I must have called a thousand times.";
         let signature = "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9..VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8";
         for (id, secret, content, signature, valid) in [

@@ -15,7 +15,8 @@ use super::unit;
 use crate::arguments::{Place, UpOptions};
 use crate::terminal::{self, Waiting};
 
-/// Stops pods and daemons and removes what they made on the machine. Goes on past failures and reports them all.
+/// Stops pods and daemons and removes their resources on the machine. Continues after failures and
+/// reports them all.
 pub(crate) fn run(place: &Place, purge: bool) -> anyhow::Result<()> {
     let (state_dir, served) = (place.node_dir(), place.served_dir());
     let settings = Settings::read(&state_dir)?;
@@ -23,14 +24,14 @@ pub(crate) fn run(place: &Place, purge: bool) -> anyhow::Result<()> {
         return terminal::line(format!("No cluster in {}.", state_dir.display()));
     }
     ensure!(rustix::process::geteuid().is_root(), "stopping a node needs root");
-    // Its pods are told to the server before that goes.
+    // The status of its pods is sent before the server stops.
     let node = settings.map(|settings| end_node(&state_dir, &settings, purge));
     let control_plane = served.map(|directory| super::served::stop(&directory, purge));
     node.unwrap_or(Ok(())).and(control_plane.unwrap_or(Ok(())))
 }
 
 fn end_node(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Result<()> {
-    // Those of a start that failed are not all there.
+    // Settings of a failed start are incomplete.
     let settings =
         Settings::choose(state_dir, &UpOptions::default(), Some(settings)).unwrap_or_else(|_| settings.clone());
     let waiting = Waiting::start("stopping the node agent");
@@ -59,16 +60,16 @@ fn end_node(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Resul
     bail!("{}", texts.join("\n"))
 }
 
-/// What came of stopping a cluster.
+/// Result of stopping a cluster.
 pub(super) struct Ended {
-    /// Whether any of it ran.
+    /// True if any of its daemons ran.
     ran: bool,
-    /// What stays behind on the machine all the same, a line each.
+    /// Remains on the machine, one per line.
     pub(super) left: String,
 }
 
-/// Stops pods and daemons and removes what they made on the machine, images too with `purge`. Goes on past failures, which are
-/// the second value.
+/// Stops pods and daemons and removes their resources on the machine, images too with `purge`.
+/// Continues after failures, which are the second value.
 pub(super) fn end(
     state_dir: &Path,
     settings: &Settings,
@@ -103,7 +104,7 @@ pub(super) fn end(
     (Ended { ran, left }, failures)
 }
 
-/// Answers what stays behind on the machine all the same, a line each.
+/// Runs the agent's cleanup; returns what remains on the machine, one per line.
 fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Result<String> {
     let mut command = Command::new(super::sibling("skiff-agent")?);
     command.arg("cleanup").args(super::agent_arguments(state_dir, settings));
@@ -122,10 +123,10 @@ fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Resul
     ))
 }
 
-/// Removes the directory and the agent's credentials, unless something is still mounted in it.
+/// Removes the directory and the agent's credentials, unless a file system is still mounted in it.
 pub(super) fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     let mounts = fs::read("/proc/self/mountinfo").context("read the mounts")?;
-    // The kernel names mounts by where they are, whatever links lead there.
+    // The kernel lists mounts by their canonical paths.
     let real = fs::canonicalize(state_dir).with_context(|| format!("find {}", state_dir.display()))?;
     if let Some(point) = mounted_inside(&mounts, &real).next() {
         bail!("{} is still mounted; the state is kept", point.display());
@@ -137,7 +138,7 @@ pub(super) fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(&real).with_context(|| format!("remove {}", real.display()))
 }
 
-/// Mounts below a directory; `mounts` is a `mountinfo`.
+/// Returns the mounts below a directory; `mounts` is a `mountinfo`.
 pub(super) fn mounted_inside(mounts: &[u8], directory: &Path) -> impl Iterator<Item = PathBuf> {
     mounts
         .split(|byte| *byte == b'\n')
@@ -146,7 +147,8 @@ pub(super) fn mounted_inside(mounts: &[u8], directory: &Path) -> impl Iterator<I
         .filter(move |point| point.starts_with(directory) && point != directory)
 }
 
-/// A path as the kernel writes it: spaces, tabs, newlines and backslashes are `\` and three octal digits.
+/// Decodes a path in `mountinfo`: spaces, tabs, newlines and backslashes are `\` and three octal
+/// digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let (mut rest, mut path) = (field, Vec::new());
     while let Some((first, after)) = rest.split_first() {

@@ -11,10 +11,10 @@ use super::{join, left};
 use crate::api::is_not_found;
 use crate::terminal::{self, Waiting};
 
-/// Longest time to wait for the API server, which may be gone for good.
+/// Longest time to wait for the API server, which may be gone permanently.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Ends the node and removes everything that is its on this machine. Its pods are ended, not moved.
+/// Stops the node and removes all of its resources on this machine. Its pods are ended, not moved.
 pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
     let Some(settings) = Settings::read(state_dir)? else {
         return terminal::line(format!("No node in {}.", state_dir.display()));
@@ -55,7 +55,8 @@ pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Deletes the Node as itself: by upstream's rights it may not, but a cluster's may be others. Answers whether it is gone.
+/// Deletes the Node with the node's credentials: upstream's roles deny it, a cluster's may not.
+/// Returns whether it is gone.
 pub(super) async fn remove_node(state_dir: &Path, name: &str) -> bool {
     let removed = async {
         let api = join::own_api(state_dir).await?;

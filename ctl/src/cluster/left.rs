@@ -1,4 +1,5 @@
-//! What of a cluster, or of a node, is still on the machine: asked of the kernel, not of those who should have removed it.
+//! Remains of a cluster, or of a node, on the machine: detected in the kernel, independently of the
+//! removal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +13,10 @@ use super::settings::Settings;
 use super::{agent_directory, down, pki};
 use crate::netlink;
 
-/// Time in which shims of containerd end after their tasks.
+/// Time in which containerd's shims end after their tasks.
 const SHIMS: Duration = Duration::from_secs(3);
 
-/// Lists what is left of a state directory with these settings, a line each.
+/// Lists what is left of a state directory with these settings, one per line.
 pub(super) fn list(state_dir: &Path, settings: &Settings) -> anyhow::Result<Vec<String>> {
     let mut left = processes(state_dir, settings);
     left.extend(mounts(state_dir)?);
@@ -23,7 +24,7 @@ pub(super) fn list(state_dir: &Path, settings: &Settings) -> anyhow::Result<Vec<
     left.extend(tables(settings));
     left.extend(groups(settings));
     let files = [state_dir.to_owned(), pki(state_dir)];
-    // The unit of a control plane has a directory that systemd-tmpfiles makes.
+    // The unit of a control plane has a directory that systemd-tmpfiles creates.
     let is_there = |path: &&PathBuf| fs::symlink_metadata(path).is_ok();
     left.extend(
         files
@@ -34,7 +35,7 @@ pub(super) fn list(state_dir: &Path, settings: &Settings) -> anyhow::Result<Vec<
     Ok(left)
 }
 
-/// As [`list`], once what ends by itself has ended.
+/// Like [`list`], after processes that end on their own have ended.
 pub(super) async fn settled(state_dir: &Path, settings: &Settings) -> anyhow::Result<Vec<String>> {
     let begun = tokio::time::Instant::now();
     loop {
@@ -47,7 +48,8 @@ pub(super) async fn settled(state_dir: &Path, settings: &Settings) -> anyhow::Re
     }
 }
 
-/// Processes of our programs that name the directory, and whatever is in the control groups of pods.
+/// Returns processes of our programs with the directory in their arguments, and all processes in
+/// cgroups of pods.
 fn processes(state_dir: &Path, settings: &Settings) -> Vec<String> {
     let folder = state_dir.display().to_string();
     let group = format!("/{}/", settings.cgroup_root.trim_matches('/'));
@@ -72,7 +74,7 @@ fn processes(state_dir: &Path, settings: &Settings) -> Vec<String> {
     found
 }
 
-/// This process and those that wait for it.
+/// Returns this process and its ancestors.
 fn callers() -> BTreeSet<u32> {
     let parent = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -82,7 +84,7 @@ fn callers() -> BTreeSet<u32> {
     own.take_while(|pid| *pid > 1).collect()
 }
 
-/// Mounts, those of network namespaces among them.
+/// Returns mounts, including those of network namespaces.
 fn mounts(state_dir: &Path) -> anyhow::Result<Vec<String>> {
     let all = fs::read("/proc/self/mountinfo").context("read the mounts")?;
     let real = fs::canonicalize(state_dir).unwrap_or_else(|_| state_dir.to_owned());
@@ -91,11 +93,11 @@ fn mounts(state_dir: &Path) -> anyhow::Result<Vec<String>> {
         .collect())
 }
 
-/// The bridge, its tunnel, and links that bear the mark of the agent's network.
+/// Returns the bridge, its tunnel, and links marked by the agent's network.
 fn links(state_dir: &Path, settings: &Settings) -> Vec<String> {
     let mark = agent_directory(state_dir).join("network").display().to_string();
     let own = [settings.bridge.clone(), format!("{}-vx", settings.bridge)];
-    // Not those of /sys, which may be another network namespace's.
+    // Not those of /sys, which may belong to another network namespace.
     let Ok(links) = if_nameindex() else {
         return Vec::new();
     };
@@ -107,7 +109,7 @@ fn links(state_dir: &Path, settings: &Settings) -> Vec<String> {
     names.filter(is_ours).map(|name| format!("link {name}")).collect()
 }
 
-/// Tables of nftables that are named after the bridge.
+/// Returns nftables tables that are named after the bridge.
 fn tables(settings: &Settings) -> Vec<String> {
     let plain = |name: &str| name.replace(['-', '.'], "_");
     let own = plain(&format!("skiff_{}", settings.bridge));
@@ -120,7 +122,7 @@ fn tables(settings: &Settings) -> Vec<String> {
     all.filter(is_ours).map(|name| format!("nft table {name}")).collect()
 }
 
-/// Control groups of any hierarchy.
+/// Returns cgroups of all hierarchies.
 fn groups(settings: &Settings) -> Vec<String> {
     let root = settings.cgroup_root.trim_matches('/');
     let all = Path::new("/sys/fs/cgroup");
@@ -132,7 +134,7 @@ fn groups(settings: &Settings) -> Vec<String> {
     let hierarchies = std::iter::once(all.to_owned()).chain(hierarchies);
     let groups = hierarchies.map(|hierarchy| hierarchy.join(root));
     let groups = groups.filter(|group| !root.is_empty() && group.is_dir());
-    // A link leads to a hierarchy that has another name as well.
+    // A link points to a hierarchy that has another name as well.
     let groups: BTreeSet<PathBuf> = groups.filter_map(|group| fs::canonicalize(group).ok()).collect();
     groups
         .into_iter()

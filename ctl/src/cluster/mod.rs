@@ -1,13 +1,15 @@
-//! A cluster of one node on this machine, or a node of another machine's cluster: one or two daemons and one state directory.
+//! A cluster of one node on this machine, or a node of another machine's cluster: one or two
+//! daemons and one state directory.
 //!
 //! ```text
-//! DIR/cluster.json       what was chosen for this cluster: ports, ranges, names
-//! DIR/admin.kubeconfig   made by the control plane
-//! DIR/controlplane/      the control plane's state      DIR/controlplane.log  DIR/controlplane.pid
-//! DIR/agent/             the node agent's state         DIR/agent.log         DIR/agent.pid
-//! DIR/agent/pki/         its credentials: issued by the control plane here, or got with a token (`bootstrap.kubeconfig`)
+//! DIR/cluster.json       settings of this cluster: ports, CIDRs, names
+//! DIR/admin.kubeconfig   written by the control plane
+//! DIR/controlplane/      state of the control plane      DIR/controlplane.log  DIR/controlplane.pid
+//! DIR/agent/             state of the node agent         DIR/agent.log         DIR/agent.pid
+//! DIR/agent/pki/         its credentials: issued by the control plane here, or by a bootstrap token
+//!                        (`bootstrap.kubeconfig`)
 //!
-//! Daemons that are systemd units have the folders of those: see [`unit`].
+//! Daemons that are systemd units have the directories of the units: see [`unit`].
 //! ```
 
 pub(crate) mod copy;
@@ -36,7 +38,7 @@ use process::Daemon;
 use ring::digest;
 use settings::Settings;
 
-/// A program that was installed beside this one.
+/// Returns the path of a program that was installed beside this one.
 pub(crate) fn sibling(name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the own executable")?;
     let path = own.with_file_name(name);
@@ -52,7 +54,7 @@ fn agent(state_dir: &Path) -> Daemon {
     Daemon::new(state_dir, "agent").locking(agent_directory(state_dir).join("agent.lock"))
 }
 
-/// What a machine is to be that gets these settings.
+/// Returns the role of a machine with these settings.
 fn wanted(state_dir: &Path, settings: &Settings) -> Purpose {
     let of = |number, flag| Port {
         number,
@@ -73,7 +75,7 @@ fn wanted(state_dir: &Path, settings: &Settings) -> Purpose {
     }
 }
 
-/// What this machine is or is to be, with a node, a server or both.
+/// Returns the current or intended role of this machine: node, server or both.
 pub(crate) fn purpose(place: &Place, options: &CheckOptions, node: bool, server: bool) -> anyhow::Result<Purpose> {
     let state_dir = place.node_dir();
     let known = Settings::read(&state_dir)?;
@@ -99,7 +101,7 @@ pub(crate) fn purpose(place: &Place, options: &CheckOptions, node: bool, server:
     Ok(Purpose { state_dir, ports, node })
 }
 
-/// The agent's flags, the same for running it and for cleaning up after it.
+/// Returns the agent's flags, the same for `run` and `cleanup`.
 fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     let pki = pki(state_dir);
     let path = |path: PathBuf| path.display().to_string();
@@ -125,7 +127,7 @@ fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
         .collect()
 }
 
-/// Those of the agent's flags that do not tell where things are.
+/// Returns the agent's flags that contain no paths.
 fn chosen_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.agent_port));
     let mut pairs = vec![
@@ -161,15 +163,15 @@ fn pki(state_dir: &Path) -> PathBuf {
     state_dir.join("agent/pki")
 }
 
-/// The kubeconfig of a node that has joined a cluster, where there is one.
+/// Returns the kubeconfig of a node that has joined a cluster, if there is one.
 pub(crate) fn nodes_kubeconfig(state_dir: &Path) -> Option<PathBuf> {
     let settings = Settings::read(state_dir).ok().flatten()?;
     let kubeconfig = pki(state_dir).join("agent.kubeconfig");
     (settings.joined.is_some() && kubeconfig.is_file()).then_some(kubeconfig)
 }
 
-/// The identity of the node in a state directory of this machine, the same whenever it comes again. Copies of a virtual machine
-/// share `/etc/machine-id`, but not what their firmware says.
+/// Returns the stable identity of the node in a state directory of this machine. Copies of a
+/// virtual machine share `/etc/machine-id`, but not their firmware's UUID.
 fn instance_id(state_dir: &Path) -> String {
     let mut hash = digest::Context::new(&digest::SHA256);
     for file in ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"] {

@@ -1,4 +1,5 @@
-//! Daemons in the background: started, found again, stopped, and never mistaken for a stranger with the same pid.
+//! Background daemons: started, found again, stopped, and never confused with another process of
+//! the same PID.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
@@ -12,15 +13,15 @@ use anyhow::Context as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// One daemon of a cluster.
+/// Daemon of a cluster.
 pub(super) struct Daemon {
     pid_file: PathBuf,
-    /// The daemon's own record, which is there however it was started.
+    /// Lock file that the daemon writes itself, however it was started.
     lock_file: Option<PathBuf>,
     log: PathBuf,
 }
 
-/// A process that has been found to be the one that was started.
+/// Process that was verified to be the daemon.
 pub(super) struct Running {
     pub(super) pid: i32,
     handle: rustix::fd::OwnedFd,
@@ -35,7 +36,7 @@ impl Daemon {
         }
     }
 
-    /// A daemon that writes who it is into a file that it locks.
+    /// Sets the lock file in which the daemon records its process.
     pub(super) fn locking(self, lock_file: PathBuf) -> Self {
         Self {
             lock_file: Some(lock_file),
@@ -43,12 +44,13 @@ impl Daemon {
         }
     }
 
-    /// The process, where it still runs: the one that was started from here, else the one that holds the daemon's lock.
+    /// Returns the running process: the one that was started from here, else the holder of the
+    /// daemon's lock.
     pub(super) fn running(&self) -> Option<Running> {
         recorded(&self.pid_file).or_else(|| recorded(self.lock_file.as_deref()?))
     }
 
-    /// Starts a program in a session of its own, with its output in the log.
+    /// Starts a program in its own session, with its output in the log.
     pub(super) fn start(&self, program: &Path, arguments: &[String]) -> anyhow::Result<Child> {
         let log = OpenOptions::new()
             .create(true)
@@ -77,7 +79,7 @@ impl Daemon {
         Ok(child)
     }
 
-    /// The last lines of the log, for a person who has to find out why it failed.
+    /// Returns the last lines of the log for diagnosis.
     pub(super) fn last_words(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let tail = text.get(text.len().saturating_sub(4096)..).unwrap_or_default();
@@ -95,10 +97,10 @@ impl Daemon {
         &self.log
     }
 
-    /// Asks it to end, makes it end after `patience`, and returns whether it ran.
+    /// Sends SIGTERM, and SIGKILL after `patience`; returns whether the daemon ran.
     pub(super) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         let mut ran = false;
-        // One that was started from here and, instead of it or by mistake beside it, one that was not.
+        // One process may have been started from here, and another one, by mistake, in another way.
         for record in [Some(&self.pid_file), self.lock_file.as_ref()].into_iter().flatten() {
             if let Some(running) = recorded(record) {
                 running.stop(patience)?;
@@ -110,15 +112,15 @@ impl Daemon {
     }
 }
 
-/// The process that a file names, where it still runs. The file holds the pid, when the process began, the boot that it
-/// began in and, in an agent's lock, what it does.
+/// Returns the process in a record, if it still runs. The record has the PID, its start time, the
+/// boot ID and, in an agent's lock, the command.
 fn recorded(file: &Path) -> Option<Running> {
     let text = fs::read_to_string(file).ok()?;
     let mut words = text.split_whitespace();
     let pid: i32 = words.next()?.parse().ok()?;
     let (began, boot) = (words.next()?, words.next()?);
     let runs = words.next().is_none_or(|command| command == "run");
-    // The handle first: what is checked after it is checked of the process that it holds.
+    // The pidfd is opened first: later checks then apply to the process that it refers to.
     let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let same = began_at(pid).as_deref() == Some(began) && boot_id().as_deref() == Some(boot);
     (runs && same).then_some(Running { pid, handle })
@@ -141,7 +143,7 @@ impl Running {
         }
     }
 
-    /// Whether it ended within this time.
+    /// Waits for the process to end; returns whether it did within the time.
     fn wait(&self, patience: Duration) -> anyhow::Result<bool> {
         let timeout = Timespec::try_from(patience).context("a time")?;
         let mut descriptors = [PollFd::new(&self.handle, PollFlags::IN)];
@@ -163,17 +165,17 @@ fn leave_session(command: &mut Command) {
     }
 }
 
-/// When a process began, in clock ticks since the boot: field 22 of its `stat`.
+/// Returns the start time of a process in clock ticks since boot: field 22 of its `stat`.
 fn began_at(pid: i32) -> Option<String> {
     let mut text = String::new();
     File::open(format!("/proc/{pid}/stat"))
         .ok()?
         .read_to_string(&mut text)
         .ok()?;
-    // The second field is the program's name in brackets, which may hold anything.
+    // The second field is the command in parentheses, which may contain any characters.
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
-    // One that has ended and waits for its parent does not run any more.
+    // A zombie does not count as running.
     fields.next().filter(|state| !matches!(*state, "Z" | "X"))?;
     fields.nth(18).map(str::to_owned)
 }
@@ -204,7 +206,7 @@ mod tests {
         let mut child = daemon.start(Path::new("/bin/sleep"), &["1000".to_owned()]).unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         assert_eq!(daemon.running().unwrap().pid, pid);
-        // The same pid, begun at another time.
+        // The same PID with another start time.
         fs::write(
             directory.join("daemon.pid"),
             format!("{pid} 1 {}\n", boot_id().unwrap()),
@@ -251,7 +253,7 @@ mod tests {
     fn a_process_that_waits_for_its_parent_has_ended() {
         let mut child = Command::new("true").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        // Until it is waited for, the kernel keeps its entry.
+        // Until it is reaped, the kernel keeps its entry.
         let ended = (0..5_000).any(|_| {
             std::thread::park_timeout(Duration::from_millis(1));
             began_at(pid).is_none()

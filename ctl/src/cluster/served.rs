@@ -1,4 +1,4 @@
-//! The control plane that systemd runs. A node on the same machine has joined it like others.
+//! Control plane that systemd runs. A node on the same machine joins it like others.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::api::Api;
 use crate::arguments::UpOptions;
 use crate::terminal::{self, Waiting, green, red};
 
-/// Starts the unit, and waits until its server answers.
+/// Starts the unit, and waits until its server responds.
 pub(super) async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
     ensure!(
         *options == UpOptions::default(),
@@ -36,7 +36,7 @@ pub(super) async fn answering(state_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells whether an API server is ready.
+/// True if an API server is ready.
 pub(super) async fn answers(kubeconfig: &Path) -> bool {
     match Api::from_kubeconfig(kubeconfig).await {
         Ok(api) => api.text("/readyz").await.is_ok(),
@@ -44,7 +44,7 @@ pub(super) async fn answers(kubeconfig: &Path) -> bool {
     }
 }
 
-/// Stops the unit. Its directory stays, even without its contents: the unit may not make it.
+/// Stops the unit. Its directory is kept, even if empty: the unit may not create it.
 pub(super) fn stop(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
     let waiting = Waiting::start("stopping the control plane");
     let ran = unit::is_active(unit::SERVER);
@@ -70,7 +70,7 @@ fn empty(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what runs and what is Ready.
+/// Prints which daemons run and which nodes are Ready.
 pub(super) async fn tell(state_dir: &Path) -> anyhow::Result<()> {
     let kubeconfig = state_dir.join("admin.kubeconfig");
     let runs = match unit::process(unit::SERVER) {

@@ -1,4 +1,4 @@
-//! What is chosen for a cluster when it is started first, so that several live side by side.
+//! Settings of a cluster that are chosen at its first start, so that several can run side by side.
 
 use std::fs::{self, File};
 use std::hash::{Hash as _, Hasher as _};
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::arguments::{Backends, UpOptions};
 
-/// The choices, as `DIR/cluster.json` keeps them. Those about this machine are missing in a copy of a cluster that was restored
-/// elsewhere: the first may still run.
+/// Settings in `DIR/cluster.json`. Those of this machine are absent in a cluster that was restored
+/// elsewhere: the original may still run.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Settings {
     #[serde(default)]
@@ -27,13 +27,14 @@ pub(super) struct Settings {
     #[serde(default)]
     pub(super) cgroup_root: String,
     pub(super) node_addresses: Vec<IpAddr>,
-    /// Names and addresses of the API server, for others than this machine.
+    /// Names and addresses of the API server for other machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) advertise: Vec<String>,
-    /// The control plane's own flag.
+    /// Flag of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) load_balancer_addresses: Option<String>,
-    /// URL of the API server that a node has joined; the server of one that `skiff up` made is on this machine.
+    /// URL of the API server that a node has joined; that of a node of `skiff up` is on this
+    /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) joined: Option<String>,
     #[serde(default)]
@@ -46,7 +47,7 @@ pub(super) const DEFAULT_STATE: &str = "/var/lib/skiff";
 impl Settings {
     pub(super) fn read(state_dir: &Path) -> anyhow::Result<Option<Self>> {
         match fs::read(state_dir.join(FILE)) {
-            // The machine stopped before it was written: it is chosen again.
+            // The machine stopped before the file was written: settings are chosen again.
             Ok(text) if text.is_empty() => Ok(None),
             Ok(text) => Ok(Some(
                 serde_json::from_slice(&text).with_context(|| format!("read {FILE}"))?,
@@ -56,7 +57,7 @@ impl Settings {
         }
     }
 
-    /// Of a node about which nothing is chosen yet.
+    /// Returns settings without any choice.
     pub(super) fn nothing() -> Self {
         Self {
             listen_port: 0,
@@ -73,7 +74,7 @@ impl Settings {
         }
     }
 
-    /// Without what is chosen for a cluster: it is chosen anew when that is started.
+    /// Returns settings without those of a cluster: they are chosen at its next start.
     pub(super) fn blank(&self) -> Self {
         Self {
             node_name: self.node_name.clone(),
@@ -84,7 +85,7 @@ impl Settings {
         }
     }
 
-    /// Whether they are the same but for the machine's addresses.
+    /// True if the settings are equal except for the machine's addresses.
     pub(super) fn is_as(&self, other: &Self) -> bool {
         let node_addresses = self.node_addresses.clone();
         let other = Self {
@@ -106,7 +107,7 @@ impl Settings {
         written.with_context(|| format!("write {FILE}"))
     }
 
-    /// Flags first, then what was chosen before, then what is free now.
+    /// Chooses settings: flags first, then known ones, then free ones.
     pub(super) fn choose(state_dir: &Path, options: &UpOptions, known: Option<&Self>) -> anyhow::Result<Self> {
         let tail = own_name(state_dir);
         let named = |first: &str, separator: &str| match &tail {
@@ -115,7 +116,7 @@ impl Settings {
         };
         let port = |of: fn(&Self) -> u16| known.map(of).filter(|port| *port != 0);
         let text = |of: fn(&Self) -> &String| known.map(of).filter(|text| !text.is_empty()).cloned();
-        // What only the cluster's own machine has.
+        // Only a machine with a control plane of its own has these.
         let joined = known.and_then(|known| known.joined.clone());
         let is_own = joined.is_none();
         let settings = Self {
@@ -181,11 +182,11 @@ impl Settings {
     }
 }
 
-/// Ranges of Services where pods have addresses of version 6: Services can then have one of either family, or of both.
+/// Service CIDRs if pods have IPv6 addresses: Services can then be of either family, or dual-stack.
 const SERVICES: &str = "10.96.0.0/12,fd00:10:96::/112";
 
-/// The control plane's flags for the ranges of nodes that join: one of each family that the first node's pods have. In version 4
-/// it is the usual one, in version 6 what surrounds the first node's.
+/// Returns the control plane's flags for the CIDRs of joining nodes: one of each family of the
+/// first node's pods. For IPv4 it is the usual one, for IPv6 the network around the first node's.
 pub(super) fn cluster_ranges(pod_cidr: &str) -> Vec<String> {
     let surrounding = |range: &str| {
         let (address, length) = range.trim().split_once('/')?;
@@ -224,7 +225,7 @@ fn pick<T>(given: Option<T>, known: Option<T>, choose: impl FnOnce() -> anyhow::
     }
 }
 
-/// Six hexadecimal digits of the state directory's path; none for the default one.
+/// Six hexadecimal digits from the state directory's path; `None` for the default one.
 fn own_name(state_dir: &Path) -> Option<String> {
     if state_dir == Path::new(DEFAULT_STATE) || super::unit::is_its(state_dir) {
         return None;
@@ -234,21 +235,23 @@ fn own_name(state_dir: &Path) -> Option<String> {
     Some(format!("{:06x}", hasher.finish() & 0x00ff_ffff))
 }
 
-/// The first port from `first` on that nobody listens on.
+/// Returns the first free port from `first` on.
 fn free_port(address: Ipv4Addr, first: u16) -> anyhow::Result<u16> {
     (first..first.saturating_add(100))
         .find(|port| TcpListener::bind(SocketAddr::from((address, *port))).is_ok())
         .with_context(|| format!("no free port from {first} on"))
 }
 
-/// The first /24 of 10.244.0.0/16 that no route covers, for CNI plugins but one to where nothing is.
+/// Returns the first /24 of 10.244.0.0/16 without a route; for CNI plugins, routes to an empty
+/// bridge do not count.
 fn free_range(plugins: bool) -> anyhow::Result<String> {
     let routes = fs::read_to_string("/proc/net/route").context("read the routes")?;
     first_free_range(&routes, |interface| plugins && is_empty_bridge(interface))
         .context("every range of 10.244.0.0/16 has a route; give one by --pod-cidr")
 }
 
-/// Whether it is a bridge that nothing hangs on, as a CNI plugin leaves it behind: another range would not suit it.
+/// True if an interface is a bridge without ports, as a CNI plugin leaves behind: another range
+/// would not match it.
 fn is_empty_bridge(interface: &str) -> bool {
     let ports = fs::read_dir(Path::new("/sys/class/net").join(interface).join("brif"));
     ports.is_ok_and(|mut ports| ports.next().is_none())
@@ -281,7 +284,7 @@ fn first_free_range(routes: &str, leads_nowhere: impl Fn(&str) -> bool) -> Optio
         })
 }
 
-/// The host name as a node's name: lower case, without what a name cannot hold.
+/// Returns the host name as a node name: in lower case, without invalid characters.
 fn host_name() -> anyhow::Result<String> {
     let text = fs::read_to_string("/proc/sys/kernel/hostname").context("read the host name")?;
     let name: String = text
@@ -304,8 +307,9 @@ fn host_name() -> anyhow::Result<String> {
     })
 }
 
-/// The address towards the default route, of version 6 too where pods have such addresses or the machine leads nowhere
-/// otherwise, and loopback. Nothing is sent: connecting a datagram socket asks for the route.
+/// Returns the source address of the default route, also of IPv6 if pods have such addresses or the
+/// machine has no other route, and loopback. Nothing is sent: connecting a UDP socket only looks up
+/// the route.
 fn addresses(pod_cidr: Option<&str>) -> Vec<IpAddr> {
     let towards = |own: &str, target: &str| {
         let socket = UdpSocket::bind(own).ok()?;

@@ -66,7 +66,7 @@ async fn tell(state_dir: &Path, settings: Settings) -> anyhow::Result<()> {
             ),
         ),
     ];
-    // A node sees its own pods, and its ranges are the control plane's choice.
+    // A node sees its own pods only, and its CIDRs are allocated by the control plane.
     let (pods, ranges) = if settings.joined.is_some() {
         rows.retain(|(name, _)| *name != "control plane");
         let field = format!("spec.nodeName={}", settings.node_name);

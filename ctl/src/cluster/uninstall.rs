@@ -1,4 +1,4 @@
-//! `skiff uninstall`: everything of Skiff's goes from this machine, and what does not is told.
+//! `skiff uninstall`: removes everything of Skiff from this machine, and reports what remains.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{left, unit};
 use crate::arguments::{Place, UpOptions};
 use crate::terminal::{self, Waiting};
 
-/// Files of `systemd/install`'s, or an operator's beside them, that tell that it was here.
+/// Files of `systemd/install`, or an operator's beside them, that indicate an installation.
 const UNITS: [&str; 7] = [
     "/etc/systemd/system/skiff-agent.service.d",
     "/etc/systemd/system/skiff-controlplane.service.d",
@@ -22,7 +22,7 @@ const UNITS: [&str; 7] = [
     "/usr/lib/tmpfiles.d/skiff.conf",
     "/usr/lib/sysusers.d/skiff.conf",
 ];
-/// Directories that the units work in, and the programs.
+/// Directories of the units, and the programs.
 const OTHERS: [&str; 6] = [
     "/etc/skiff",
     "/var/lib/skiff",
@@ -31,23 +31,23 @@ const OTHERS: [&str; 6] = [
     "/usr/bin/skiff-agent",
     "/usr/bin/skiff-controlplane",
 ];
-/// The user that the unit of the control plane runs as.
+/// User of the control plane's unit.
 const USER: &str = "skiff";
 
-/// What is to go.
+/// Installation to remove.
 struct Installed {
-    /// The node's directory, and what was chosen for it.
+    /// Directory of the node, and its settings.
     node: Option<(PathBuf, Settings)>,
-    /// The directory of the control plane's unit.
+    /// Directory of the control plane's unit.
     served: Option<PathBuf>,
-    /// Whether `systemd/install` was here, and not all that it made is gone.
+    /// True if files of `systemd/install` are still present.
     units: bool,
 }
 
 impl Installed {
     fn find(place: &Place) -> anyhow::Result<Self> {
         let state_dir = place.node_dir();
-        // Those of a start that failed are not all there.
+        // Settings of a failed start are incomplete.
         let settings = Settings::read(&state_dir)?;
         let settings =
             settings.map(|known| Settings::choose(&state_dir, &UpOptions::default(), Some(&known)).unwrap_or(known));
@@ -58,7 +58,7 @@ impl Installed {
         })
     }
 
-    /// Lists what is on the machine, a line each.
+    /// Lists what is on the machine, one per line.
     async fn left(&self, verify: bool) -> anyhow::Result<Vec<String>> {
         let mut all = match &self.node {
             Some((state_dir, settings)) if verify => left::list(state_dir, settings)?,
@@ -82,7 +82,7 @@ impl Installed {
     }
 }
 
-/// With `verify` nothing is removed. Exit code 1 where something is left.
+/// Runs the command. With `verify`, nothing is removed. Exit code 1 if something remains.
 pub(crate) async fn run(place: &Place, verify: bool) -> anyhow::Result<ExitCode> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -109,7 +109,7 @@ pub(crate) async fn run(place: &Place, verify: bool) -> anyhow::Result<ExitCode>
     Ok(ExitCode::FAILURE)
 }
 
-/// Goes on past failures.
+/// Removes the installation; continues after failures.
 async fn remove(installed: &Installed) -> Vec<anyhow::Error> {
     let mut failures = Vec::new();
     if let Some((state_dir, settings)) = &installed.node {
@@ -126,7 +126,7 @@ async fn remove(installed: &Installed) -> Vec<anyhow::Error> {
     if let Some(directory) = &installed.served {
         failures.extend(super::served::stop(directory, true).err());
     }
-    // What runs still needs its programs.
+    // Running daemons still need their programs.
     if installed.units && failures.is_empty() {
         failures.extend(remove_files());
     }
@@ -148,7 +148,7 @@ fn remove_files() -> Vec<anyhow::Error> {
         return failures;
     }
     let own = std::env::current_exe().unwrap_or_default();
-    // Its own program at last: what failed may be tried again.
+    // This program is removed last, so that failures can be retried.
     let (last, first): (Vec<&str>, Vec<&str>) = UNITS.iter().chain(&OTHERS).partition(|file| Path::new(file) == own);
     for file in first.into_iter().chain(last) {
         failures.extend(remove_file(Path::new(file)).err());
@@ -194,7 +194,7 @@ fn keep_mounted(directory: &Path) -> anyhow::Result<()> {
 
 fn has_user() -> bool {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    // One of a person has another home.
+    // A person's account has another home directory.
     users.lines().any(|line| {
         let mut fields = line.split(':');
         fields.next() == Some(USER) && fields.nth(4) == Some(DEFAULT_STATE)

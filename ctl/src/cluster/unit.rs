@@ -1,12 +1,12 @@
-//! The daemons as systemd units, where `systemd/install` has put them.
+//! The daemons as systemd units, installed by `systemd/install`.
 //!
 //! ```text
-//! /var/lib/skiff/                      the control plane's state; there is no cluster.json in it
-//! /etc/skiff/controlplane.env          its settings, the operator's
-//! /var/lib/skiff-agent/cluster.json    what was chosen for the node; the rest is the agent's state
+//! /var/lib/skiff/                      state of the control plane, without a cluster.json
+//! /etc/skiff/controlplane.env          its settings, written by the operator
+//! /var/lib/skiff-agent/cluster.json    settings of the node, beside the agent's state
 //! /var/lib/skiff-agent/unit.env        its name and flags, which the unit reads
 //! /etc/skiff/agent/                    its credentials
-//! /etc/skiff/agent.env                 what the operator adds: nothing here writes it
+//! /etc/skiff/agent.env                 the operator's additions, not written here
 //! ```
 
 use std::fs::{self, File};
@@ -19,40 +19,40 @@ use anyhow::{Context as _, ensure};
 
 use super::settings::{DEFAULT_STATE, Settings};
 
-/// The state directory of the unit's agent.
+/// State directory of the agent's unit.
 pub(super) const STATE: &str = "/var/lib/skiff-agent";
-/// The directory of its credentials.
+/// Directory of its credentials.
 pub(super) const CREDENTIALS: &str = "/etc/skiff/agent";
 const ENVIRONMENT: &str = "unit.env";
 const OPERATORS: &str = "/etc/skiff/agent.env";
 /// Names of the units.
 pub(super) const AGENT: &str = "skiff-agent.service";
 pub(super) const SERVER: &str = "skiff-controlplane.service";
-/// Directories of units, as `systemd.unit(5)` has them.
+/// Directories of units, see `systemd.unit(5)`.
 const FOLDERS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 
-/// Tells whether the node in a state directory is the unit's.
+/// True if the node in a state directory is the unit's.
 pub(super) fn is_its(state_dir: &Path) -> bool {
     state_dir == Path::new(STATE)
 }
 
-/// Tells whether a unit is installed and systemd runs: `sd_booted(3)`.
+/// True if a unit is installed and systemd runs: `sd_booted(3)`.
 fn has(unit: &str) -> bool {
     is_installed(unit) && Path::new("/run/systemd/system").is_dir()
 }
 
-/// Tells whether the file of a unit is there.
+/// True if the file of a unit exists.
 pub(super) fn is_installed(unit: &str) -> bool {
     FOLDERS.iter().any(|folder| Path::new(folder).join(unit).is_file())
 }
 
-/// Tells whether a unit runs, or waits for its next try.
+/// True if a unit runs, or waits for its next restart.
 pub(super) fn is_active(unit: &str) -> bool {
     let state = property(unit, "ActiveState");
     !["", "inactive", "failed"].contains(&state.as_str())
 }
 
-/// The process of a unit that runs.
+/// Returns the main PID of a running unit.
 pub(super) fn process(unit: &str) -> Option<i32> {
     property(unit, "MainPID").parse().ok().filter(|pid| *pid > 0)
 }
@@ -65,33 +65,33 @@ fn property(unit: &str, name: &str) -> String {
     shown.unwrap_or_default().trim().to_owned()
 }
 
-/// The directory in which a node is to be made that nobody has named one for, where the unit is installed.
+/// Returns the default directory of a node that joins, if the unit is installed.
 pub(crate) fn to_join() -> Option<PathBuf> {
     has(AGENT).then(|| STATE.into())
 }
 
-/// The directory of the unit's node, where it has joined a cluster.
+/// Returns the directory of the unit's node, if it has joined a cluster.
 pub(crate) fn joined() -> Option<PathBuf> {
     Path::new(STATE).join("cluster.json").is_file().then(|| STATE.into())
 }
 
-/// Tells whether a state directory is that of the control plane's unit, which has been started once.
+/// True if a state directory is that of the control plane's unit, and the unit was started before.
 pub(crate) fn serves(state_dir: &Path) -> bool {
     let is_cluster = || state_dir.join("cluster.json").exists();
     state_dir == Path::new(DEFAULT_STATE) && state_dir.join("controlplane").is_dir() && !is_cluster() && has(SERVER)
 }
 
-/// A variable that the operator sets for the agent.
+/// Returns a variable that the operator sets for the agent.
 pub(super) fn operators(name: &str) -> Option<String> {
     variable(&fs::read_to_string(OPERATORS).ok()?, name)
 }
 
-/// The name that the operator has given to the unit's node.
+/// Returns the name that the operator has given to the unit's node.
 pub(super) fn node_name(state_dir: &Path) -> Option<String> {
     operators("NODE_NAME").filter(|_| is_its(state_dir))
 }
 
-/// The last value of a variable in a file such as `EnvironmentFile=` takes.
+/// Returns the last value of a variable in an `EnvironmentFile=`.
 fn variable(text: &str, name: &str) -> Option<String> {
     let lines = text.lines().filter_map(|line| line.trim().split_once('='));
     let value = lines
@@ -104,7 +104,7 @@ fn variable(text: &str, name: &str) -> Option<String> {
     Some(quoted.unwrap_or(value).to_owned()).filter(|value| !value.is_empty())
 }
 
-/// Starts the agent's unit with a node's settings, now and whenever the machine starts.
+/// Enables and starts the agent's unit with a node's settings.
 pub(super) fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     let flags = super::chosen_arguments(state_dir, settings);
     let plain = |flag: &String| !flag.contains(|letter: char| letter.is_whitespace() || "\"'\\$".contains(letter));
@@ -121,11 +121,11 @@ pub(super) fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()>
     let written = made.and_then(|()| replace(&Path::new(STATE).join(ENVIRONMENT), text.as_bytes(), 0o600));
     written.with_context(|| format!("write {STATE}/{ENVIRONMENT}"))?;
     systemctl(&["enable"], AGENT)?;
-    // One that waits for its next try is begun again with what is written now.
+    // A unit that waits for its next restart is restarted with the new settings.
     systemctl(&["restart", "--no-block"], AGENT)
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file atomically.
 pub(super) fn replace(path: &Path, text: &[u8], mode: u32) -> std::io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -140,12 +140,12 @@ pub(super) fn replace(path: &Path, text: &[u8], mode: u32) -> std::io::Result<()
     fs::rename(&new, path)
 }
 
-/// Starts the control plane's unit, now and whenever the machine starts.
+/// Enables and starts the control plane's unit.
 pub(super) fn serve() -> anyhow::Result<()> {
     systemctl(&["enable", "--now"], SERVER)
 }
 
-/// Stops a unit, for as long as nobody starts it again.
+/// Stops and disables a unit.
 pub(super) fn stop(unit: &str) -> anyhow::Result<()> {
     systemctl(&["disable", "--now"], unit)
 }

@@ -18,11 +18,12 @@ use crate::arguments::{Place, UpOptions};
 use crate::check;
 use crate::terminal::{self, Waiting};
 
-/// Where nodes show that they are alive.
+/// Path of the nodes' Leases.
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-/// The longest path of a state directory, in bytes: that of `agent/agent.sock` in it has at most 107 (`unix(7)`).
+/// Maximum length of a state directory's path in bytes: that of `agent/agent.sock` in it has at
+/// most 107 (`unix(7)`).
 const LONGEST: usize = 90;
-/// How long a daemon may take to come up.
+/// Longest time for a daemon to start.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(place: &Place, options: &UpOptions) -> anyhow::Result<()> {
@@ -55,7 +56,7 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
     let runs = control_plane.running().is_some() || agent.running().is_some();
     let wanted = Settings::choose(state_dir, options, known.as_ref())?;
     let same = known.as_ref().is_some_and(|known| known.is_as(&wanted));
-    // What has run here before begins again whatever has become of the machine.
+    // A cluster that ran here before starts again, even if the machine has changed.
     if !same && !runs && !options.skip_checks {
         check::preflight(&super::wanted(state_dir, &wanted))?;
     }
@@ -65,7 +66,7 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
         .create(state_dir)
         .context("create the state directory")?;
     fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
-    // What runs was started with what is known.
+    // The running daemons were started with the known settings.
     let settings = match &known {
         Some(known) if runs => {
             ensure!(
@@ -75,7 +76,7 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
             known.clone()
         }
         known => {
-            // A full disk is no reason not to start what is there.
+            // A full disk must not prevent a start with unchanged settings.
             if known.as_ref() != Some(&wanted) {
                 wanted.write(state_dir)?;
             }
@@ -102,7 +103,7 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
     welcome(state_dir, &settings)
 }
 
-/// Ends what was started with settings that have not proved themselves, and forgets those.
+/// Stops what was started with new settings, and discards them.
 fn take_back(state_dir: &Path, known: Option<Settings>, settings: &Settings, error: &anyhow::Error) -> anyhow::Error {
     let waiting = Waiting::start("taking back what was started");
     let mut failures = super::down::end(state_dir, settings, false, &waiting).1;
@@ -114,11 +115,11 @@ fn take_back(state_dir: &Path, known: Option<Settings>, settings: &Settings, err
     anyhow!(told + &texts.collect::<String>())
 }
 
-/// Images that people brought belong to what makes the containers.
+/// Prints a note on imported images, which belong to the previous runtime.
 fn tell_of_images(state_dir: &Path, known: &Settings, settings: &Settings) {
     let (before, now) = (known.backends.engine(), settings.backends.engine());
     let index = fs::read_to_string(state_dir.join("agent/images/index.json")).unwrap_or_default();
-    // Those of containerd are not seen from here.
+    // Those of containerd are not visible here.
     if before != now && (before != "embedded" || index.contains("sha256:")) {
         terminal::note(format!(
             "The images that the node has stay with the {before} runtime: import or pull them again for {now} \
@@ -127,7 +128,7 @@ fn tell_of_images(state_dir: &Path, known: &Settings, settings: &Settings) {
     }
 }
 
-/// Refuses a path that the daemons could not work with.
+/// Rejects a path that the daemons cannot use.
 pub(super) fn suits(state_dir: &Path) -> anyhow::Result<()> {
     let text = state_dir
         .to_str()
@@ -145,11 +146,12 @@ pub(super) fn suits(state_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a directory may become a cluster's: it will be closed to others, and one day removed with all that is in it.
+/// True if a directory may become a cluster's state directory: it will be closed to other users,
+/// and later removed with its contents.
 pub(super) fn is_free(directory: &Path) -> anyhow::Result<bool> {
-    // What an interrupted start leaves, and what a file system of its own begins with.
+    // Left by an interrupted start, or present in a new file system.
     let harmless = ["cluster.json.new", "lost+found"];
-    // A cluster whose choices a power cut took away.
+    // Settings lost in a power failure.
     if fs::metadata(directory.join("cluster.json")).is_ok_and(|file| file.len() == 0) {
         return Ok(true);
     }
@@ -162,7 +164,7 @@ pub(super) fn is_free(directory: &Path) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Whether the settings of a backup may be there and its objects are not.
+/// True if a restore was interrupted: the settings may be present, the objects are not.
 fn is_half_restored(state_dir: &Path) -> bool {
     state_dir.join("restore.part").exists() && !state_dir.join("controlplane").exists()
 }
@@ -217,11 +219,12 @@ fn answers(settings: &Settings) -> String {
     format!("the API server answers on https://127.0.0.1:{port}{others}")
 }
 
-/// Pods reach the server at the machine's addresses. A machine that has none of its own keeps it to itself.
+/// Returns the address to listen on. Pods use the machine's addresses; a machine without any
+/// listens on loopback.
 fn listen_address(settings: &Settings) -> IpAddr {
     let is_v6 = |name: &String| name.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6());
     if settings.advertise.iter().any(is_v6) {
-        // Every address of IPv4, too.
+        // Includes IPv4.
         Ipv6Addr::UNSPECIFIED.into()
     } else if settings.advertise.is_empty() && settings.node_addresses.iter().all(IpAddr::is_loopback) {
         Ipv4Addr::LOCALHOST.into()
@@ -252,7 +255,7 @@ async fn start_agent(state_dir: &Path, settings: &Settings, daemon: &Daemon, api
         let name = settings.node_name.as_str();
         let started = child.is_some();
         let watching = async {
-            // What the node said before its agent was stopped does not count: this one must have said something.
+            // A Lease from before the restart does not count: the new agent must have renewed it.
             if started {
                 until(api, LEASES, name, |lease| renewed(lease) != before).await?;
             }
@@ -278,8 +281,8 @@ async fn start_agent(state_dir: &Path, settings: &Settings, daemon: &Daemon, api
     Ok(())
 }
 
-/// Starts the daemon unless it runs: one that was found to run may just have been ending. Fails with the last words of one that
-/// was started here and has ended.
+/// Starts the daemon unless it runs: a running one may have been about to end. Fails with the last
+/// log lines of one that was started here and has ended.
 pub(super) fn keep(
     child: &mut Option<Child>,
     daemon: &Daemon,
@@ -316,7 +319,7 @@ pub(super) async fn within<T>(
     }
 }
 
-/// The agent's own kubeconfig and serving certificate, made anew for the addresses that the machine has now.
+/// Issues the agent's kubeconfig and serving certificate for the machine's current addresses.
 fn issue_node(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     let out = state_dir.join("agent/pki");
     fs::DirBuilder::new()
@@ -333,7 +336,7 @@ fn issue_node(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     for address in &settings.node_addresses {
         command.args(["--address", &address.to_string()]);
     }
-    // The node is this machine.
+    // The node is on this machine.
     command.args(["--server", &format!("https://127.0.0.1:{}", settings.listen_port)]);
     let done = command
         .arg("--out")
@@ -348,7 +351,7 @@ fn issue_node(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits by a watch until an object is as it should be. A watch that ends is begun again.
+/// Waits with a watch until an object meets a condition. A watch that ends is restarted.
 async fn until(api: &Api, collection: &str, name: &str, holds: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
     let field = format!("metadata.name={name}");
     let path = with_query(collection, &[("fieldSelector", Some(field.as_str()))]);
@@ -373,7 +376,7 @@ async fn until(api: &Api, collection: &str, name: &str, holds: impl Fn(&Value) -
     }
 }
 
-/// When a lease was renewed.
+/// Returns the time at which a Lease was renewed.
 pub(super) fn renewed(lease: &Value) -> String {
     text_at(lease, "/spec/renewTime").to_owned()
 }
@@ -382,7 +385,7 @@ pub(super) fn is_ready(node: &Value) -> bool {
     readiness(node).is_some_and(|ready| text_at(ready, "/status") == "True")
 }
 
-/// Whether a node waits for a network that may be installed through the cluster, and for nothing else.
+/// True if a node is only waiting for a network plugin, which may be installed through the cluster.
 pub(super) fn lacks_network(node: &Value) -> bool {
     readiness(node).is_some_and(|ready| text_at(ready, "/message").contains("reason:NetworkPluginNotReady"))
 }

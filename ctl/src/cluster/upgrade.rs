@@ -1,10 +1,11 @@
-//! `skiff upgrade`: other programs in place of those that run.
+//! `skiff upgrade`: replaces the running programs.
 //!
-//! 1. The new programs are looked at: they must run on this machine.
-//! 2. Each takes its place by a rename; the former one stays beside it (`.NAME.before`).
-//! 3. The daemons end and are started again by the `skiff` in its place, the control plane first: a server may be newer than its
-//!    nodes, not the other way round. Pods go on: their supervisors are processes of the program that they were started with.
-//! 4. When a daemon is not Ready in time, the former programs take their places again, and are started.
+//! 1. The new programs are checked: they must run on this machine.
+//! 2. Each replaces the previous one by a rename; that one is kept beside it (`.NAME.before`).
+//! 3. The daemons are stopped, and started by the new `skiff`, the control plane first: a server
+//!    may be newer than its nodes, but not older. Pods keep running: their supervisors are
+//!    processes of the program that they were started with.
+//! 4. If a daemon is not Ready in time, the previous programs are restored and started.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -22,17 +23,17 @@ use super::{served, unit};
 use crate::arguments::{Place, UpgradeOptions};
 use crate::terminal;
 
-/// The programs, in the order in which they take their places.
+/// Programs in the order of their replacement.
 const PROGRAMS: [&str; 3] = ["skiff-controlplane", "skiff-agent", "skiff"];
 const UNITS: &str = "/usr/lib/systemd/system";
 /// Longest time for a daemon to end.
 const END: Duration = Duration::from_secs(20);
 
-/// A file that another one is to replace.
+/// File to replace.
 struct Replaced {
-    /// Where it is.
+    /// Path of the file.
     path: PathBuf,
-    /// The new one.
+    /// Path of the new file.
     new: PathBuf,
 }
 
@@ -65,7 +66,7 @@ impl Replaced {
         if !before.exists() {
             return Ok(());
         }
-        // The one that stays beside it is for whoever looks for the reason.
+        // The replaced file is kept beside it for diagnosis.
         fs::rename(before, &self.path).with_context(|| format!("put {} back", self.path.display()))
     }
 
@@ -81,7 +82,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The daemons of this machine.
+/// Daemons of this machine.
 struct Daemons {
     served: Option<PathBuf>,
     node: Option<(PathBuf, Settings)>,
@@ -98,7 +99,7 @@ impl Daemons {
         self.node.as_ref().map(|(directory, _)| super::agent(directory))
     }
 
-    /// The folder of the programs that run.
+    /// Returns the directory of the running programs.
     fn home(&self) -> anyhow::Result<PathBuf> {
         let mut daemons = [self.control_plane(), self.agent()].into_iter().flatten();
         let running = daemons.find_map(|daemon| Some(daemon.running()?.pid));
@@ -111,7 +112,8 @@ impl Daemons {
         Ok(folder.to_owned())
     }
 
-    /// Ends each daemon and has it started by the programs in the folder. Answers for how long the server was away.
+    /// Stops each daemon and starts it with the programs in the directory. Returns how long the
+    /// server was unavailable.
     async fn restart(&self, home: &Path, timeout: Duration) -> anyhow::Result<Option<Duration>> {
         let all = async {
             let gap = match self.control_plane() {
@@ -138,7 +140,7 @@ impl Daemons {
         if let Some(directory) = &self.served {
             let before = unit::process(unit::SERVER);
             unit::systemctl(&["restart", "--no-block"], unit::SERVER)?;
-            // Until it has ended, the former one answers.
+            // Until it has ended, the previous server responds.
             while unit::process(unit::SERVER).is_none_or(|process| Some(process) == before) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -154,7 +156,7 @@ impl Daemons {
             }
             begun.elapsed()
         };
-        // The agent, which still runs, is waited for as well.
+        // Includes the running agent.
         let (started, gap) = tokio::join!(start(home, directory), async {
             tokio::time::timeout(END, answers)
                 .await
@@ -164,18 +166,18 @@ impl Daemons {
     }
 }
 
-/// A child that goes with whoever waits for it.
+/// Child process that is killed on drop.
 struct Starting(Child);
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        // One that has ended is no trouble.
+        // Errors of a child that has ended are ignored.
         self.0.kill().ok();
         self.0.wait().ok();
     }
 }
 
-/// Has daemons that do not run started by the `skiff` of their own release, which alone knows their flags.
+/// Starts stopped daemons by the `skiff` of their own release, which knows their flags.
 async fn start(home: &Path, state_dir: &Path) -> anyhow::Result<()> {
     let mut up = Command::new(home.join("skiff"));
     up.arg("up")
@@ -229,7 +231,7 @@ fn put(replaced: &[Replaced]) -> anyhow::Result<()> {
     reload(replaced)
 }
 
-/// Has systemd read units that were replaced.
+/// Reloads systemd after units were replaced.
 fn reload(replaced: &[Replaced]) -> anyhow::Result<()> {
     if replaced.iter().any(|file| file.path.starts_with(UNITS)) {
         unit::systemctl(&["daemon-reload"], None)?;
@@ -237,7 +239,7 @@ fn reload(replaced: &[Replaced]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the former programs back, and starts them.
+/// Restores the previous programs, and starts them.
 async fn go_back(
     daemons: &Daemons,
     replaced: &[Replaced],
@@ -266,7 +268,8 @@ fn take_back(replaced: &[Replaced]) -> Vec<anyhow::Error> {
     failures.chain(reload(replaced).err()).collect()
 }
 
-/// The files that are here and in the folder, too: programs, and units where they are installed.
+/// Returns the files that exist here and in the directory: programs, and units if they are
+/// installed.
 fn replaced(home: &Path, folder: &Path) -> anyhow::Result<Vec<Replaced>> {
     let units = [unit::SERVER, unit::AGENT].into_iter();
     let units = units.map(|name| (Path::new(UNITS).join(name), folder.join("systemd").join(name)));
@@ -288,7 +291,8 @@ fn replaced(home: &Path, folder: &Path) -> anyhow::Result<Vec<Replaced>> {
     Ok(all)
 }
 
-/// What a program says of itself. One that is for another machine, or for another C library, says nothing.
+/// Returns the version that a program reports. A program for another architecture or C library
+/// reports none.
 fn version(program: &Path) -> anyhow::Result<String> {
     let said = Command::new(program).arg("--version").output();
     let said = said.with_context(|| format!("{} does not run here", program.display()))?;
@@ -302,15 +306,15 @@ fn version(program: &Path) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
 }
 
-/// A folder of programs.
+/// Directory of programs.
 struct Unpacked {
     folder: PathBuf,
-    /// Whether it was made for an archive, and goes with this.
+    /// True if the directory was created for an archive, and is removed on drop.
     is_temporary: bool,
 }
 
 impl Unpacked {
-    /// Takes the folder or archive that is given, else the folder of this program.
+    /// Opens the given directory or archive, or else the directory of this program.
     fn open(from: Option<&Path>, home: &Path) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the own executable")?;
         let given = match from {
@@ -356,7 +360,7 @@ impl Drop for Unpacked {
     }
 }
 
-/// Holds an archive against the sum beside it, as `make dist` writes both.
+/// Verifies an archive by the checksum beside it; `make dist` writes both.
 fn is_whole(archive: &Path) -> anyhow::Result<()> {
     let mut sums = archive.as_os_str().to_owned();
     sums.push(".sha256");

@@ -1,12 +1,12 @@
-//! What is different between two versions of an object.
+//! Differences between two versions of an object.
 
 use serde_json::Value;
 
 use crate::terminal;
 
-/// Longest text of a value in one line.
+/// Maximum length of a value in one line.
 const LONGEST: usize = 40;
-/// What each write changes by itself.
+/// Fields that each write changes.
 const OWN: [&str; 4] = [
     ".metadata.resourceVersion",
     ".metadata.managedFields",
@@ -14,7 +14,7 @@ const OWN: [&str; 4] = [
     ".metadata.annotations[kubectl.kubernetes.io/last-applied-configuration]",
 ];
 
-/// A field that differs.
+/// Changed field.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change {
     path: String,
@@ -23,13 +23,13 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// `spec.replicas: 1 -> 3`
+    /// Returns `spec.replicas: 1 -> 3`.
     pub(super) fn brief(&self) -> String {
         let shown = |value: &Option<Value>| value.as_ref().map_or_else(|| "none".to_owned(), short);
         format!("{}: {} -> {}", self.path, shown(&self.from), shown(&self.to))
     }
 
-    /// The field, with what it was and what it is, one below the other.
+    /// Returns the field with its old and new values on separate lines.
     pub(super) fn lines(&self) -> String {
         let part = |sign: &str, value: &Option<Value>| {
             let text = value.as_ref().map(long).unwrap_or_default();
@@ -44,7 +44,7 @@ impl Change {
     }
 }
 
-/// The fields in which two versions differ, but for those that each write changes by itself.
+/// Returns the fields in which two versions differ, except for those that each write changes.
 pub(super) fn between(from: &Value, to: &Value) -> Vec<Change> {
     let mut found = Vec::new();
     walk("", Some(from), Some(to), &mut found);
@@ -79,7 +79,7 @@ fn walk(path: &str, from: Option<&Value>, to: Option<&Value>, found: &mut Vec<Ch
     }
 }
 
-/// Items by what names them, where all have such a field; else by their places.
+/// Compares items by their key field, if all have one; else by index.
 fn items(path: &str, before: &[Value], after: &[Value], found: &mut Vec<Change>) {
     let keys = ["name", "type", "uid", "containerPort", "port", "key", "ip"];
     let key = keys.into_iter().find(|key| {
@@ -124,7 +124,7 @@ fn named(item: &Value, key: &str) -> String {
 
 fn short(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    // The terminal is not steered by what objects hold.
+    // Objects must not control the terminal.
     let text: String = text
         .chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })

@@ -1,4 +1,4 @@
-//! Who wrote a version: by the audit log, or by the managed fields.
+//! Author of a version, from the audit log or the managed fields.
 
 use serde_json::Value;
 use time::format_description::well_known::Rfc3339;
@@ -9,10 +9,11 @@ use crate::arguments::Place;
 use crate::resource::Resource;
 use crate::trace::audit;
 
-/// Time that a version's own may be outside of its request's: both are of one clock, one is rounded.
+/// Tolerance between the times of a version and its request: both are of one clock, but one is
+/// rounded.
 const ROUNDED: Duration = Duration::milliseconds(2);
 
-/// The writer of a version; what is not known is empty.
+/// Author of a version; unknown fields are empty.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) user: String,
@@ -20,7 +21,7 @@ pub(super) struct Writer {
     pub(super) agent: String,
 }
 
-/// The requests that changed an object, as far as the audit log of this machine goes back.
+/// Requests that changed an object, from the audit log of this machine.
 pub(super) struct Writers {
     events: Vec<Value>,
 }
@@ -34,7 +35,7 @@ impl Writers {
         let mut events = directory.map_or_else(Vec::new, |directory| audit::read(&directory, namespace, name));
         events.retain(|event| {
             let subject = audit::subject(event);
-            // A deletion of many names none.
+            // A request that deletes a collection has no names.
             (subject == name || subject.is_empty())
                 && text_at(event, "/objectRef/resource") == resource.plural
                 && text_at(event, "/objectRef/apiGroup") == resource.group
@@ -48,7 +49,8 @@ impl Writers {
 
     pub(super) fn of_version(&self, revision: &str, time: &str, object: &Value) -> Writer {
         let answered = |event: &&Value| text_at(event, "/responseObject/metadata/resourceVersion") == revision;
-        // The answer to a deletion that has only begun is the object, too. Of Secrets no objects are recorded.
+        // The response to a deletion that has only begun has the object, too. Secrets are not
+        // recorded.
         let silent = |event: &&Value| event.get("responseObject").is_none_or(Value::is_null) && during(event, time);
         let event = self
             .events
@@ -66,7 +68,7 @@ impl Writers {
     }
 }
 
-/// Whether a time is within the request's.
+/// True if a time is within the request's duration.
 fn during(event: &Value, time: &str) -> bool {
     let parse = |text: &str| OffsetDateTime::parse(text, &Rfc3339).ok();
     let (received, done) = (audit::received(event), text_at(event, "/stageTimestamp"));
@@ -99,7 +101,7 @@ fn writer(event: &Value) -> Writer {
     }
 }
 
-/// The program whose fields were set last, and how.
+/// Returns the manager whose fields were set last, and its operation.
 fn by_manager(object: &Value) -> Writer {
     let entries = object.pointer("/metadata/managedFields").and_then(Value::as_array);
     let newest = entries

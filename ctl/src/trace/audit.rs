@@ -1,4 +1,4 @@
-//! Reads the audit log, where it is on this machine.
+//! Reader of the audit log, if it is on this machine.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::api::text_at;
 
-/// Completed writes on the object, and on objects whose names begin with its name, oldest first.
+/// Returns completed writes of the object, and of objects whose names begin with its name, oldest
+/// first.
 pub(crate) fn read(directory: &Path, namespace: &str, name: &str) -> Vec<Value> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
@@ -16,7 +17,7 @@ pub(crate) fn read(directory: &Path, namespace: &str, name: &str) -> Vec<Value> 
     let mut found: Vec<Value> = entries
         .filter_map(|entry| fs::File::open(entry.ok()?.path()).ok())
         .flat_map(|file| BufReader::new(file).lines().map_while(Result::ok))
-        // Most lines concern something else: they are not parsed.
+        // Lines about other objects are not parsed.
         .filter(|line| line.contains(name))
         .filter_map(|line| serde_json::from_str(&line).ok())
         .filter(|event| concerns(event, namespace, name))
@@ -36,7 +37,7 @@ fn concerns(event: &Value, namespace: &str, name: &str) -> bool {
         && subject(event).starts_with(name)
 }
 
-/// The name of the object that a request was about; of a creation with `generateName`, the name that it got.
+/// Returns the name of a request's object; with `generateName`, the generated name.
 pub(crate) fn subject(event: &Value) -> &str {
     let named = text_at(event, "/objectRef/name");
     let made = text_at(event, "/responseObject/metadata/name");

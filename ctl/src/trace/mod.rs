@@ -1,10 +1,10 @@
-//! `skiff trace`: how an object became containers, step by step.
+//! `skiff trace`: the steps from an object to its running containers.
 //!
-//! Sources, the finest first: the audit log in the state directory (when a request came, when it was answered, to the
-//! microsecond), or from elsewhere what the server itself remembers of its last writes; the nodes (which remember the steps of
-//! the pods that they started last), Events with an `eventTime`, and the times in objects and older Events, which are
-//! whole seconds. What no source tells is shown as unknown. Nothing is derived
-//! from anything else.
+//! Sources, the highest resolution first: the audit log in the state directory (times of requests
+//! and responses in microseconds), or without it the server's record of its last writes; the nodes
+//! (with milestones of the pods that they started last), Events with an `eventTime`, and the times
+//! in objects and older Events, which are whole seconds. A step without a source is shown as
+//! unknown. No time is derived from another.
 
 pub(crate) mod audit;
 mod steps;
@@ -23,21 +23,22 @@ use crate::pods::{self, Owned, items};
 use crate::resource::Resources;
 use crate::terminal;
 
-/// Requests that are made at once.
+/// Maximum number of concurrent requests.
 const TOGETHER: usize = 16;
 
-/// Everything that is known of one object and what came from it.
+/// All data about an object and the objects created from it.
 pub(crate) struct Material {
     pub(crate) target: Value,
-    /// The object between the target and its pods: a ReplicaSet, or a `CronJob`'s Job.
+    /// Object between the target and its pods: a ReplicaSet, or a `CronJob`'s Job.
     pub(crate) makers: Vec<Value>,
     pub(crate) pods: Vec<Value>,
     pub(crate) events: Vec<Value>,
-    /// What the pods' nodes know of the steps that they took, by the pods' uids.
+    /// Milestones of the pods on their nodes, by the pods' UIDs.
     pub(crate) milestones: BTreeMap<String, Value>,
-    /// Audit entries that concern the object, its makers and its pods, oldest first; where the log is not here, what the server remembers.
+    /// Audit events of the object, its makers and its pods, oldest first; without an audit log, the
+    /// server's records.
     pub(crate) audit: Vec<Value>,
-    /// The source of these.
+    /// Source of these.
     pub(crate) requests: &'static str,
 }
 
@@ -91,7 +92,8 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     terminal::write(&waterfall::draw(&format!("{}/{name}", resource.display()), &steps))
 }
 
-/// Asks the pods' nodes. One that cannot be asked, or that started again since, has nothing to tell.
+/// Reads the milestones from the pods' nodes. A node that is not reachable, or was restarted since,
+/// has none.
 async fn milestones(api: &Api, pods: &[Value]) -> BTreeMap<String, Value> {
     let questions: Vec<(String, String)> = pods
         .iter()

@@ -1,4 +1,4 @@
-//! The steps of the way, each with the time that a source gives for it.
+//! Steps of an object's start, with times from the sources.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,8 @@ use crate::api::text_at;
 const STATUS: &str = "pod status";
 const EVENTS: &str = "events";
 
-/// One step. `times` has one entry for each object that took it: one for a Deployment, three for three pods.
+/// Step. `times` has one entry for each object that took it: one for a Deployment, three for three
+/// pods.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) name: Cow<'static, str>,
@@ -20,7 +21,7 @@ pub(super) struct Step {
     pub(super) source: &'static str,
 }
 
-/// A time in nanoseconds since 1970, and how finely its source tells it.
+/// Unix time in nanoseconds, and the resolution of its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
     pub(super) nanoseconds: i128,
@@ -35,7 +36,7 @@ pub(super) fn parse(text: &str) -> Option<Moment> {
     })
 }
 
-/// The way in its order.
+/// Returns the steps in order.
 pub(super) fn of(material: &Material) -> Vec<Step> {
     let target = first_write(material, &[&material.target], "");
     let pods: Vec<&Value> = material.pods.iter().collect();
@@ -63,7 +64,7 @@ pub(super) fn of(material: &Material) -> Vec<Step> {
     steps
 }
 
-/// The steps that the pods' nodes take.
+/// Returns the steps on the pods' nodes.
 fn on_nodes(material: &Material) -> [Step; 8] {
     [
         milestone(material, "agent saw the pod", "/seen", STATUS, || {
@@ -85,7 +86,7 @@ fn on_nodes(material: &Material) -> [Step; 8] {
     ]
 }
 
-/// The end of a Job's pods, and of the Job.
+/// Returns the completion of a Job's pods, and of the Job.
 fn ends(material: &Material, pods: &[&Value]) -> Vec<Step> {
     let job = [&material.target].into_iter().chain(&material.makers);
     let job: Vec<&Value> = job
@@ -140,7 +141,7 @@ fn step(name: impl Into<Cow<'static, str>>, source: &'static str, mut times: Vec
     }
 }
 
-/// What the nodes tell, or what another source does where they do not know all.
+/// Returns a step from the nodes' milestones, or from another source if they are incomplete.
 fn milestone(
     material: &Material,
     name: &'static str,
@@ -161,8 +162,8 @@ fn milestone(
     }
 }
 
-/// For each object the first successful create of it, or of this subresource of it. The log holds what the object has
-/// been through under this name; what came before its own creation was another's.
+/// Returns for each object its first successful creation, or that of its subresource. The log has
+/// all writes of this name; those before the object's creation belong to another object.
 fn first_write<'a>(material: &'a Material, objects: &[&Value], subresource: &str) -> Vec<&'a Value> {
     let first = |object: &&Value| {
         let (name, uid) = (text_at(object, "/metadata/name"), text_at(object, "/metadata/uid"));
@@ -177,7 +178,7 @@ fn first_write<'a>(material: &'a Material, objects: &[&Value], subresource: &str
     objects.iter().filter_map(first).collect()
 }
 
-/// For each object the first write of a status after which it is so.
+/// Returns for each object the first status update after which a condition is met.
 fn first_status<'a>(
     material: &'a Material,
     objects: &[&Value],
@@ -206,7 +207,7 @@ fn condition_times(material: &Material, pointers: &[&str]) -> Vec<Moment> {
     material.pods.iter().filter_map(of_pod).collect()
 }
 
-/// When this condition became True, for each pod.
+/// Returns when this condition became True, for each pod.
 fn conditions(material: &Material, kind: &str) -> Vec<Moment> {
     let since = |pod: &Value| parse(text_at(condition(Some(pod), kind)?, "/lastTransitionTime"));
     material.pods.iter().filter_map(since).collect()
@@ -219,7 +220,7 @@ fn condition<'a>(pod: Option<&'a Value>, kind: &str) -> Option<&'a Value> {
         .find(|condition| text_at(condition, "/type") == kind && text_at(condition, "/status") == "True")
 }
 
-/// The first event of these reasons, for each pod.
+/// Returns the first event with these reasons, for each pod.
 fn event_times(material: &Material, reasons: &[&str]) -> Vec<Moment> {
     let of_pod = |pod: &Value| {
         let uid = text_at(pod, "/metadata/uid");
@@ -231,7 +232,7 @@ fn event_times(material: &Material, reasons: &[&str]) -> Vec<Moment> {
     material.pods.iter().filter_map(of_pod).collect()
 }
 
-/// `eventTime` is finer than the older fields.
+/// `eventTime` has a higher resolution than the older fields.
 fn first_time(event: &Value) -> Option<Moment> {
     let pointers = ["/eventTime", "/firstTimestamp", "/metadata/creationTimestamp"];
     pointers.into_iter().find_map(|pointer| parse(text_at(event, pointer)))

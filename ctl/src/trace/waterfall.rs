@@ -1,11 +1,12 @@
-//! Draws the steps.
+//! Drawing of the steps.
 
 use super::steps::{Moment, Step};
 use crate::terminal;
 
 const WIDTH: i128 = 40;
 
-/// One line a step: milliseconds since the first step, of the first and last that took it, and a bar between them.
+/// Returns a line for each step: milliseconds from the first step to the first and last object, and
+/// a bar between them.
 pub(super) fn draw(title: &str, steps: &[Step]) -> String {
     let fine = steps
         .iter()
@@ -42,7 +43,8 @@ fn row(step: &Step, start: &Moment, span: i128) -> Vec<String> {
     };
     let shown = |moment: &Moment| {
         if moment.whole_second {
-            // The source gives the second alone: it was somewhere in it, and not before the beginning.
+            // The source has whole seconds: the time is somewhere in the second, and not before the
+            // start.
             let from = (moment.nanoseconds - start.nanoseconds) / 1_000_000;
             format!("{}–{} ms", from.max(0), from + 1000)
         } else {
@@ -72,7 +74,7 @@ fn bar(first: &Moment, last: &Moment, start: &Moment, span: i128) -> String {
     format!("{}{}", "·".repeat(from), "█".repeat(to.saturating_sub(from) + 1))
 }
 
-/// With one digit after the point.
+/// Formats milliseconds with one decimal.
 fn milliseconds(nanoseconds: i128) -> String {
     let tenths = nanoseconds.div_euclid(100_000);
     format!("{}.{}", tenths.div_euclid(10), tenths.rem_euclid(10))

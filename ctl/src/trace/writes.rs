@@ -1,4 +1,5 @@
-//! The server's own memory of its last writes, for those who have no audit log: the same times, in the form of its entries.
+//! The server's record of its last writes, for clusters without an audit log here: the same times,
+//! in the form of audit events.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,8 @@ use crate::api::{Api, text_at};
 use crate::pods::Owned;
 use crate::resource::Resources;
 
-/// Writes of the object, its makers and its pods, as far as the server remembers them and the user may read them.
+/// Returns writes of the object, its makers and its pods, as far as the server has them and the
+/// user may read them.
 pub(super) async fn read(api: &Api, resources: &Resources, own: &str, namespace: &str, owned: &Owned) -> Vec<Value> {
     let mut found = of(api, own, &[&owned.target]).await;
     if let Some(maker) = owned.makers.first()
@@ -23,7 +25,7 @@ async fn of(api: &Api, path: &str, objects: &[&Value]) -> Vec<Value> {
     let told = api.get(&format!("/ui/writes{path}")).await.unwrap_or_default();
     let writes = told.get("writes").and_then(Value::as_array).into_iter().flatten();
     let mut entries: Vec<Value> = Vec::new();
-    // The last creation by a name is that of the object which has the name now.
+    // The last creation with a name is that of the current object.
     for write in writes.rev() {
         let name = text_at(write, "/name");
         let named = |object: &&&Value| text_at(object, "/metadata/name") == name;

@@ -1,14 +1,14 @@
-//! The pod's containers: why they do not start, why they end, why they are not ready.
+//! Findings for containers: why they do not start, terminate, or are not ready.
 
 use serde_json::Value;
 
 use super::finding::Finding;
 use crate::api::text_at;
 
-/// The phase of a pod that is not there any more; the API knows no such phase.
+/// Phase of a pod that no longer exists; not a phase of the API.
 pub(super) const GONE: &str = "Gone";
 
-/// What there is to say of each, in the order in which they start.
+/// Returns findings for each container, in the order in which they start.
 pub(super) fn explain(pod: &Value, warnings: &[&Value]) -> Vec<Finding> {
     let lists = [
         ("init container", "/status/initContainerStatuses"),
@@ -37,7 +37,7 @@ pub(super) fn explain(pod: &Value, warnings: &[&Value]) -> Vec<Finding> {
     found
 }
 
-/// The node has the pod, but no container has a trouble of its own: the sandbox or a volume.
+/// Explains a pod on its node without failed containers: the sandbox or a volume is not ready.
 fn preparing(warnings: &[&Value]) -> Finding {
     let known = [
         (
@@ -117,12 +117,13 @@ impl Container<'_> {
                 let finding = Finding::trouble(format!("{} cannot be started.", capital(title))).fact(message);
                 Some(start_advice(finding, message))
             }
-            // Its turn has not come, or it is being made.
+            // It waits for its turn, or is being created.
             _ => None,
         }
     }
 
-    /// While it backs off, the message says nothing of the cause; the event of the failure does.
+    /// Returns the cause of a failed pull: during the back-off, only the event of the failure has
+    /// it.
     fn pull_message<'a>(&'a self, message: &'a str) -> &'a str {
         let about = |event: &&&Value| {
             text_at(event, "/reason") == "Failed" && text_at(event, "/message").contains("Failed to pull image")
@@ -144,7 +145,7 @@ impl Container<'_> {
 
     fn ended(&self, terminated: &Value) -> Option<Finding> {
         let what = match code(terminated) {
-            // Of pods that are gone only ends are known that nobody wanted.
+            // For a pod that is gone, only unexpected terminations are recorded.
             0 if text_at(self.pod, "/status/phase") == GONE => "was to run on, but ended.",
             0 => return None,
             _ => "has ended with a failure.",
@@ -186,7 +187,7 @@ impl Container<'_> {
         Some(self.end(finding, last, true))
     }
 
-    /// Adds how a run ended and what that points to.
+    /// Adds how an instance terminated, and advice.
     fn end(&self, finding: Finding, terminated: &Value, previous: bool) -> Finding {
         let (code, reason) = (code(terminated), text_at(terminated, "/reason"));
         let (from, to) = (text_at(terminated, "/startedAt"), text_at(terminated, "/finishedAt"));
@@ -209,7 +210,7 @@ impl Container<'_> {
         finding.show(self.name, previous)
     }
 
-    /// The newest warning that tells why the node killed it, and what to do.
+    /// Returns the latest warning that tells why the node killed it, and advice.
     fn killer(&self) -> Option<(&Value, &'static str)> {
         let own = format!("{{{}}}", self.name);
         let is_own = |event: &Value| {
@@ -275,7 +276,7 @@ fn code(terminated: &Value) -> i64 {
     terminated.get("exitCode").and_then(Value::as_i64).unwrap_or(0)
 }
 
-/// What an exit code usually means.
+/// Usual meaning of an exit code.
 fn meaning(code: i64) -> &'static str {
     match code {
         0 => "it finished without a failure",

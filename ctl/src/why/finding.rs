@@ -1,30 +1,30 @@
-//! One thing that can be said of a pod.
+//! Single findings about an object.
 
 use super::printable;
 
-/// Whose output to show.
+/// Container whose log is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Log {
     pub(super) container: String,
-    /// That of the run before.
+    /// True for the log of the previous instance.
     pub(super) previous: bool,
 }
 
-/// What is so, how it is known, and what to do.
+/// Finding with its evidence and advice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// Whether it is the matter, or only good to know.
+    /// True for a problem, false for a note.
     pub(super) trouble: bool,
     what: String,
     facts: Vec<String>,
     advice: Vec<String>,
-    /// The output is what is left to look at.
+    /// True if the log is the remaining source.
     by_output: bool,
     pub(super) log: Option<Log>,
 }
 
 impl Finding {
-    /// Something that is wrong.
+    /// Creates a finding of a problem.
     pub(super) fn trouble(what: impl Into<String>) -> Self {
         Self {
             trouble: true,
@@ -32,7 +32,7 @@ impl Finding {
         }
     }
 
-    /// Something that is good to know.
+    /// Creates a finding that is only a note.
     pub(super) fn note(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -40,25 +40,25 @@ impl Finding {
         }
     }
 
-    /// Adds how it is known. Empty texts are left out.
+    /// Adds evidence. Empty texts are left out.
     pub(super) fn fact(mut self, text: impl Into<String>) -> Self {
         self.facts.extend(Some(text.into()).filter(|text| !text.is_empty()));
         self
     }
 
-    /// Adds what to do.
+    /// Adds advice.
     pub(super) fn advise(mut self, text: impl Into<String>) -> Self {
         self.advice.push(text.into());
         self
     }
 
-    /// Nothing but the output can tell what to do.
+    /// Marks the container's output as the only source of advice.
     pub(super) fn ask_output(mut self) -> Self {
         self.by_output = true;
         self
     }
 
-    /// Shows a container's output.
+    /// Adds a container's log.
     pub(super) fn show(mut self, container: &str, previous: bool) -> Self {
         self.log = Some(Log {
             container: container.to_owned(),
@@ -67,7 +67,7 @@ impl Finding {
         self
     }
 
-    /// For people, with the lines of output that were found.
+    /// Formats the finding, with lines of the log.
     pub(super) fn text(&self, log: &[String]) -> String {
         let mut lines = vec![String::new(), format!("* {}", printable(&self.what))];
         lines.extend(

@@ -1,5 +1,4 @@
-//! `skiff why`: what is wrong with a pod, with what has pods or with a node, and what to do about it, from what the public API
-//! tells.
+//! `skiff why`: explains problems of a pod, a workload or a node, with advice, by the public API.
 
 mod containers;
 mod finding;
@@ -25,10 +24,10 @@ use crate::resource::Resources;
 use crate::terminal;
 use finding::Finding;
 
-/// Warnings that are shown, the newest.
+/// Maximum number of warnings, the latest ones.
 const WARNINGS: usize = 5;
 
-/// Exit code 1 when something is wrong.
+/// Runs the command. Exit code 1 if there is a problem.
 pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Result<ExitCode> {
     let api = Api::of(place).await?;
     let resources = Resources::discover(&api).await?;
@@ -64,7 +63,7 @@ fn verdict(trouble: bool) -> &'static str {
     }
 }
 
-/// Prints what was found, and the last warnings.
+/// Prints the findings, and the latest warnings.
 fn told(findings: &[Finding], warnings: &[&Value]) -> anyhow::Result<()> {
     for finding in findings {
         terminal::write(&finding.text(&[]))?;
@@ -72,7 +71,7 @@ fn told(findings: &[Finding], warnings: &[&Value]) -> anyhow::Result<()> {
     terminal::write(&warned(warnings))
 }
 
-/// The warnings among the events, the newest at the end.
+/// Returns the events that are warnings, the latest last.
 async fn warnings(api: &Api, namespace: &str, selector: &str) -> anyhow::Result<Vec<Value>> {
     let events = with_query(
         &format!("/api/v1/namespaces/{namespace}/events"),
@@ -93,7 +92,7 @@ fn lines_of(text: &str) -> Vec<String> {
     text.lines().map(printable).collect()
 }
 
-/// What a container prints must not steer the terminal of who reads it here.
+/// Replaces control characters in a container's output, which could control the terminal.
 fn printable(line: &str) -> String {
     line.chars()
         .map(|character| {

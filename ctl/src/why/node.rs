@@ -1,4 +1,4 @@
-//! A node: whether it takes pods, and why not.
+//! Findings for a node: whether it accepts pods, and why not.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::{told, verdict, warnings};
 use crate::api::{Api, is_forbidden, text_at};
 use crate::terminal;
 
-/// Conditions of a node that are well when they are not true, and what to do otherwise.
+/// Conditions of a node that should not be true, and advice.
 const PRESSURES: [(&str, &str); 4] = [
     (
         "MemoryPressure",
@@ -26,10 +26,10 @@ const PRESSURES: [(&str, &str); 4] = [
         "the node's network is not set up: see to the network plugin that sets this condition",
     ),
 ];
-/// A firewall of the node drops what pods send and get.
+/// Condition that a firewall of the node drops pods' traffic.
 const BLOCKED: &str = "PodTrafficBlocked";
 
-/// Answers whether something is wrong.
+/// Returns whether there is a problem.
 pub(super) async fn run(api: &Api, node: &Value) -> anyhow::Result<bool> {
     let name = text_at(node, "/metadata/name");
     let selector = format!("involvedObject.kind=Node,involvedObject.name={name}");
@@ -89,7 +89,8 @@ fn readiness(node: &Value) -> Option<Finding> {
     }
 }
 
-/// That pods have no network by a firewall of their node: nothing of them shows it.
+/// Reports that a firewall of the node drops the pods' traffic, which the pods' statuses do not
+/// show.
 pub(super) fn firewall(node: &Value) -> Option<Finding> {
     let blocked = condition(node, BLOCKED).filter(|found| text_at(found, "/status") == "True")?;
     let finding = Finding::trouble("A firewall of the node drops what its pods send and get.");

@@ -1,4 +1,4 @@
-//! What has pods, such as a Deployment: its own conditions, and why its pods are not well.
+//! Findings for workloads such as a Deployment: their conditions, and problems of their pods.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use crate::pods::Owned;
 use crate::resource::Resource;
 use crate::terminal;
 
-/// Pods with a trouble that are explained; the others are likely to have the same.
+/// Maximum number of pods that are explained; others are likely to have the same problem.
 const EXPLAINED: usize = 3;
 
-/// Answers whether something is wrong.
+/// Returns whether there is a problem.
 pub(super) async fn run(api: &Api, resource: &Resource, namespace: &str, owned: &Owned) -> anyhow::Result<bool> {
     let target = &owned.target;
     let mut events = Vec::new();
@@ -56,7 +56,7 @@ pub(super) async fn run(api: &Api, resource: &Resource, namespace: &str, owned: 
     Ok(trouble)
 }
 
-/// Conditions that are well when they are true; the others tell of failures.
+/// Conditions that should be true; the others indicate failures.
 const GOOD: [&str; 6] = [
     "Available",
     "Progressing",
@@ -70,7 +70,7 @@ fn conditions(target: &Value) -> Vec<Finding> {
     let conditions = target.pointer("/status/conditions").and_then(Value::as_array);
     let wrong = |condition: &&Value| {
         let (kind, status) = (text_at(condition, "/type"), text_at(condition, "/status"));
-        // What a Job's `FailureTarget` says its `Failed` says again.
+        // `FailureTarget` of a Job is repeated by its condition `Failed`.
         let fails = kind.contains("Fail") && kind != "FailureTarget";
         (GOOD.contains(&kind) && status == "False") || (fails && status == "True")
     };

@@ -1,4 +1,4 @@
-//! Pods that are gone: what their nodes remember of failures, and the events that are left.
+//! Findings for pods that are gone: from their nodes' records of failures, and remaining events.
 
 use std::process::ExitCode;
 
@@ -11,12 +11,12 @@ use crate::api::{Api, text_at, with_query};
 use crate::describe::time_of;
 use crate::terminal;
 
-/// Nodes that are asked at once.
+/// Maximum number of concurrent requests to nodes.
 const TOGETHER: usize = 16;
-/// Lines of output that are shown.
+/// Maximum number of lines of output.
 const LINES: usize = 10;
 
-/// Tells what is known of a pod that is not there; nothing when nobody knows anything.
+/// Explains the records of a pod that is gone; `None` if there are none.
 pub(super) async fn run(api: &Api, namespace: &str, name: &str) -> anyhow::Result<Option<ExitCode>> {
     let nodes = api.get("/api/v1/nodes").await?;
     let nodes = nodes.get("items").and_then(Value::as_array).into_iter().flatten();
@@ -26,7 +26,7 @@ pub(super) async fn run(api: &Api, namespace: &str, name: &str) -> anyhow::Resul
             &[("namespace", Some(namespace)), ("pod", Some(name))],
         )
     });
-    // A node that cannot be asked has nothing to tell.
+    // A node that is not reachable has no records.
     let answers = futures::stream::iter(paths.collect::<Vec<_>>())
         .map(|path| async move { api.get(&path).await.ok() })
         .buffered(TOGETHER)
@@ -57,7 +57,7 @@ pub(super) async fn run(api: &Api, namespace: &str, name: &str) -> anyhow::Resul
     Ok(Some(ExitCode::FAILURE))
 }
 
-/// What is about the newest of the pods that had this name.
+/// Selects the records of the newest of the pods with this name.
 fn newest<'a>(stories: Vec<&'a Value>, events: Vec<&'a Value>) -> (Vec<&'a Value>, Vec<&'a Value>) {
     let of_story = |story: &&'a Value| {
         let end = story.get("ends").and_then(Value::as_array).and_then(|ends| ends.last());
@@ -68,7 +68,7 @@ fn newest<'a>(stories: Vec<&'a Value>, events: Vec<&'a Value>) -> (Vec<&'a Value
     };
     let of_event = |event: &&'a Value| (time_of(event), text_at(event, "/involvedObject/uid"));
     let all = stories.iter().map(of_story).chain(events.iter().map(of_event));
-    // Without the letter at its end, a time is before those that have more digits.
+    // Without its final letter, a time sorts before those with more digits.
     let last = all.max_by_key(|(time, _)| time.trim_end_matches('Z'));
     let (_, uid) = last.unwrap_or_default();
     (
@@ -77,7 +77,7 @@ fn newest<'a>(stories: Vec<&'a Value>, events: Vec<&'a Value>) -> (Vec<&'a Value
     )
 }
 
-/// Why a node did not take a pod at all.
+/// Explains why a node rejected a pod.
 fn refused(story: &Value, end: &Value) -> String {
     let reason = text_at(end, "/reason");
     let finding = Finding::trouble(format!("The node refused the pod: {reason}."));
@@ -100,7 +100,7 @@ fn owner(story: &Value) -> String {
     }
 }
 
-/// What a node remembers of a container, explained as if its pod were still there.
+/// Explains a node's records of a container as if its pod still existed.
 fn told(story: &Value, events: &[&Value]) -> String {
     let ends = story
         .get("ends")
@@ -141,7 +141,7 @@ fn told(story: &Value, events: &[&Value]) -> String {
     text
 }
 
-/// The most memory that a run had, and its time.
+/// Returns the peak memory and the CPU time of an instance.
 fn used(end: &Value) -> String {
     let number = |key: &str| end.get(key).and_then(Value::as_u64);
     let memory = number("memoryPeak").map(|bytes| format!("{} MiB of memory at most", bytes.div_ceil(1 << 20)));
@@ -154,7 +154,7 @@ fn used(end: &Value) -> String {
     }
 }
 
-/// The failures before the last one.
+/// Returns the failures before the last one.
 fn before(ends: &[Value]) -> String {
     let earlier = ends.split_last().map_or(&[][..], |(_, earlier)| earlier);
     let ends: Vec<String> = earlier

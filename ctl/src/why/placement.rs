@@ -1,11 +1,11 @@
-//! The pod as a whole: its place, its end, its readiness.
+//! Findings for the pod as a whole: scheduling, termination, readiness.
 
 use serde_json::Value;
 
 use super::finding::Finding;
 use crate::api::text_at;
 
-/// What of a scheduler's message points to what to do.
+/// Parts of a scheduler's message, and advice for them.
 const HINTS: [(&str, &str); 10] = [
     (
         "Insufficient ",
@@ -49,7 +49,7 @@ const HINTS: [(&str, &str); 10] = [
     ),
 ];
 
-/// A condition of the pod.
+/// Returns a condition of the pod.
 fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
     let mut all = pod.pointer("/status/conditions")?.as_array()?.iter();
     all.find(|condition| text_at(condition, "/type") == kind)
@@ -59,7 +59,7 @@ fn is_false(condition: Option<&Value>) -> bool {
     condition.is_some_and(|condition| text_at(condition, "/status") == "False")
 }
 
-/// Deletion, the end of the pod as a whole, and its place.
+/// Explains deletion, termination and scheduling of the pod.
 pub(super) fn explain(pod: &Value) -> Vec<Finding> {
     deletion(pod)
         .into_iter()
@@ -122,7 +122,7 @@ fn ended(pod: &Value) -> Option<Finding> {
     })
 }
 
-/// Whether an eviction was for a limit of the pod's own, and not because its node was short of something.
+/// True if a pod was evicted for exceeding its own limit, and not because of pressure on its node.
 pub(super) fn wrote_too_much(message: &str) -> bool {
     message.contains("exceeds the")
 }
@@ -155,7 +155,7 @@ fn unplaced(pod: &Value) -> Option<Finding> {
     Some(finding)
 }
 
-/// Why a pod whose containers are well is not Ready all the same.
+/// Explains why a pod is not Ready although its containers are.
 pub(super) fn readiness(pod: &Value) -> Vec<Finding> {
     let gates = pod.pointer("/spec/readinessGates").and_then(Value::as_array);
     let unmet = |gate: &Value| {

@@ -1,4 +1,4 @@
-//! A pod that is there.
+//! Findings for an existing pod.
 
 use serde_json::Value;
 
@@ -7,12 +7,12 @@ use super::{containers, lines_of, node, placement, verdict, warned, warnings};
 use crate::api::{Api, text_at, with_query};
 use crate::terminal;
 
-/// Lines of a container's output that are shown.
+/// Maximum number of lines of a container's log.
 const LINES: &str = "10";
-/// Bytes of them that are asked for.
+/// Maximum number of requested bytes of them.
 const BYTES: &str = "4096";
 
-/// Answers whether something is wrong.
+/// Returns whether there is a problem.
 pub(super) async fn tell(api: &Api, pod: &Value) -> anyhow::Result<bool> {
     let (namespace, name) = (text_at(pod, "/metadata/namespace"), text_at(pod, "/metadata/name"));
     let selector = format!(
@@ -24,7 +24,7 @@ pub(super) async fn tell(api: &Api, pod: &Value) -> anyhow::Result<bool> {
     let mut findings = explain(pod, &warnings);
     let on = text_at(pod, "/spec/nodeName");
     let own_network = pod.pointer("/spec/hostNetwork").and_then(Value::as_bool) != Some(true);
-    // Who may not read nodes learns the rest.
+    // Without permission to read nodes, this finding is omitted.
     if own_network
         && !on.is_empty()
         && let Ok(found) = api.get(&format!("/api/v1/nodes/{on}")).await
@@ -44,7 +44,7 @@ pub(super) async fn tell(api: &Api, pod: &Value) -> anyhow::Result<bool> {
     Ok(findings.iter().any(|finding| finding.trouble))
 }
 
-/// Everything that can be said, the cause before what follows from it.
+/// Returns all findings, causes before their consequences.
 pub(super) fn explain(pod: &Value, warnings: &[&Value]) -> Vec<Finding> {
     let mut found = placement::explain(pod);
     found.extend(containers::explain(pod, warnings));
@@ -68,7 +68,7 @@ pub(super) fn headline(pod: &Value, findings: &[Finding]) -> String {
     format!("Pod {namespace}/{name} ({phase}, {on}): {}", verdict(trouble))
 }
 
-/// The last lines of a container's output. That there are none is no failure.
+/// Returns the last lines of a container's log; a missing log is not an error.
 async fn output(api: &Api, pod: &str, log: &Log) -> Vec<String> {
     let path = with_query(
         &format!("{pod}/log"),

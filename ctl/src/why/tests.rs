@@ -1,10 +1,10 @@
-//! What is said of pods in trouble.
+//! Findings for pods with problems.
 
 use serde_json::{Value, json};
 
 use super::pod::explain;
 
-/// Whether something is wrong, and everything that is said.
+/// Returns whether there is a problem, and all findings as text.
 fn said(pod: &Value, warnings: &[Value]) -> (bool, String) {
     let warnings: Vec<&Value> = warnings.iter().collect();
     let found = explain(pod, &warnings);

@@ -1,18 +1,18 @@
-//! State of a workload itself: why it has no pods, or makes no more.
+//! Findings for a workload itself: why it has no pods, or creates no more.
 
 use serde_json::Value;
 
 use super::finding::Finding;
 use crate::api::text_at;
 
-/// True for what makes pods, or Jobs that do.
+/// True for objects with pod templates, or Job templates.
 pub(super) fn makes_pods(target: &Value) -> bool {
     ["/spec/template", "/spec/jobTemplate"]
         .iter()
         .any(|pointer| target.pointer(pointer).is_some())
 }
 
-/// Findings beside those of the conditions, of which there are some if `troubled`.
+/// Returns findings besides those of the conditions, of which there are some if `troubled`.
 pub(super) fn explain(kind: &str, target: &Value, pods: usize, warnings: &[&Value], troubled: bool) -> Option<Finding> {
     let deleted = text_at(target, "/metadata/deletionTimestamp");
     if !deleted.is_empty() {
@@ -58,7 +58,7 @@ fn job(target: &Value) -> Option<Finding> {
         let finding = Finding::note(format!("It is complete, since {finished}: it makes no more pods."));
         return Some(finding.fact(format!("{succeeded} of its pods succeeded, {failed} failed.")));
     }
-    // Its condition tells how.
+    // Its condition has the reason.
     if has("Failed") {
         return None;
     }
@@ -109,7 +109,7 @@ fn daemon_set(target: &Value) -> Option<Finding> {
     })
 }
 
-/// Pods that should be there and are not.
+/// Explains missing pods.
 fn missing(target: &Value, warnings: &[&Value]) -> Finding {
     let refused = warnings
         .iter()
@@ -132,7 +132,7 @@ mod tests {
 
     use super::explain;
 
-    /// Trouble or not, and the words about a workload without pods.
+    /// Returns whether there is a problem, and the text about a workload without pods.
     fn said(kind: &str, mut target: Value, warnings: &[Value]) -> (bool, String) {
         let template = if kind == "CronJob" { "jobTemplate" } else { "template" };
         target["spec"][template] = json!({});

@@ -1,4 +1,4 @@
-//! A client and servers of all sorts.
+//! A client, and servers with various behavior.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn messages_have_the_shape_of_the_protocol() {
 type Answer =
     Result<http::Response<http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>>, hyper::Error>;
 
-/// A server that knows one service, and says of it what `status` is.
+/// Server that knows one service, with the status `status`.
 async fn answer(request: http::Request<hyper::body::Incoming>, status: u8) -> Answer {
     assert_eq!(request.uri().path(), PATH);
     let asked = request.into_body().collect().await?.to_bytes();
@@ -43,20 +43,20 @@ async fn answer(request: http::Request<hyper::body::Incoming>, status: u8) -> An
     Ok(answer.body(body.boxed()).expect("an answer"))
 }
 
-/// What is to become of one connection.
+/// Behavior of the server on one connection.
 #[derive(Clone, Copy)]
 enum Turn {
-    /// It is closed at once.
+    /// Closed at once.
     Close,
-    /// Nobody says anything.
+    /// The server sends nothing.
     Silence,
-    /// The server greets and answers nothing.
+    /// The server sends SETTINGS and answers nothing.
     Greeting,
-    /// It is answered with this status.
+    /// The server answers with this status.
     Answer(u8),
 }
 
-/// Asks a server that takes its connections in turn.
+/// Checks a server that handles its connections in turn.
 async fn asked(turns: &[Turn], service: &str, limit: u64) -> (String, Result<(), String>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("its address").to_string();
@@ -81,7 +81,7 @@ async fn asked(turns: &[Turn], service: &str, limit: u64) -> (String, Result<(),
                 }
             });
             let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            // It ends when the client does.
+            // Ends with the client.
             drop(serving.serve_connection(TokioIo::new(stream), service).await);
         }
         drop(listener);

@@ -19,8 +19,8 @@ fn target(scheme: &str, port: u16, path: &str, headers: &[(&str, &str)]) -> Targ
     Target::new(&action, "127.0.0.1".to_owned(), port, "kube-probe/1.36")
 }
 
-/// Gives each connection the next of these answers, and keeps what was asked. A connection is closed after its answer, but for one
-/// that ends in `…`.
+/// Serves the next of the answers on each connection, and records the requests. A connection is
+/// closed after its answer, except for one that ends in `…`.
 fn serve(answers: &[&str]) -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, asked) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(Vec::new())));
@@ -35,7 +35,7 @@ fn serve(answers: &[&str]) -> (u16, Arc<Mutex<Vec<String>>>) {
                 request.extend(byte);
             }
             seen.lock().unwrap().push(String::from_utf8(request).unwrap());
-            // Who has read enough does not stay for the rest.
+            // A client that has read enough closes the connection before the end.
             connection.write_all(answer.trim_end_matches('…').as_bytes()).ok();
             if answer.ends_with('…') {
                 open.push(connection);
@@ -45,7 +45,7 @@ fn serve(answers: &[&str]) -> (u16, Arc<Mutex<Vec<String>>>) {
     (port, asked)
 }
 
-/// What a probe makes of one answer.
+/// Result of a probe for one answer.
 async fn judged(answer: &str) -> String {
     let (port, _) = serve(&[answer]);
     let limit = if answer.ends_with('…') {
@@ -65,7 +65,7 @@ async fn judged(answer: &str) -> String {
     }
 }
 
-/// Go 1.27's client, made as `pkg/probe/http` makes it, wrote this.
+/// Written by Go 1.27's client, configured as in `pkg/probe/http`.
 #[tokio::test]
 async fn requests_are_written_as_by_go() {
     let (port, asked) = serve(&["HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]);

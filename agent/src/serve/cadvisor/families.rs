@@ -1,4 +1,4 @@
-//! What is told of each control group.
+//! Metrics of each control group.
 
 use std::time::Duration;
 
@@ -225,7 +225,7 @@ pub(super) fn disks(all: &[Subject], device: &str) -> Vec<Family<'static>> {
     rows.into_iter().map(row).collect()
 }
 
-/// What containers may use, and since when and until when they were seen.
+/// Resource limits of containers, and when they were first and last seen.
 pub(super) fn specified(all: &[Subject], now: f64) -> Vec<Family<'static>> {
     type Row = (&'static str, &'static str, fn(&Limits) -> Option<f64>);
     let rows: [Row; 4] = [

@@ -1,4 +1,4 @@
-//! Programs and containers that a client talks to.
+//! Exec and attach: sessions of a client with a program or container.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 
-/// What a client asks for.
+/// Parameters of a client's request.
 #[derive(Clone, Debug, Default)]
 struct Wanted {
     words: Vec<String>,
@@ -68,15 +68,15 @@ impl Wanted {
                 _ => {}
             }
         }
-        // A terminal has one output.
+        // A terminal has a single output.
         wanted.streams.stderr &= !wanted.tty;
         wanted
     }
 }
 
-/// Begins a session, once the client's streams are there.
+/// Starts a session once the client's streams are open.
 type Begin = Box<dyn FnOnce() -> BoxFuture<'static, Result<Session, String>> + Send>;
-/// Why there can be none, before the client was answered.
+/// Error before the connection is upgraded.
 type Missing = (StatusCode, String);
 
 pub(in super::super) async fn exec(
@@ -142,7 +142,7 @@ pub(in super::super) async fn attach(
     let begin = found.and_then(|pod| {
         let place = context.place(&pod, &container);
         let place = place.ok_or_else(|| internal(format!("container {container} not found in pod {full_name}")))?;
-        // The container was made with a terminal or without: what the client thinks does not count.
+        // The container was created with or without a terminal, whatever the client requests.
         wanted.tty = has_terminal(&pod, &container);
         wanted.streams.stderr &= !wanted.tty;
         let (streams, context) = (wanted.streams, Arc::clone(&context));
@@ -194,7 +194,7 @@ fn answer(
     }
 }
 
-/// The program is started meanwhile, but says nothing before the client is ready.
+/// Serves a session. The program starts meanwhile, but its output waits until the client is ready.
 async fn serve(
     client: Client,
     ready: impl Future<Output = ()>,
@@ -233,7 +233,8 @@ fn over_websocket(
         base64: protocol.contains("base64"),
         ends: protocol.starts_with("v5."),
     };
-    // Clients of the fifth version are told on the channel of errors, as by upstream's API server, those before by the answer.
+    // Clients of protocol version 5 receive errors on the error channel, as from upstream's API
+    // server, older ones in the response.
     let begin = match begin {
         Err((code, text)) if !form.ends => return refused(code, text),
         begin => begin,
@@ -290,7 +291,7 @@ async fn websocket_session(
             if form.ends {
                 signs.settled(&first).await;
             }
-            // Clients take an empty message as the sign that all is well.
+            // An empty message signals success to clients.
             first.send(Bytes::new()).await.ok();
         };
         serve(client, ready, begin, outcome).await;
@@ -335,7 +336,7 @@ fn over_spdy(
             if let Some(client) = gather(&mut opened, &wanted, version).await {
                 serve(client, std::future::ready(()), Ok(begin), outcome).await;
             }
-            // A client that stays silent would hold the connection up.
+            // A silent client would keep the connection open.
             last.send(Outgoing::Over).await.ok();
         };
         let read = spdy::read(read, queue, sender, &idle);

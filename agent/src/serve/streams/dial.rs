@@ -1,4 +1,5 @@
-//! Connections to pods: to their own loopback, from inside their network, and to their addresses.
+//! Connections to pods: to their loopback, from inside their network namespace, and to their
+//! addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,20 +23,20 @@ use super::refused;
 use crate::context::Context;
 use crate::serve::upgrade;
 
-/// The time that a pod has to accept a connection.
+/// Timeout of a connection to a pod.
 const CONNECT: Duration = Duration::from_secs(10);
 const BUFFER: usize = 32 << 10;
 
-/// Where a pod is on the network.
+/// Network location of a pod.
 pub(super) struct Location {
-    /// Its sandbox, for messages.
+    /// ID of the sandbox, for messages.
     pub(super) sandbox: String,
-    /// Its network namespace; nothing where it is the node's.
+    /// Path of the network namespace; `None` for the host network.
     pub(super) netns: Option<PathBuf>,
     pub(super) address: Option<IpAddr>,
 }
 
-/// Finds a pod on the network, by what the node made for it and not by what the API says.
+/// Locates a pod by its sandbox and not by its status in the API.
 pub(super) async fn locate(context: &Context, pod: &Pod) -> Option<Location> {
     let (uid, spec) = (pods::uid(pod), pod.spec.as_ref()?);
     if pods::host_network(spec) {
@@ -63,7 +64,7 @@ pub(super) async fn locate(context: &Context, pod: &Pod) -> Option<Location> {
 }
 
 impl Location {
-    /// Connects to a port of the pod's own loopback.
+    /// Connects to a port of the pod's loopback.
     pub(super) async fn loopback(&self, port: u16) -> Result<TcpStream, String> {
         let v4 = match self.connect(IpAddr::V4(Ipv4Addr::LOCALHOST), port).await {
             Ok(stream) => return Ok(stream),
@@ -91,7 +92,8 @@ impl Location {
         Ok(stream)
     }
 
-    /// A socket stays in the network that it was made in. The thread that goes there is used for nothing else.
+    /// Creates a socket in the pod's network namespace, where it stays. The thread that enters the
+    /// namespace is not reused.
     async fn socket(&self, v6: bool) -> io::Result<OwnedFd> {
         let netns = self.netns.clone();
         let (sender, ready) = oneshot::channel();
@@ -109,7 +111,7 @@ impl Location {
     }
 }
 
-/// The kernel's words as Go has them.
+/// Returns the kernel's message as Go has it.
 fn plain(error: &io::Error) -> String {
     let text = match error.raw_os_error() {
         None if error.kind() == io::ErrorKind::TimedOut => return "i/o timeout".to_owned(),
@@ -121,7 +123,8 @@ fn plain(error: &io::Error) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// `/dial/NAMESPACE/POD/PORT`: the connection becomes one to the pod's address, for the API server's proxy.
+/// `/dial/NAMESPACE/POD/PORT`: switches to a connection to the pod's address, for the API server's
+/// proxy.
 pub(in super::super) async fn dial(
     State(context): State<Arc<Context>>,
     Path((namespace, name, port)): Path<(String, String, u16)>,
@@ -140,7 +143,8 @@ pub(in super::super) async fn dial(
     join(request, SocketAddr::new(address, port)).await
 }
 
-/// `/dial/PORT`: the same to a port of the node's own address. What listens on its loopback alone stays out of reach.
+/// `/dial/PORT`: switches to a connection to the node's own address. Services that listen only on
+/// loopback are not reachable.
 pub(in super::super) async fn dial_node(
     State(context): State<Arc<Context>>,
     Path(port): Path<u16>,
@@ -168,7 +172,7 @@ async fn join(request: Request, target: SocketAddr) -> Response {
         }
     };
     upgrade::switch(request, "tcp", Vec::new(), move |mut io| async move {
-        // One that breaks is over.
+        // A broken connection just ends.
         tokio::io::copy_bidirectional_with_sizes(&mut io, &mut stream, BUFFER, BUFFER)
             .await
             .ok();

@@ -1,4 +1,4 @@
-//! Ports of a pod, forwarded to a client: each connection is a pair of streams, for data and for an error.
+//! Port forwarding: each connection is a pair of streams, for data and for an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ use crate::serve::upgrade::{self, Io};
 const SPDY: &str = "portforward.k8s.io";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 const WEBSOCKET: [&str; 4] = [TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", ""];
-/// Ports of one request over WebSocket: channels have numbers of one byte.
+/// Maximum number of ports of one WebSocket request: channel numbers have one byte.
 const PORTS: usize = 100;
-/// Connections of one client at the same time, with those of which half is there.
+/// Maximum number of concurrent connections of one client, including incomplete pairs.
 const PAIRS: usize = 1024;
-/// Bytes of what says that two streams belong together: clients count their connections.
+/// Maximum length of a request ID: clients count their connections.
 const ID: usize = 64;
-/// Connections to pods of all clients: each takes a descriptor of the agent's.
+/// Limits connections to pods of all clients: each takes a descriptor of the agent.
 static DIALLED: Semaphore = Semaphore::const_new(4096);
-/// The time that what a client still sends has after the pod has closed.
+/// Time for data in flight from the client after the pod has closed the connection.
 const REST: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(in super::super) async fn forward(
@@ -125,7 +125,7 @@ fn ports(query: &str) -> Result<Vec<u16>, String> {
     }
 }
 
-/// One connection.
+/// Forwards one connection.
 async fn pair(location: &Location, port: u16, data: (Source, Sink), error: Sink) {
     let (source, sink) = data;
     let place = DIALLED.try_acquire();
@@ -184,7 +184,7 @@ async fn exchange(
     }
 }
 
-/// Pairs over SPDY, until the client is gone.
+/// Serves pairs over SPDY until the client disconnects.
 async fn session(io: impl AsyncRead + AsyncWrite, location: Arc<Location>) {
     let (read, write) = tokio::io::split(io);
     let (queue, outgoing) = mpsc::channel(QUEUE);
@@ -200,7 +200,7 @@ async fn session(io: impl AsyncRead + AsyncWrite, location: Arc<Location>) {
     .await;
 }
 
-/// Half of a pair, and since when it waits for the other one.
+/// First stream of a pair, and the time since which it waits for the other one.
 struct Waiting {
     since: Instant,
     kind: String,
@@ -215,7 +215,7 @@ async fn pairs(mut opened: mpsc::Receiver<Opened>, location: Arc<Location>) {
         tokio::select! {
             stream = opened.recv() => {
                 let Some(mut stream) = stream else { return };
-                // They may be long, and nothing of them is needed for as long as the stream waits.
+                // Headers may be long, and are not needed while the stream waits.
                 let headers = std::mem::take(&mut stream.headers);
                 let told = |name: &str| headers.get(name).map_or("", String::as_str);
                 let kind = told("streamtype");
@@ -226,7 +226,7 @@ async fn pairs(mut opened: mpsc::Receiver<Opened>, location: Arc<Location>) {
                     continue;
                 };
                 match waiting.remove(&id) {
-                    // The other half of one that waits takes no more room.
+                    // The second stream of a pair takes no further place.
                     None if waiting.len() + running.len() >= PAIRS => stream.reset().await,
                     None => {
                         let (since, kind) = (Instant::now(), kind.to_owned());
@@ -251,7 +251,8 @@ async fn pairs(mut opened: mpsc::Receiver<Opened>, location: Arc<Location>) {
     }
 }
 
-/// What joins the two streams of a connection. Old clients do not say, but open them one after the other.
+/// Request ID that pairs the data and error streams of a connection. Old clients send none, but
+/// open the streams one after the other.
 fn request_id(told: &str, kind: &str, stream: u32) -> String {
     match (told, kind) {
         ("", "data") => stream.saturating_sub(2).to_string(),
@@ -260,7 +261,7 @@ fn request_id(told: &str, kind: &str, stream: u32) -> String {
     }
 }
 
-/// SPDY inside the messages of a WebSocket.
+/// Serves SPDY inside WebSocket messages.
 async fn tunnel(io: Io, location: Arc<Location>) {
     let (mut sink, mut stream) = websocket::open(io).await.split();
     let (near, far) = tokio::io::duplex(2 * CHUNK);
@@ -300,7 +301,7 @@ async fn tunnel(io: Io, location: Arc<Location>) {
     }
 }
 
-/// A pair of channels for each port, open from the beginning.
+/// Serves a pair of channels for each port, open from the beginning.
 async fn channels(io: Io, form: Form, ports: Vec<u16>, location: Arc<Location>) {
     let (queue, outgoing) = mpsc::channel(QUEUE);
     let mut channels = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Puts arbitrary bytes where clients' frames come in.
+//! Entry points for fuzzing with arbitrary frames of clients.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::mux::{Idle, QUEUE, Source};
 use super::{spdy, websocket};
 
-/// A SPDY connection on which these bytes come; everything that it asks for is done and forgotten.
+/// Serves a SPDY connection with these bytes; streams are accepted and dropped.
 pub(crate) async fn spdy(bytes: &[u8]) {
     let (outgoing, mut frames) = mpsc::channel(QUEUE);
     let (opened, mut streams) = mpsc::channel(QUEUE);
@@ -25,7 +25,7 @@ pub(crate) async fn spdy(bytes: &[u8]) {
                 biased;
                 Some(()) = readers.next() => {}
                 stream = streams.recv() => match stream {
-                    // Every other one is given up at once.
+                    // Every other stream is dropped at once.
                     Some(stream) => {
                         number += 1;
                         if number.is_multiple_of(2) {
@@ -44,7 +44,7 @@ async fn drain(mut source: Source) {
     while source.recv().await.is_some() {}
 }
 
-/// A WebSocket connection on which these bytes come.
+/// Serves a WebSocket connection with these bytes.
 pub(crate) async fn websocket(bytes: &[u8]) {
     for base64 in [false, true] {
         let form = websocket::Form { base64, ends: !base64 };

@@ -1,4 +1,4 @@
-//! A log for a client of WebSocket: each message is a piece of it.
+//! Logs over WebSocket: each message is a piece of the log.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -17,17 +17,17 @@ use crate::serve::upgrade::{self, Io};
 const BINARY: &str = "binary.k8s.io";
 const BASE64_TEXT: &str = "base64.binary.k8s.io";
 
-/// Whether a client asks for it.
+/// True if a client requests a WebSocket.
 pub(in crate::serve) fn is_wanted(request: &Request) -> bool {
     upgrade::wanted(request) == "websocket"
 }
 
-/// Sends what the body has, then closes.
+/// Sends the body, then closes.
 pub(in crate::serve) fn answer(request: Request, body: Body) -> Response {
     let offered = websocket::offered(&request);
     let protocol = match agreed(&offered, &[BINARY, BASE64_TEXT]) {
         Some(protocol) => protocol,
-        // Bytes, for who names nothing.
+        // Binary, if the client requests no subprotocol.
         None if offered.is_empty() => "",
         None => return disagreed(&offered, &[BINARY, BASE64_TEXT]),
     };
@@ -60,7 +60,7 @@ async fn send(io: Io, body: Body, base64: bool) {
             debug!(%error, "a log's client was gone at its end");
         }
     };
-    // It says nothing, but it may leave.
+    // The client sends nothing, but may disconnect.
     let leaving = async { while let Some(Ok(_)) = stream.next().await {} };
     tokio::select! {
         () = sending => {}

@@ -1,6 +1,8 @@
-//! `/exec`, `/attach` and `/portForward`: streams of a client over WebSocket, SPDY, or SPDY inside WebSocket.
+//! `/exec`, `/attach` and `/portForward`: streams of a client over WebSocket, SPDY, or SPDY inside
+//! WebSocket.
 //!
-//! The API server hands a client's connection through as it is, so this is the one place where these protocols end.
+//! The API server passes a client's connection through unchanged, so these protocols are terminated
+//! only here.
 
 mod command;
 mod dial;
@@ -20,17 +22,17 @@ pub(super) use command::{attach, exec};
 pub(super) use dial::{dial, dial_node};
 pub(super) use forward::forward;
 
-/// Versions of a SPDY client's protocol, best first; and the answer's.
+/// Header with the protocol versions of a SPDY client, best first, or of the response.
 const VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
-/// The first of a client's protocols that is known here.
+/// Returns the first of a client's protocols that is supported.
 fn agreed<'a>(offered: &[String], known: &[&'a str]) -> Option<&'a str> {
     offered
         .iter()
         .find_map(|name| known.iter().copied().find(|known| known == name))
 }
 
-/// Versions that a SPDY client offers.
+/// Returns the versions that a SPDY client offers.
 fn versions(headers: &HeaderMap) -> Vec<String> {
     let values = headers.get_all(VERSION).iter().filter_map(|value| value.to_str().ok());
     values

@@ -1,4 +1,4 @@
-//! What the transports of streams have in common: several streams over one connection, all queues bounded.
+//! Common part of the stream transports: several streams over one connection, all queues bounded.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,39 +7,39 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-/// Chunks that wait in one direction of one stream, and for the connection.
+/// Queue length in chunks, of one direction of a stream and of the connection.
 pub(super) const QUEUE: usize = 8;
-/// Most bytes of a chunk.
+/// Maximum length of a chunk.
 pub(super) const CHUNK: usize = 32 << 10;
-/// Bytes from a client that wait in all streams of its connection together.
+/// Maximum number of queued bytes from a client over all streams of its connection.
 const WAITING: usize = 4 << 20;
-/// The time for a client to open its streams.
+/// Timeout for a client to open its streams.
 pub(super) const CREATION: Duration = Duration::from_secs(30);
-/// A connection without any traffic ends after this.
+/// Idle timeout of a connection.
 const IDLE: Duration = Duration::from_hours(4);
-/// The time for a client to read the last words and close.
+/// Time for a client to read the last data and close.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// What goes to the client.
+/// Message to the client.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// Bytes of a stream.
+    /// Data of a stream.
     Data(u32, Bytes),
-    /// The end of a stream.
+    /// End of a stream.
     End(u32),
-    /// A whole frame of the transport's own.
+    /// Complete frame of the transport.
     Frame(Bytes),
-    /// A client that reads answers it.
+    /// Ping, which is answered by a client that reads.
     Ping,
-    /// Nothing comes any more.
+    /// End of the data.
     Over,
 }
 
-/// The client is gone.
+/// The client has disconnected.
 #[derive(Debug)]
 pub(super) struct Gone;
 
-/// One stream to the client.
+/// Stream to the client.
 #[derive(Clone, Debug)]
 pub(super) struct Sink {
     pub(super) id: u32,
@@ -52,20 +52,21 @@ impl Sink {
         sent.map_err(|_closed| Gone)
     }
 
-    /// Ends the stream; one to a client that is gone has ended.
+    /// Ends the stream, unless the client has disconnected.
     pub(super) async fn end(self) {
         self.queue.send(Outgoing::End(self.id)).await.ok();
     }
 }
 
-/// One stream from the client: its chunks, to its end.
+/// Stream from the client: its chunks until the end.
 pub(super) type Source = mpsc::Receiver<Bytes>;
 
-/// The room for what a client has sent and nobody has used yet. It may open many streams, and have none of them read.
+/// Limit on data that a client has sent and that is not consumed yet. A client may open many
+/// streams without a reader.
 #[derive(Debug)]
 pub(super) struct Room(Arc<Semaphore>);
 
-/// A chunk in its place.
+/// Chunk with its permits.
 struct Held {
     chunk: Bytes,
     #[expect(dead_code, reason = "it is held")]
@@ -83,18 +84,19 @@ impl Room {
         Self(Arc::new(Semaphore::new(WAITING)))
     }
 
-    /// Waits for room, which the chunk takes for as long as anybody has it. One that is larger than all there is has all of it.
+    /// Waits for permits that the chunk holds until it is dropped. A chunk larger than the limit
+    /// takes all permits.
     pub(super) async fn hold(&self, chunk: Bytes) -> Bytes {
         let length = u32::try_from(chunk.len().min(WAITING)).unwrap_or(0);
         match Arc::clone(&self.0).acquire_many_owned(length).await {
             Ok(place) => Bytes::from_owner(Held { chunk, place }),
-            // Nobody closes it.
+            // The semaphore is never closed.
             Err(_closed) => chunk,
         }
     }
 }
 
-/// When the last traffic was.
+/// Time of the last traffic.
 #[derive(Debug)]
 pub(super) struct Idle(Mutex<Instant>);
 
@@ -118,7 +120,8 @@ impl Idle {
     }
 }
 
-/// Reads, writes and works until the work is done and written, or the client is gone.
+/// Reads, writes and works until the work is done and its output written, or the client
+/// disconnects.
 pub(super) async fn drive(
     idle: &Idle,
     read: impl Future<Output = ()>,
@@ -137,7 +140,8 @@ pub(super) async fn drive(
         },
         () = idle.expired() => return,
     }
-    // A connection that is closed before the client's last bytes were read is reset, and what it has not read is lost.
+    // Closing a connection with unread data resets it, and the client loses data that it has not
+    // read.
     tokio::time::timeout(LINGER, read).await.ok();
 }
 
@@ -154,12 +158,12 @@ mod tests {
         let mut kept: Vec<Bytes> = std::iter::from_fn(|| hold(CHUNK)).collect();
         assert_eq!(kept.iter().map(Bytes::len).sum::<usize>(), WAITING);
         assert!(hold(1).is_none());
-        // A part of a chunk keeps the whole one.
+        // A slice of a chunk keeps all of its permits.
         let part = kept.pop().map(|chunk| chunk.slice(1..2));
         assert!(hold(1).is_none());
         drop(part);
         assert_eq!(hold(CHUNK).map(|chunk| chunk.len()), Some(CHUNK));
-        // What is larger than all the room needs all of it.
+        // A chunk larger than the limit needs all of it.
         assert!(hold(2 * WAITING).is_none());
         kept.clear();
         assert_eq!(hold(2 * WAITING).map(|chunk| chunk.len()), Some(2 * WAITING));

@@ -1,4 +1,4 @@
-//! A session of the runtime and a client's streams, joined.
+//! Joins a session of the runtime with a client's streams.
 
 use bytes::{Bytes, BytesMut};
 use runtime::{Input, Output, Session, Size, Terminal};
@@ -8,26 +8,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::mux::{CHUNK, Sink, Source};
 
-/// Bytes of a size that is not complete yet.
+/// Maximum length of an incomplete terminal size.
 const SIZE: usize = 1024;
 
-/// A client's streams.
+/// Streams of a client.
 pub(super) struct Client {
     pub(super) stdin: Option<Source>,
     pub(super) stdout: Option<Sink>,
     pub(super) stderr: Option<Sink>,
     pub(super) resize: Option<Source>,
     pub(super) error: Sink,
-    /// The outcome is told as a `Status` in JSON, not as text where it failed.
+    /// True if the result is sent as a `Status` in JSON, and not as text after a failure.
     pub(super) statuses: bool,
 }
 
-/// How a session came out.
+/// Result of a session.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// A program ended: its exit code, and its words.
+    /// The program ended: its exit code and messages.
     Exited(i32, Vec<String>),
-    /// Everything else: what is told of an internal error.
+    /// Internal error with its message.
     Failed(String),
 }
 
@@ -76,12 +76,12 @@ impl Outcome {
     }
 }
 
-/// Tells a client that there is no session.
+/// Reports to a client that there is no session.
 pub(super) async fn refuse(client: Client, because: String) {
     Outcome::Failed(because).tell(client.error, client.statuses).await;
 }
 
-/// Joins both until the session is over; `outcome` says what its end means.
+/// Joins both until the session ends; `outcome` converts its end into a result.
 pub(super) async fn join(
     client: Client,
     session: Session,
@@ -110,7 +110,7 @@ pub(super) async fn join(
     outcome(end).tell(error, statuses).await;
 }
 
-/// Output that nobody wants is thrown away.
+/// Output without a stream is discarded.
 async fn copy(output: Option<Output>, sink: Option<Sink>) {
     let Some(mut output) = output else { return };
     let mut buffer = BytesMut::new();
@@ -138,14 +138,14 @@ async fn feed(source: Option<Source>, input: Option<Input>) {
     };
     while let Some(chunk) = source.recv().await {
         if input.write_all(&chunk).await.is_err() {
-            // The program does not read any more.
+            // The program has closed its standard input.
             return;
         }
     }
     input.shutdown().await.ok();
 }
 
-/// What a client says of its terminal.
+/// Terminal size of a client.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Told {

@@ -1,8 +1,9 @@
-//! Whether a client that reads has its channels already.
+//! Detection of whether a client that reads has created its channels already.
 //!
-//! client-go before 1.34, which cannot be told from others that speak the fifth version, reads before it has made its channels, and
-//! drops what comes for one that it has not made. Whoever says something has made all. One that answers a ping reads, and makes
-//! them within moments, which last on a busy machine.
+//! client-go before 1.34, which cannot be distinguished from other clients of protocol version 5,
+//! reads before it has created its channels, and drops messages for missing channels. A client that
+//! sends a message has created all of them. One that answers a ping reads, and creates them within
+//! moments, which take longer on a busy machine.
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::mux::{Outgoing, Sink};
 
-/// The time between the first reading and the last channel.
+/// Time between the first read and the creation of the last channel.
 pub(super) const SETTLING: Duration = Duration::from_millis(20);
-/// A client that has not answered by then answers no pings.
+/// Time after which a client is assumed not to answer pings.
 pub(super) const UNANSWERED: Duration = Duration::from_secs(2);
 
-/// What is seen of a client.
+/// Messages seen from a client.
 #[derive(Default)]
 pub(super) struct Signs {
     says: Notify,
@@ -32,10 +33,10 @@ impl Signs {
         }
     }
 
-    /// Returns when the client has its channels, as far as can be told.
+    /// Returns once the client has presumably created its channels.
     pub(super) async fn settled(&self, sink: &Sink) {
         let silent = async {
-            // One that is gone is noticed elsewhere.
+            // A disconnected client is detected elsewhere.
             sink.queue.send(Outgoing::Ping).await.ok();
             tokio::time::timeout(UNANSWERED, self.reads.notified()).await.ok();
             tokio::time::sleep(SETTLING).await;

@@ -1,4 +1,4 @@
-//! WebSocket: each message begins with the number of its channel.
+//! WebSocket: each message begins with its channel number.
 
 use std::collections::BTreeMap;
 
@@ -19,22 +19,22 @@ use tracing::debug;
 
 use super::mux::{Gone, Idle, Outgoing, Room};
 
-/// Says that a channel is at its end, in the fifth version.
+/// Channel number of a message that ends a channel, in version 5.
 const END: u8 = 255;
-/// Largest message of a client.
+/// Maximum length of a message.
 const MESSAGE: usize = 8 << 20;
 const BUFFER: usize = 32 << 10;
 
-/// How messages look.
+/// Format of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Form {
-    /// Text in base64 instead of bytes.
+    /// True for text in base64 instead of bytes.
     pub(super) base64: bool,
-    /// Channels are ended by a message.
+    /// True if channels can be ended by a message.
     pub(super) ends: bool,
 }
 
-/// Subprotocols that a client offers, best first.
+/// Returns the subprotocols that a client offers, best first.
 pub(super) fn offered(request: &Request) -> Vec<String> {
     let values = request.headers().get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let texts = values.filter_map(|value| value.to_str().ok());
@@ -45,7 +45,7 @@ pub(super) fn offered(request: &Request) -> Vec<String> {
         .collect()
 }
 
-/// The answer's headers, or what is wrong with the request.
+/// Returns the headers of the response, or the error of the request.
 pub(super) fn handshake(request: &Request, protocol: &str) -> Result<Vec<(HeaderName, HeaderValue)>, &'static str> {
     let key = request.headers().get(header::SEC_WEBSOCKET_KEY);
     let key = key.ok_or("a WebSocket request needs the header Sec-WebSocket-Key")?;
@@ -71,7 +71,8 @@ pub(super) async fn open<Transport: AsyncRead + AsyncWrite + Unpin>(io: Transpor
     WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await
 }
 
-/// Hands each message to its channel until the client is gone. One to a channel that nobody reads is dropped.
+/// Passes each message to its channel until the client closes the connection. Messages for channels
+/// without a reader are dropped.
 pub(super) async fn read(
     mut stream: impl Stream<Item = Result<Message, Error>> + Unpin,
     form: Form,
@@ -128,7 +129,7 @@ fn encode(form: Form, channel: u32, bytes: &[u8]) -> Message {
     Message::Binary(message.freeze())
 }
 
-/// Writes what the streams send until all are at their end, then closes.
+/// Writes the streams' output until all have ended, then closes.
 pub(super) async fn write(
     mut sink: impl SinkExt<Message, Error = Error> + Unpin,
     form: Form,
@@ -140,7 +141,7 @@ pub(super) async fn write(
         let message = match next {
             Outgoing::Data(channel, bytes) => encode(form, channel, &bytes),
             Outgoing::Ping => Message::Ping(Bytes::new()),
-            // Only clients end single channels.
+            // Only clients can end single channels.
             Outgoing::End(_) | Outgoing::Frame(_) => continue,
             Outgoing::Over => break,
         };

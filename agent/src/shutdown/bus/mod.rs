@@ -1,6 +1,7 @@
-//! As much of D-Bus as it takes to speak with a service manager and a login manager: calls, their answers, and signals.
+//! Minimal D-Bus client for systemd and logind: method calls, their replies, and signals.
 //!
-//! Blocking, on a thread of its caller's. The crates for it bring an executor and a compiler of interfaces for four calls.
+//! Blocking, on a thread of the caller. The crates for it bring an executor and an interface
+//! compiler for four calls.
 
 mod wire;
 
@@ -14,12 +15,12 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
 pub(crate) use wire::{Kind, Message, Writer, encode};
 use wire::{invalid, parse};
 
-/// Where the system's bus is, unless the environment says otherwise.
+/// Default address of the D-Bus system bus.
 const SYSTEM: &str = "/run/dbus/system_bus_socket";
-/// Messages for others that may come before an answer.
+/// Maximum number of other messages before a reply.
 const PATIENCE: usize = 1024;
 
-/// Whom a call is for.
+/// Destination of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) service: &'a str,
@@ -27,17 +28,17 @@ pub(crate) struct Target<'a> {
     pub(crate) interface: &'a str,
 }
 
-/// A connection to a bus.
+/// Connection to a bus.
 pub(crate) struct Bus {
     pub(crate) stream: UnixStream,
     received: Vec<u8>,
     descriptors: Vec<OwnedFd>,
     serial: u32,
-    /// Signals that came while an answer was waited for.
+    /// Signals received while waiting for a reply.
     waiting: Vec<Message>,
 }
 
-/// The socket of the system's bus.
+/// Returns the path of the system bus.
 pub(crate) fn system() -> PathBuf {
     let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
     let path = address.split(';').find_map(|one| {
@@ -48,11 +49,11 @@ pub(crate) fn system() -> PathBuf {
 }
 
 impl Bus {
-    /// Connects as the user that this process is.
+    /// Connects as the user of this process.
     pub(crate) fn connect(path: &Path) -> io::Result<Self> {
         let mut stream = UnixStream::connect(path)?;
         let user = nix::unistd::geteuid().to_string();
-        // In hexadecimal, the digits of its number are 3 and the digit.
+        // In hexadecimal, each digit of the user ID is 3 and the digit.
         let user: String = user.chars().flat_map(|digit| ['3', digit]).collect();
         stream.write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes())?;
         if !line(&mut stream)?.starts_with("OK ") {
@@ -74,12 +75,12 @@ impl Bus {
         Ok(bus)
     }
 
-    /// Signals that match a rule come from now on.
+    /// Subscribes to signals that match a rule.
     pub(crate) fn listen(&mut self, rule: &str) -> io::Result<()> {
         self.call(BUS, "AddMatch", &[rule]).map(drop)
     }
 
-    /// Calls a method whose arguments are strings, and waits for its answer.
+    /// Calls a method with string arguments, and waits for its reply.
     pub(crate) fn call(&mut self, target: Target<'_>, member: &str, arguments: &[&str]) -> io::Result<Message> {
         let mut body = Writer::default();
         for argument in arguments {
@@ -108,7 +109,7 @@ impl Bus {
         Err(invalid("no answer among many messages"))
     }
 
-    /// Waits for the next message that is no answer.
+    /// Waits for the next message that is not a reply.
     pub(crate) fn receive(&mut self) -> io::Result<Message> {
         if self.waiting.is_empty() {
             self.next()
@@ -149,7 +150,7 @@ impl Bus {
     }
 }
 
-/// The bus itself.
+/// The bus itself as a destination.
 pub(crate) const BUS: Target<'_> = Target {
     service: "org.freedesktop.DBus",
     path: "/org/freedesktop/DBus",

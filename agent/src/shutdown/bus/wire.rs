@@ -1,12 +1,12 @@
-//! Messages as they are sent.
+//! Wire format of messages.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Longest message that is read; those that are meant for us are a hundred bytes.
+/// Maximum length of a message; relevant ones have about a hundred bytes.
 const LARGEST: usize = 1 << 20;
 
-/// What a message is.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Call,
@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     Signal,
 }
 
-/// A message. Its body is as it was sent.
+/// Message with its body as received.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) kind: Kind,
@@ -26,7 +26,7 @@ pub(crate) struct Message {
     pub(crate) interface: String,
     pub(crate) member: String,
     pub(crate) sender: String,
-    /// The name of an error.
+    /// Error name.
     pub(crate) error: String,
     pub(crate) body: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
@@ -36,7 +36,7 @@ pub(super) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// A message of a kind, by that kind's number, with fields that are texts and fields that are numbers.
+/// Encodes a message of a type, with string fields and number fields.
 pub(crate) fn encode(
     kind: u8,
     serial: u32,
@@ -62,7 +62,7 @@ pub(crate) fn encode(
     whole.number(length(body)?);
     whole.number(serial);
     whole.number(length(&header.0)?);
-    // Sixteen bytes until here, so what follows is aligned as it was written.
+    // Sixteen bytes so far, so the alignment of the rest is unchanged.
     whole.0.extend(&header.0);
     whole.align(8);
     whole.0.extend(body);
@@ -73,7 +73,7 @@ fn length(bytes: &[u8]) -> io::Result<u32> {
     u32::try_from(bytes.len()).map_err(io::Error::other)
 }
 
-/// Takes one message off the front: it, the bytes that it takes, and how many descriptors come with it.
+/// Parses one message; returns it with its length and its number of file descriptors.
 pub(super) fn parse(bytes: &[u8]) -> io::Result<Option<(Message, usize, usize)>> {
     let mut reader = Reader { bytes, at: 0 };
     let Some(&[order, kind, _, version]) = bytes.first_chunk::<4>() else {
@@ -139,7 +139,8 @@ pub(super) fn parse(bytes: &[u8]) -> io::Result<Option<(Message, usize, usize)>>
             5 => message.reply_to = Some(number),
             7 => message.sender = text,
             9 => descriptors = large(number),
-            // The destination, which is us, the body's signature, which the caller knows, and what later versions add.
+            // Destination, which is this client; signature, which the caller knows; and fields of
+            // later versions.
             _ => {}
         }
     }
@@ -147,7 +148,7 @@ pub(super) fn parse(bytes: &[u8]) -> io::Result<Option<(Message, usize, usize)>>
 }
 
 impl Message {
-    /// The body's one boolean.
+    /// Returns the body, a boolean.
     pub(crate) fn boolean(&self) -> io::Result<bool> {
         Reader {
             bytes: &self.body,
@@ -157,7 +158,7 @@ impl Message {
         .map(|number| number == 1)
     }
 
-    /// The body's one variant, of an unsigned number of 64 bits.
+    /// Returns the body, a variant with a 64-bit unsigned number.
     pub(crate) fn variant_number(&self) -> io::Result<u64> {
         let mut reader = self.variant("t")?;
         reader.align(8);
@@ -167,7 +168,7 @@ impl Message {
         ))
     }
 
-    /// The body's one variant, of a string.
+    /// Returns the body, a variant with a string.
     pub(crate) fn variant_string(&self) -> io::Result<String> {
         self.variant("s")?.string()
     }
@@ -231,7 +232,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes values one behind the other, each where its alignment lets it begin.
+/// Writes values in sequence with their alignment.
 #[derive(Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
@@ -245,7 +246,7 @@ impl Writer {
         self.0.extend(number.to_le_bytes());
     }
 
-    /// Texts of ours are far shorter than a length can say.
+    /// Our strings are far shorter than the maximum.
     pub(crate) fn string(&mut self, text: &str) {
         self.number(u32::try_from(text.len()).unwrap_or(u32::MAX));
         self.0.extend(text.bytes().chain([0]));
@@ -292,7 +293,8 @@ mod tests {
         assert!(message.boolean().unwrap());
     }
 
-    /// Each byte of a message changed in turn, to each of a few values: it is refused, waited for or read.
+    /// Each byte of a message is changed in turn to a few values: the message is rejected,
+    /// incomplete or parsed.
     #[test]
     fn attack_37_a_bus_that_writes_nonsense_is_refused_or_waited_for() {
         let bytes = signal(&[0, 0, 0, 0]);

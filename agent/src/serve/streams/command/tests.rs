@@ -13,7 +13,7 @@ use crate::serve::streams::remote::Outcome;
 use crate::serve::streams::signs::{SETTLING, UNANSWERED};
 use crate::serve::streams::websocket::Form;
 
-/// How long a client waits for the output of a program that writes at once. It begins after a while.
+/// Time that a client waits for the output of a program that writes at once.
 async fn waited(version: u8, says: Option<&'static [u8]>) -> anyhow::Result<Duration> {
     let (client, server) = tokio::io::duplex(1 << 10);
     let begin: Begin = Box::new(|| {
@@ -65,7 +65,7 @@ async fn a_client_that_may_not_have_its_channels_yet_gets_time_to_make_them() ->
     let millisecond = Duration::from_millis(1);
     let silent = waited(5, None).await?;
     assert!(silent >= SETTLING && silent <= SETTLING + millisecond, "{silent:?}");
-    // What it says, it says on a channel that it has made.
+    // A message of the client is sent on a channel that it has created.
     let speaks = waited(5, Some(b"\x00in")).await?;
     assert!(speaks <= millisecond, "{speaks:?}");
     let older = waited(4, None).await?;

@@ -18,7 +18,7 @@ fn ports_are_read_as_upstream_does() {
     assert!(port("65536").is_err() && port("x").is_err());
 }
 
-/// A stream that a client opens, and where its bytes come in.
+/// Opens a stream as a client; returns the sender of its bytes.
 fn half(id: u32, kind: &str, of: &str, queue: &mpsc::Sender<Outgoing>) -> (mpsc::Sender<Bytes>, Opened) {
     let headers = [("streamtype", kind), ("requestid", of), ("port", "1")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -56,7 +56,7 @@ async fn attack_halves_of_pairs_are_kept_up_to_a_limit() {
             streams.push(sender);
             id += 2;
         }
-        // What is refused is forgotten at once.
+        // Rejected streams are forgotten at once.
         for _ in 0..=PAIRS {
             let said = outgoing.recv().await;
             assert!(matches!(said, Some(Outgoing::Frame(_))), "{said:?}");
@@ -64,7 +64,7 @@ async fn attack_halves_of_pairs_are_kept_up_to_a_limit() {
         let kept: Vec<bool> = streams.iter().map(|stream| !stream.is_closed()).collect();
         let wanted: Vec<bool> = (0..=2 * PAIRS).map(|index| (1..=PAIRS).contains(&index)).collect();
         assert_eq!(kept, wanted);
-        // The other half of one that waits is taken. Nobody listens where it leads.
+        // The other half of a waiting pair is accepted. The port has no listener.
         let (_sender, stream) = half(id, "error", "0", &queue);
         client.send(stream).await.unwrap();
         let said = outgoing.recv().await;

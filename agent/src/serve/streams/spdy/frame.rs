@@ -1,16 +1,16 @@
-//! Frames of SPDY/3.1: reading and making them. No input or output.
+//! Frames of SPDY/3.1: parser and encoder, without I/O.
 
 use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Bytes in front of each frame.
+/// Length of a frame's header.
 pub(super) const HEAD: usize = 8;
-/// The last frame of its sender on the stream.
+/// Flag of the sender's last frame of a stream.
 pub(super) const FIN: u8 = 1;
-/// Why a stream is reset.
+/// Status code of a `RST_STREAM` frame: protocol error.
 pub(super) const PROTOCOL_ERROR: u32 = 1;
-/// As well.
+/// Status code of a `RST_STREAM` frame: stream refused.
 pub(super) const REFUSED: u32 = 3;
 
 const VERSION: u16 = 3;
@@ -24,7 +24,7 @@ const WINDOW_UPDATE: u16 = 9;
 /// The highest bit is reserved.
 const STREAM: u32 = 0x7fff_ffff;
 
-/// What a frame is, by its first bytes.
+/// Type of a frame, from its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Data { stream: u32, fin: bool, length: usize },
@@ -32,7 +32,7 @@ pub(super) enum Head {
     OtherVersion,
 }
 
-/// A control frame.
+/// Control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control<'a> {
     SynStream {
@@ -48,11 +48,11 @@ pub(super) enum Control<'a> {
     Ping {
         id: u32,
     },
-    /// Settings, window updates, goodbyes: nothing follows from them here.
+    /// `SETTINGS`, `WINDOW_UPDATE` and `GOAWAY`: ignored.
     Other,
 }
 
-/// Names in small letters.
+/// Header names in lower case.
 pub(in super::super) type Headers = BTreeMap<String, String>;
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {
@@ -79,14 +79,14 @@ pub(super) fn head(bytes: [u8; HEAD]) -> Head {
     }
 }
 
-/// Reads a control frame's payload; nothing when it is too short.
+/// Parses the payload of a control frame; `None` if it is too short.
 pub(super) fn control(kind: u16, payload: &[u8]) -> Option<Control<'_>> {
     Some(match kind {
         SYN_STREAM => Control::SynStream {
             stream: number(payload, 0)? & STREAM,
             block: payload.get(10..)?,
         },
-        // Clients open all streams; a reply has a block as well.
+        // Clients open all streams; a reply has a header block too.
         SYN_REPLY | HEADERS => Control::Headers {
             block: payload.get(4..)?,
         },
@@ -100,7 +100,7 @@ pub(super) fn control(kind: u16, payload: &[u8]) -> Option<Control<'_>> {
     })
 }
 
-/// Reads a block of headers. Of several values of one name the first counts.
+/// Parses a header block. Of several values of a name, the first is used.
 pub(super) fn headers(block: &[u8]) -> Option<Headers> {
     let mut found = Headers::new();
     let mut at = 4;
@@ -132,9 +132,9 @@ fn numbers(first: u32, second: u32) -> [u8; 8] {
     (u64::from(first) << 32 | u64::from(second)).to_be_bytes()
 }
 
-/// The head of a data frame.
+/// Encodes the header of a data frame.
 pub(super) fn data(stream: u32, flags: u8, length: usize) -> [u8; HEAD] {
-    // Chunks are far shorter than what 24 bits can say.
+    // Chunks are far shorter than the maximum of 24 bits.
     let length = u32::try_from(length).unwrap_or(0) & 0x00ff_ffff;
     numbers(stream & STREAM, u32::from(flags) << 24 | length)
 }
@@ -151,10 +151,10 @@ pub(super) fn window_update(stream: u32, length: usize) -> Bytes {
     make(WINDOW_UPDATE, &numbers(stream, u32::try_from(length).unwrap_or(0)))
 }
 
-/// Ends a payload with a block of no headers. It is compressed by stored blocks, which keep no state; the first one of a
-/// connection begins with the head of the whole.
+/// Appends a header block without headers. It consists of stored blocks, which keep no state; the
+/// first one of a connection begins with the zlib header.
 fn without_headers(mut payload: Vec<u8>, first: bool) -> Vec<u8> {
-    /// A stored block with the number 0, and an empty one that makes readers hand on what came before.
+    /// Stored block with the number 0, and an empty one (a sync flush).
     const NONE: [u8; 14] = [0, 4, 0, 0xfb, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     if first {
         payload.extend([0x78, 0x01]);
@@ -163,12 +163,12 @@ fn without_headers(mut payload: Vec<u8>, first: bool) -> Vec<u8> {
     payload
 }
 
-/// Accepts a stream.
+/// Encodes a `SYN_REPLY`.
 pub(super) fn reply(stream: u32, first: bool) -> Bytes {
     make(SYN_REPLY, &without_headers(stream.to_be_bytes().to_vec(), first))
 }
 
-/// Opens a stream, as a client does. It belongs to no other one and has no priority.
+/// Encodes a `SYN_STREAM`, as a client. The stream has no associated stream and no priority.
 #[cfg(test)]
 pub(super) fn open(stream: u32, first: bool) -> Bytes {
     let mut payload = numbers(stream, 0).to_vec();
@@ -176,7 +176,7 @@ pub(super) fn open(stream: u32, first: bool) -> Bytes {
     make(SYN_STREAM, &without_headers(payload, first))
 }
 
-/// Says goodbye: `stream` was the last one taken.
+/// Encodes a `GOAWAY`: `stream` was the last accepted one.
 pub(super) fn goodbye(stream: u32) -> Bytes {
     make(GOAWAY, &numbers(stream, 0))
 }

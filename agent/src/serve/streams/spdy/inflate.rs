@@ -1,34 +1,34 @@
-//! Decompression of headers: one zlib stream for a whole connection, which begins with a dictionary that both sides know.
+//! Decompression of headers: one zlib stream per connection, with a preset dictionary.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF};
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
-/// Words in front of the dictionary, each with its length before it.
+/// First words of the dictionary, each of which is preceded by its length.
 const WORDS: &str = "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges \
     age allow authorization cache-control connection content-base content-encoding content-language content-length \
     content-location content-md5 content-range content-type date etag expect expires from host if-match if-modified-since \
     if-none-match if-range if-unmodified-since last-modified location max-forwards pragma proxy-authenticate \
     proxy-authorization range referer retry-after server te trailer transfer-encoding upgrade user-agent vary via warning \
     www-authenticate method get status 200_OK version HTTP/1.1 url public set-cookie keep-alive origin";
-/// What follows them.
+/// Rest of the dictionary.
 const REST: &str = "1001012012022052063003023033043053063074024054064074084094104114124134144154164175025045052\
     03 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden404 Not \
     Found500 Internal Server Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec \
     00:00:00 Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,image/png,image/jpg,image/gif,application/xml,\
     application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,\
     utf-,*,enq=0.";
-/// Checksum of the dictionary, as a stream that begins with it says.
+/// Checksum of the dictionary in the header of a stream.
 const IDENTITY: [u8; 4] = [0xe3, 0xc6, 0xa7, 0xc2];
-/// How far back a stream refers.
+/// Window size: longest distance of a back reference.
 const WINDOW: usize = 32 << 10;
-/// Bytes of one block, decompressed.
+/// Maximum decompressed length of one block.
 const BLOCK: usize = 16 << 10;
 
-/// The state of one connection.
+/// State of one connection.
 pub(super) struct Inflater {
     state: Box<DecompressorOxide>,
-    /// What came last, at most [`WINDOW`] bytes of it.
+    /// Last decompressed bytes, at most [`WINDOW`] of them.
     window: Vec<u8>,
     begun: bool,
 }
@@ -52,7 +52,7 @@ impl Inflater {
         }
     }
 
-    /// The head of the stream; its dictionary is optional.
+    /// Skips the header of the stream; its dictionary is optional.
     fn begin<'a>(&mut self, block: &'a [u8]) -> Option<&'a [u8]> {
         let (head, rest) = block.split_at_checked(2)?;
         let [method, flags] = *head.first_chunk()?;
@@ -68,7 +68,7 @@ impl Inflater {
         (identity == IDENTITY).then_some(rest)
     }
 
-    /// The next block in plain; nothing when it is malformed or too long.
+    /// Decompresses the next block; `None` if it is malformed or too long.
     pub(super) fn inflate(&mut self, block: &[u8]) -> Option<Vec<u8>> {
         let block = if self.begun { block } else { self.begin(block)? };
         let before = self.window.len();
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn attack_05_a_block_that_grows_without_end_is_refused() {
-        // A run of 258 zeros for each two bits.
+        // Two bits for each run of 258 zeros.
         let mut bomb = vec![
             0x78, 0x9c, 0xec, 0xc1, 0x01, 0x01, 0x00, 0x00, 0x00, 0x80, 0x90, 0xfe, 0xaf, 0xee, 0x08, 0x0a,
         ];

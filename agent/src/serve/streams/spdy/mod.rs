@@ -1,7 +1,8 @@
-//! SPDY/3.1 as far as clients of streams speak it: they open streams, both sides send data, ends and resets.
+//! SPDY/3.1, as far as streaming clients use it: they open streams, and both sides send data, ends
+//! and resets.
 //!
-//! Received data are acknowledged by window updates. Windows of the clients are not heeded: those of this protocol never open
-//! them again, and rely on the transport to hold a sender up.
+//! Received data are acknowledged by window updates. The clients' windows are ignored: those of
+//! this protocol never enlarge them, and rely on the transport's backpressure.
 
 mod frame;
 mod inflate;
@@ -18,12 +19,12 @@ use super::mux::{CHUNK, Gone, Idle, Outgoing, QUEUE, Room, Sink, Source};
 use frame::{Control, Head, Headers};
 use inflate::Inflater;
 
-/// Streams that a client may have open.
+/// Maximum number of open streams of a client.
 const STREAMS: usize = 4096;
-/// Bytes of a control frame, compressed.
+/// Maximum length of a control frame, compressed.
 const CONTROL: usize = 16 << 10;
 
-/// A stream that the client opened.
+/// Stream that the client opened.
 pub(super) struct Opened {
     pub(super) headers: Headers,
     pub(super) source: Source,
@@ -31,7 +32,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Refuses the stream.
+    /// Rejects the stream.
     pub(super) async fn reset(self) {
         let frame = frame::reset(self.sink.id, frame::PROTOCOL_ERROR);
         self.sink.queue.send(Outgoing::Frame(frame)).await.ok();
@@ -49,7 +50,7 @@ struct Reader<'a, Stream> {
     idle: &'a Idle,
 }
 
-/// Reads frames until the client is gone or breaks the protocol.
+/// Reads frames until the client disconnects or violates the protocol.
 pub(super) async fn read(
     stream: impl AsyncRead + Unpin,
     outgoing: mpsc::Sender<Outgoing>,
@@ -96,7 +97,7 @@ impl<Stream: AsyncRead + Unpin> Reader<'_, Stream> {
         }
     }
 
-    /// A long frame is handed on in parts.
+    /// A long frame is passed on in parts.
     async fn data(&mut self, stream: u32, fin: bool, length: usize) -> io::Result<()> {
         let mut left = length;
         while left > 0 {
@@ -107,7 +108,7 @@ impl<Stream: AsyncRead + Unpin> Reader<'_, Stream> {
             if let Some(sender) = self.open.get(&stream) {
                 let chunk = self.room.hold(chunk.into()).await;
                 if sender.send(chunk).await.is_err() {
-                    // Nobody reads it any more.
+                    // The stream has no reader any more.
                     self.open.remove(&stream);
                 }
                 self.send(frame::window_update(stream, part)).await?;
@@ -131,13 +132,13 @@ impl<Stream: AsyncRead + Unpin> Reader<'_, Stream> {
                 self.open.remove(&stream);
                 Ok(())
             }
-            // Clients count their pings with odd numbers; even ones would be answers to ours.
+            // Clients number their pings with odd IDs; even ones would be answers to ours.
             Control::Ping { id } if id % 2 == 1 => self.send(frame::ping(id)).await,
             Control::Ping { .. } | Control::Other => Ok(()),
         }
     }
 
-    /// The compression goes through all blocks: none may be left out.
+    /// The compression state spans all blocks: none may be skipped.
     fn headers(&mut self, block: &[u8]) -> io::Result<Headers> {
         let plain = self
             .inflater
@@ -161,7 +162,7 @@ impl<Stream: AsyncRead + Unpin> Reader<'_, Stream> {
         if flags & frame::FIN == 0 {
             self.open.insert(stream, sender);
         }
-        // Data before the reply are lost at the client.
+        // The client drops data that precede the reply.
         self.send(frame::reply(stream, first)).await?;
         let sink = Sink {
             id: stream,
@@ -180,7 +181,7 @@ impl<Stream: AsyncRead + Unpin> Reader<'_, Stream> {
     }
 }
 
-/// Writes what the streams send, then says goodbye.
+/// Writes the streams' output, then a `GOAWAY`.
 pub(super) async fn write(
     stream: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
@@ -196,7 +197,7 @@ pub(super) async fn write(
             },
             Outgoing::End(id) => stream.write_all(&frame::data(id, frame::FIN, 0)).await,
             Outgoing::Frame(bytes) => stream.write_all(&bytes).await,
-            // Its streams are there when it is talked to.
+            // The client's streams are already open.
             Outgoing::Ping => continue,
             Outgoing::Over => break,
         };
@@ -224,7 +225,7 @@ mod tests {
         let talk = async {
             for stream in (1..128).step_by(2) {
                 far.write_all(&frame::open(stream, stream == 1)).await.unwrap();
-                // Those that are at their end count as well.
+                // Streams that have ended count as well.
                 for flags in [0, 0, 0, 0, 0, 0, 0, frame::FIN] {
                     far.write_all(&frame::data(stream, flags, CHUNK)).await.unwrap();
                     far.write_all(&chunk).await.unwrap();
