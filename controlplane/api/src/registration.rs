@@ -166,7 +166,7 @@ pub struct Defined {
     pub subresources: &'static [Subresource],
     /// Warning to clients that use the version.
     pub deprecated: Option<&'static str>,
-    /// Whether a webhook converts objects of other versions.
+    /// True if a webhook converts objects of other versions.
     pub asks: bool,
 }
 
@@ -243,7 +243,7 @@ pub struct Registration {
     pub storage: Storage,
     /// Whether the stored form is another kind's, so that stored bytes need [`Registration::decode_stored`].
     pub converts: bool,
-    /// Whether a webhook converts objects of other versions.
+    /// True if a webhook converts objects of other versions.
     pub asks: bool,
     behavior: Source,
 }

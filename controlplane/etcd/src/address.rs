@@ -1,4 +1,4 @@
-//! Where etcd is: `etcd://HOST:PORT,HOST:PORT/PREFIX`.
+//! Address of etcd: `etcd://HOST:PORT,HOST:PORT/PREFIX`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub struct Address {
     pub(crate) prefix: String,
 }
 
-/// What members and their clients show each other.
+/// Certificates that members and their clients show each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The authority of the members' certificates; without one they are asked without TLS.
