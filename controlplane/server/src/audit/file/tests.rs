@@ -219,6 +219,14 @@ async fn a_disk_that_stands_still_keeps_a_write_for_a_while_and_no_thread() {
     assert!(made.success());
     let pipe = std::fs::File::options().read(true).write(true).open(&log).unwrap();
     let sink = FileSink::open(directory.path(), Limits::default(), None).unwrap();
+    // More than the pipe takes: the thread stands in this record, and takes no other.
+    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20));
+    assert!(sink.record(record("create", "pods", &large)).is_none());
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while sink.state.waiting.load(Ordering::Relaxed) > 0 {
+        assert!(std::time::Instant::now() < deadline, "the thread took nothing");
+        std::thread::yield_now();
+    }
     let write = || sink.record(record("create", "pods", "{}"));
     let waiting = std::iter::repeat_with(write).find_map(|waiting| waiting).unwrap();
     assert!(
