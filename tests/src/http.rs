@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
+use http::header::HeaderName;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -194,6 +195,25 @@ impl Connection {
             .body(Full::new(body))?;
         self.sender.ready().await?;
         Ok(self.sender.send_request(request).await?)
+    }
+
+    /// Reads an object or a list in the form that the headers ask for.
+    ///
+    /// # Errors
+    /// When the connection breaks or the server refuses.
+    pub async fn read_as(&mut self, path: &str, headers: &[(HeaderName, &str)]) -> anyhow::Result<Bytes> {
+        let mut request = Request::builder().uri(path).header(http::header::HOST, &self.host);
+        for (name, value) in headers {
+            request = request.header(name, *value);
+        }
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request.body(Full::new(Bytes::new()))?).await?;
+        let status = response.status();
+        let answer = response.into_body().collect().await?.to_bytes();
+        if !status.is_success() {
+            bail!("GET {path}: {status}: {}", String::from_utf8_lossy(&answer));
+        }
+        Ok(answer)
     }
 
     /// Sends a request and reads the whole answer.

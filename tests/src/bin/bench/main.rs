@@ -1,18 +1,20 @@
 //! Measures a cluster of this build's programs on this machine and prints one table, with a probe of the disk beside it.
 //!
 //! `bench [--image ARCHIVE] [--pods N] [--crowd N] [--only PART]…`, as root; every figure is taken in one run, in a network
-//! namespace of its own. Parts are start, pods, node, workloads, watchers,
-//! requests and containerd.
+//! namespace of its own. Parts are start, pods, node, workloads, lists,
+//! scheduling, watchers, requests and containerd.
 
 #[allow(clippy::unwrap_used, reason = "tests have it too, which fail by panicking")]
 #[path = "../../../../agent/runtime/tests/common/daemon.rs"]
 mod daemon;
 mod disk;
 mod figures;
+mod lists;
 mod memory;
 mod node;
 mod pods;
 mod requests;
+mod scheduling;
 mod share;
 mod start;
 #[path = "../../../tests/containers/start.rs"]
@@ -111,6 +113,12 @@ async fn parts(options: &Options, machine: &Machine, table: &mut Table) -> anyho
         if options.wants("workloads") {
             workloads::measure(machine, &target, image, table).await?;
         }
+    }
+    if options.wants("lists") {
+        lists::measure(machine, &target, table).await?;
+    }
+    if options.wants("scheduling") {
+        scheduling::measure(machine, &target, table).await?;
     }
     if options.wants("watchers") {
         watchers::measure(machine, &target, table).await?;
