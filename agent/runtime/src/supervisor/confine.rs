@@ -22,7 +22,7 @@ pub(crate) struct Place<'a> {
     pub(crate) cgroup: PathBuf,
     /// New ones, and those of the pod by their paths.
     pub(crate) namespaces: Vec<(LinuxNamespaceType, Option<PathBuf>)>,
-    /// Where the pod's shared memory is mounted.
+    /// Mount point of the pod's shared memory.
     pub(crate) memory: &'a Path,
     /// Who makes the container sees to its control groups: devices at once, limits when it is started, because making it shall
     /// not be throttled by a small quota.
@@ -31,7 +31,7 @@ pub(crate) struct Place<'a> {
     pub(crate) settled: bool,
 }
 
-/// Which pid namespace a container gets.
+/// PID namespace of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PidNamespace {
     Own,
@@ -89,7 +89,7 @@ pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
     Ok(spec)
 }
 
-/// Whether the root file system may not be written to.
+/// True if the root file system is read-only.
 pub(crate) fn is_closed(spec: &Spec) -> bool {
     let root = spec.root().as_ref();
     root.and_then(oci_spec::runtime::Root::readonly).unwrap_or(false)

@@ -35,7 +35,7 @@ const ROOTFS: &str = "rootfs";
 const UPPER: &str = "upper";
 const WORK: &str = "work";
 
-/// What the child needs.
+/// Arguments of the child that creates a container.
 pub(super) struct Creation<'a> {
     pub(super) cgroups: &'a Cgroups,
     /// The container's group, relative to the hierarchies.
@@ -61,7 +61,7 @@ pub(super) struct Creation<'a> {
     pub(super) hold: Option<&'a Hold>,
 }
 
-/// Where a container's first processes go.
+/// Returns the cgroup of a container's first processes.
 pub(super) fn leaf(cgroups: &Cgroups, group: &Path) -> PathBuf {
     if cgroups.unified() {
         group.join("main")

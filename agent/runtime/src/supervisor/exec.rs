@@ -30,7 +30,7 @@ use crate::{Refusal, label, record, sys};
 /// What the child ends with that could not become the program; the pipe says why.
 const NOT_RUN: i32 = 127;
 
-/// What the child needs.
+/// Arguments of the child that executes a program.
 pub(super) struct Execution<'a> {
     pub(super) cgroups: &'a Cgroups,
     /// The container's group.
@@ -46,7 +46,7 @@ pub(super) struct Execution<'a> {
     pub(super) streams: Streams,
 }
 
-/// What the program's descriptors 0, 1 and 2 shall be.
+/// Standard input, output and error of the program.
 pub(super) enum Streams {
     /// A pipe for both outputs.
     Collected { stdin: OwnedFd, output: OwnedFd },
@@ -313,7 +313,7 @@ fn environment(process: &Process, env: &[(String, String)], terminal: bool) -> V
         .collect()
 }
 
-/// Where the program is, by the container's `PATH`.
+/// Finds the program in the container's `PATH`.
 fn find(program: &str, environment: &[String]) -> io::Result<PathBuf> {
     if program.contains('/') {
         return Ok(PathBuf::from(program));

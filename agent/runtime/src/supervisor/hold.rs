@@ -1,4 +1,4 @@
-//! Where a child waits that makes a container ahead.
+//! Waiting of a child that creates a container ahead of time.
 
 use std::cell::Cell;
 use std::fs::File;

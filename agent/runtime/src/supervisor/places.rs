@@ -25,7 +25,7 @@ pub(super) struct Root {
     devices: Option<File>,
 }
 
-/// Which file it is, by its device and number.
+/// Device and inode number of a file.
 type File = (libc::dev_t, libc::ino_t);
 
 impl Root {

@@ -14,7 +14,7 @@ use crate::clock::now;
 use crate::protocol::{self, Message, Request};
 use crate::sys;
 
-/// What is read at once from any descriptor.
+/// Bytes read at once from a descriptor.
 const CHUNK: usize = 16 << 10;
 /// A client that does not read is dropped when this much waits for it.
 const BACKLOG: usize = 2 << 20;

@@ -30,7 +30,7 @@ fn members(set: &CpuSet) -> usize {
     (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu) == Ok(true)).count()
 }
 
-/// How many processors a list of the kernel names: `0-3,5`.
+/// Counts the CPUs in a list of the kernel such as `0-3,5`.
 fn count(list: &str) -> Option<usize> {
     let ranges = list.split(',').map(|range| {
         let (from, to) = range.split_once('-').unwrap_or((range, range));

@@ -1,4 +1,4 @@
-//! Where clients get their copies of a container's output.
+//! Copies of a container's output for attached clients.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

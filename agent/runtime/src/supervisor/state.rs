@@ -81,7 +81,7 @@ pub(super) struct Entry {
     pub(super) attachments: Vec<Attachment>,
 }
 
-/// What an exec is.
+/// Kind of an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Its output is kept and answered; at its end what it left is killed.

@@ -21,7 +21,7 @@ use crate::sys::open_in_root;
 pub(super) struct InVolume {
     volume: PathBuf,
     directory: PathBuf,
-    /// Where the volume is mounted.
+    /// Mount point of the volume.
     point: PathBuf,
     writable: Writable,
 }

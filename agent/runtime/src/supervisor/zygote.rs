@@ -156,7 +156,7 @@ fn end_spare(spare: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Whether an order, or the agent's end, comes within a time.
+/// Returns whether an order, or the agent's end, comes within a time.
 fn comes(orders: &OwnedFd, time: PollTimeout) -> io::Result<bool> {
     let mut wanted = [PollFd::new(orders.as_fd(), PollFlags::POLLIN)];
     loop {
