@@ -21,7 +21,7 @@ pub fn reach(point: &str) {
     if std::fs::read(&file).is_ok_and(|wanted| wanted == point.as_bytes()) && std::fs::remove_file(&file).is_ok() {
         let told = std::fs::write(file.with_extension(REACHED), std::process::id().to_string());
         if told.is_ok() {
-            // It cannot be refused.
+            // SIGSTOP cannot be blocked or ignored.
             nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP).ok();
         }
     }
@@ -31,7 +31,7 @@ pub fn reach(point: &str) {
 #[cfg(not(debug_assertions))]
 pub const fn reach(_point: &str) {}
 
-/// What a child with an environment of its own needs to stop at points too.
+/// Environment variables that pass the failpoints on to a child whose environment is cleared.
 pub fn passed_on() -> Vec<(&'static str, std::ffi::OsString)> {
     #[cfg(debug_assertions)]
     let passed = file().map(|file| (FILE, file.into_os_string())).into_iter().collect();

@@ -16,7 +16,7 @@ use crate::{Class, Limits, Usage};
 
 /// The group of all pods.
 const PODS: &str = "kubepods";
-/// What the kernel gives who asks for nothing.
+/// Least `cpu.shares` that the kernel accepts, for pods that request no CPU.
 const LEAST: u64 = 2;
 
 impl Class {
@@ -34,8 +34,8 @@ impl Class {
 }
 
 impl Cgroups {
-    /// The group of a sandbox, whatever its class is, or where agents of earlier versions made it; where it would be when there
-    /// is none.
+    /// Returns the group of a sandbox in whichever QoS class it is, or at the path that earlier
+    /// versions of the agent used; if there is none, the path that it would have.
     pub(crate) fn locate(&self, root: &Path, sandbox: &str) -> PathBuf {
         let mut places = Class::ALL.iter().map(|class| root.join(class.folder()).join(sandbox));
         let old = || Some(root.join(sandbox)).filter(|group| self.exists(group));
@@ -43,7 +43,7 @@ impl Cgroups {
         found.unwrap_or_else(|| root.join(PODS).join(sandbox))
     }
 
-    /// What all pods have used together: what holds them is not theirs, nor what they are limited in.
+    /// Usage of all pods together; their supervisors are neither counted nor limited here.
     pub(crate) fn usage_of_pods(&self, root: &str) -> Usage {
         self.usage(Some(&Path::new(root).join(PODS)))
     }

@@ -1,7 +1,7 @@
-//! Which devices the processes of a group may use: on v1 by the devices controller, on v2 by a program in the kernel.
+//! Device access of a group: on v1 by the devices controller, on v2 by a BPF program.
 //!
-//! The program is assembled here, a dozen instructions for a list that never changes, because libcontainer's way to one needs
-//! libelf on every machine that builds this.
+//! The program is assembled here, a dozen instructions for a list that never changes, because
+//! libcontainer's way to one needs libelf on every machine that builds this.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -30,7 +30,8 @@ const fn of(kind: u8, numbers: (Option<u8>, Option<u8>), access: u8) -> Rule {
     Rule { kind, numbers, access }
 }
 
-/// What runc gives every container.
+/// Devices that runc allows every container (`AllowedDevices` in
+/// `libcontainer/specconv/spec_linux.go`).
 const ALLOWED: [Rule; 12] = [
     // Anything can be made, but not opened.
     of(CHARACTER, (None, None), MAKE),
@@ -68,14 +69,14 @@ impl Cgroups {
 fn confine_v1(dir: &Path) -> io::Result<()> {
     super::write(&dir.join("devices.deny"), "a")?;
     let mut allow = OpenOptions::new().write(true).open(dir.join("devices.allow"))?;
-    // One rule a write.
+    // The controller takes one rule per write.
     ALLOWED
         .iter()
         .try_for_each(|rule| allow.write_all(rule.text().as_bytes()))
 }
 
 impl Rule {
-    /// As the controller reads it, `c 1:3 rwm`.
+    /// Formats the rule for `devices.allow`, as `c 1:3 rwm`.
     fn text(&self) -> String {
         let kind = if self.kind == BLOCK { 'b' } else { 'c' };
         let number = |number: Option<u8>| number.map_or_else(|| "*".to_owned(), |number| number.to_string());

@@ -164,12 +164,12 @@ impl super::Cgroups {
         }
     }
 
-    /// Whether huge pages are counted; where they are not, there are none.
+    /// True if a hugetlb controller is mounted; without one the kernel has no huge pages.
     pub(crate) fn has_pages(&self) -> bool {
         self.controller("hugetlb").is_some() || self.has_unified("hugetlb")
     }
 
-    /// Whether v2 rules alone, and over memory.
+    /// True on a v2 machine whose memory controller can kill a group's processes together.
     pub(crate) fn ends_together(&self) -> bool {
         self.has_unified("memory")
     }
@@ -180,7 +180,7 @@ impl super::Cgroups {
         all.is_some_and(|all| all.split_whitespace().any(|own| own == name))
     }
 
-    /// Whether there are processes in this group or below it.
+    /// True if there are processes in this group or below it.
     pub(crate) fn holds_any(&self, group: &Path) -> bool {
         self.mounts().any(|mount| holds_any(&mount.join(group)))
     }
@@ -193,7 +193,7 @@ fn holds_any(dir: &Path) -> bool {
 /// Kills what a directory of one hierarchy holds; says whether there was anything.
 pub(super) fn kill_tree(dir: &Path) -> io::Result<bool> {
     match kill_all(dir) {
-        // Somebody else removed it meanwhile.
+        // Another process has removed it meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV) => Ok(true),
         result => result,
     }
@@ -257,7 +257,8 @@ pub(crate) fn pause() {
 
 #[cfg(test)]
 mod tests {
-    //! The v2 path over plain directories: what is written where. That the kernel takes it, a real v2 machine must show.
+    //! The v2 path over plain directories: which values are written to which files. Only a real v2
+    //! machine shows that the kernel accepts them.
 
     use std::fs;
     use std::path::Path;

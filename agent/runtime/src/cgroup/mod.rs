@@ -92,17 +92,17 @@ impl Cgroups {
         found
     }
 
-    /// Whether all controllers are on v2.
+    /// True if all controllers are on v2.
     pub(crate) fn unified(&self) -> bool {
         self.v1.is_empty()
     }
 
-    /// Where the v2 hierarchy is mounted.
+    /// Mount point of the v2 hierarchy.
     pub(crate) fn v2(&self) -> Option<&Path> {
         self.v2.as_deref()
     }
 
-    /// Where the v1 hierarchies with controllers are mounted.
+    /// Mount points of the v1 hierarchies with controllers.
     pub(crate) fn v1(&self) -> impl Iterator<Item = &Path> {
         self.v1.iter().map(|hierarchy| hierarchy.mount.as_path())
     }
@@ -288,7 +288,7 @@ impl Cgroups {
         }
     }
 
-    /// How often the kernel killed a process of this group for its memory limit.
+    /// Number of OOM kills in this group.
     pub(crate) fn oom_kills(&self, group: &Path) -> u64 {
         let file = match (self.unified(), &self.v2) {
             (true, Some(mount)) => Some(mount.join(group).join("memory.events")),
@@ -343,7 +343,7 @@ impl Cgroups {
         Ok(all)
     }
 
-    /// Whether any hierarchy has this group.
+    /// True if any hierarchy has this group.
     pub(crate) fn exists(&self, group: &Path) -> bool {
         self.mounts().any(|mount| mount.join(group).exists())
     }

@@ -1,4 +1,5 @@
-//! Whose a group is: a mark on it, so that two agents of one machine never take each other's pods for leftovers.
+//! Ownership of groups: an extended attribute on them, so that two agents of one machine never take
+//! each other's pods for leftovers.
 
 use std::fs;
 use std::io;
@@ -73,7 +74,7 @@ mod tests {
         let told = [own(&root, &first, false), own(&root, &beside, false)];
         let refused = own(&root, &second, true);
         let below = own(&root.join("node"), &second, true);
-        // What somebody else made without a mark, and what an agent of before made.
+        // Groups that others made without a mark, and groups of earlier versions of the agent.
         let strange = root.with_extension("strange");
         let place = cgroups.tracking().unwrap().join(strange.join("service"));
         fs::create_dir_all(&place).unwrap();

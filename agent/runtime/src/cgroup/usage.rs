@@ -1,4 +1,4 @@
-//! What a group has used: CPU time since it was made, and memory now.
+//! Usage of a group: CPU time since its creation, and current memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Cgroups {
         usage
     }
 
-    /// How the CPU time came about.
+    /// CPU time in user and kernel mode, and throttling.
     fn processors(&self, group: &Path) -> Details {
         let counted = |stat: &str| Details {
             periods: field(stat, "nr_periods"),
@@ -73,7 +73,7 @@ impl Cgroups {
     }
 }
 
-/// What pods need, and how a machine comes by it.
+/// Controllers that pods need, and how to enable each on the machine.
 const NEEDED: [(&str, &str); 3] = [
     ("cpu", "use a kernel with CONFIG_CGROUP_SCHED"),
     ("memory", "boot with cgroup_enable=memory"),
@@ -95,10 +95,11 @@ impl Cgroups {
     }
 }
 
-/// What the kernel shows where there is no limit is at least this, rounded to its pages.
+/// Values from this on mean "no limit": the kernel shows its maximum rounded to pages.
 const UNLIMITED: u64 = 1 << 62;
 
-/// The root of the groups does not know what is on the machine's disks, and has no limit.
+/// Returns the machine's usage with swap from `/proc/meminfo`: the root group has no swap
+/// accounting.
 fn swap_of_machine(memory: &str, usage: &Usage) -> Usage {
     let bytes = |name: &str| Some(field(memory, name)?.saturating_mul(1024));
     let all = bytes("SwapTotal:");

@@ -1,4 +1,4 @@
-//! What a supervisor does before it knows its pod: what nearly every pod wants.
+//! Work of a supervisor before it knows its pod: namespaces and mounts that nearly every pod needs.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ use crate::{SandboxSpec, sys};
 /// Namespaces that each supervisor begins with of its own.
 const OWN: CloneFlags = CloneFlags::CLONE_NEWIPC.union(CloneFlags::CLONE_NEWUTS);
 
-/// Those of the machine, to which those go back whose pods want them.
+/// Namespaces of the machine, to return to for pods that use them.
 pub(super) struct Machine {
     ipc: File,
     uts: File,
@@ -76,7 +76,7 @@ impl Ready {
         own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
         own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());
         self.machine.join(OWN.difference(own))?;
-        // Those of a pod with users of its own belong to them.
+        // Namespaces of a pod with `hostUsers: false` belong to its user namespace.
         users.map_or(Ok(()), |users| users.unshare(own))
     }
 }

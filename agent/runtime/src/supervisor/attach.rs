@@ -27,19 +27,19 @@ const ATTACHMENTS: usize = 16;
 /// Input that is taken from a client at once.
 const INPUT: usize = 4096;
 
-/// One client.
+/// Client that is attached to a container.
 pub(super) struct Attachment {
     pub(super) ticket: Ticket,
-    /// Where its input comes from, and what the container has not taken yet.
+    /// Input of the client, and the part of it that the container has not read yet.
     stdin: Option<OwnedFd>,
     typed: Vec<u8>,
     sinks: Sinks,
-    /// It ends with its input.
+    /// The attachment ends with the client's input.
     typing: bool,
     ended: bool,
 }
 
-/// What the supervisor keeps of a container's streams.
+/// The supervisor's ends of a container's streams.
 pub(super) struct Ours {
     pub(super) outputs: Vec<Pipe>,
     pub(super) stdin: Option<OwnedFd>,
@@ -140,14 +140,15 @@ impl Attachment {
             .chain(self.stdin.iter().map(AsRawFd::as_raw_fd))
     }
 
-    /// Nobody wants it any more.
+    /// Ends the attachment: its client has gone.
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.sinks.clear();
         self.stdin = None;
     }
 
-    /// What to wait for on behalf of this client: writing where something waits, reading where nothing does.
+    /// Descriptors to poll for this client: for writing if output is pending, for reading
+    /// otherwise.
     pub(super) fn writes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sinks.waiting()
     }
@@ -168,7 +169,7 @@ impl Attachment {
 }
 
 impl Entry {
-    /// Whether a client still has to take what came from this stream.
+    /// True if a client still has pending output of this stream.
     pub(super) fn held_up(&self, stream: Stream) -> bool {
         self.attachments.iter().any(|own| own.sinks.hold_up(stream))
     }

@@ -1,5 +1,5 @@
-//! What libcontainer writes into its log while it makes a container. Its answer says what failed and not why: the errors below go
-//! there and nowhere else.
+//! Log of libcontainer while it creates a container. Its result says which step failed but not why:
+//! the causes are only in the log.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;
@@ -24,7 +24,7 @@ const ERRORS: i32 = 200;
 /// Complaints of this process and of those that it forks meanwhile.
 pub(super) struct Complaints(File);
 
-/// One entry of the log.
+/// Entry of the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Complaint {
     message: String,
@@ -43,10 +43,10 @@ impl Complaints {
         Ok(tracing::subscriber::with_default(listener, work))
     }
 
-    /// What was heard, the first one first.
+    /// Returns the logged entries, oldest first.
     pub(super) fn heard(mut self) -> Vec<Complaint> {
         let mut text = String::new();
-        // A failure has been told already; of this one there is nobody to tell.
+        // The creation has failed already; an error in reading its log changes nothing.
         self.0.rewind().ok();
         self.0.take(MOST).read_to_string(&mut text).ok();
         let entries = text.lines().filter_map(|line| serde_json::from_str(line).ok());
@@ -54,7 +54,8 @@ impl Complaints {
     }
 }
 
-/// Which mount failed, and why, in runc's words. `mounts` is what libcontainer was told, `sources` where they came from.
+/// Returns the mount that failed and the cause, in runc's words. `mounts` are those of
+/// libcontainer's configuration, `sources` their original sources.
 pub(super) fn failed_mount(all: &[Complaint], mounts: &[Mount], sources: &[(PathBuf, PathBuf)]) -> Option<String> {
     let (mount, rest) = all.iter().find_map(|complaint| {
         let of = |mount: &&Mount| {
@@ -65,7 +66,7 @@ pub(super) fn failed_mount(all: &[Complaint], mounts: &[Mount], sources: &[(Path
         Some((mount, complaint.message.rsplit(": ").next().unwrap_or_default()))
     })?;
     let why = cause(all).map(|why| match (why, mount.source()) {
-        // That is how the newer calls of the kernel refuse to cover a directory by a file.
+        // The mount calls since Linux 5.2 refuse so to cover a directory by a file.
         (Errno::EINVAL, Some(source)) if source.is_file() => Errno::ENOTDIR,
         (why, _) => why,
     });
@@ -136,7 +137,7 @@ impl Subscriber for Listener {
         event.record(&mut complaint);
         if let Ok(mut line) = serde_json::to_vec(&(&complaint.message, &complaint.error)) {
             line.push(b'\n');
-            // Who forked this process reads it, if anybody does.
+            // The parent process reads it, if it still lives.
             (&self.0).write_all(&line).ok();
         }
     }
@@ -158,15 +159,15 @@ impl Visit for Complaint {
     }
 }
 
-/// What the container's first process failed at.
+/// Failure of the container's init process.
 pub(super) fn init_failed(why: &str) -> Refusal {
     Refusal::Program(format!("error during container init: {why}"))
 }
 
-/// What libcontainer says of a working directory that it cannot enter.
+/// libcontainer's message for a working directory that it cannot enter.
 const NOT_ENTERED: &str = "failed to unix syscall";
 
-/// How libcontainer's processes say that one of them has stopped talking to another: they tell no cause.
+/// libcontainer's messages for a broken channel between two of its processes: they carry no cause.
 const CHANNEL: [&str; 4] = [
     "BrokenChannel",
     "channel connection broken",
@@ -178,7 +179,7 @@ fn is_of_channel(text: &str) -> bool {
     CHANNEL.iter().any(|words| text.contains(words))
 }
 
-/// What was complained of first, with the kernel's word for it.
+/// Returns the first entry, with the kernel's error.
 fn first(all: &[Complaint]) -> String {
     let mut real = all
         .iter()
@@ -199,7 +200,7 @@ pub(super) fn described(text: &str, heard: &[Complaint], directory: &Path) -> Re
     // libcontainer looks for the program while it creates, and hands the init process's words through as text.
     if let Some((_, why)) = cause.split_once("exec process failed with error ") {
         let why = why.strip_prefix("error in executing process : ").unwrap_or(why);
-        // It was made where nothing is in the way: a link that leads nowhere is.
+        // The directory was created unless something is in the way: here it is a dangling link.
         let nowhere = format!("mkdir {}: file exists", directory.display());
         let why = if why == NOT_ENTERED { &nowhere } else { why };
         return init_failed(why);
@@ -217,7 +218,7 @@ pub(super) fn described(text: &str, heard: &[Complaint], directory: &Path) -> Re
 mod tests {
     use super::*;
 
-    /// As one that libcontainer has.
+    /// Imitates an error of libcontainer.
     #[derive(Debug)]
     struct Nix(#[expect(dead_code, reason = "it is printed")] Errno);
 

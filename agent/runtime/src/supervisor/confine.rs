@@ -1,5 +1,5 @@
-//! Turns the agent's configuration of a container into the one that libcontainer gets: our paths, our namespaces, and nothing
-//! that this machine refuses.
+//! Turns the agent's configuration of a container into libcontainer's: with our paths and
+//! namespaces, and without anything that this machine refuses.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use super::user::Identity;
 use super::{devices, memory};
 use crate::Refusal;
 
-/// Where things are for one container.
+/// Paths and namespaces of one container.
 pub(crate) struct Place<'a> {
     pub(crate) rootfs: &'a Path,
     /// Relative to the hierarchies, with a leading slash.
@@ -24,8 +24,8 @@ pub(crate) struct Place<'a> {
     pub(crate) namespaces: Vec<(LinuxNamespaceType, Option<PathBuf>)>,
     /// Mount point of the pod's shared memory.
     pub(crate) memory: &'a Path,
-    /// Who makes the container sees to its control groups: devices at once, limits when it is started, because making it shall
-    /// not be throttled by a small quota.
+    /// True if the creator of the container sets up its cgroups: devices at once, limits at the
+    /// start, so that a small quota does not throttle the creation.
     pub(crate) grouped: bool,
     /// The pod's namespaces have their kernel settings already.
     pub(crate) settled: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Place<'a> {
 pub(crate) enum PidNamespace {
     Own,
     Host,
-    /// That of the process with this pid.
+    /// The PID namespace of the process with this PID.
     Shared(i32),
 }
 

@@ -53,11 +53,11 @@ pub(super) struct Creation<'a> {
     pub(super) stdin: OwnedFd,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
-    /// Whether a socket in the directory waits for a terminal's master.
+    /// True if a socket in the directory waits for a terminal's master.
     pub(super) terminal: bool,
     /// To be connected when there is a first process.
     pub(super) starter: &'a Starter,
-    /// Where it waits for its pod's network and volumes; none: they are there.
+    /// Waits for the pod's network and volumes; `None` if they exist already.
     pub(super) hold: Option<&'a Hold>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn leaf(cgroups: &Cgroups, group: &Path) -> PathBuf {
     }
 }
 
-/// What a creation has taken of the machine before it leaves the machine's mounts.
+/// Mounts and files that a creation opens before it leaves the machine's mount namespace.
 struct Taken {
     home: Mount,
     /// The machine's; none: the pod's is on its stage.
@@ -78,11 +78,11 @@ struct Taken {
     layers: Vec<Mount>,
 }
 
-/// What is left to be done when there are volumes.
+/// Steps that remain once the volumes have contents.
 struct Rest {
-    /// Whether it is to be done now, because only the places of volumes matter.
+    /// True if only the mount points of volumes matter, so that the steps run now.
     placed: bool,
-    /// What the container may do with its groups; none: it does not see them.
+    /// Access of the container to its cgroups; `None`: they are not mounted.
     access: Option<Access>,
     /// Numbers on the stage that are taken.
     taken: usize,
@@ -118,7 +118,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let directory = directory.unwrap_or_default();
     let hidden = late.hides(&directory);
     if hidden {
-        // libcontainer would have the program begin where nobody sees it.
+        // libcontainer would start the program in a hidden directory.
         begin_in(&mut config, PathBuf::from("/"));
     }
     let write = |config: &Spec| record::write(&home.join(CONFIG), config).map_err(failed("write the configuration"));
@@ -128,7 +128,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     // The supervisor makes them meanwhile.
     enter_groups(&creation, access, any_device, tracked)?;
     creation.hold.map_or(Ok(()), |hold| hold.connect(creation.stage))?;
-    // Whoever moved this process has done so by now, or is gone.
+    // The process that moved this one has done so by now, or is gone.
     let back = processors::come_back();
     back.map_err(|error| failed("use every processor")(error.into()))?;
     last.put(&origins)?;
@@ -165,7 +165,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     Ok(pid)
 }
 
-/// What a container begins with, once it can be told to.
+/// Returns the PID of the container's init process once it can be started.
 fn first_process(container: &Container, starter: &Starter) -> Result<i32, Refusal> {
     let connected = starter.connect();
     connected.map_err(|error| Refusal::failed("reach the container's first process", &error))?;
@@ -193,7 +193,7 @@ fn take(creation: &Creation<'_>, spec: &ContainerSpec) -> Result<Taken, Refusal>
     })
 }
 
-/// Puts what was taken where it belongs and completes the configuration accordingly.
+/// Attaches the opened mounts in the stage and completes the configuration accordingly.
 fn set_stage(
     creation: &Creation<'_>,
     taken: Taken,
@@ -255,7 +255,7 @@ fn set_stage(
     Ok((config, rest))
 }
 
-/// Mounts what is the pod's as soon as it is there.
+/// Mounts the pod's volumes once they have contents.
 fn furnish(
     creation: &Creation<'_>,
     rest: Rest,
@@ -282,7 +282,7 @@ fn furnish(
     sources.put(taken, config, &rootfs, creation.users.is_some(), origins)
 }
 
-/// Where a container's mounts are, and what of the machine they show.
+/// Targets of a container's bind mounts, and their sources on the machine.
 fn bound(spec: &Spec) -> Vec<(PathBuf, PathBuf)> {
     let mounts = spec.mounts().iter().flatten();
     mounts
@@ -316,9 +316,9 @@ fn take_groups(
     let (cgroups, leaf) = (creation.cgroups, leaf(creation.cgroups, &creation.group));
     let made = (&creation.grouped).read_exact(&mut [0]);
     let made = match creation.hold {
-        // Whoever is asked for the container says why.
+        // The failure is reported by the request that creates the container.
         Some(_) => made,
-        // Where the supervisor could not make it, this says why.
+        // If the supervisor could not create it, this error says why.
         None => made.or_else(|_| cgroups.create(&leaf)),
     };
     let entered = made.and_then(|()| cgroups.enter(&leaf, tracked));
@@ -363,7 +363,8 @@ fn make_writable(creation: &Creation<'_>, layers: &[PathBuf], label: Option<&str
             created => created?,
         }
     }
-    // What is made or changed there is also looked at as it lies on the disk, when it is executed say.
+    // Files created or changed there are also labeled as they lie on the disk, for example when
+    // executed.
     label.map_or(Ok(()), |label| label::set(&upper, label))?;
     // The root directory of the container has the mode of its topmost layer's.
     if let Some(top) = layers.last() {

@@ -85,7 +85,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether a container that is to be started is still being made; it is started when it is there.
+    /// Returns whether the container is still being created; if so, it is started afterwards.
     pub(super) fn start_later(&mut self, ticket: Ticket, id: &str) -> bool {
         self.jobs.iter_mut().any(|job| match &mut job.purpose {
             Purpose::Create { container, start, .. } if container.id == id && start.is_none() => {
@@ -211,7 +211,7 @@ impl Supervisor {
         self.reply(ticket, Ok(answer));
         let ending = self.ending();
         if ending {
-            // It came to be while everything was being killed.
+            // It was created while everything was being killed.
             drop(self.signal(&id, Signal::SIGKILL as i32));
         }
         if let Some(start) = start {

@@ -15,7 +15,8 @@ use crate::sys::Mount;
 /// There the kernel's file systems come over them.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// Where they are in a root in which nothing is mounted, outer ones before inner ones. No link is on the way there.
+/// Resolves the image's volumes to paths without links in a root in which nothing is mounted,
+/// parents before children.
 pub(crate) fn places(rootfs: &Path, wanted: &[PathBuf]) -> Result<Vec<PathBuf>, Refusal> {
     let mut places = BTreeSet::new();
     for path in wanted {
@@ -31,13 +32,13 @@ pub(crate) fn places(rootfs: &Path, wanted: &[PathBuf]) -> Result<Vec<PathBuf>, 
     Ok(places.into_iter().collect())
 }
 
-/// Makes those that are missing in a root that nobody else has yet, for `owner` or root.
+/// Makes the missing ones in a root that no other process uses yet, owned by `owner` or root.
 pub(crate) fn make(rootfs: &Path, places: &[PathBuf], owner: Option<u32>) -> Result<(), Refusal> {
     let mut places = places.iter();
     places.try_for_each(|place| workplace::make(rootfs, place, owner))
 }
 
-/// Where a place is, as this process sees the root.
+/// Returns a place's path as this process sees the root.
 pub(crate) fn within(rootfs: &Path, place: &Path) -> PathBuf {
     rootfs.join(place.strip_prefix("/").unwrap_or(place))
 }

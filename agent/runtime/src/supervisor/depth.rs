@@ -1,4 +1,4 @@
-//! Whether a container can be made while its volumes have no contents.
+//! Decides whether a container can be created while its volumes have no contents.
 
 use std::path::{Component, Path};
 
@@ -6,8 +6,8 @@ use oci_spec::runtime::Spec;
 
 use super::late;
 
-/// Whether making it depends on what is in its volumes: something is mounted in them, or its program is looked for there, or it
-/// begins there.
+/// True if the creation depends on the contents of its volumes: a mount point, the program or the
+/// working directory is in one.
 pub(super) fn is_looked_into(spec: &Spec) -> bool {
     let mounts = spec.mounts().as_deref().unwrap_or_default();
     let inside = |path: &Path, point: &Path| path != point && path.starts_with(point);
@@ -25,8 +25,8 @@ pub(super) fn is_looked_into(spec: &Spec) -> bool {
     })
 }
 
-/// Whether a program lies in a volume as far as its path tells. Links of the image are not seen: then the container is made once
-/// more.
+/// True if the program's path lies in a volume. Links of the image are not followed: such a
+/// container is created a second time.
 fn is_within(program: &Path, directory: Option<&Path>, point: &Path) -> bool {
     let program = directory.map_or_else(|| program.to_owned(), |directory| directory.join(program));
     program.components().any(|part| part == Component::ParentDir) || program.starts_with(point)
@@ -59,7 +59,7 @@ mod tests {
             r#",{"destination":"/proc/x","type":"bind","source":"/y"}]"#.to_owned(),
             run("/bin/sh", "/", ""),
             run("sh", "/srv", r#""PATH=/bin:/usr/bin""#),
-            // Where a program is that has a path, is not looked for.
+            // A program given with a path is not searched for.
             run("/bin/sh", "/", r#""PATH=/v/bin""#),
         ] {
             assert!(!looked_into(&own), "{own}");

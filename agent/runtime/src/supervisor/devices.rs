@@ -34,7 +34,7 @@ pub(super) fn add(spec: &mut Spec, namespaces: &[(LinuxNamespaceType, Option<Pat
     Ok(())
 }
 
-/// Whether what is mounted there is the pod's: nothing is put into volumes.
+/// True if a volume of the pod covers the device: nothing is created in volumes.
 fn is_covered(spec: &Spec, device: &Path) -> bool {
     let own = |mount: &&oci_spec::runtime::Mount| mount.typ().as_deref() == Some("bind");
     let mut own = spec.mounts().iter().flatten().filter(own);
@@ -43,7 +43,8 @@ fn is_covered(spec: &Spec, device: &Path) -> bool {
 
 /// The devices in a folder, by the names that they have below `shown`, in the order of these names.
 fn find(folder: &Path, shown: &Path, found: &mut Vec<LinuxDevice>) -> io::Result<()> {
-    // What somebody else mounted there may not answer: its devices are nobody's, and no reason to make no container.
+    // A file system that another program mounted there may not answer: skip its devices rather than
+    // fail the container.
     let Ok(entries) = fs::read_dir(folder) else {
         return Ok(());
     };

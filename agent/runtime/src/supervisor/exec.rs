@@ -27,7 +27,7 @@ use super::users::{self, Users};
 use crate::cgroup::Cgroups;
 use crate::{Refusal, label, record, sys};
 
-/// What the child ends with that could not become the program; the pipe says why.
+/// Exit code of a child that could not execute the program; the cause comes through the pipe.
 const NOT_RUN: i32 = 127;
 
 /// Arguments of the child that executes a program.
@@ -50,7 +50,7 @@ pub(super) struct Execution<'a> {
 pub(super) enum Streams {
     /// A pipe for both outputs.
     Collected { stdin: OwnedFd, output: OwnedFd },
-    /// Somebody else's.
+    /// Descriptors that the caller gave.
     Given([OwnedFd; 3]),
     /// A new terminal of the container's; its master goes to this socket.
     Terminal(OwnedFd),
@@ -85,7 +85,7 @@ pub(super) fn start(
     let owner = owner(execution.users, process.user().uid());
     own_streams(&execution.streams, owner).map_err(failed("give the streams away"))?;
     join(execution).map_err(failed("join the container's namespaces"))?;
-    // Where a failure to execute is told.
+    // Pipe for an error of `execve`.
     let (reader, writer) = io::pipe().map_err(failed("make a pipe"))?;
     match sys::fork().map_err(failed("fork"))? {
         ForkResult::Parent { child } => {
@@ -112,7 +112,7 @@ fn join(execution: &Execution<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// What a user of the container is on the machine.
+/// Maps a user of the container to the machine's.
 pub(super) fn owner(users: Option<&Users>, uid: u32) -> u32 {
     users.map_or(Some(uid), |users| users.on_machine(uid)).unwrap_or(uid)
 }
@@ -120,7 +120,7 @@ pub(super) fn owner(users: Option<&Users>, uid: u32) -> u32 {
 /// Waits until the child has become the program: that closes the pipe.
 fn executed(child: nix::unistd::Pid, reader: io::PipeReader) -> Result<i32, Refusal> {
     let mut failure = String::new();
-    // What cannot be read is no failure of the program.
+    // An unreadable pipe is no failure of the program.
     drop(reader.take(4096).read_to_string(&mut failure));
     if failure.is_empty() {
         return Ok(child.as_raw());
@@ -175,7 +175,7 @@ fn become_program(
     setsid().map_err(at("make a session"))?;
     take_streams(&execution.streams, process.user().uid()).map_err(at("set the standard streams"))?;
     if let Some(profile) = process.apparmor_profile() {
-        // It begins with the program, as the container's own did.
+        // The profile takes effect with `execve`, as for the container's own program.
         apparmor::apply_profile(profile).map_err(|error| other("set the AppArmor profile")(&error))?;
     }
     let kernel = create_syscall();

@@ -20,7 +20,7 @@ const OUTPUT_LIMIT: usize = 16 << 10;
 /// Execs at the same time.
 const EXECS: usize = 256;
 
-/// What an exec starts with.
+/// Arguments of an exec that has started.
 struct Began {
     output: Option<OwnedFd>,
     limit: usize,
@@ -176,7 +176,7 @@ impl Supervisor {
         }
     }
 
-    /// A client is gone: nobody waits for its execs any more.
+    /// Ends the execs of a client that has disconnected.
     pub(super) fn abandon(&mut self, client: u64) {
         for exec in self.execs.iter_mut().filter(|exec| exec.ticket.client == client) {
             exec.deadline = Duration::ZERO;
@@ -198,7 +198,7 @@ impl Supervisor {
         exec.deadline = monotonic() + DRAIN_LIMIT;
         match exec.kind {
             Kind::Collected => drop(self.cgroups.kill(&exec.group, Duration::ZERO)),
-            // What it leaves running in the container is meant to stay, as where a shell starts a server.
+            // Processes that it leaves running stay, for example a server started from a shell.
             Kind::Streamed | Kind::Terminal => {}
         }
         true
@@ -207,7 +207,7 @@ impl Supervisor {
     pub(super) fn finish_execs(&mut self, now: Duration) {
         let done = |exec: &Execution| exec.exit_code.is_some() && (exec.output.is_none() || exec.deadline <= now);
         while let Some(index) = self.execs.iter().position(done) {
-            // It was written before the end, and may be read only now.
+            // Output written before the end may be unread still.
             self.collect(index);
             let exec = self.execs.swap_remove(index);
             self.stale.push(exec.group);

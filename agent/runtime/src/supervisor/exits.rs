@@ -1,4 +1,4 @@
-//! What ends: children, deadlines and at last the supervisor.
+//! Ends: of children, deadlines and the supervisor itself.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -23,10 +23,10 @@ use crate::{Exit, Limits, Refusal, State, sys};
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(4);
 /// Without an agent a supervisor looks this often whether one could still find it.
 const LONELINESS: Duration = Duration::from_secs(5);
-/// An exit is on the disk this long after it was told: who waits for it does not wait for the disk, and what is removed at once
-/// never goes there.
+/// Delay between reporting an exit and writing it to the disk: the receiver does not wait for the
+/// disk, and containers that are removed at once are never written.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Exits of processes that nobody claimed yet.
+/// Kept exits of processes that are not known yet.
 const UNCLAIMED: usize = 256;
 /// The exit code of a process whose own one is not known any more.
 const UNKNOWN: i32 = 255;
@@ -60,18 +60,18 @@ impl Supervisor {
         sent.map_err(|error| Refusal::failed("send a signal", &error))
     }
 
-    /// Who is to die needs the processor for it: thousands of processes would wait for minutes for what a quota gives them, the
-    /// container's own or the pod's.
+    /// Lifts the CPU quota of the container and the pod, so that processes can die: under a quota,
+    /// thousands of them would take minutes.
     pub(super) fn unthrottle(&self, group: &Path) {
         for group in [group, &group.join("main"), &self.group] {
             if self.cgroups.exists(group) {
-                // They die without it, too.
+                // They die without it, too, but more slowly.
                 drop(self.cgroups.limit(group, &quota(Some(-1))));
             }
         }
     }
 
-    /// Gives the pod its quota back when nobody of it is to die any more.
+    /// Restores the pod's quota when no process of it is being killed any more.
     pub(super) fn throttle(&self) {
         let dying = |entry: &Entry| entry.killed && !matches!(entry.container.state, State::Exited { .. });
         let going = |job: &Job| matches!(job.purpose, Purpose::Remove { .. });
@@ -130,9 +130,9 @@ impl Supervisor {
                         self.claim(made);
                     }
                 }
-                // It became a child of ours just now.
+                // The process became a child of this one just now.
                 Purpose::Over(made) => self.claim(made),
-                // Where it failed, whoever asks for the container finds out why.
+                // If it failed, the request for the container gets the cause.
                 Purpose::Foreseen(Foreseen { id, .. }) => {
                     self.forget(&id);
                     self.throttle();
@@ -174,7 +174,7 @@ impl Supervisor {
             let (pid, status) = self.unclaimed.swap_remove(index);
             self.reaped(pid, status);
         } else if waitid(Id::Pid(Pid::from_raw(pid)), LOOK) == Err(Errno::ECHILD) {
-            // It was, among more than are kept.
+            // It has ended; its status was dropped from the full list.
             self.reaped(pid, UNKNOWN);
         }
     }
@@ -194,7 +194,7 @@ impl Supervisor {
             drop(self.cgroups.kill(&group, Duration::ZERO));
         }
         super::poll::drain(entry);
-        // Also when it was a child or an exec, at any time, whatever the first process made of that.
+        // Also if a child or an exec was killed, at any time, and the first process carried on.
         let oom_killed = self.cgroups.oom_kills(&group) > 0;
         let (code, signal) = if status < 0 {
             (128 - status, Some(-status))
@@ -242,7 +242,8 @@ impl Supervisor {
             self.begin_shutdown(None);
         }
         for job in self.jobs.iter_mut().filter(|job| job.deadline <= now) {
-            // It is a child that was not waited for; its end is an ordinary failure of its purpose.
+            // The child has not been reaped, so the PID is its own; its end is an ordinary failure
+            // of the job.
             kill(Pid::from_raw(job.pid), Signal::SIGKILL).ok();
             job.deadline = now + JOB_LIMIT;
             if let Purpose::Foreseen(foreseen) = &mut job.purpose {
@@ -251,7 +252,7 @@ impl Supervisor {
         }
         let late = |exec: &Execution| exec.deadline <= now && exec.pid.is_some();
         if self.execs.iter().any(late) {
-            // One that ended in time is not late because this process was held up.
+            // Reap first: a child that ended in time is not late because this process was delayed.
             drop(self.reap());
         }
         for exec in self.execs.iter_mut().filter(|exec| late(exec)) {
@@ -270,7 +271,7 @@ impl Supervisor {
         self.finish_attachments();
         self.finish_shutdown(now);
         let deadlines = self.jobs.iter().map(|job| job.deadline);
-        // One that has no process yet ends with its job.
+        // An exec without a process ends with its job.
         let execs = self.execs.iter().filter(|exec| exec.pid.is_some());
         let deadlines = deadlines.chain(execs.map(|exec| exec.deadline.max(now + Duration::from_millis(1))));
         let deadlines = deadlines.chain(alone.then_some(now + LONELINESS));
@@ -307,7 +308,7 @@ impl Supervisor {
         };
         match ticket {
             Some(ticket) => self.reply(ticket, result),
-            // Nobody else will; what is left is found below the root of our cgroups.
+            // Best effort; leftovers are found below the root of our cgroups.
             None => drop(self.cgroups.remove(&self.group)),
         }
         self.ended = true;

@@ -1,9 +1,10 @@
-//! Containers whose making begins before anybody asks for them, while the network and the volumes of their pod are made.
+//! Containers that are created ahead of their request, while the network and the volumes of their
+//! pod are set up.
 //!
-//! A child goes as far as it can without those, and waits. When it is asked for the very container that was foreseen, the way that
-//! is left is a short one; when it is not, the child is ended, and what it made is removed. Where the places of all volumes are
-//! there from the beginning, the network is all that it needs: then the container is whole but for its start, and the child says
-//! so and waits, so that nothing of it is anybody's yet.
+//! A child goes as far as it can without those, and waits. When the request matches the foreseen
+//! container, little is left to do; otherwise the child is killed and its work is removed. If the
+//! mount points of all volumes exist from the beginning, only the network is missing: then the
+//! child creates the whole container, reports that, and waits for the request before it is started.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
@@ -23,7 +24,7 @@ use crate::clock::monotonic;
 use crate::protocol::{self, Early, FORESEEN};
 use crate::{Refusal, SandboxSpec};
 
-/// Nobody will ask for a container any more that nobody has asked for so long.
+/// Time after which a foreseen container that was not requested is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads what the agent says until the pod's network is there, or only what it has said already, and begins what it foresees where
@@ -51,11 +52,11 @@ pub(super) fn hear(
                 body,
             ) => ((container_id, stdio, placed), body),
         };
-        // Those who join a namespace that comes later cannot begin.
+        // A container that joins a namespace that does not exist yet cannot begin.
         let joins = spec.share_process_namespace && !spec.host_pid;
         if let Some(ground) = ground.filter(|_| !joins && jobs.len() < FORESEEN) {
             let foreign = [signals(jobs), vec![agent.as_raw_fd()]].concat();
-            // What fails is told when the container is asked for.
+            // A failure is reported when the container is requested.
             jobs.extend(begin(spec, ground, asked, container, foreign).ok());
             failpoint::reach("container foreseen");
         }
@@ -96,7 +97,8 @@ fn begin(
     Ok(child.job(monotonic() + PATIENCE, Purpose::Foreseen(foreseen)))
 }
 
-/// What ends the waiting of children, and the input of their containers: another child that had it, too, would keep it open.
+/// Descriptors that end the wait of children, and the input of their containers: another child that
+/// inherited them would keep them open.
 pub(super) fn signals(jobs: &[Job]) -> Vec<RawFd> {
     let own = |job: &Job| match &job.purpose {
         Purpose::Foreseen(foreseen) => foreseen.signals(),
@@ -114,7 +116,7 @@ pub(super) fn connect(jobs: &mut [Job]) {
     }
 }
 
-/// The time of those who wait begins anew: before this nobody could ask for them.
+/// Restarts the deadlines of foreseen containers: they could not be requested before.
 pub(super) fn wait_on(jobs: Vec<Job>) -> Vec<Job> {
     let deadline = monotonic() + PATIENCE;
     jobs.into_iter()
@@ -146,9 +148,9 @@ impl Supervisor {
     /// Removes what a child left that made a container ahead.
     pub(super) fn forget(&self, id: &str) {
         let (directory, group) = (self.container_directory(id), self.group.join(id));
-        // Without a quota's leave a container that nobody asked for would not even die.
+        // Throttled by the quota, a container that was not requested would not even die.
         self.unthrottle(&group);
-        // Who makes the container meets what is left.
+        // The creator of the container reports what cannot be removed.
         drop(remove_traces(&self.cgroups, &group, &directory));
     }
 }

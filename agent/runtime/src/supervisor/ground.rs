@@ -1,4 +1,4 @@
-//! Children that make containers: what they have, and what they are asked for.
+//! Children that create containers: their environment and their arguments.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ use super::{CONTAINERS, FIRST, processors};
 use crate::cgroup::Cgroups;
 use crate::{Refusal, protocol};
 
-/// What all containers of a pod are made with.
+/// Environment that all containers of a pod are created in.
 pub(super) struct Ground<'a> {
     pub(super) cgroups: &'a Cgroups,
     /// The pod's group, relative to the hierarchies.
@@ -32,7 +32,7 @@ pub(super) struct Ground<'a> {
     pub(super) memory: Option<&'a SharedMemory>,
 }
 
-/// What a child is to make.
+/// Arguments of a child that creates a container.
 pub(super) struct Asked<'a> {
     pub(super) id: &'a str,
     pub(super) spec: &'a [u8],
@@ -46,7 +46,7 @@ impl Ground<'_> {
     /// Forks a child that makes a container; answers our ends of what leads to the container, too.
     pub(super) fn begin(&self, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Ends), Refusal> {
         let directory = self.directory.join(CONTAINERS).join(asked.id);
-        // Of what was made ahead, if it was and is still there.
+        // Take the directory that was made ahead, if it is still there.
         fs::rename(self.directory.join(FIRST), &directory)
             .or_else(|_| fs::create_dir(&directory))
             .map_err(|error| Refusal::failed("create the container's directory", &error))?;
@@ -97,7 +97,7 @@ impl Ground<'_> {
         });
         let child = child.map_err(failed("fork"))?;
         processors::send_away(child.pid);
-        // The child is at work meanwhile. It finds out what is missing, if something is.
+        // The child works meanwhile, and finds out itself if something is missing.
         if self.cgroups.create(&leaf).is_ok() {
             told.write_all(&[0]).ok();
         }

@@ -15,12 +15,12 @@ use super::stage::{self, VIEW};
 use crate::cgroup::Cgroups;
 use crate::sys::{FileSystem, Mount};
 
-/// Where programs look for control groups, libcontainer too.
+/// Mount point of cgroups, where programs and libcontainer look for them.
 const PLACE: &str = "/sys/fs/cgroup";
 /// A file of every stage that stands for files of the hierarchy's root.
 const DECOY: &str = "/decoy";
 
-/// Whether a configuration allows every device.
+/// True if a configuration allows every device.
 pub(super) fn every_device(spec: &Spec) -> bool {
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
     let rules = resources.and_then(|resources| resources.devices().as_ref());
@@ -41,7 +41,7 @@ pub(super) fn show(spec: &mut Spec) -> Option<Access> {
     Some(if writable { Access::Write } else { Access::Read })
 }
 
-/// What a container may do with its own groups.
+/// Access of a container to its own cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
@@ -129,7 +129,7 @@ impl Root {
     pub(super) fn take(cgroups: &Cgroups) -> io::Result<Self> {
         match cgroups.v2() {
             Some(mount) => stage::private(mount),
-            // Nobody has mounted it, so no options of its are changed by this.
+            // It is not mounted yet, so this changes no options of a mount.
             None => FileSystem::open("cgroup2")?.mount(0),
         }
         .map(Self)

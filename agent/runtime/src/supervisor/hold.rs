@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use super::stage::Stage;
 use crate::Refusal;
 
-/// How many words have come when the network is there, and when the container is asked for.
+/// Number of bytes received once the network exists, and once the container is requested.
 const CONNECTED: u8 = 1;
 const ASKED: u8 = 2;
 
@@ -36,7 +36,8 @@ impl Hold {
         }
     }
 
-    /// Waits until somebody asks for the container. Nobody does when the supervisor is gone, or does not want it: an error.
+    /// Waits until the container is requested. Fails if the supervisor is gone or drops the
+    /// container.
     pub(super) fn until_asked(&self) -> io::Result<()> {
         self.until(ASKED)
     }
@@ -68,7 +69,7 @@ impl Hold {
         Ok(())
     }
 
-    /// What a supervisor said before it was gone stays to be read.
+    /// True if the supervisor is gone. Bytes that it sent before stay readable.
     fn is_alone(&self) -> io::Result<bool> {
         let mut ends = [PollFd::new(self.words.as_fd(), PollFlags::POLLIN)];
         poll(&mut ends, PollTimeout::ZERO)?;

@@ -19,14 +19,14 @@ use super::state::Stdio;
 use crate::protocol::{self, Answer};
 use crate::{Container, Limits, Refusal, sys};
 
-/// Whether a child is there, without waiting for it or taking its exit.
+/// Flags that test for a child's exit without waiting for it or reaping it.
 pub(super) const LOOK: WaitPidFlag = WaitPidFlag::WEXITED
     .union(WaitPidFlag::WNOHANG)
     .union(WaitPidFlag::WNOWAIT);
 /// A child that was killed is waited for so long.
 const END_MILLISECONDS: u16 = 2000;
 
-/// Whom to answer.
+/// Request to answer, with its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) client: u64,
@@ -39,7 +39,7 @@ pub(super) struct Ends {
     pub(super) starter: Starter,
 }
 
-/// A container that a child has begun and waits for somebody to ask for.
+/// Container that a child has begun ahead of its request.
 pub(super) struct Foreseen {
     pub(super) id: String,
     /// The configuration that it has.
@@ -47,12 +47,12 @@ pub(super) struct Foreseen {
     pub(super) wanted: protocol::Stdio,
     pub(super) ends: Ends,
     pub(super) go: PipeWriter,
-    /// It was killed.
+    /// The child was killed.
     pub(super) over: bool,
 }
 
 impl Foreseen {
-    /// What ends the waiting, and the input of the container.
+    /// Descriptors that end the child's wait, and the container's input.
     pub(super) fn signals(&self) -> Vec<RawFd> {
         let input = match &self.ends.streams {
             Stdio::Pipes { stdin, .. } => stdin.as_ref().map(AsRawFd::as_raw_fd),
@@ -61,26 +61,26 @@ impl Foreseen {
         [Some(self.go.as_raw_fd()), input].into_iter().flatten().collect()
     }
 
-    /// Whether it is this container.
+    /// True if the request matches this container.
     pub(super) fn is(&self, wanted: protocol::Stdio, pids: &PidNamespace, spec: &[u8]) -> bool {
         !self.over && !matches!(pids, PidNamespace::Shared(_)) && self.wanted == wanted && self.spec == spec
     }
 
     /// Tells the child what it waits for next: first that the network is there, then that its container is asked for.
     pub(super) fn go_on(&mut self) {
-        // One that is gone is met at its end.
+        // A child that is gone is handled when it is reaped.
         self.go.write_all(&[0]).ok();
     }
 }
 
-/// What a container is made from.
+/// Arguments to create a container again.
 pub(super) struct Again {
     pub(super) spec: Vec<u8>,
     pub(super) wanted: protocol::Stdio,
     pub(super) pids: PidNamespace,
 }
 
-/// What a job is for.
+/// Purpose of a job.
 pub(super) enum Purpose {
     Create {
         ticket: Ticket,
@@ -89,12 +89,12 @@ pub(super) enum Purpose {
         own_pids: bool,
         log: LogFile,
         ends: Ends,
-        /// Who wants it started as soon as it is there.
+        /// Request that starts the container as soon as it is created.
         start: Option<Ticket>,
         /// Its making may have failed because its volumes had no contents yet: then it is made once more.
         again: Option<Box<Again>>,
     },
-    /// A container that nobody has asked for yet.
+    /// Container that was not requested yet.
     Foreseen(Foreseen),
     /// The exec with this key.
     Exec(u64),
@@ -111,10 +111,10 @@ pub(super) enum Purpose {
 pub(super) struct Job {
     pub(super) pid: i32,
     report: OwnedFd,
-    /// What came of the report.
+    /// Bytes received of the report.
     heard: Option<Vec<u8>>,
     pub(super) purpose: Purpose,
-    /// When it is killed, on the monotonic clock.
+    /// Time at which it is killed, on the monotonic clock.
     pub(super) deadline: Duration,
 }
 
@@ -136,11 +136,12 @@ impl Child {
     }
 }
 
-/// Forks a child, into a v2 group where one is given, that does `work` and reports what came of it; `work` is told whether it
-/// is in that group. The report fits into a pipe, so the child never waits.
+/// Forks a child, into a v2 group where one is given, that runs `work` and reports its result;
+/// `work` is told whether it is in that group. The report fits into a pipe, so the child never
+/// waits.
 ///
-/// `foreign` descriptors are closed in the child: it and the container that it makes would keep the agent's connection open
-/// when the supervisor is gone.
+/// `foreign` descriptors are closed in the child: it and the container that it makes would keep the
+/// agent's connection open when the supervisor is gone.
 pub(super) fn spawn(
     group: Option<&OwnedFd>,
     foreign: &[RawFd],
@@ -195,11 +196,11 @@ impl Job {
         }
     }
 
-    /// Kills a child whose work nobody wants any more, and waits until it is gone; one that hangs in the kernel is left there.
-    /// Answers whether it is gone.
+    /// Kills a child whose work is no longer needed and waits until it is gone; one that hangs in
+    /// the kernel is left there. Returns whether it is gone.
     pub(super) fn end(&self) -> bool {
         let pid = Pid::from_raw(self.pid);
-        // It was not waited for, so the pid is its own.
+        // It was not reaped, so the PID is its own.
         let Ok(process) = sys::pidfd_open(self.pid) else {
             return false;
         };
@@ -209,13 +210,13 @@ impl Job {
         matches!(waitpid(pid, Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
     }
 
-    /// Whether it has ended, which is not reaped yet.
+    /// True if the child has ended; it is not reaped yet.
     pub(super) fn has_ended(&self) -> bool {
         waitid(Id::Pid(Pid::from_raw(self.pid)), LOOK).is_ok_and(|status| status != WaitStatus::StillAlive)
     }
 
-    /// Where a report comes that is worth hearing before the child has ended: the kernel takes its mount namespace apart then, and
-    /// waits for other processors meanwhile.
+    /// Descriptor of a report that is read before the child has ended: the kernel takes the child's
+    /// mount namespace apart at its exit, which waits for other processors.
     pub(super) fn awaited(&self) -> Option<BorrowedFd<'_>> {
         let early = self.heard.is_none() && matches!(self.purpose, Purpose::Create { .. });
         early.then(|| self.report.as_fd())
@@ -227,7 +228,7 @@ impl Job {
         self.result().ok()
     }
 
-    /// What the child, which is gone, reported.
+    /// Returns the report of the child, which is gone.
     pub(super) fn finish(mut self) -> (Purpose, Result<i32, Refusal>) {
         let result = self.result();
         (self.purpose, result)
@@ -235,7 +236,8 @@ impl Job {
 
     fn result(&mut self) -> Result<i32, Refusal> {
         let report = self.report.as_fd();
-        // The writing end may live on in a container that has not been started, so this reads what is there, not to the end.
+        // The write end may live on in a container that has not been started, so read the available
+        // bytes, not to the end.
         let heard = self.heard.get_or_insert_with(|| {
             let mut bytes = vec![0; 64 << 10];
             let length = nix::unistd::read(report, &mut bytes).unwrap_or(0);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::SandboxSpec;
 
-/// Those of an ipc namespace, beside everything below `fs.mqueue.`.
+/// Sysctls of an IPC namespace, besides all of `fs.mqueue.`.
 const IPC: [&str; 8] = [
     "kernel.msgmax",
     "kernel.msgmnb",

@@ -1,7 +1,8 @@
-//! What is mounted when a container has been made: a volume at `/dev`, and what lies below it, or one over a device.
+//! Mounts that are attached after a container has been created: a volume at `/dev` and the mounts
+//! below it, or a volume over a device.
 //!
-//! libcontainer puts links and devices into whatever is at `/dev`, be it the machine's own. So it gets a file system that nobody
-//! sees, and the volume comes over it.
+//! libcontainer creates links and devices in whatever is mounted at `/dev`, even the machine's own.
+//! So it gets a temporary file system there, which the volume covers afterwards.
 
 use std::fs::File;
 use std::io;
@@ -21,21 +22,22 @@ use crate::Refusal;
 use crate::sys::Mount;
 
 pub(super) const PLACE: &str = "/dev";
-/// What libcontainer makes in it for every container, and cannot where something is.
+/// Devices that libcontainer creates in every container; it fails if something else is in their
+/// place.
 const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
 
-/// Whether a configuration binds something there.
+/// True if a configuration has a bind mount there.
 pub(super) fn is_wanted(spec: &Spec) -> bool {
     let mut mounts = spec.mounts().iter().flatten();
     mounts.any(|mount| is_bound(mount) && mount.destination() == Path::new(PLACE))
 }
 
-/// Whether a mount is at or below it.
+/// True if a bind mount is at or below it.
 pub(super) fn concerns(mount: &Wanted) -> bool {
     is_bound(mount) && mount.destination().starts_with(PLACE)
 }
 
-/// Whether a mount covers one of the devices that every container has.
+/// True if a bind mount covers one of the default devices.
 pub(super) fn is_device(mount: &Wanted) -> bool {
     let name = mount.destination().strip_prefix(PLACE);
     is_bound(mount) && name.is_ok_and(|name| DEVICES.iter().any(|device| name == Path::new(device)))
@@ -53,16 +55,17 @@ struct Held {
     own: bool,
 }
 
-/// What waits for its container.
+/// Mounts that wait until their container is created.
 #[derive(Default)]
 pub(super) struct Late {
     mounts: Vec<Held>,
-    /// What is mounted in the volume at `/dev` is seen wherever the volume is: on the machine, where it would stay.
+    /// Mounts in the volume at `/dev` propagate to wherever the volume is mounted: on the machine
+    /// they would stay.
     shared: bool,
 }
 
 impl Late {
-    /// As far open to writers as the configuration says.
+    /// Adds a mount, read-only or not as the configuration says.
     pub(super) fn add(&mut self, wanted: &Wanted, mount: Mount) -> io::Result<()> {
         let says = |option: &str| wanted.options().iter().flatten().any(|own| own == option);
         places::protect(&mount, wanted)?;
@@ -88,7 +91,7 @@ impl Late {
         Ok(())
     }
 
-    /// Whether a directory of the container is not to be seen before they are mounted.
+    /// True if a directory of the container is to stay hidden until they are mounted.
     pub(super) fn hides(&self, directory: &Path) -> bool {
         !self.mounts.is_empty() && directory.starts_with(PLACE)
     }
@@ -136,7 +139,7 @@ fn place(destination: &Path, folder: bool, users: Option<&Users>) -> io::Result<
     users.map_or_else(place, |users| users.as_root(place))
 }
 
-/// A link on the way, which may be somebody's trap, is an error.
+/// Opens or creates a mount point; a link on the way may be an attack and is an error.
 fn find_or_make(destination: &Path, folder: bool) -> io::Result<OwnedFd> {
     let path = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let mut here = open("/", path | OFlag::O_DIRECTORY, Mode::empty())?;

@@ -1,8 +1,9 @@
-//! Where links lead what a container has mounted.
+//! Resolution of links on the paths of a container's mounts.
 //!
-//! libcontainer follows links of the image and of volumes, inside the container's root, and then puts devices and links into
-//! whatever is at `/dev`. A volume that a link leads there would keep them, be it the machine's own `/dev`; and what the image
-//! calls `/dev`, it finds from this process's root, where sources and layers are.
+//! libcontainer follows links of the image and of volumes inside the container's root, and then
+//! creates devices and links in whatever is at `/dev`. A volume that a link leads there would keep
+//! them, even the machine's own `/dev`; and what the image calls `/dev`, it finds from this
+//! process's root, where sources and layers are.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,9 +21,10 @@ use super::late::{self, PLACE};
 use crate::Refusal;
 use crate::sys::Mount;
 
-/// Where the kernel tells of processes.
+/// Mount point of procfs.
 const PROCESSES: &str = "/proc";
-/// What programs that show a container its own limits put others in place of.
+/// Files of procfs that may be covered by emulated ones (as of lxcfs), which show a container its
+/// own limits.
 const COVERED: [&str; 11] = [
     "cpuinfo",
     "diskstats",
@@ -36,7 +38,7 @@ const COVERED: [&str; 11] = [
     "sys/kernel/ns_last_pid",
     "uptime",
 ];
-/// As many as the kernel follows.
+/// Limit of links followed, the same as the kernel's (`MAXSYMLINKS`).
 const FOLLOWED: usize = 40;
 
 /// Answers where each mount of a configuration leads. Refuses what would come to lie at or above `/dev` without being named so;
@@ -87,13 +89,13 @@ pub(super) fn follow(
     Ok(all)
 }
 
-/// Where a path leads in a root in which nothing is mounted; nothing if it leads round and round.
+/// Resolves a path in a root in which nothing is mounted; `None` if its links form a loop.
 pub(super) fn lead(rootfs: &Path, path: &Path) -> Option<PathBuf> {
     let mounts = Vec::new();
     Tree { rootfs, mounts }.find(path)
 }
 
-/// Whether it is a file of the kernel's about processes or the machine.
+/// True if it is a file of procfs.
 pub(super) fn is_in_processes(place: &Path) -> bool {
     place.starts_with(PROCESSES) && place != Path::new(PROCESSES)
 }
@@ -146,7 +148,7 @@ struct Tree<'a> {
     mounts: Vec<(PathBuf, Option<Inside<'a>>)>,
 }
 
-/// What is bound somewhere.
+/// Bind mount at a path.
 enum Inside<'a> {
     Taken(&'a Mount),
     Staged(OwnedFd),
@@ -162,7 +164,7 @@ impl AsFd for Inside<'_> {
 }
 
 impl Tree<'_> {
-    /// Where a path leads; nothing if it leads round and round.
+    /// Resolves a path; `None` if its links form a loop.
     fn find(&self, path: &Path) -> Option<PathBuf> {
         let mut here = PathBuf::from("/");
         let (mut names, mut followed) = (Vec::new(), 0);
@@ -188,7 +190,7 @@ impl Tree<'_> {
         Some(here)
     }
 
-    /// What a link says; nothing where none is. No link is on the way to it.
+    /// Returns the target of a link; `None` if it is no link. The path to it has no links.
     fn link(&self, path: &Path) -> Option<PathBuf> {
         let last = self.mounts.iter().rev().find(|(place, _)| path.starts_with(place));
         match last {

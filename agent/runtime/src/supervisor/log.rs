@@ -25,14 +25,15 @@ const ROTATED: usize = 4;
 /// Files of a log's directory that are looked at: a container that sees it may fill it.
 const LISTED: usize = 4096;
 
-/// Who attaches to a container that began so recently sees its output from the beginning. A kubelet lists containers once a second
-/// (`genericPlegRelistPeriod` of pkg/kubelet/kubelet.go): short programs have ended before anybody hears of them, and
-/// `kubectl run` shows their logs. Here the start is told at once.
+/// Age of a container up to which an attaching client gets its output from the beginning. A kubelet
+/// lists containers once a second (`genericPlegRelistPeriod` of pkg/kubelet/kubelet.go): short
+/// programs have ended before it lists them, and `kubectl run` shows their logs. Here the start is
+/// told at once.
 pub(crate) const FRESH: Duration = Duration::from_secs(5);
 /// Most of a log that is shown so, in bytes.
 const EARLIER: u64 = 1 << 20;
 
-/// Which output.
+/// Output stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     Stdout,
@@ -127,7 +128,8 @@ impl Lines {
         }
     }
 
-    /// What this stream has written, as far as the log has it, and what waits for the rest of its line.
+    /// Returns the earlier output of this stream, as far as the log has it, and the pending part of
+    /// a line.
     pub(crate) fn earlier(&self, log: &LogFile) -> Vec<u8> {
         let own = format!("{} ", self.stream.name());
         let mut bytes = Vec::new();
@@ -151,7 +153,7 @@ impl Lines {
         bytes
     }
 
-    /// The stream is at its end: what is left of a line goes out as a partial one.
+    /// Writes the rest of a line as a partial record: the stream is at its end.
     pub(crate) fn finish(&mut self, now: SystemTime, out: &mut Vec<u8>) {
         if !self.pending.is_empty() {
             self.record(&rfc3339(now), "P", &[], out);
@@ -229,7 +231,7 @@ impl LogFile {
         for old in earlier.iter().skip(ROTATED - 1) {
             let name = old.file_name().unwrap_or_default();
             match unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir) {
-                // Somebody else put a directory there.
+                // Another process put a directory there.
                 Ok(()) | Err(Errno::ENOENT | Errno::EISDIR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -256,7 +258,7 @@ impl LogFile {
             return Ok(());
         }
         if self.file.is_none() {
-            // It could not be opened after a rotation: another one would push out what is kept.
+            // It could not be opened after a rotation: rotating again would drop a kept file.
             self.open_file()?;
         }
         if self.length >= FILE_LIMIT {
@@ -266,7 +268,8 @@ impl LogFile {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         };
         if let Err(error) = file.write_all(records) {
-            // Half a record would be the beginning of the next one. Somebody else may have made the file shorter.
+            // Part of a record would become the beginning of the next one. Another process may have
+            // truncated the file.
             if file.metadata().is_ok_and(|found| found.len() > self.length) {
                 file.set_len(self.length).ok();
             }

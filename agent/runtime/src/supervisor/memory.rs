@@ -8,9 +8,9 @@ use nix::libc;
 use super::stage::{self, Stage};
 use crate::sys::FileSystem;
 
-/// Where containers have it.
+/// Mount point in containers.
 pub(crate) const TARGET: &str = "/dev/shm";
-/// What other runtimes and the kubelet give a pod.
+/// Size that other CRI runtimes give a pod's `/dev/shm`.
 const SIZE: &[u8] = b"64m";
 
 /// The file system is mounted in a copy of the stage, from which the pod's containers are made. So the machine has no mount that a

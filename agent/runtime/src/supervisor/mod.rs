@@ -78,16 +78,17 @@ use crate::{Refusal, Sandbox, SandboxSpec};
 
 /// The socket in the sandbox's directory.
 pub(crate) const SOCKET: &str = "supervisor.sock";
-/// What the sandbox is, for an agent that finds no supervisor.
+/// Record of a sandbox, for an agent that finds no supervisor.
 pub(crate) const SANDBOX: &str = "sandbox.json";
 /// Directories of containers.
 pub(crate) const CONTAINERS: &str = "containers";
-/// What becomes the directory of a sandbox's first container.
+/// Directory made ahead, which is renamed to that of a sandbox's first container.
 pub(crate) const FIRST: &str = "first";
-/// What a sandbox's directory holds when it was made ahead; supervisors of earlier versions do not mind it.
+/// Contents of a sandbox's directory that was made ahead; supervisors of earlier versions ignore
+/// them.
 pub(crate) const FOLDERS: [&str; 4] = [FIRST, "first/rootfs", "first/upper", "first/work"];
 pub(crate) use create::CONFIG;
-/// What a container is and how it ended.
+/// Record of a container and its exit.
 pub(crate) const RECORD: &str = "record.json";
 /// The group of all supervisors, below the root of our cgroups.
 pub(crate) const GROUP: &str = "supervisors";
@@ -126,7 +127,7 @@ pub fn main() -> ExitCode {
 }
 
 fn broken(doing: &str, error: &io::Error) -> ExitCode {
-    // Nobody else can be told.
+    // stderr is the only place left to report it.
     drop(writeln!(io::stderr(), "supervisors cannot {doing}: {error}"));
     ExitCode::FAILURE
 }
@@ -157,7 +158,7 @@ fn supervise(order: Order, stage: Stage, cgroups: Cgroups) -> ExitCode {
             )
         }
         Err((doing, error)) => {
-            // Whoever hears of it removes what they work on.
+            // The caller removes the files that they work on.
             jobs.iter().map(Job::end).for_each(drop);
             (Err(Refusal::failed(doing, &error)), None)
         }
@@ -219,7 +220,7 @@ fn set_up(
         users: users.as_ref(),
         memory: memory.as_ref(),
     };
-    // What is foreseen by now is begun before the groups are made, which take a while on v1.
+    // Create the foreseen containers first: making the groups takes a while on v1.
     connected = connected || hear(Some(&ground), false)?;
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
     failpoint::reach("group made");
@@ -357,7 +358,7 @@ fn listen() -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// A descriptor for a standard stream that nobody is at the other end of.
+/// Opens `/dev/null` for an unused standard stream.
 pub(crate) fn dev_null() -> io::Result<OwnedFd> {
     let null = File::options().read(true).write(true).open("/dev/null");
     null.map(OwnedFd::from)

@@ -13,7 +13,8 @@ use super::stage::{self, Stage};
 use super::users::Users;
 use crate::sys::{self, FileSystem};
 
-/// It only reaps, and ends with the supervisor, however that ends; all processes of its namespace go with it.
+/// Init process of a PID namespace: it only reaps, and dies with the supervisor, however that ends;
+/// all processes of the namespace die with it.
 pub(super) struct Pause {
     pub(super) pid: i32,
     /// Its other end comes to an end when the supervisor does.

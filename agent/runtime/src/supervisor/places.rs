@@ -16,7 +16,7 @@ use oci_spec::runtime::Mount as Wanted;
 
 use crate::sys::{FileSystem, Mount, open_in_root};
 
-/// Where devices are made after all mounts.
+/// Directory in which devices are created after all mounts.
 const DEVICES: &str = "/dev";
 
 /// A container's root, mounted, and nothing of it in use yet.
@@ -127,7 +127,7 @@ impl Root {
 
 fn attach(mount: &Mount, place: &OwnedFd) -> io::Result<()> {
     mount.attach_over(place).map_err(|error| match error.raw_os_error() {
-        // That is how the kernel refuses to cover a directory by a file, and a file by a directory.
+        // The kernel refuses so to cover a directory by a file, or a file by a directory.
         Some(libc::EINVAL) => Errno::ENOTDIR.into(),
         _ => error,
     })
@@ -174,7 +174,7 @@ pub(super) fn protect(mount: &Mount, wanted: &Wanted) -> io::Result<()> {
     }
 }
 
-/// What an option asks of a mount; nothing where it is for the file system.
+/// Mount attribute of an option; `None` for an option of the file system.
 fn attribute(option: &str) -> Option<u64> {
     Some(match option {
         "ro" => libc::MOUNT_ATTR_RDONLY,
@@ -182,7 +182,7 @@ fn attribute(option: &str) -> Option<u64> {
         "nodev" => libc::MOUNT_ATTR_NODEV,
         "noexec" => libc::MOUNT_ATTR_NOEXEC,
         "strictatime" => libc::MOUNT_ATTR_STRICTATIME,
-        // As every mount is, and what is said of mounts elsewhere.
+        // Defaults of every mount, and options that are handled elsewhere.
         "rw" | "relatime" | "bind" | "rbind" | "rprivate" | "rslave" | "rshared" | "rro" => 0,
         _ => return None,
     })

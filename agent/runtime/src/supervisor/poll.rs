@@ -18,7 +18,7 @@ use crate::sys;
 const CHUNK: usize = 16 << 10;
 /// A client that does not read is dropped when this much waits for it.
 const BACKLOG: usize = 2 << 20;
-/// Agents at the same time: the one and, for a moment, the one that replaces it.
+/// Limit of agents connected at once: the current one and, for a moment, its replacement.
 const CLIENTS: usize = 8;
 /// Read from one container's output before others get their turn, in chunks.
 const TURN: usize = 4;
@@ -173,7 +173,7 @@ impl Supervisor {
         }
     }
 
-    /// Which sources are ready; those whose handling changes indices come last.
+    /// Returns the sources that are ready; those whose handling changes indices come last.
     fn wait(&self, wait: Option<std::time::Duration>) -> io::Result<Vec<Source>> {
         let mut sources: Vec<(Source, BorrowedFd<'_>, PollFlags)> = Vec::new();
         for (index, entry) in self.entries.iter().enumerate() {
@@ -336,7 +336,7 @@ fn pump(entry: &mut Entry, chunks: usize) {
             if !open {
                 pipe.lines.finish(now(), &mut records);
             }
-            // What the disk does not take is lost; the container goes on.
+            // Records that cannot be written are lost; the container goes on.
             drop(log.write(&records));
             if !open {
                 return false;

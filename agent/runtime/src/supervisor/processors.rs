@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Whether children may be moved.
+/// True if children may be moved to other processors.
 static MOVABLE: OnceLock<bool> = OnceLock::new();
 
-/// Finds out whether this process, and so those that it forks, may use every processor: whoever is kept on some of them is not to
-/// be moved, for nobody could tell what to go back to.
+/// Checks whether this process, and so its children, may use every processor: a process with a
+/// restricted affinity is not moved, because its own affinity could not be restored.
 pub(super) fn look() {
     MOVABLE.get_or_init(|| {
         let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
@@ -57,7 +57,7 @@ pub(super) fn send_away(child: i32) {
     }
     let mut others = all();
     let here = sched_getcpu().and_then(|here| others.unset(here));
-    // Where it cannot be moved it waits.
+    // A child that cannot be moved waits for this processor.
     here.and_then(|()| sched_setaffinity(Pid::from_raw(child), &others))
         .ok();
 }

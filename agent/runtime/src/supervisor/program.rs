@@ -14,7 +14,7 @@ use oci_spec::runtime::Spec;
 
 use crate::sys;
 
-/// Where programs are looked for when nobody says it.
+/// Default of `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The code of a container whose program could not be executed after all.
 const NOT_EXECUTED: i32 = 255;
@@ -22,7 +22,7 @@ const NOT_EXECUTED: i32 = 255;
 /// Becomes the program that a container's configuration names.
 #[derive(Clone)]
 pub(super) struct Program {
-    /// Where it begins, if libcontainer could not go there.
+    /// Working directory, if libcontainer could not enter it.
     directory: Option<PathBuf>,
 }
 
@@ -43,7 +43,7 @@ impl Executor for Program {
             sys::exit_now(NOT_EXECUTED)
         }
         let Err((path, error)) = execute(spec);
-        // Nobody waits for an answer any more; the container's output is where a person looks.
+        // The start was answered already; users look for the error in the container's log.
         let text = format!("exec {}: {}\n", path.display(), words(error));
         nix::unistd::write(io::stderr(), text.as_bytes()).ok();
         sys::exit_now(NOT_EXECUTED)
@@ -117,7 +117,7 @@ fn execute(spec: &Spec) -> Result<Infallible, (PathBuf, Errno)> {
     execve(&file, &argv, &environment).map_err(|error| (path, error))
 }
 
-/// Where a program is: at its path, or in one of the directories of `PATH`; else what is wrong with it.
+/// Finds a program at its path or in a directory of `PATH`; otherwise returns the error.
 fn find(program: &str, environment: &[String]) -> Result<PathBuf, String> {
     if program.contains('/') {
         let path = PathBuf::from(program);
@@ -142,7 +142,7 @@ fn candidates(program: &str, environment: &[String]) -> impl Iterator<Item = Pat
     directories.map(move |directory| Path::new(directory).join(program))
 }
 
-/// Where a program may be.
+/// Candidate paths of a program.
 pub(super) fn places(program: &str, environment: &[String]) -> Vec<PathBuf> {
     if program.contains('/') {
         return vec![PathBuf::from(program)];
@@ -150,7 +150,7 @@ pub(super) fn places(program: &str, environment: &[String]) -> Vec<PathBuf> {
     candidates(program, environment).collect()
 }
 
-/// Whether this process may execute a file.
+/// Checks that this process may execute a file.
 fn check(path: &Path) -> Result<(), Errno> {
     let found = nix::sys::stat::stat(path)?;
     let kind = nix::sys::stat::SFlag::from_bits_truncate(found.st_mode) & nix::sys::stat::SFlag::S_IFMT;

@@ -12,7 +12,8 @@ use super::stage;
 use super::users::Users;
 use crate::sys::Mount;
 
-/// The layers as the pod's users shall see them, for nobody to write to: other pods have them, too. To be taken before this process leaves the machine's mounts.
+/// Returns the layers as read-only mounts mapped to the pod's users; other pods share the layers.
+/// Must be called before this process leaves the machine's mount namespace.
 pub(super) fn layers(users: Option<&Users>, layers: &[PathBuf]) -> io::Result<Vec<Mount>> {
     let taken = layers.iter().map(|layer| {
         let mount = stage::private(layer)?;

@@ -15,8 +15,8 @@ struct Sink {
     waiting: Vec<u8>,
 }
 
-/// Those of one client. Whoever reads the output waits while one of them is held up, so what waits is bounded by what is read
-/// at once.
+/// Output streams of one client. Output is not read while one of them is blocked, so the pending
+/// bytes are bounded by one read.
 #[derive(Default)]
 pub(crate) struct Sinks(Vec<Sink>);
 
@@ -37,12 +37,12 @@ impl Sinks {
         self.0.is_empty()
     }
 
-    /// Everything was taken.
+    /// True if no output is pending.
     pub(crate) fn idle(&self) -> bool {
         self.0.iter().all(|sink| sink.waiting.is_empty())
     }
 
-    /// Whether the client still has to take what came from this stream.
+    /// True if the client still has pending output of this stream.
     pub(crate) fn hold_up(&self, stream: Stream) -> bool {
         self.0
             .iter()
@@ -53,7 +53,7 @@ impl Sinks {
         self.0.iter().map(|sink| sink.fd.as_raw_fd())
     }
 
-    /// Those that can be written to later.
+    /// Descriptors to poll for writing.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.0.iter().filter(|sink| !sink.waiting.is_empty());
         waiting.map(|sink| sink.fd.as_fd())
@@ -67,7 +67,7 @@ impl Sinks {
         self.flush();
     }
 
-    /// Writes as much as goes; those that nobody reads any more are dropped.
+    /// Writes as much as possible; drops streams whose reader has gone.
     pub(crate) fn flush(&mut self) {
         self.0.retain_mut(|sink| put(&sink.fd, &mut sink.waiting).is_ok());
     }

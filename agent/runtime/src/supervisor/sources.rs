@@ -1,10 +1,12 @@
-//! What is mounted in a container, and who mounts it.
+//! Mounts of a container, split into those of the supervisor and those of libcontainer.
 //!
-//! Before libcontainer begins, all is put in its place that can be: it takes many times as long, has one answer for all mounts of
-//! a container about which later mounts it and the machine see of each other, does not look at what each one says, and looks for
-//! places by their paths, which whoever shares a volume with the container may lead elsewhere meanwhile. Left to it is what belongs
-//! to a namespace that only it makes, with the files in it that may be covered, and all of a pod with users of its own, who would
-//! find such mounts locked, and their own rights needed for the places.
+//! All mounts that can be attached before libcontainer begins are attached here: libcontainer takes
+//! many times as long, applies one propagation mode to all mounts of a container, ignores the mode
+//! of each, and resolves destinations by path, so that a process sharing a volume with the
+//! container can redirect them meanwhile. Left to libcontainer are the file systems of namespaces
+//! that only it creates, with the files in them that may be covered, and all mounts of a pod with
+//! `hostUsers: false`: for its users mounts made here would be locked, and the destinations need
+//! their privileges.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,15 +28,15 @@ use crate::sys::Mount;
 
 /// Mounts of what the machine has, by the number of the mount that wants them.
 pub(super) struct Sources {
-    /// Those that want something.
+    /// Mounts to attach.
     wanted: Vec<(usize, Wanted)>,
-    /// Whether any mount is open to the machine.
+    /// True if any mount has shared propagation with the machine.
     open: bool,
     mounts: BTreeMap<usize, Mount>,
 }
 
 impl Sources {
-    /// What a configuration wants.
+    /// Takes the mounts of a configuration.
     pub(super) fn of(spec: &mut Spec) -> Self {
         let open = settle_whole(spec);
         let mounts = spec.mounts().iter().flatten().enumerate();
@@ -124,13 +126,14 @@ impl Sources {
     }
 }
 
-/// Whether it shows the network or the control groups of who mounts it.
+/// True if the mount depends on the network or cgroup namespace of the mounting process.
 fn is_last(mount: &Wanted) -> bool {
     let groups = mount.source().as_deref() == Some(Path::new(stage::VIEW));
     groups || mount.typ().as_deref() == Some("sysfs")
 }
 
-/// What is mounted by who is in the container's network and groups: what shows them, and whatever lies in that.
+/// Mounts that are made from within the container's network and cgroup namespaces, and the mounts
+/// below them.
 pub(super) struct Last {
     root: Root,
     mounts: Vec<(Wanted, Option<Mount>, PathBuf)>,
@@ -181,7 +184,7 @@ fn settle_whole(spec: &mut Spec) -> bool {
     open
 }
 
-/// Whether it is the pod's shared memory, which the stage has.
+/// True if it is the pod's shared memory, which the stage holds.
 fn is_memory(mount: &Wanted) -> bool {
     mount.destination() == Path::new(memory::TARGET) && mount.source().as_deref() == Some(Path::new(stage::MEMORY))
 }

@@ -1,11 +1,12 @@
-//! Where a container is made: a mount namespace that holds only what this takes.
+//! Mount namespace in which containers are created: it holds only what that needs.
 //!
-//! A copy of the machine's own would be dearer with every pod of the node, in time and in memory, and is made more than once for
-//! a container. So there is one namespace with the directories below and what libcontainer looks at, and a creation starts from a
-//! copy of that. What else it needs of the machine it takes before, or goes back for, as mounts that are attached nowhere.
+//! A copy of the machine's own would cost more time and memory with every pod of the node, and is
+//! made more than once for a container. So there is one namespace with the directories below and
+//! the mounts that libcontainer reads, and a creation starts from a copy of that. Further mounts of
+//! the machine are opened before, or from a visit to the machine's namespace, and stay detached.
 //!
-//! What libcontainer looks at is the machine's as it was when the agent started, and in use as long as there are pods: `/proc`,
-//! `/sys`, `/dev` and the second hierarchy of groups, which are there for good.
+//! libcontainer sees the machine's `/proc`, `/sys`, `/dev` and the v2 cgroup hierarchy as they were
+//! when the agent started; these mounts are permanent.
 
 use std::fs::{self, File};
 use std::io;
@@ -37,7 +38,7 @@ pub(super) const STATE: &str = "/state";
 const FOLDERS: &str = "/folders";
 /// Files by number: sources.
 const FILES: &str = "/files";
-/// Those parts of the machine that libcontainer looks at, without what else is mounted in them.
+/// Mounts of the machine that libcontainer reads, without those below them.
 const MACHINE: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// The namespace that copies are made of, and the way back from it.
@@ -62,7 +63,7 @@ impl Stage {
             become_root(&root, Path::new("/proc"))?;
             for folder in MACHINE.iter().chain(&[HOME, VIEW, MEMORY, STATE, FOLDERS, FILES]) {
                 fs::create_dir(folder)?;
-                // Whoever is root of a container goes through them, whatever the mask of who started the agent.
+                // Root of a container traverses them, whatever umask the agent was started with.
                 fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
             }
             for (part, mount) in &parts {
@@ -135,7 +136,7 @@ pub(super) fn become_root(root: &Mount, somewhere: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A mount that tells the machine nothing of what is mounted below it.
+/// Copies a mount with private propagation: mounts below it do not reach the machine.
 pub(super) fn private(path: &Path) -> io::Result<Mount> {
     let copy = Mount::copy(path)?;
     copy.propagate(libc::MS_PRIVATE)?;

@@ -1,10 +1,12 @@
-//! How a container that has been made is told to run its program.
+//! Start of a created container.
 //!
-//! libcontainer has the first process listen at a socket in libcontainer's own directory. That is on a file system which goes with
-//! the creation, not on the disk: what is made there from within the container's memory group leaves pages in the kernel's cache
-//! that keep the group, long after it was removed, and thousands of such groups make every new one slower.
+//! libcontainer has the init process listen at a socket in libcontainer's own directory. That is on
+//! a file system that is unmounted with the creation, not on the disk: files created from within
+//! the container's memory cgroup leave pages in the page cache that pin the cgroup long after its
+//! removal, and thousands of such cgroups slow down every new one.
 //!
-//! Nobody but those who make the container finds the socket, so the child connects there what the supervisor has kept an end of.
+//! The socket cannot be found afterwards, so the child connects to it and the supervisor keeps the
+//! other end.
 
 use std::io::{self, Write as _};
 use std::net::Shutdown;
@@ -24,8 +26,9 @@ pub(super) const NAME: &str = "oci";
 /// More than libcontainer writes.
 const SIZE: &[u8] = b"1m";
 
-/// An end of a connection to the first process, which runs the program when it reads an end of what is said, whatever was said.
-/// It has inherited this end, too: so it waits on when the supervisor is gone.
+/// Connection to the init process, which runs the program when it reads end-of-file; bytes before
+/// that are ignored. The init process has inherited this end, too, so it waits on when the
+/// supervisor is gone.
 pub(super) struct Starter(UnixStream);
 
 impl Starter {
@@ -41,7 +44,7 @@ impl Starter {
             .join(NAME)
             .join(libcontainer::notify_socket::NOTIFY_FILE);
         match connect(self.0.as_raw_fd(), &UnixAddr::new(&socket)?) {
-            // It has been killed meanwhile: its exit tells.
+            // It was killed meanwhile: its exit is reported.
             Err(Errno::ECONNREFUSED) => Ok(()),
             connected => Ok(connected?),
         }

@@ -54,7 +54,7 @@ pub(super) enum Stdio {
         stdin: Option<OwnedFd>,
         once: bool,
     },
-    /// The socket that the terminal's master comes to, and whether anybody may type.
+    /// Socket that receives the terminal's master, and whether clients may write to it.
     Terminal { console: UnixListener, stdin: bool },
 }
 
@@ -65,12 +65,12 @@ pub(super) struct Entry {
     pub(super) pid: i32,
     /// Its first process is the first of a pid namespace: all others go with it.
     pub(super) own_pids: bool,
-    /// It was told to die.
+    /// SIGKILL was sent.
     pub(super) killed: bool,
     pub(super) outputs: Vec<Pipe>,
     pub(super) log: LogFile,
     pub(super) removal: Vec<Ticket>,
-    /// Where input goes, while anybody may still write to it.
+    /// The container's input, while clients may still write to it.
     pub(super) stdin: Option<OwnedFd>,
     /// Its input ends with that of the first client.
     pub(super) once: bool,
@@ -86,9 +86,9 @@ pub(super) struct Entry {
 pub(super) enum Kind {
     /// Its output is kept and answered; at its end what it left is killed.
     Collected,
-    /// It has a client's own streams.
+    /// An exec with streams of its client.
     Streamed,
-    /// It has a terminal.
+    /// An exec with a terminal.
     Terminal,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct Supervisor {
     pub(super) unsettled: Vec<(PathBuf, Duration)>,
     /// Groups of execs that could not be removed yet.
     pub(super) stale: Vec<PathBuf>,
-    /// Whom to answer, and when to give up.
+    /// Request to answer at the shutdown, if any, and its deadline.
     pub(super) shutdown: Option<(Option<Ticket>, Duration)>,
     pub(super) ended: bool,
     pub(super) keys: u64,
@@ -292,7 +292,7 @@ impl Supervisor {
         }
     }
 
-    /// What is begun no more.
+    /// Error for requests after the shutdown has begun.
     pub(super) fn shutting_down(&self) -> Refusal {
         Refusal::WrongState {
             id: self.sandbox.id.clone(),
@@ -300,7 +300,8 @@ impl Supervisor {
         }
     }
 
-    /// Limits hold from the start of a container on: what is done before is ours, small, and must not be slowed by them.
+    /// Sets the limits at the start of a container: work before that is ours, small, and must not
+    /// be throttled.
     fn limit(&self, group: &Path, limits: &Limits) -> io::Result<()> {
         self.cgroups.limit(&self.group, &self.spec.limits)?;
         self.cgroups.limit(group, limits)?;
@@ -324,7 +325,8 @@ impl Supervisor {
         self.limit(&group, &limits)
             .map_err(|error| Refusal::failed("set limits", &error))?;
         let entry = self.find(id)?;
-        // Recorded first: whoever finds the record of a supervisor that was killed must count each run of the program.
+        // Write the record first: an agent that finds it after the supervisor was killed must count
+        // each run of the program.
         let record = directory.join(RECORD);
         entry.container.state = State::Running {
             pid: entry.pid,

@@ -1,4 +1,5 @@
-//! Who a container's process is, by the root file system's own `/etc/passwd` and `/etc/group`.
+//! Resolves the user of a container's process by the root file system's `/etc/passwd` and
+//! `/etc/group`.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +15,7 @@ use crate::{Refusal, User};
 /// Longer files are not read: the user is then unknown.
 const FILE_LIMIT: u64 = 1 << 20;
 
-/// What to become.
+/// Credentials of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) uid: u32,
@@ -126,7 +127,8 @@ fn decide(user: &User, passwd: &str, group: &str) -> Result<Identity, Refusal> {
     if let Some(login) = field(0).filter(|_| !user.strict_groups) {
         supplementary.extend(memberships(group, login));
     }
-    // As other runtimes have it: what is forbidden to the primary group cannot be had by giving that up.
+    // As in other runtimes: a process cannot escape a restriction on its primary group by dropping
+    // that group.
     supplementary.push(gid);
     supplementary.sort_unstable();
     supplementary.dedup();

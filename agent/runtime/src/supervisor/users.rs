@@ -1,6 +1,7 @@
-//! The pod's own users (`hostUsers: false`): a user namespace to which the pod's other namespaces belong.
+//! User namespace of a pod (`hostUsers: false`), which owns the pod's other namespaces.
 //!
-//! The supervisor stays outside: whoever breaks out of a container is nobody on the machine.
+//! The supervisor stays outside: a process that escapes from a container has no privileges on the
+//! machine.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -14,7 +15,7 @@ use nix::unistd::{ForkResult, Gid, Pid, Uid, setfsgid, setfsuid, setgroups, setr
 use super::user::Identity;
 use crate::{Refusal, sys};
 
-/// How many users and groups a pod has.
+/// Number of user and group IDs of a pod.
 const COUNT: u32 = 65_536;
 
 /// The user namespace of a pod.
@@ -24,7 +25,8 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// Those to which a network namespace belongs; `first` is what their root is on the machine.
+    /// Opens the user namespace that owns a network namespace; `first` is the machine's ID of its
+    /// root.
     pub(super) fn of(netns: &File, first: u32) -> io::Result<Self> {
         let namespace = sys::owning_users(netns.as_fd())?;
         Ok(Self { namespace, first })
@@ -39,17 +41,17 @@ impl Users {
         PathBuf::from(format!("/proc/self/fd/{}", self.namespace.as_raw_fd()))
     }
 
-    /// What a user or group of the pod is on the machine.
+    /// Maps a user or group ID of the pod to the machine's.
     pub(super) fn on_machine(&self, id: u32) -> Option<u32> {
         Some(id).filter(|id| *id < COUNT)?.checked_add(self.first)
     }
 
-    /// What the pod's root is on the machine.
+    /// The machine's user ID of the pod's root.
     pub(super) fn root(&self) -> u32 {
         self.first
     }
 
-    /// Refuses who is nobody among these users.
+    /// Refuses IDs that are not mapped in this namespace.
     pub(super) fn check(&self, user: &str, identity: &Identity) -> Result<(), Refusal> {
         let mut all = [identity.uid, identity.gid]
             .into_iter()
@@ -66,7 +68,8 @@ impl Users {
         }
     }
 
-    /// Makes files as the pod's root: the machine's is nobody in what shows the pod's ids.
+    /// Creates files as the pod's root: the machine's root is not mapped in ID-mapped mounts of the
+    /// pod.
     pub(super) fn as_root<T>(&self, work: impl FnOnce() -> T) -> T {
         let root = (Uid::from_raw(self.first), Gid::from_raw(self.first));
         let (user, group) = (setfsuid(root.0), setfsgid(root.1));
@@ -116,7 +119,8 @@ fn join(child: Pid, flags: CloneFlags) -> io::Result<()> {
     sys::join_namespaces(process.as_fd(), flags)
 }
 
-/// In a user namespace that was just entered, where the caller is nobody yet.
+/// Becomes root in a user namespace that was just entered, where the caller's IDs are not mapped
+/// yet.
 pub(super) fn become_root() -> io::Result<()> {
     setgroups(&[])?;
     let (uid, gid) = (Uid::from_raw(0), Gid::from_raw(0));

@@ -38,7 +38,8 @@ impl InVolume {
 pub(super) fn in_volume(spec: &Spec) -> Option<InVolume> {
     let (directory, mount) = place(spec)?;
     let mount = mount?;
-    // Nothing in a file system that is empty, or the kernel's: nothing can be made there beforehand.
+    // `None` for an empty file system or one of the kernel's: nothing can be created there
+    // beforehand.
     let (volume, writable) = volume(mount)?;
     Some(InVolume {
         volume: volume.to_owned(),
@@ -52,7 +53,8 @@ pub(super) fn in_volume(spec: &Spec) -> Option<InVolume> {
 pub(super) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> Result<(), Refusal> {
     match place(spec) {
         Some((directory, None)) => {
-            // Where a link of the image leads into a mount, the container's own start tells what is not there.
+            // If a link of the image leads into a mount, the container's own start reports a
+            // missing directory.
             let led = links::lead(rootfs, directory).filter(|led| around(spec, led).is_none());
             make(rootfs, led.as_deref().unwrap_or(directory), users.map(Users::root))
         }
@@ -96,7 +98,7 @@ fn inside(root: &Path, directory: &Path, point: &Path, writable: Writable) -> Re
     })
 }
 
-/// Who makes directories.
+/// Credentials with which directories are created.
 #[derive(Clone, Copy)]
 enum Writable {
     /// The one whom they belong to then; none: root.
@@ -104,12 +106,12 @@ enum Writable {
     ByNobody,
 }
 
-/// Why there is no such directory.
+/// Cause why the directory cannot be created.
 #[derive(Debug)]
 enum Failure {
     /// This one cannot be made.
     Making(PathBuf, Errno),
-    /// What is there cannot be told.
+    /// The existing entry cannot be examined.
     Looking(io::Error),
 }
 
@@ -125,7 +127,7 @@ impl Failure {
     }
 }
 
-/// Where a volume lies, and whether its contents may be changed.
+/// Source of a volume, and whether its contents may be changed.
 fn volume(mount: &Mount) -> Option<(&Path, Writable)> {
     let fixed = mount
         .options()
@@ -155,7 +157,8 @@ fn below(root: &Path, directory: &Path, writable: Writable) -> Result<(), Failur
         so_far.push(name);
         match enter(root.as_fd(), &so_far) {
             Ok(_) => continue,
-            // Where a link leads may be another place in the container, with all its mounts: its own start tells.
+            // The link may lead elsewhere in the container, with all its mounts: the container's
+            // start reports it.
             Err(_) if is_link(&parent, name) => return Ok(()),
             Err(Errno::ENOENT) => {}
             Err(error) => return Err(Failure::Making(so_far, error)),
@@ -195,7 +198,7 @@ mod tests {
 
     use super::{Failure, Writable, below, words};
 
-    /// Makes it, twice; what is in the way, if anything.
+    /// Creates it twice; returns the obstacle, if any.
     fn made(root: &Path, directory: &str, writable: Writable) -> String {
         let mut said = [String::new(), String::new()];
         for text in &mut said {
@@ -221,7 +224,7 @@ mod tests {
         symlink("/srv", root.join("inside")).unwrap();
         fs::write(root.join("file"), "").unwrap();
         let root_makes = Writable::By(None);
-        // Where the links lead is not known here.
+        // The targets of the links are not known here.
         for directory in ["/a/b/c", "/inside/d", "/", "/absolute/e", "/relative/f"] {
             assert_eq!(made(&root, directory, root_makes), "made", "{directory}");
         }

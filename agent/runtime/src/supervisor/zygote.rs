@@ -29,13 +29,13 @@ const QUIET_MILLISECONDS: u8 = 250;
 /// A spare ends within microseconds.
 const END_MILLISECONDS: u16 = 2000;
 
-/// What a new supervisor starts from.
+/// Order from which a new supervisor starts.
 pub(super) struct Order {
     /// The sandbox's directory.
     pub(super) directory: PathBuf,
     /// The agent that ordered it.
     pub(super) agent: UnixStream,
-    /// What the process is that got the order.
+    /// State that the process prepared ahead.
     pub(super) ready: Result<Ready, Failure>,
 }
 
@@ -118,9 +118,10 @@ fn begin_spare() -> Forked {
 
 /// Waits for the order to be the supervisor of a pod.
 fn be_spare(orders: &OwnedFd, stage: &Stage) -> io::Result<Option<Order>> {
-    // Who failed is not there when it is needed: the one that is made then says why, if it fails, too.
+    // A failed process is missing when it is needed: its replacement reports the cause if it fails,
+    // too.
     let Ok(mut ready) = get_ready() else { return Ok(None) };
-    // Where it cannot be made, the pod's supervisor says why.
+    // If it cannot be created, the pod's supervisor reports the cause.
     ready.memory = SharedMemory::make(stage, 0).ok();
     let Some((directory, agent, log)) = receive(orders)? else {
         return Ok(None);
@@ -187,8 +188,9 @@ fn take_over_stdin() -> io::Result<OwnedFd> {
     Ok(orders)
 }
 
-/// What the agent was started with would be ignored by all programs in containers, too: what a shell starts with `&`
-/// ignores SIGQUIT, which stops nginx, and no shell can trap what was ignored before it. Of SIGPIPE the supervisor takes care.
+/// Resets ignored signals, which all programs in containers would inherit from the agent: a shell
+/// that starts it with `&` ignores SIGQUIT, which stops nginx, and no shell can trap a signal that
+/// was ignored before. SIGPIPE is handled by the supervisor.
 #[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this restores defaults")]
 fn forget_ignored() -> io::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
