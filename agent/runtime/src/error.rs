@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Container, State};
 
-/// Why a container was not made and run.
+/// Failure to create and start a container.
 #[derive(Debug)]
 pub enum NotRun {
-    /// It could not be made, and there is nothing of it.
+    /// The creation failed and left nothing.
     Made(Error),
-    /// It is there, and could not be started.
+    /// The container was created, but the start failed.
     Started(Error),
 }
 
-/// Why a runtime could not do it.
+/// Failure of a runtime's operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An id or path that the runtime does not take.
     #[error("invalid {what}: {value:?}")]
     Invalid {
-        /// What it was to be.
+        /// The kind of value, such as `container id`.
         what: &'static str,
-        /// What was given.
+        /// The value.
         value: String,
     },
     /// The root of the control groups is another's.
@@ -32,7 +32,7 @@ pub enum Error {
     GroupTaken {
         /// Its path.
         group: String,
-        /// The state directory of the agent that has it, or words for one that nobody knows.
+        /// State directory of the agent that owns it, or a text if the owner is not known.
         owner: PathBuf,
     },
     /// There is no such sandbox.
@@ -41,7 +41,7 @@ pub enum Error {
     /// There is one of that id.
     #[error("sandbox {0} exists already")]
     SandboxExists(String),
-    /// It was not made: it has no network.
+    /// The sandbox was not created: its network failed.
     #[error("sandbox {0} was not connected")]
     Unconnected(String),
     /// The sandbox's supervisor is gone.
@@ -56,7 +56,7 @@ pub enum Error {
     /// containerd refused, failed or did not answer.
     #[error("{doing}")]
     Containerd {
-        /// What it was asked to do.
+        /// The operation.
         doing: &'static str,
         /// Its answer.
         #[source]
@@ -65,11 +65,11 @@ pub enum Error {
     /// A file, socket or kernel call of the agent's side failed.
     #[error("{doing} {}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// To what.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -79,7 +79,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what this was about is not there any more.
+    /// True if the sandbox or container no longer exists.
     pub fn is_end(&self) -> bool {
         if let Self::Containerd { source, .. } = self {
             return matches!(source.meaning(), Meaning::NotFound | Meaning::WrongState);
@@ -87,8 +87,8 @@ impl Error {
         self.is_loss()
     }
 
-    /// Whether what this was about went away meanwhile, with who would have done it, or nobody could tell what became of it. It is
-    /// no failure of the container's own.
+    /// True if the sandbox or container disappeared meanwhile, with its supervisor, or its fate is
+    /// unknown. This is no failure of the container's own.
     pub fn is_loss(&self) -> bool {
         match self {
             Self::SandboxNotFound(_) | Self::SandboxLost(_) => true,
@@ -112,7 +112,7 @@ impl Error {
     }
 }
 
-/// What a supervisor answers when it could not do it.
+/// Error that a supervisor returns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// There is no such container.
@@ -126,7 +126,7 @@ pub enum Refusal {
     WrongState {
         /// The container.
         id: String,
-        /// What it is: `created`, `running` or `exited`.
+        /// Its state: `created`, `running` or `exited`.
         state: String,
     },
     /// `runAsNonRoot` and the user is root.
@@ -135,18 +135,18 @@ pub enum Refusal {
     /// The image's or the pod's user cannot be resolved.
     #[error("user {user:?}: {reason}")]
     User {
-        /// As given.
+        /// The user of the specification.
         user: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
     /// The container is whole, but its program cannot be executed.
     #[error("unable to start container process: {0}")]
     Program(String),
-    /// Everything else, with its chain of causes.
+    /// Any other failure, with its chain of causes.
     #[error("{doing}: {cause}")]
     Failed {
-        /// What was being done.
+        /// The operation.
         doing: String,
         /// The chain of causes.
         cause: String,
@@ -154,7 +154,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What is asked of a container is not for the state that it is in.
+    /// The operation does not fit the container's state.
     pub(crate) fn wrong_state(container: &Container) -> Self {
         let state = match container.state {
             State::Created => "created",

@@ -13,7 +13,7 @@ use crate::supervisor::program::words;
 
 /// The option of a mount that gives all its files a label.
 pub(crate) const OPTION: &str = "context";
-/// Where the label of the next program is told.
+/// File for the label of the next `execve`.
 const NEXT: &str = "/proc/thread-self/attr/exec";
 /// File systems that are made for a container alone, but for those whose files the policy labels by their names.
 const OWN: [&str; 2] = ["tmpfs", "devpts"];
@@ -66,9 +66,9 @@ pub(crate) fn next_program(spec: &Spec) -> Result<(), Refusal> {
     })
 }
 
-/// Labels a directory, not what is in it.
+/// Labels a directory without its contents.
 pub(crate) fn set(path: &Path, label: &str) -> io::Result<()> {
-    // As the kernel keeps them, with a zero at the end.
+    // The kernel stores labels with a trailing zero.
     let mut value = label.as_bytes().to_vec();
     value.push(0);
     match setxattr(path, "security.selinux", &value, XattrFlags::empty()) {

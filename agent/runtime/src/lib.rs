@@ -55,7 +55,7 @@ pub fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode>
     containerd::helper(&command)
 }
 
-/// Everything that the agent asks of a container runtime.
+/// Container runtime of the agent.
 pub trait Runtime: Send + Sync + 'static {
     /// Name and version.
     fn info(&self) -> Info;
@@ -69,9 +69,10 @@ pub trait Runtime: Send + Sync + 'static {
     /// goes instead, this fails with [`Error::Unconnected`].
     fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>>;
 
-    /// A container of a sandbox that is about to be made, or is being made, will probably be created so: what can be made ahead of
-    /// that may be. It goes with the sandbox at the latest. `placed`: whatever it mounts is there, though it may have no contents
-    /// before the container is asked for.
+    /// Announces a container that will probably be requested in a sandbox that is being, or about
+    /// to be, created: parts of it may be created ahead, and are removed with the sandbox at the
+    /// latest. `placed`: all sources of its mounts exist, though their contents may be missing
+    /// until the request.
     fn foresee(&self, _sandbox: &str, _spec: &ContainerSpec, _placed: bool) {}
 
     /// Makes a container whose program does not run yet. A failure leaves nothing.
@@ -127,17 +128,18 @@ pub trait Runtime: Send + Sync + 'static {
     /// Removes everything that this runtime made on the machine. Goes on past failures; success when there is nothing.
     fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// What a sandbox has used (with a name, one container of it), or without any the whole machine. Reads a few of the kernel's
-    /// files and waits for nobody; what is gone or not counted is `None`.
+    /// Usage of a sandbox, with a name of one of its containers, or of the whole machine. Reads a
+    /// few files of the kernel and does not block; values that are not available are `None`.
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage;
 
-    /// What all sandboxes have used together, those that are gone included.
+    /// Usage of all sandboxes together, including removed ones.
     fn usage_of_all(&self) -> Usage;
 
     /// The control group of a sandbox (with a name, of one container of it), from the root of the machine's.
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf;
 
-    /// Who a container's first process was when it began; `None` where nobody knows. Reads a file.
+    /// User and groups of a container's init process at its start; `None` if not known. Reads a
+    /// file.
     fn identity(&self, sandbox: &str, container: &str) -> Option<Identity>;
 
     /// Gives a sandbox, or with a name one container of it, other limits from now on; those of a container hold until it ends.
@@ -147,21 +149,22 @@ pub trait Runtime: Send + Sync + 'static {
     /// the least.
     fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// What a container wrote to its root file system; `None` where that is not on a disk of this machine, or not to be had.
+    /// Usage of a container's writable layer; `None` if it is not on a disk of this machine or not
+    /// available.
     fn written(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>>;
 
-    /// Whether whoever makes the containers is there.
+    /// Checks that the backend of this runtime, such as containerd, answers.
     fn answers(&self) -> BoxFuture<'_, Result<(), Error>>;
 
     /// The control group controllers that the machine does not have and pods need, each with what to do about it.
     fn lacking(&self) -> Vec<String>;
 
-    /// Whether a handler of a `RuntimeClass` means a runtime that is here.
+    /// True if there is a runtime for a handler of a `RuntimeClass`.
     fn has_handler(&self, handler: &str) -> bool {
         ["runc", "youki"].contains(&handler)
     }
 
-    /// Why pods cannot have users of their own ([`SandboxSpec::user_ids`]), where they cannot.
+    /// Reason why pods cannot have user namespaces ([`SandboxSpec::user_ids`]) here, if so.
     fn lacks_users(&self) -> Option<&'static str>;
 
     /// News from now on. A receiver that lags must read [`Runtime::sandboxes`] instead: the state there is never behind.

@@ -1,4 +1,4 @@
-//! What callers and runtimes say to each other.
+//! Types that callers and runtimes exchange.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,24 +45,24 @@ pub struct Limits {
     pub hugepages: Vec<(String, i64)>,
 }
 
-/// How sure a pod is of what it asks for (`status.qosClass`).
+/// QoS class of a pod (`status.qosClass`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
-    /// It has what it may have at most.
+    /// Requests equal limits.
     #[default]
     Guaranteed,
-    /// It asks for something.
+    /// Has some requests or limits.
     Burstable,
-    /// It asks for nothing.
+    /// Has neither requests nor limits.
     BestEffort,
 }
 
-/// How to make a sandbox.
+/// Specification of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// Unique on the machine: letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dot.
     pub id: String,
-    /// Whose it is.
+    /// The pod of the sandbox.
     pub pod: PodId,
     /// Counts the sandboxes of this pod, from 0.
     pub attempt: u32,
@@ -70,7 +70,7 @@ pub struct SandboxSpec {
     pub hostname: String,
     /// The network namespace to join; `None` is the agent's own (`hostNetwork`).
     pub netns: Option<PathBuf>,
-    /// One pid namespace for all containers (`shareProcessNamespace`).
+    /// Single PID namespace for all containers (`shareProcessNamespace`).
     pub share_process_namespace: bool,
     /// The machine's pid namespace (`hostPID`).
     pub host_pid: bool,
@@ -78,7 +78,7 @@ pub struct SandboxSpec {
     pub host_ipc: bool,
     /// Limits of the pod as a whole.
     pub limits: Limits,
-    /// Which pods it shares a control group with.
+    /// QoS class, which selects the parent cgroup.
     #[serde(default)]
     pub class: Class,
     /// Settings of the kernel (`net.ipv4.ip_unprivileged_port_start`) and their values, for the pod's own namespaces.
@@ -93,7 +93,8 @@ pub struct SandboxSpec {
     pub handler: String,
 }
 
-/// Who the container's process shall be. Names are looked up in the root file system's `/etc/passwd` and `/etc/group`.
+/// User of a container's process. Names are resolved in the root file system's `/etc/passwd` and
+/// `/etc/group`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// `""` (root), `name`, `uid`, `name:group`, `uid:gid`: the image's `User`, or `runAsUser` in digits.
@@ -121,7 +122,7 @@ pub enum Stdin {
     Once,
 }
 
-/// How to make a container.
+/// Specification of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ContainerSpec {
     /// Unique on the machine, same alphabet as [`SandboxSpec::id`].
@@ -149,15 +150,17 @@ pub struct ContainerSpec {
     /// The running container of the same sandbox whose processes this one sees and can debug; otherwise as the sandbox says.
     #[serde(default)]
     pub pid_of: Option<String>,
-    /// Whether its standard input can be written to by [`crate::Runtime::attach`]. `process.terminal` gives it a terminal.
+    /// Whether standard input accepts data by [`crate::Runtime::attach`]. `process.terminal` gives
+    /// it a terminal.
     pub stdin: Stdin,
-    /// Where the log goes (CRI format; rotated to `PATH.YYYYMMDD-hhmmss`, 10 MiB each). Its directory must exist.
+    /// Path of the log (CRI format; rotated to `PATH.YYYYMMDD-hhmmss`, 10 MiB each). Its directory
+    /// must exist.
     pub log_path: PathBuf,
     /// Kept and handed back.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// How a container ended.
+/// Exit of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// The exit code; 128 + signal when a signal ended it.
@@ -166,11 +169,11 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// The kernel killed a process of it for its memory limit.
     pub oom_killed: bool,
-    /// When it ended.
+    /// Time of the exit.
     pub finished_at: SystemTime,
 }
 
-/// Where a container is in its life.
+/// Lifecycle state of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
     /// Made; its program does not run yet.
@@ -179,14 +182,14 @@ pub enum State {
     Running {
         /// Process id of its first process, as the agent sees it.
         pid: i32,
-        /// When the program was started.
+        /// Time at which the program was started.
         started_at: SystemTime,
     },
     /// Its first process is gone, and with it all others.
     Exited {
-        /// How.
+        /// Exit code, signal and time.
         exit: Exit,
-        /// When the program was started; `None` when it never was.
+        /// Time at which the program was started; `None` if it never was.
         started_at: Option<SystemTime>,
     },
 }
@@ -194,41 +197,41 @@ pub enum State {
 /// A container as the runtime knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// As given.
+    /// ID of the specification.
     pub id: String,
-    /// As given.
+    /// Name of the specification.
     pub name: String,
-    /// As given.
+    /// Attempt of the specification.
     pub attempt: u32,
-    /// As given.
+    /// Image of the specification.
     pub image: String,
-    /// As given.
+    /// Image ID of the specification.
     pub image_id: String,
-    /// As given.
+    /// Log path of the specification.
     pub log_path: PathBuf,
-    /// As given.
+    /// Annotations of the specification.
     pub annotations: BTreeMap<String, String>,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: SystemTime,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub state: State,
 }
 
 /// A sandbox as the runtime knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// As given.
+    /// ID of the specification.
     pub id: String,
-    /// As given.
+    /// Pod of the specification.
     pub pod: PodId,
-    /// As given.
+    /// Attempt of the specification.
     pub attempt: u32,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: SystemTime,
-    /// As given.
+    /// User IDs of the specification.
     #[serde(default)]
     pub user_ids: Option<u32>,
-    /// As given.
+    /// `SELinux` level of the specification.
     #[serde(default)]
     pub se_linux_level: Option<String>,
     /// Its supervisor is gone: only [`crate::Runtime::remove_sandbox`] works on it.
@@ -237,7 +240,7 @@ pub struct Sandbox {
     pub containers: Vec<Container>,
 }
 
-/// What to run inside a container.
+/// Program to run in a container, whose output is collected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
     /// Program and arguments; the program is looked up in the container's `PATH`.
@@ -250,7 +253,7 @@ pub struct ExecSpec {
     pub output_limit: usize,
 }
 
-/// What came of it.
+/// Result of an exec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecResult {
     /// The exit code; 128 + signal when a signal ended it; 126 or 127 when it could not be run.
@@ -259,22 +262,22 @@ pub struct ExecResult {
     pub output: Vec<u8>,
     /// There was more output than was kept.
     pub truncated: bool,
-    /// It was killed at its time-out.
+    /// True if the timeout killed it.
     pub timed_out: bool,
 }
 
-/// What to run inside a container with streams of its own.
+/// Program to run in a container with streams of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamSpec {
     /// Program and arguments; the program is looked up in the container's `PATH`.
     pub argv: Vec<String>,
     /// A new terminal of the container's is its standard input, output and error.
     pub tty: bool,
-    /// Which streams it shall have without a terminal.
+    /// Requested streams, if it has no terminal.
     pub streams: Streams,
 }
 
-/// Which streams are wanted; the others are at their end or thrown away.
+/// Requested streams; the others are at end-of-file or discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Streams {
     /// Standard input.
@@ -294,7 +297,7 @@ pub struct Size {
     pub height: u16,
 }
 
-/// What a container, a sandbox or the machine has used; `None` where the kernel does not count it.
+/// Resource usage of a container, a sandbox or the machine; `None` if the kernel does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time since it was made.
@@ -313,11 +316,11 @@ pub struct Usage {
     pub major_page_faults: Option<u64>,
     /// Processes and threads that there are.
     pub processes: Option<u64>,
-    /// What only a few ask for.
+    /// Rarely needed values.
     pub details: Details,
 }
 
-/// More of what was used.
+/// Further resource usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     /// CPU time of the programs.
@@ -340,13 +343,13 @@ pub struct Details {
     pub swap_limit: Option<u64>,
     /// The most bytes of memory, where there is a bound.
     pub memory_limit: Option<u64>,
-    /// How often the limit of memory was hit.
+    /// Number of times that the memory limit was hit.
     pub limit_hits: Option<u64>,
-    /// How often the kernel killed something for it.
+    /// Number of OOM kills.
     pub oom_kills: Option<u64>,
 }
 
-/// Who the first process of a container is when it begins.
+/// User and groups of a container's init process at its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The user.
@@ -357,7 +360,7 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-/// Where the files of an image are.
+/// Location of an image's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFiles {
     /// Its layers, lowest first; none where containerd has it.
@@ -366,12 +369,12 @@ pub struct ImageFiles {
     pub snapshot: Option<String>,
 }
 
-/// What a container wrote to its root file system.
+/// Usage of a container's writable layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// What lies in this directory.
+    /// Directory of the layer, to be measured.
     In(PathBuf),
-    /// What somebody else counted.
+    /// Counted by the snapshotter.
     Counted {
         /// Bytes that the files occupy.
         bytes: i64,
@@ -389,7 +392,7 @@ pub enum Event {
         sandbox_id: String,
         /// The container.
         container_id: String,
-        /// How it ended.
+        /// Exit code, signal and time.
         exit: Exit,
     },
     /// The supervisor of a sandbox is gone; its containers are being killed. The sandbox must be removed.

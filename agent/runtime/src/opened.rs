@@ -1,4 +1,4 @@
-//! What every runtime needs of the machine before it can begin.
+//! Preparations on the machine that every runtime needs.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -17,7 +17,7 @@ const SPARES: usize = 100;
 pub(crate) struct Opened {
     pub(crate) state_dir: PathBuf,
     pub(crate) sandboxes: PathBuf,
-    /// For what is made there.
+    /// Directories made ahead for the sandboxes.
     pub(crate) spares: Spares,
     pub(crate) cgroups: Cgroups,
 }

@@ -13,10 +13,10 @@ use nix::sys::stat::Mode;
 use crate::label;
 use crate::sys::{FileSystem, Mount, kernel_since};
 
-/// What one option of a file system may be long, with the zero at its end.
+/// Longest value of a mount option, with its trailing zero.
 const OPTION: usize = 256;
 
-/// Where a container's changes go.
+/// Writable layer of a container.
 #[derive(Clone, Copy)]
 pub(crate) struct Writable<'a> {
     pub(crate) upper: &'a Path,
@@ -57,13 +57,13 @@ pub(crate) fn open_writable(layers: &[PathBuf], writable: Writable<'_>, scratch:
     detached(scratch, |target| attach_joined(layers, Some(writable), None, target))
 }
 
-/// What is mounted at `scratch`, a name that is free, and then nowhere any more.
+/// Mounts at `scratch`, a free name, and detaches the mount.
 pub(crate) fn detached(scratch: &Path, attach: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     fs::create_dir(scratch)?;
     let root = attach(scratch).and_then(|()| {
         let root = open(scratch, flags, Mode::empty()).map_err(io::Error::from);
-        // Who has it open keeps it.
+        // The open descriptor keeps the detached mount.
         umount2(scratch, MntFlags::MNT_DETACH)?;
         root
     });
@@ -85,13 +85,14 @@ pub(crate) fn attach_fixed(layers: &[PathBuf], target: &Path) -> io::Result<()> 
     attach_joined(layers, None, None, target)
 }
 
-/// Whether the kernel takes layers one by one, so that neither their number nor their paths are bounded by a page.
+/// True if the kernel accepts layers one by one (`lowerdir+`), so that the page size bounds neither
+/// their number nor their paths.
 fn one_by_one() -> bool {
     kernel_since((6, 8))
 }
 
-/// Whether unmounting need not write everything to the disk first: nothing of a container's writable layer is needed after a
-/// crash of the machine.
+/// True if the kernel supports the option `volatile`, which skips the sync on unmount: a
+/// container's writable layer is not needed after a crash of the machine.
 pub(crate) fn can_be_volatile() -> bool {
     kernel_since((5, 10))
 }

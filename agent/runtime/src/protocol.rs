@@ -1,7 +1,7 @@
-//! What the agent and a supervisor say to each other over the socket in the sandbox's directory.
+//! Protocol of the agent and a supervisor over the socket in the sandbox's directory.
 //!
-//! A frame is two big-endian `u32` lengths, a JSON head and a body. Large parts (container configurations, output) travel in
-//! the body, so that a supervisor need not parse them.
+//! A frame is two big-endian `u32` lengths, a JSON head and a body. Large parts (container
+//! configurations, output) travel in the body, so that a supervisor need not parse them.
 
 use std::io;
 
@@ -17,7 +17,7 @@ const BODY_LIMIT: usize = 4 << 20;
 /// The two lengths.
 pub(crate) const PREFIX: usize = 8;
 
-/// What a new supervisor is told first.
+/// First message to a new supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Configuration {
     pub(crate) spec: SandboxSpec,
@@ -28,7 +28,7 @@ pub(crate) struct Configuration {
 /// Containers of one pod that are foreseen.
 pub(crate) const FORESEEN: usize = 4;
 
-/// What a new supervisor is told after its configuration and before requests.
+/// Messages to a new supervisor after its configuration and before requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Early {
     /// A container that will most likely be created, with the streams that this then says; the body is its `ContainerSpec`.
@@ -86,7 +86,7 @@ pub(crate) struct Stdio {
 }
 
 impl Call {
-    /// How many descriptors come with it.
+    /// Number of descriptors that are sent with it.
     pub(crate) fn descriptors(&self) -> usize {
         let count =
             |streams: &Streams| usize::from(streams.stdin) + usize::from(streams.stdout) + usize::from(streams.stderr);

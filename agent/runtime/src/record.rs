@@ -27,12 +27,12 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// What [`replace`] finds room in.
+/// Padding that [`replace`] can use.
 const ROOM: usize = 512;
-/// What the kernel writes in one piece, whoever is killed.
+/// Write size that the kernel does not interrupt, even if the process is killed.
 const PIECE: usize = 4096;
 
-/// As [`write()`], with room for a somewhat longer value to [`replace`] it.
+/// Like [`write()`], with padding so that [`replace`] can store a somewhat longer value.
 pub(crate) fn write_roomy(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(value)?;
     bytes.resize((bytes.len() + ROOM).next_multiple_of(ROOM), b' ');
@@ -73,7 +73,7 @@ pub(crate) fn read<Value: DeserializeOwned>(path: &Path) -> io::Result<Option<Va
     Ok(Some(serde_json::from_slice(&bytes)?))
 }
 
-/// Who the process of an OCI configuration is.
+/// Reads the user and groups of an OCI configuration's process.
 pub(crate) fn identity(path: &Path) -> Option<Identity> {
     let value: serde_json::Value = read(path).ok().flatten()?;
     let user = value.pointer("/process/user").or_else(|| value.get("user"))?;

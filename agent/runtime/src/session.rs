@@ -1,4 +1,4 @@
-//! Streams of a program that somebody talks to.
+//! Streams of an interactive program.
 
 use std::fmt;
 use std::io;
@@ -11,9 +11,9 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 
 use crate::{Error, Size, Streams};
 
-/// Where input goes. Dropping it ends the input.
+/// Writer of the program's input. Dropping it ends the input.
 pub type Input = Pin<Box<dyn AsyncWrite + Send>>;
-/// Where output comes from, to its end.
+/// Reader of the program's output, up to its end.
 pub type Output = Pin<Box<dyn AsyncRead + Send>>;
 
 /// A terminal whose size can change.
@@ -22,7 +22,7 @@ pub trait Terminal: Send + Sync {
     fn resize(&self, size: Size) -> BoxFuture<'_, Result<(), Error>>;
 }
 
-/// What [`crate::Runtime::exec_stream`] and [`crate::Runtime::attach`] hand out.
+/// Result of [`crate::Runtime::exec_stream`] and [`crate::Runtime::attach`].
 pub struct Session {
     /// Standard input, where it was asked for and there is one.
     pub stdin: Option<Input>,

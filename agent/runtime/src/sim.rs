@@ -15,7 +15,7 @@ use crate::{Container, ContainerSpec, Error, Event, ExecResult, Exit, Refusal, S
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// How containers of one image, or of one name, behave in a [`Sim`].
+/// Simulated behavior of containers of one image, or of one name, in a [`Sim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
     /// Time that creation takes.
@@ -203,7 +203,7 @@ impl World {
         found.ok_or_else(|| Refusal::ContainerNotFound(id.to_owned()).into())
     }
 
-    /// How a container that must run behaves.
+    /// Returns the behavior of a running container; fails in other states.
     fn running(&mut self, sandbox: &str, container: &str) -> Result<Behaviour, Error> {
         let found = self.container(sandbox, container)?;
         if !matches!(found.state, State::Running { .. }) {

@@ -14,7 +14,8 @@ use crate::spread::spread;
 
 /// New ones are made when none was taken for so long: pods that start have the disk for themselves.
 const QUIET: Duration = Duration::from_millis(500);
-/// Who makes them stays for so many such times when there are enough: a pod a second shall not have to start a thread each time.
+/// Idle periods after which the filling thread ends: at one pod per second, the thread should not
+/// be started each time.
 const LINGER: u32 = 10;
 
 /// Some directories, on the disk where they will be needed. They hold the directories that were asked for, and nothing else.
@@ -32,14 +33,15 @@ struct Stock {
     names: Vec<PathBuf>,
     /// Of the next that is made.
     number: u64,
-    /// How many were taken, ever.
+    /// Total number taken.
     taken: u64,
-    /// Whether a thread makes some.
+    /// True while a thread makes more.
     filling: bool,
 }
 
 impl Spares {
-    /// Keeps at most so many in `home`, which is made; those that an earlier process left there count, whatever they hold.
+    /// Keeps at most `most` directories in `home`, which it creates; those left by an earlier
+    /// process count, whatever they contain.
     pub fn open(home: &Path, most: usize, folders: &'static [&'static str]) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
         spread(home);
@@ -78,7 +80,7 @@ impl Spares {
                     self.stock().names.push(name);
                     return Err(error);
                 }
-                // Another file system, or somebody has tidied up.
+                // `home` is on another file system, or the spare was removed by another process.
                 Err(_) => drop(fs::remove_dir_all(&spare)),
             }
         }
@@ -116,14 +118,14 @@ impl Spares {
         loop {
             let (taken, number) = {
                 let mut stock = self.stock();
-                // Whoever keeps them is gone.
+                // The owner is gone.
                 if Arc::strong_count(&self.stock) == 1 {
                     return Ok(());
                 }
                 let enough = stock.names.len() >= self.most;
                 lingered = if enough { lingered + 1 } else { 0 };
                 if lingered > LINGER {
-                    // Whoever takes one from now on starts another thread.
+                    // The next taker starts another thread.
                     stock.filling = false;
                     return Ok(());
                 }

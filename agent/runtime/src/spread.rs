@@ -1,4 +1,4 @@
-//! Where a file system puts what comes and goes.
+//! Placement of short-lived directories by ext4.
 
 use std::fs::File;
 use std::io;

@@ -37,17 +37,18 @@ pub(crate) fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// How often a path is looked up when something else was renamed or mounted at just that moment.
+/// Attempts of a lookup that fails because of concurrent renames or mounts.
 const LOOKUPS: u32 = 1000;
 
-/// Opens what is at a path within a root, out of which no link leads.
+/// Opens a path within a root; links cannot lead out of it.
 pub(crate) fn open_in_root(root: impl AsFd, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     for _ in 0..LOOKUPS {
         match openat2(root.as_fd(), path, how) {
-            // Where a `..` leads the kernel does not say while anything moves, anywhere on the machine.
+            // The kernel cannot resolve `..` safely during any rename or mount on the machine
+            // (`openat2(2)`).
             Err(Errno::EAGAIN) => {}
             found => return found,
         }
@@ -149,7 +150,7 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// What `bpf` takes to load a program.
+/// Part of `union bpf_attr` for `BPF_PROG_LOAD`.
 #[repr(C)]
 struct Program {
     kind: u32,
@@ -166,7 +167,7 @@ struct Program {
     place: u32,
 }
 
-/// What `bpf` takes to attach one.
+/// Part of `union bpf_attr` for `BPF_PROG_ATTACH`.
 #[repr(C)]
 struct Attachment {
     target: u32,
@@ -189,7 +190,7 @@ pub(crate) fn filter_devices(group: &Path, program: &[u64]) -> io::Result<()> {
         kind: BPF_PROG_TYPE_CGROUP_DEVICE,
         length: u32::try_from(program.len()).map_err(io::Error::other)?,
         instructions: program.as_ptr() as u64,
-        // It calls none of the functions that are for free software only.
+        // It calls no GPL-only helper functions.
         licence: c"Apache-2.0".as_ptr() as u64,
         log_level: 0,
         log_size: 0,
@@ -227,7 +228,7 @@ pub(crate) fn owning_users(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     owned(unsafe { libc::ioctl(namespace.as_raw_fd(), GET_USERS) }.into())
 }
 
-/// Whether the kernel is of this version or a later one.
+/// True if the kernel is of this version or a later one.
 pub(crate) fn kernel_since(version: (u32, u32)) -> bool {
     static KNOWN: std::sync::OnceLock<(u32, u32)> = std::sync::OnceLock::new();
     let running = KNOWN.get_or_init(|| {

@@ -57,7 +57,7 @@ async fn clients_share_a_containers_streams_with_the_log(kind: Kind) {
     machine.finish().await;
 }
 
-/// With a kubelet its log would be shown by the time that anybody heard of it.
+/// A kubelet would show its log by the time that it lists the container.
 async fn who_attaches_to_a_container_that_just_began_sees_all_of_it(kind: Kind) {
     let mut machine = Machine::of(kind, "fresh").await;
     machine.sandbox("s").await;
@@ -167,7 +167,7 @@ async fn attack_17_clients_that_attach_and_vanish_or_do_not_read_leave_nothing(k
     let before = descriptors();
     for _ in 0..200 {
         let attached = tokio::time::timeout(Duration::from_secs(20), async {
-            // Those that left may be counted for a moment still.
+            // Clients that left may be counted for a moment still.
             loop {
                 if let Ok(session) = machine.runtime.attach("s", "c", ALL).await {
                     return session;
@@ -192,7 +192,8 @@ async fn attack_17_clients_that_attach_and_vanish_or_do_not_read_leave_nothing(k
         .await
         .expect("there is no bound");
     assert!(refused.contains("too many at the same time"), "{refused}");
-    // One of them writes and nobody reads: what waits is bounded, and nobody but the container waits.
+    // One client writes and none reads: the pending bytes are bounded, and only the container
+    // blocks.
     let stdin = sessions[0].stdin.as_mut().unwrap();
     let flood = async { while stdin.write_all(&[b'x'; 4096]).await.is_ok() {} };
     drop(tokio::time::timeout(Duration::from_millis(500), flood).await);

@@ -34,12 +34,12 @@ fn replace_by_link(layer: &Path, name: &str, target: &str) {
     symlink(target, layer.join(name)).unwrap();
 }
 
-/// What must be the same before and after.
+/// State of the machine that must not change.
 fn machine_state() -> (Vec<String>, String, String) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = mounts
         .lines()
-        // Those of the tests beside this one, and of containerd for a container that runs.
+        // Mounts of tests running in parallel, and of containerd for a running container.
         .filter(|line| !line.contains("/sys/fs/cgroup") && !line.contains("/tmp/") && !line.contains("/run/netns/"))
         .map(str::to_owned)
         .collect();
@@ -337,12 +337,12 @@ contract!(
     attack_14_a_flood_of_output_leaves_its_writer_small_and_the_disk_bounded,
 );
 
-/// Its removal must take neither a frame of the stack nor an open file for each level: that would end this process, and each that
-/// finds what is left.
+/// The removal must not use a stack frame or an open file per level: that would crash this process,
+/// and each later one that finds the leftovers.
 #[tokio::test]
 async fn attack_5_a_root_of_any_depth_goes_with_its_container() {
     let mut machine = Machine::new("attack-5-deep").await;
-    // A name that the system takes has a thousand levels: what is there goes below the next ones.
+    // The longest path has a thousand levels: the existing tree is moved below the next ones.
     let deep = "cd /tmp; p=d; i=1; while [ $i -lt 1000 ]; do p=$p/d; i=$((i+1)); done; \
         i=0; while [ $i -lt 25 ]; do busybox mkdir -p n/$p; busybox mv o n/$p/ 2>/dev/null; busybox mv n o || exit 1; i=$((i+1)); done";
     machine.sandbox("s").await;

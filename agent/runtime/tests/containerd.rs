@@ -1,4 +1,4 @@
-//! What containerd may do to its containers' agent, and who else uses it.
+//! Tests of containerd's restarts and failures, and of other clients in its namespace.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -288,7 +288,7 @@ async fn attack_25_a_container_that_ends_before_it_is_started_never_ran() {
         }
     };
     assert_eq!(ended("made").await, Some(None));
-    // It is told when its log is complete.
+    // The exit is reported once the log is complete.
     let told = async {
         while ended("started").await.is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -221,7 +221,7 @@ async fn containers_outlive_the_agent_and_are_adopted_by_the_next(kind: Kind) {
     }
     let before = machine.runtime.sandboxes().await.unwrap();
     machine.crash().await;
-    // This one ends while nobody looks.
+    // This one exits while no agent runs.
     let short = before[0]
         .containers
         .iter()

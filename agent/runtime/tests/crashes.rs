@@ -33,7 +33,7 @@ async fn crash_within(machine: &mut Machine, sandbox: &str, container: &str, aft
 async fn attack_25_an_agent_that_dies_at_any_moment_leaks_nothing(kind: Kind) {
     let mut machine = Machine::of(kind, "attack-25").await;
     for step in 0..24_u64 {
-        // Identifiers are not used again: containerd may still be busy to undo what was cut off.
+        // IDs are not reused: containerd may still be undoing interrupted creations.
         let sandbox = format!("s{step}");
         crash_within(
             &mut machine,
@@ -50,14 +50,14 @@ async fn attack_25_an_agent_that_dies_at_any_moment_leaks_nothing(kind: Kind) {
         let leaked: Vec<String> = machine.leaks().into_iter().filter(|leak| leak.contains("/s")).collect();
         assert!(!leaked.iter().any(|leak| leak.contains("process")), "{leaked:?}");
     }
-    // containerd undoes what was cut off in its own time.
+    // containerd undoes interrupted creations asynchronously.
     let undone = async {
         while machine.daemon.as_ref().is_some_and(common::Daemon::has_shims) {
             machine.runtime.cleanup().await.unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    // What is left after this is reported by the end of the test.
+    // Leftovers are reported by the end of the test.
     tokio::time::timeout(Duration::from_secs(20), undone).await.ok();
     machine.finish().await;
 }
@@ -92,7 +92,7 @@ async fn ended(pids: &[i32]) {
         .expect("processes live on");
 }
 
-/// The supervisors, who forks them, and the one that it forked ahead.
+/// The supervisors, the zygote that forks them, and the one that it forked ahead.
 async fn idle(machine: &Machine, count: usize) -> Vec<i32> {
     let members = || holders::supervisors(&machine.cgroup_root);
     let wait = async {
@@ -164,7 +164,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
         .await;
     machine.sandbox("s").await;
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
-    // It cannot see by itself that it is no longer known.
+    // A stopped supervisor cannot notice that its sandbox is no longer known.
     let stopped = nix::unistd::Pid::from_raw(holders::supervisor(&machine, "s"));
     nix::sys::signal::kill(stopped, nix::sys::signal::Signal::SIGSTOP).unwrap();
     machine.crash().await;
@@ -178,7 +178,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
             .filter(|path| path.parent().is_some_and(std::path::Path::exists))
             .collect::<Vec<_>>()
     };
-    // As a supervisor makes it that is killed before it wrote anything.
+    // As left by a supervisor that was killed before it wrote its record.
     for path in group("half-made") {
         std::fs::create_dir(path).unwrap();
     }

@@ -78,7 +78,8 @@ async fn volumes_of_the_image_are_made_and_stay_open(kind: Kind) {
     machine.finish().await;
 }
 
-/// A volume of the pod's comes over what the image declares, and over what is below it; no link in it leads the image's elsewhere.
+/// The pod's volumes are mounted over the image's and over their subdirectories; no link in them
+/// redirects the image's volumes.
 async fn the_pods_volumes_come_over_those_of_the_image(kind: Kind) {
     let machine = Machine::of(kind, "covered").await;
     machine.sandbox("s").await;

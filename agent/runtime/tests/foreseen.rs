@@ -25,7 +25,7 @@ use tokio::sync::oneshot::{Sender, channel};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A network namespace that somebody else is in.
+/// Network namespace held by another process.
 struct Network {
     process: std::process::Child,
 }
@@ -188,7 +188,7 @@ async fn what_is_foreseen_and_cannot_be_made_says_why_when_it_is_asked_for(kind:
     let mut broken = machine.shell("c", "echo broken");
     "nobody-of-that-name".clone_into(&mut broken.user.user);
     machine.runtime.foresee("s", &broken, false);
-    // Its child may be gone before anybody sees it.
+    // Its child may exit before it is observed.
     machine.sandbox("s").await;
     let refused = machine.runtime.create_container("s", broken).await.unwrap_err();
     assert!(refused.to_string().contains("nobody-of-that-name"), "{refused}");
@@ -205,7 +205,7 @@ async fn nothing_is_left_of_what_was_foreseen_for_nothing(kind: Kind) {
     assert!(matches!(unmade, Err(Error::Unconnected(_))), "{unmade:?}");
     assert_eq!(members(&machine, "c"), Vec::<i32>::new());
     assert!(!machine.directory.path().join("state/sandboxes/s").exists());
-    // Ended before anybody asks for it.
+    // Killed before its request.
     let made = sandbox(&machine, Machine::sandbox_spec("s"), &foreseen, async |told| {
         told.send(()).unwrap();
     });
@@ -232,7 +232,7 @@ async fn a_child_that_died_while_it_waited_is_not_relied_on() {
         told.send(()).unwrap();
     });
     made.await.unwrap();
-    // Whoever would be told of its end hears of the request first.
+    // The request reaches the supervisor before the exits of its children.
     let supervisor = Pid::from_raw(supervisor(&machine, "s"));
     kill(supervisor, Signal::SIGSTOP).unwrap();
     for waiting in members(&machine, "c") {
@@ -265,7 +265,7 @@ async fn a_container_is_begun_that_is_foreseen_when_its_supervisor_is_at_work() 
     };
     let (made, ()) = tokio::join!(making, beside);
     made.unwrap();
-    // Too late for anybody to be told.
+    // Too late to be sent to the supervisor.
     machine.runtime.foresee("s", &machine.shell("d", "exit 4"), false);
     let before = fs::metadata(directory(&machine)).unwrap().ino();
     run(&machine, container.clone()).await;
@@ -290,7 +290,8 @@ async fn a_child_that_waits_ends_with_its_supervisor() {
     machine.finish().await;
 }
 
-/// Makes the sandbox `s` whose container has a volume, and waits until the container is made, for which nobody has asked.
+/// Makes the sandbox `s` whose container has a volume, and waits until the container is created
+/// ahead of its request.
 async fn made_ahead(machine: &Machine, spec: SandboxSpec, container: &ContainerSpec) -> Vec<i32> {
     fs::create_dir(machine.directory.path().join("volume")).unwrap();
     let made = sandbox(machine, spec, container, async |told| told.send(()).unwrap());
@@ -376,7 +377,7 @@ async fn a_container_that_needed_the_contents_of_its_volumes_is_made_with_them()
     });
     made.await.unwrap();
     let fails = async {
-        // Who answers this has heard of the container, too.
+        // The answer shows that the announcement of the container was read, too.
         machine.runtime.signal("s", "nobody", 9).await.unwrap_err();
         let supervisor = Pid::from_raw(parent(child));
         kill(supervisor, Signal::SIGSTOP).unwrap();

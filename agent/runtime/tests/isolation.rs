@@ -1,4 +1,4 @@
-//! What containers of one pod share, and what each is kept from.
+//! Sharing between the containers of a pod, and their isolation.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -182,7 +182,7 @@ async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does(kind: Kind
             .await
             .contains("No space left")
     );
-    // One that is made later, as a restarted one is, finds what is there.
+    // A container created later, such as a restarted one, finds the existing file.
     machine.runtime.remove_container("s", "two").await.unwrap();
     machine.run("s", machine.shell("two", "exec sleep 1000")).await;
     assert_eq!(ask("s", "two", "cat /dev/shm/note").await, "hello\n");
@@ -263,7 +263,7 @@ async fn who_may_use_every_device_finds_those_of_the_machine(kind: Kind) {
     assert_eq!(seen("all").await, wanted);
     let few = seen("few").await;
     assert!(!few.iter().any(|line| line.starts_with("/dev/kmsg ")), "{few:?}");
-    // They can be used, and what is the container's own is still its own.
+    // The devices can be used, and the container's own ones are still its own.
     let told = machine
         .exec("s", "all", ": >/dev/kmsg && busybox readlink /dev/ptmx", LIMIT)
         .await;
@@ -288,7 +288,7 @@ async fn a_sandbox_waits_for_its_network_and_without_one_nothing_of_it_is_left(k
     let making = |id: &str, connected| machine.runtime.create_sandbox(Machine::sandbox_spec(id), connected);
     let (told, connected) = tokio::sync::oneshot::channel();
     let network = async {
-        // What can be made without it is made meanwhile.
+        // Everything that needs no network is created meanwhile.
         until_group(&machine, "s").await;
         told.send(()).unwrap();
     };

@@ -1,4 +1,4 @@
-//! Where links lead the volumes of containers.
+//! Targets of links in the paths of volumes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -80,8 +80,8 @@ async fn attack_links_to_dev_put_devices_into_nothing_of_others() {
     machine.finish().await;
 }
 
-/// What an image and a pod's memory say of a place that something else covers, or that is not theirs, brings no volume to where
-/// devices are made.
+/// Links of an image or in a pod's shared memory, at paths that are covered by another mount,
+/// redirect no volume to the directory of devices.
 #[tokio::test]
 async fn attack_links_below_other_mounts_put_devices_into_nothing_of_others() {
     let machine = Machine::of(Kind::Embedded, "dev-hidden").await;
@@ -134,7 +134,7 @@ async fn attack_links_below_other_mounts_put_devices_into_nothing_of_others() {
     machine.finish().await;
 }
 
-/// As on other runtimes, what a link of the image names need not be there.
+/// As in other runtimes, the target of an image's link need not exist.
 #[tokio::test]
 async fn a_volume_comes_to_where_a_link_leads_that_leads_to_nothing() {
     let machine = Machine::of(Kind::Embedded, "dangling").await;

@@ -32,10 +32,10 @@ async fn kill_the_logger(machine: &Machine) {
     }
 }
 
-/// It speaks before and after the file `go` is in the volume.
+/// Writes before and after the file `go` appears in the volume.
 fn speaker(machine: &Machine, volume: &std::path::Path, terminal: bool) -> ContainerSpec {
     let mut spec = common::volumes::with(machine, "c", volume, "rprivate", &["rbind", "rprivate", "rw"]);
-    // A child that nobody listens to ends by a signal.
+    // A child without a reader dies of SIGPIPE.
     let steadily = "sh -c 'until [ -e /v/go ]; do echo steadily; sleep 0.05; done' || echo nobody listened";
     let script = format!("echo begun; {steadily}; echo of errors >&2; {MUCH}");
     let process = spec.spec.process_mut().as_mut().unwrap();

@@ -1,4 +1,4 @@
-//! What containers and the machine see of each other's later mounts, and how far a mount can be written to.
+//! Propagation of later mounts between containers and the machine, and read-only mounts.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -183,7 +183,7 @@ async fn a_volume_at_dev_stays_as_it_is() {
         .await;
     assert_eq!(String::from_utf8(told.output).unwrap(), "shared\n", "the pod's memory");
 
-    // Only to be read: what is to lie over it is there by now.
+    // Read-only: the mount points for later mounts exist by now.
     let mut spec = with(&machine, "read", &volume, "rprivate", &["rbind", "rprivate", "ro"]);
     at_dev(&mut spec, &message);
     machine.run("s", spec).await;
@@ -206,7 +206,7 @@ async fn a_volume_at_dev_stays_as_it_is() {
     spec.spec.set_mounts(Some(mounts.clone()));
     let volume = machine.runtime.create_container("s", spec.clone()).await.unwrap_err();
     assert!(volume.to_string().contains("/dev/termination-log"), "{volume}");
-    // The pod's own file comes without what is mounted below it.
+    // The pod's own file is bound without the mounts below it.
     let own = ["bind", "rprivate", "rw"].map(str::to_owned);
     mounts.last_mut().unwrap().set_options(Some(own.into()));
     spec.spec.set_mounts(Some(mounts));

@@ -1,5 +1,6 @@
-//! What nobody wants of containerd. Shims whose creation was cut off: each has the address of its pod, waits for the reader of its
-//! log, and answers nobody. Root file systems that were made for containers that did not come.
+//! Leftovers of containerd: shims whose creation was cut off, each of which holds the address of
+//! its pod, waits for the reader of its log, and does not answer; and snapshots prepared for
+//! containers that were never created.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -20,7 +21,7 @@ use nix::sys::stat::Mode;
 use tokio::time::Instant;
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
-/// What used to be waited for.
+/// Time for which creations used to hang.
 const LONG: Duration = Duration::from_mins(1);
 
 fn is_opened(path: &Path) -> bool {
@@ -30,8 +31,8 @@ fn is_opened(path: &Path) -> bool {
     files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == path))
 }
 
-/// Does what containerd does until it is told that nobody wants the task any more: has the pod's shim started in a task's
-/// directory, and removes that.
+/// Imitates a creation that containerd cancels: has the pod's shim started in a task's directory,
+/// and removes that.
 fn cut_off(machine: &Machine, sandbox: &str) {
     let directory = machine.directory.path().join("containerd");
     let (address, namespace) = (Daemon::address(&directory), Daemon::namespace(&directory));
@@ -62,7 +63,7 @@ fn cut_off(machine: &Machine, sandbox: &str) {
         std::thread::park_timeout(Duration::from_millis(5));
     }
     fs::remove_dir_all(&task).unwrap();
-    // What it makes once its namespace has no task.
+    // containerd creates it once its namespace has no task.
     drop(fs::remove_dir(&tasks));
 }
 
@@ -170,7 +171,7 @@ async fn what_runc_has_begun_goes_with_the_node_and_what_runs_does_not() {
     machine.run("s", machine.container("c", &SLEEP)).await;
     let namespace = Daemon::namespace(&machine.directory.path().join("containerd"));
     let records = Path::new("/run/containerd/runc").join(namespace);
-    // As one is left when containerd is killed over it.
+    // State that remains when containerd is killed during a creation.
     let (begun, old, other) = (records.join("begun"), records.join("old"), records.join("other"));
     for directory in [&begun, &old, &other] {
         fs::create_dir(directory).unwrap();
@@ -184,7 +185,7 @@ async fn what_runc_has_begun_goes_with_the_node_and_what_runs_does_not() {
     }
     let next = common::open(machine.kind, machine.directory.path(), &machine.cgroup_root).await;
     assert!(!old.exists());
-    // It may be another's, who is busy with it.
+    // Recent state may belong to a creation in progress.
     assert!(begun.exists() && records.join("c/state.json").exists());
     assert!(other.join("status").exists());
     fs::remove_dir_all(&other).unwrap();

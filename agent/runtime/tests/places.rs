@@ -1,4 +1,4 @@
-//! Where the mounts of a container may come to lie, and what its root directory is.
+//! Mount points of a container, and its root directory.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -49,8 +49,9 @@ fn flip(link: &Path, targets: [&str; 2], over: &AtomicBool) {
     }
 }
 
-/// Whoever shares a volume with a container changes a link in it while the container is made: another volume, which is to be
-/// mounted there, comes over the container's root or its devices in no moment, for nothing must be made in it.
+/// Another user of a container's volume changes a link in it during the creation: a volume to be
+/// mounted there never covers the container's root or its devices, because no mount point is
+/// created in it.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_02_a_link_that_changes_meanwhile_brings_no_volume_to_the_root() {
     let machine = Machine::of(Kind::Embedded, "flip").await;
@@ -90,7 +91,8 @@ async fn attack_02_a_link_that_changes_meanwhile_brings_no_volume_to_the_root() 
     machine.finish().await;
 }
 
-/// As on other runtimes: only the kernel's own file system, and over some of its files what shows a container its limits.
+/// As in other runtimes: only procfs itself, and over some of its files those that show a container
+/// its limits.
 #[tokio::test]
 async fn no_volume_hides_what_the_kernel_tells_of_processes() {
     let machine = Machine::of(Kind::Embedded, "proc").await;
@@ -151,7 +153,7 @@ async fn no_volume_hides_what_the_kernel_tells_of_processes() {
     machine.finish().await;
 }
 
-/// runc, too, leaves what is there already.
+/// runc also keeps an existing file.
 #[tokio::test]
 async fn a_volume_over_a_device_is_there_instead_of_it() {
     let machine = Machine::of(Kind::Embedded, "device").await;

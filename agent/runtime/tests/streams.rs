@@ -171,7 +171,8 @@ async fn attack_17_clients_that_vanish_leave_nothing(kind: Kind) {
         };
         let spec = if round % 4 < 2 { spec(words) } else { terminal(words) };
         let start = machine.runtime.exec_stream("s", "c", spec);
-        // One that cannot run may be told so at once. Some are gone before theirs has started.
+        // A failed start may be reported at once. Some callers are gone before their program has
+        // started.
         let patience = Duration::from_millis(if round % 5 == 0 { round } else { 10_000 });
         drop(tokio::time::timeout(patience, start).await);
     }

@@ -1,4 +1,4 @@
-//! Starts of which nobody hears how they went: the shim, or everybody else, ends over them.
+//! Starts whose outcome is not reported: the shim, or everything else, dies during them.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use runtime::{SandboxSpec, State};
 use tokio::time::Instant;
 
-/// Whether a container has run, when it has ended.
+/// Returns whether an exited container has run.
 async fn has_run(machine: &Machine, id: &str) -> bool {
     let begun = Instant::now();
     loop {
@@ -80,7 +80,7 @@ async fn next_agent(machine: &mut Machine) {
 async fn a_container_whose_start_comes_through_when_its_agent_and_containerd_have_ended_has_run() {
     let mut machine = Machine::of(Kind::Containerd, "under-way").await;
     end_all_before_a_start(&mut machine, "c").await;
-    // As its shim does, which containerd had told.
+    // As its shim would, whose call from containerd was under way.
     let root = Path::new("/run/containerd/runc").join(Daemon::namespace(&machine.directory.path().join("containerd")));
     let runc = Command::new("runc")
         .arg("--root")

@@ -1,10 +1,10 @@
-//! Where pods are below our root: those of one class of service share a group.
+//! Paths of pods' cgroups below our root: the pods of a QoS class share a parent.
 //!
 //! ```text
-//! ROOT/kubepods               all pods together have what the node can give
+//! ROOT/kubepods               limited to the node's allocatable resources
 //!   POD                       Guaranteed
-//!   burstable/POD             together they get processors as they asked for
-//!   besteffort/POD            together they get what nobody else wants
+//!   burstable/POD             CPU shares by the sum of their requests
+//!   besteffort/POD            least CPU shares
 //! ```
 
 use std::collections::BTreeSet;

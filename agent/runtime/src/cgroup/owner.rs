@@ -17,8 +17,9 @@ const MARK: &str = "trusted.skiff.owner";
 const LONGEST: usize = 4096;
 
 impl Cgroups {
-    /// Makes a group the owner's, with all below it, or answers whose it is. One that is in use without a mark is an owner's
-    /// `known` to have had pods: it is from before there were marks. Where the kernel keeps no marks nobody is refused.
+    /// Marks a group with all below it as the owner's, or returns its other owner. A group in use
+    /// without a mark belongs to an owner that is `known` to have had pods: it is older than the
+    /// marks. If the kernel has no extended attributes there, any owner is accepted.
     pub(crate) fn own(&self, group: &Path, owner: &Path, known: bool) -> io::Result<Result<(), PathBuf>> {
         let Some(mount) = self.tracking() else {
             return Ok(Ok(()));

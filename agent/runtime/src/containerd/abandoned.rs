@@ -11,11 +11,12 @@ use crate::Error;
 use crate::cgroup::Cgroups;
 use crate::embedded::io_error;
 
-/// What a group's processes may take to die.
+/// Timeout for a group's processes to die.
 const DEATH: Duration = Duration::from_secs(10);
 
-/// Kills everything in our groups and removes them, and unmounts what is mounted in the state directory; goes on past failures.
-/// What containerd has recorded stays there, and the sandboxes' own records too, unless it is to `forget` them.
+/// Kills all processes in our groups, removes the groups, and unmounts the mounts in the state
+/// directory; continues after failures. Keeps containerd's own records, and the sandboxes' too
+/// unless it is to `forget` them.
 pub async fn end_without_engine(state_dir: &Path, cgroup_root: &str, forget: bool) -> Result<(), Error> {
     let (state_dir, root) = (state_dir.to_owned(), cgroup_root.to_owned());
     let work = move || end(&state_dir, Path::new(&root), forget);
@@ -33,7 +34,7 @@ fn end(state_dir: &Path, root: &Path, forget: bool) -> Result<(), Error> {
     let known = state_dir.join("sandboxes").exists();
     let owned = cgroups.own(root, &state_dir, known);
     let mut failures = Vec::new();
-    // What is another's is left alone: no pod of ours was ever there.
+    // Another agent's group is left alone: it never held a pod of ours.
     if owned.map_err(io_error("mark the control group", root))?.is_ok() {
         if let Err(error) = cgroups.kill(root, DEATH) {
             failures.push(format!("kill processes of {}: {error}", root.display()));

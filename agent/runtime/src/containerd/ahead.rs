@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use super::Shared;
 use crate::{ContainerSpec, Error};
 
-/// What is being made, by the containers' ids; nobody has asked for it yet.
+/// Root file systems that are being prepared, by the containers' IDs; their containers were not
+/// requested yet.
 pub(super) type Ahead = BTreeMap<String, Root>;
 
 pub(super) struct Root {
@@ -27,7 +28,7 @@ impl Shared {
         self.ahead().insert(id.clone(), Root { sandbox, made });
         self.spawn(async move {
             let Some(shared) = weak.upgrade() else { return };
-            // Who does not want it any more removes it by its name.
+            // The receiver may be gone: then the snapshot is removed by its name.
             drop(told.send(shared.prepare_root(&id, &image).await));
         });
     }
@@ -42,7 +43,8 @@ impl Shared {
         }
     }
 
-    /// Removes what was made ahead for a sandbox and not used; answers what failed.
+    /// Removes root file systems that were prepared for a sandbox and not used; returns the
+    /// failures.
     pub(super) async fn remove_ahead(&self, sandbox: &str) -> Vec<String> {
         let unused: Vec<String> = {
             let ahead = self.ahead();
@@ -55,7 +57,7 @@ impl Shared {
             drop(self.prepared_ahead(&id).await);
             if let Err(error) = self.remove_root(&id).await {
                 failures.push(format!("remove snapshot {id}: {error}"));
-                // The next try must know of it: nobody else does.
+                // Keep it for the next attempt: it is recorded only here.
                 let (_, made) = oneshot::channel();
                 let sandbox = sandbox.to_owned();
                 self.ahead().insert(id, Root { sandbox, made });

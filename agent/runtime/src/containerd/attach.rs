@@ -93,7 +93,8 @@ impl Shared {
         };
         let end = async move {
             let ended = async {
-                // It says nothing; its end is that of the output, or its own.
+                // The logger sends no more on the connection: end-of-file means that the output, or
+                // the logger, has ended.
                 drop(connection.read(&mut [0]).await);
             };
             match typed {
@@ -163,7 +164,7 @@ fn input(directory: &Path, order: &Order, target: Target) -> Result<(Writer, Opt
     let path = directory.join(logger::INPUT);
     let pipe = match pipe::OpenOptions::new().open_sender(&path) {
         Ok(pipe) => Some(pipe),
-        // Nobody reads it: the container has closed its input.
+        // No reader: the container has closed its input.
         Err(error) if error.raw_os_error() == Some(nix::libc::ENXIO) => return Ok(none()),
         Err(error) => return Err(io_error("open", &path)(error)),
     };
@@ -184,7 +185,7 @@ fn input(directory: &Path, order: &Order, target: Target) -> Result<(Writer, Opt
 /// Hands our ends of pipes to a container's logger, and waits until it has taken them.
 async fn join(directory: &Path, outputs: Streams, descriptors: Vec<std::os::fd::OwnedFd>) -> io::Result<UnixStream> {
     let directory = fs::File::open(directory)?;
-    // A short name of it, whatever that of the state directory is.
+    // A short path, however long that of the state directory is.
     let path = format!("/proc/self/fd/{}/{}", directory.as_raw_fd(), audience::SOCKET);
     let mut connection = UnixStream::connect(path).await?;
     let mut words = vec![audience::REQUEST];

@@ -1,4 +1,5 @@
-//! Those who attached to a container, as its logger serves them: each has a connection, and ends of pipes that came over it.
+//! Clients attached to a container, as its logger serves them: each has a connection, over which
+//! its pipes were passed.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +35,7 @@ pub(super) struct Audience {
     clients: Vec<Client>,
 }
 
-/// What a client is waited for.
+/// Events that a client is polled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     Read,
@@ -54,12 +55,12 @@ impl Audience {
         Ok(Self { listener, clients })
     }
 
-    /// Whether somebody still has to take what came from this stream.
+    /// True if a client still has pending output of this stream.
     pub(super) fn holds_up(&self, stream: Stream) -> bool {
         self.clients.iter().any(|client| client.sinks.hold_up(stream))
     }
 
-    /// Whether everybody has everything.
+    /// True if no client has pending output.
     pub(super) fn is_done(&self) -> bool {
         self.clients.iter().all(|client| client.sinks.idle())
     }
@@ -70,7 +71,7 @@ impl Audience {
         }
     }
 
-    /// What to wait for.
+    /// Descriptors to poll.
     pub(super) fn sources(&self) -> Vec<(BorrowedFd<'_>, Wait)> {
         let mut all = vec![(self.listener.as_fd(), Wait::Read)];
         for client in &self.clients {
@@ -97,7 +98,7 @@ impl Audience {
     fn admit(&mut self) {
         while let Ok((mut connection, _)) = self.listener.accept() {
             if self.clients.len() >= CLIENTS {
-                // Whether it hears of it is its own affair.
+                // The client may be gone.
                 connection.write_all(&[FULL]).ok();
             } else if connection.set_nonblocking(true).is_ok() {
                 let (sinks, joined, gone) = (Sinks::default(), false, false);
@@ -116,7 +117,7 @@ impl Client {
     fn serve(&mut self, earlier: &impl Fn(Stream) -> Vec<u8>) {
         self.sinks.flush();
         if self.joined {
-            // It has nothing more to say: what comes is its end.
+            // The client sends nothing more: readiness means end-of-file.
             let said = self.connection.read(&mut [0]);
             self.gone = !said.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
             return;

@@ -11,7 +11,7 @@ use super::Shared;
 use crate::{Error, Info};
 
 impl Shared {
-    /// Whether containerd is there. It may be another version than before.
+    /// Checks that containerd answers, and updates its version, which may have changed.
     pub(super) async fn answers(&self) -> Result<(), Error> {
         let info = info(&self.client).await?;
         *self.info() = info;
@@ -54,7 +54,7 @@ pub(super) fn meaning(error: &Error) -> Meaning {
     source.meaning()
 }
 
-/// Nothing there to do it to is as good as done.
+/// Maps "not found" to `None`: the object is gone already.
 pub(super) fn or_gone<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -27,7 +27,7 @@ use crate::supervisor::user;
 use crate::{ContainerSpec, Error, Refusal, State, Stdin};
 use crate::{label, record};
 
-/// How containerd knows an OCI configuration.
+/// Type URL of an OCI configuration.
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 /// The shim puts containers with the same value under one process. Not by the CRI plugin's annotation: other runtimes would look
 /// for a container that is the sandbox.
@@ -55,7 +55,7 @@ fn make_directory(directory: &Path, spec: &ContainerSpec) -> Result<Order, Refus
     Ok(order)
 }
 
-/// What the OCI runtime is told of a container.
+/// Completes a container's OCI configuration for the runtime.
 fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[Mount]) -> Result<Vec<u8>, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let sandbox = shared.directory(&record.sandbox.id);
@@ -212,7 +212,8 @@ impl Shared {
         self.make_task(&record, &spec, &order, stored?).await
     }
 
-    /// Makes a container's root and tells containerd of both; returns what is to be mounted.
+    /// Prepares a container's snapshot and registers the container; returns the mounts of the
+    /// snapshot.
     async fn store_container(self: &Arc<Self>, record: &Record, spec: &ContainerSpec) -> Result<Vec<Mount>, Error> {
         let mounts = if let Some(mounts) = self.prepared_ahead(&spec.id).await {
             mounts
@@ -287,7 +288,7 @@ impl Shared {
                 pipe(logger::INPUT)
             },
             stdout,
-            // One output is all that a terminal has.
+            // A terminal has a single output.
             stderr: if order.terminal { String::new() } else { stderr },
             terminal: order.terminal,
             ..CreateTaskRequest::default()
@@ -300,7 +301,8 @@ impl Shared {
         i32::try_from(pid).map_err(|error| Refusal::failed("create containerd task", &error).into())
     }
 
-    /// A shim that serves nobody has the pod's address, but does not answer there: without it, containerd's call ends.
+    /// Awaits a creation, and kills orphaned shims while it hangs: an orphan holds the pod's
+    /// address but does not answer there, and containerd's call returns only when it is gone.
     async fn unless_it_hangs<T>(
         self: &Arc<Self>,
         mut making: impl Future<Output = Result<T, Error>> + Unpin,
@@ -313,8 +315,9 @@ impl Shared {
         }
     }
 
-    /// What people and tools that look at containerd itself want to know. The CRI plugin's own labels are not among them: in its
-    /// namespace it would take the container for one of its own that is broken.
+    /// Labels for users and tools that list containerd's containers. The CRI plugin's own labels
+    /// are not among them: in its namespace it would treat the container as a broken one of its
+    /// own.
     fn labels(&self, record: &Record, spec: &ContainerSpec) -> HashMap<String, String> {
         let pod = &record.sandbox.pod;
         let pairs = [
@@ -336,7 +339,7 @@ pub(super) fn program(error: Error) -> Error {
     };
     match source.to_string().split_once(WORDS) {
         Some((_, why)) => {
-            // The code that Go's errors have when nobody gave them one.
+            // Code of Go errors without a gRPC status.
             Refusal::Program(why.trim_end_matches(": unknown").to_owned()).into()
         }
         None => error,

@@ -18,9 +18,9 @@ use crate::clock::now;
 use crate::embedded::ended;
 use crate::{Container, Error, Event, Exit, State};
 
-/// The log of an ended container is waited for so long: what is written to it after that was held up by somebody else.
+/// Timeout for the log of an ended container: writers after that are processes that it left behind.
 const LOG_LIMIT: Duration = Duration::from_millis(500);
-/// What an ended container left running has so long to be gone before its end is told.
+/// Timeout for processes that an ended container left, before its exit is reported.
 const LEFT_LIMIT: Duration = Duration::from_millis(500);
 /// The topic of the event that tells us that we listen.
 const LISTENING: &str = "/skiff/listening";
@@ -61,7 +61,7 @@ pub(super) async fn listen(shared: &Arc<Shared>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Containers that ended while nobody listened are told before the next event.
+/// Subscribes to events, and reports exits missed before that.
 async fn resume(shared: &Arc<Shared>) -> Result<Streaming<Envelope>, Error> {
     let stream = subscribe(shared).await?;
     compare(shared).await?;
@@ -99,7 +99,7 @@ async fn subscribe(shared: &Shared) -> Result<Streaming<Envelope>, Error> {
     }
 }
 
-/// Containers that were running and are not any more have ended while nobody listened.
+/// Reports containers that were running and have ended without an event.
 pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
     // Before containerd is asked: one that is started meanwhile is no concern of this.
     let known: Vec<(Container, bool)> = {
@@ -134,8 +134,9 @@ pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
             Some(task) if task.status() == Status::Running && container.state == State::Created => {
                 shared.begun(&container.id, task.pid);
             }
-            // Its shim is gone, as after a restart of the machine. One that an agent was about to start has run as far as anybody
-            // knows: who started it need not have lived to write that down.
+            // Its shim is gone, for example after a reboot. Count a container that an agent was
+            // about to start as having run: that agent may have died before it could record the
+            // start.
             None if begun || container.state != State::Created => {
                 if let State::Exited { exit, .. } = ended(container.clone()).state {
                     let since = exit.finished_at;
@@ -177,7 +178,7 @@ impl Shared {
             return;
         };
         let code = i32::try_from(status).unwrap_or(255);
-        // Also when it was a child or an exec, at any time, whatever the first process made of that.
+        // Also if a child or an exec was killed, at any time, and the first process carried on.
         let group = self.group(&sandbox).join(&container);
         let oom_killed = self.cgroups.oom_kills(&group) > 0;
         let exit = Exit {
@@ -190,7 +191,8 @@ impl Shared {
         let directory = self.container_directory(&sandbox, &container);
         let shared = Arc::clone(self);
         self.spawn(async move {
-            // Where processes are shared, with the pod or with the machine, runc does not end all of them for each containerd.
+            // With a PID namespace shared with the pod or the machine, not every version of
+            // containerd has runc kill all processes.
             let doing = "end what a container left";
             let ending = shared.blocking(doing, move |shared| shared.cgroups.kill(&group, LEFT_LIMIT));
             if let Ok(Err(error)) = ending.await {
@@ -273,7 +275,8 @@ impl Shared {
         }
     }
 
-    /// Writes an end down and tells it, once. `unseen`: since when one ran of whose start nobody knows.
+    /// Records an exit and reports it, once. `unseen`: earliest time of a start that was not
+    /// recorded.
     fn conclude(&self, container: &str, exit: Exit, unseen: Option<SystemTime>) {
         let Some(sandbox) = self.records().owner(container) else {
             return;

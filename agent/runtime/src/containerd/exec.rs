@@ -14,7 +14,7 @@ use super::process::{Exec, OUTPUTS, Pipes};
 use crate::embedded::io_error;
 use crate::{Error, ExecResult, ExecSpec, Refusal};
 
-/// A deadline is at most so far away, whatever a pod asks for.
+/// Upper bound of a timeout, whatever the pod specifies.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 /// Output of an exec is waited for so long after its program is gone.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
@@ -25,7 +25,7 @@ const OUTPUT_LIMIT: usize = 16 << 10;
 
 type Answer = oneshot::Sender<Result<ExecResult, Error>>;
 
-/// One exec under way.
+/// Exec in progress.
 struct Running {
     exec: Exec,
     kept: Vec<u8>,
@@ -34,7 +34,7 @@ struct Running {
 }
 
 impl Shared {
-    /// Runs a program to its end, its time-out or until nobody waits for it any more.
+    /// Runs a program until it exits, times out, or its caller goes away.
     pub(super) async fn exec(
         self: &Arc<Self>,
         sandbox: &str,
@@ -53,7 +53,7 @@ impl Shared {
         self.spawn(async move {
             let mut answer = answer;
             let result = Box::pin(running.run(&process, spec.timeout, &mut answer)).await;
-            // Who asked may have gone away; then the program was killed.
+            // The caller may be gone; then the program was killed.
             drop(answer.send(result));
         });
         let lost = |error: oneshot::error::RecvError| Error::from(Refusal::failed("exec", &error));

@@ -1,7 +1,8 @@
-//! The pipe at which runc lets a container's first process wait until its program is to run.
+//! FIFO (`exec.fifo`) on which runc blocks a container's init process until the start.
 //!
-//! The process writes to it just before it becomes the program, and both it and runc's directory may be gone soon after. Who has
-//! held the pipe sees by its time whether that has happened, although nobody is left who could be asked.
+//! The init process writes to it just before `execve`, and both the process and runc's directory
+//! may be gone soon after. An open descriptor of the FIFO shows by its modification time whether
+//! that has happened.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,14 +17,14 @@ use nix::sys::time::TimeSpec;
 
 use super::Shared;
 
-/// Where containerd has runc keep its records, a directory for each namespace with one for each container.
+/// Root of runc's state under containerd: a directory per namespace, with one per container.
 pub(super) const RUNC: &str = "/run/containerd/runc";
 pub(super) const PIPE: &str = "exec.fifo";
-/// Nothing that happens now has this time, however coarse the clock of the file system is.
+/// Time that no present event has, however coarse the file system's clock is.
 const BEFORE: TimeSpec = TimeSpec::new(1, 0);
 
 pub(super) enum Gate {
-    /// It was closed when it was taken hold of.
+    /// Descriptor of a FIFO that had not been written to when it was opened.
     Held(OwnedFd),
     /// runc removes it as soon as the program has been begun.
     Gone,
@@ -46,7 +47,7 @@ impl Gate {
         Ok(Self::Held(pipe))
     }
 
-    /// Whether the program has been begun.
+    /// True if the program was started.
     pub(super) fn is_passed(&self) -> bool {
         match self {
             Self::Held(pipe) => fstat(pipe).is_ok_and(|status| status.st_mtime != BEFORE.tv_sec()),
@@ -85,7 +86,8 @@ impl Drop for Starting {
 }
 
 impl Shared {
-    /// Holds the gate of a task that nobody has ordered to run yet. Another runtime than runc may have none.
+    /// Opens the FIFO of a task that was not ordered to start yet. Runtimes other than runc may
+    /// have none.
     pub(super) fn close_gate(&self, id: &str) -> Starting {
         let gate = self.hold_gate(id, true).map(Arc::new);
         if let Some(gate) = &gate {
@@ -103,7 +105,7 @@ impl Shared {
         self.hold_gate(id, false)
     }
 
-    /// Whether a task that has ended, and that somebody was about to start, is known never to have run.
+    /// True if a task that has ended while it was being started is known never to have run.
     pub(super) fn is_held_back(&self, id: &str) -> bool {
         let starting = self.gates.lock().get(id).cloned();
         let gate = starting.or_else(|| self.gate(id).map(Arc::new));

@@ -1,5 +1,6 @@
-//! The runtimes of a containerd, by the handlers that `RuntimeClass` objects name: runc, other shims, and other programs under the
-//! shim for runc. Only what is installed as one can be named: whoever makes a class chooses no program of the machine's.
+//! OCI runtimes under containerd, by the handlers of `RuntimeClass` objects: runc, other shims, and
+//! other programs under the shim for runc. Only installed runtimes can be named: the author of a
+//! `RuntimeClass` cannot choose any other program of the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,8 @@ pub(super) fn directories() -> Vec<PathBuf> {
     std::env::split_paths(&path).collect()
 }
 
-/// What containerd is told, if there is a runtime for a handler: `io.containerd.kata.v2` for `kata` where
-/// `containerd-shim-kata-v2` is installed.
+/// Returns containerd's runtime for a handler, if installed: `io.containerd.kata.v2` for `kata` if
+/// there is a `containerd-shim-kata-v2`.
 pub(super) fn find(handler: &str, directories: &[PathBuf]) -> Option<Runtime> {
     let runtime = |name: String, options: Option<Any>| Runtime { name, options };
     if ["", "runc"].contains(&handler) {

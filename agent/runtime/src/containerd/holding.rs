@@ -1,4 +1,4 @@
-//! What the containers of a pod share, held by mounts and so by no process: namespaces, and the file system at `/dev/shm`.
+//! Namespaces of a pod and its `/dev/shm`, kept alive by mounts instead of a process.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ use crate::SandboxSpec;
 const NSFS: FsType = FsType(0x6e73_6673);
 const NONE: Option<&str> = None;
 
-/// Where things are in a sandbox's directory.
+/// Paths in a sandbox's directory.
 pub(super) fn ipc(directory: &Path) -> PathBuf {
     directory.join("ipc")
 }
@@ -69,7 +69,7 @@ fn hold(kind: &str, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether what [`make`] made is still there: a restart of the machine takes it away.
+/// True if all that [`make`] made still exists: a reboot of the machine removes it.
 pub(super) fn is_whole(directory: &Path, spec: &SandboxSpec) -> bool {
     let held = |path: PathBuf| statfs(&path).is_ok_and(|found| found.filesystem_type() == NSFS);
     let network = spec.netns.clone().is_none_or(held);

@@ -1,6 +1,7 @@
-//! Images as volumes: a snapshot that nobody can write to, of the sandbox's own, keeps what is mounted.
+//! Images as volumes: a read-only snapshot of the sandbox's own keeps the mounted content.
 //!
-//! Its name is the sandbox's and that of a file in the sandbox's directory `images`, which is there before the snapshot is.
+//! Its name consists of the sandbox's ID and the name of a file in the sandbox's directory
+//! `images`, which is created before the snapshot.
 
 use std::fs;
 use std::io;
@@ -93,7 +94,7 @@ impl Shared {
         failures
     }
 
-    /// Whether a snapshot is of a sandbox that is there.
+    /// True if a snapshot belongs to an existing sandbox.
     pub(super) fn shows_image(&self, snapshot: &str) -> bool {
         let records = self.records();
         records.iter().any(|entry| {

@@ -1,6 +1,6 @@
-//! What keeps the end of a container that ends while containerd is away. From its version 1.7 on, containerd takes a task that it
-//! finds without processes when it begins for what a failed start has left, and forgets how it ended; unless its store of sandboxes
-//! has the name, too.
+//! Preserves the exit of a container that ends while containerd is down. Since 1.7, containerd
+//! treats a task without processes that it finds at its start as the remains of a failed start and
+//! drops its exit code, unless its sandbox store has an entry of the same name.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -63,7 +63,7 @@ impl Shared {
             }
             self.keep_end(&container).await?;
             if self.records().owner(&container).is_none() {
-                // It went meanwhile.
+                // It was removed meanwhile.
                 self.forget_end(&container).await?;
             }
         }
@@ -80,7 +80,8 @@ impl Shared {
     }
 }
 
-/// Nothing where a call failed for this reason, or because containerd has no such call: it is older, and keeps all ends by itself.
+/// Returns `None` if a call failed for this reason, or because containerd has no such call: older
+/// versions keep all exits.
 fn unless<T>(called: Result<T, Error>, reason: Meaning) -> Result<Option<T>, Error> {
     match called {
         Ok(answer) => Ok(Some(answer)),

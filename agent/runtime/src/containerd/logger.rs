@@ -28,15 +28,15 @@ use crate::supervisor::log::{FRESH, Lines, LogFile, Stream};
 use crate::supervisor::zygote;
 use crate::{Stdin, sys};
 
-/// What the logger is to do, in the container's directory.
+/// Order for the logger, in the container's directory.
 pub(super) const ORDER: &str = "logger.json";
 /// The logger's pid, written before the container exists.
 pub(super) const PID: &str = "logger.pid";
 /// The hidden subcommand.
 pub(crate) const COMMAND: &str = "log";
-/// What another one was that an earlier agent started.
+/// Subcommand of a replacement logger in earlier versions of the agent.
 const AGAIN: &str = "log-again";
-/// What is read at once.
+/// Bytes per read.
 const CHUNK: usize = 16 << 10;
 
 /// The pipes in the container's directory that its shim copies output to, and closes at the end of that.
@@ -45,10 +45,10 @@ pub(super) const OUTPUTS: [&str; 2] = ["stdout", "stderr"];
 pub(super) const INPUT: &str = "stdin";
 /// After the container's end its clients have so long to take the rest.
 const LINGER: Duration = Duration::from_secs(10);
-/// When the container goes, its logger has so long to do so too.
+/// Time for a logger to end after its container was removed.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// A logger whose pipes nobody has written to looks so often whether its container is still wanted, and for so long: the shim
-/// has opened them by then.
+/// Interval at which a logger whose pipes were never written to checks whether its container still
+/// exists, and the total time of these checks: the shim has opened the pipes by then.
 const DOUBT: (Duration, Duration) = (Duration::from_secs(3), Duration::from_mins(2));
 
 /// `logger.json`.
@@ -75,9 +75,9 @@ struct Logger {
     audience: Audience,
     /// The container has ended, as the agent says, at this time.
     ended: Option<Duration>,
-    /// Nobody wants the rest any more.
+    /// True once the rest of the output is dropped.
     leaving: bool,
-    /// When it began, with its container. None: it took the place of another one.
+    /// Time of its start together with its container; `None` for a replacement.
     began: Option<Duration>,
     /// Until when it is asked whether the container is still wanted.
     doubt: Option<Duration>,
@@ -105,10 +105,10 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a container's log to the end of its outputs; tells when it has opened them.
+/// Writes a container's log to the end of its outputs; reports when it has opened them.
 ///
-/// What a container has left may hold an output open. So the agent, which knows of the container's end, says SIGTERM after a
-/// while: what is there is written then, and that is all.
+/// Processes left by a container may hold an output open. So the agent, which sees the container's
+/// exit, sends SIGTERM after a while: the logger then writes the available output and ends.
 fn write(directory: &Path, mut told: File) -> io::Result<()> {
     let order: Order = record::read(&directory.join(ORDER))?.ok_or(io::ErrorKind::NotFound)?;
     let mut logger = Logger::open(directory, &order)?;
@@ -129,7 +129,7 @@ fn open_pipes(directory: &Path, terminal: bool) -> io::Result<[Option<OwnedFd>; 
 
 impl Logger {
     fn open(directory: &Path, order: &Order) -> io::Result<Self> {
-        // Apart from the agent, so that what is sent to its group does not end the log.
+        // In a session of its own, so that signals to the agent's process group do not end the log.
         nix::unistd::setsid().ok();
         let [stdout, stderr] = open_pipes(directory, order.terminal)?;
         let mut terminate = SigSet::empty();
@@ -223,7 +223,7 @@ impl Logger {
         });
         polled.extend(audience);
         let limit = if self.ended.is_some() {
-            // What is there is taken without waiting; then for the clients alone.
+            // Takes available output without waiting; afterwards waits for the clients alone.
             Some(if self.is_open() { Duration::ZERO } else { LINGER })
         } else {
             self.is_in_doubt().then_some(DOUBT.0)
@@ -250,7 +250,8 @@ impl Logger {
 }
 
 impl Output {
-    /// Takes what is there; at the end, what is left of a line too. Once the container has ended, nothing more will come.
+    /// Takes available output; at the end also a partial line. After the container's exit nothing
+    /// more is written.
     fn take(&mut self, buffer: &mut [u8], log: &mut LogFile, audience: &mut Audience, ended: bool) {
         let Some(source) = &mut self.source else { return };
         let mut records = Vec::new();
@@ -299,7 +300,7 @@ pub(super) fn dismiss(directory: &Path) {
     let Some(process) = finish(directory) else { return };
     let limit = PollTimeout::try_from(FAREWELL).unwrap_or(PollTimeout::ZERO);
     if poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], limit) != Ok(1) {
-        // It may have ended just now.
+        // The process may just have exited.
         drop(sys::pidfd_send_signal(process.as_fd(), Signal::SIGKILL as i32));
     }
 }

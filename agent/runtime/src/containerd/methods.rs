@@ -111,7 +111,7 @@ impl Runtime for Containerd {
             check_id("container id", &container)?;
             let removed = self.shared.remove_container(&sandbox, &container).await;
             if removed.is_err() {
-                // It may run, and who asked for this counts it no longer.
+                // It may still run, and the caller does not track it any more.
                 self.shared.remove_later(&sandbox, &container);
             }
             removed
@@ -256,7 +256,7 @@ impl Shared {
         spec: &ContainerSpec,
     ) -> Result<(), Error> {
         let (sandbox, id) = (&record.sandbox.id, &spec.id);
-        // Known before it exists: whatever happens now, the sandbox's removal finds it.
+        // Recorded before it exists, so that the sandbox's removal finds it in any case.
         self.change(sandbox, |containers| containers.push(container.clone()))?;
         let Err(error) = Box::pin(self.make_container(record.clone(), spec.clone())).await else {
             return Ok(());
@@ -272,7 +272,7 @@ impl Shared {
         Err(error)
     }
 
-    /// Sends a signal; success when there is nobody to send it to.
+    /// Sends a signal; succeeds if the process is gone.
     pub(super) async fn kill(&self, container: &str, signal: i32) -> Result<(), Error> {
         let number = u32::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
         let deadline = Instant::now() + NOTICED;
@@ -295,14 +295,15 @@ impl Shared {
         }
     }
 
-    /// Who is to die needs the processor for it: thousands of processes would wait for minutes for what a quota gives them.
+    /// Lifts the CPU quota, so that processes can die: under a quota, thousands of them would take
+    /// minutes.
     pub(super) fn unthrottle(&self, group: &Path) {
         let limits = Limits {
             cpu_quota: Some(-1),
             ..Limits::default()
         };
         if self.cgroups.exists(group) {
-            // They die without it, too.
+            // They die without it, too, but more slowly.
             drop(self.cgroups.limit(group, &limits));
         }
     }

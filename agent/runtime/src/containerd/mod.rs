@@ -1,8 +1,9 @@
-//! Containers by containerd: one shim for each pod, a fork of this program as the writer of each log, no process for the sandbox.
+//! Containers by containerd: one shim per pod, a fork of this program as the logger of each
+//! container, and no process for the sandbox.
 //!
 //! ```text
 //! STATE/sandboxes/ID/              0700
-//!   sandbox.json                   what it is, its containers, how they ended
+//!   sandbox.json                   record of the sandbox, its containers and their exits
 //!   ipc, uts                       namespaces, held by mounts; shm/ is the pod's shared memory
 //!   containers/CID/                process.json and logger.json, the logger's socket `attach`
 //!   containers/CID/std{in,out,err} pipes
@@ -10,8 +11,9 @@
 //!
 //! A container's root file system is a snapshot of containerd's on top of its image's, named by the container.
 //!
-//! Our containerd namespace may be used by others too: only containers and snapshots with our label are touched. Ends of containers come
-//! as events; after the stream of events broke, what containerd says of all tasks is compared with what was known.
+//! Our containerd namespace may be shared with other clients: only containers and snapshots with
+//! our label are touched. Exits of containers arrive as events; after the event stream broke,
+//! containerd's list of tasks is compared with the known states.
 
 mod abandoned;
 mod ahead;
@@ -70,11 +72,11 @@ use crate::{Error, Event, Info, Refusal, State};
 /// Execs at the same time.
 const EXECS: usize = 128;
 
-/// After a crash containerd may take so long to undo what was cut off.
+/// Time for containerd to undo interrupted creations after a crash.
 const UNDOING: Duration = Duration::from_mins(1);
 
-/// Where a [`Containerd`] runtime keeps things. Several of them can share a machine, even a containerd, when the state
-/// directories and cgroup roots differ.
+/// Paths and addresses of a [`Containerd`] runtime. Several runtimes can share a machine, even a
+/// containerd, if their state directories and cgroup roots differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Directory of all state; made with mode 0700.
@@ -127,7 +129,7 @@ struct Shared {
     info: Mutex<Info>,
     /// Cannot be written through what runs it; for processes that containers can see.
     program: Program,
-    /// What forks the writers of logs.
+    /// Process that forks the loggers.
     loggers: Zygotes,
     records: Mutex<Records>,
     events: broadcast::Sender<Event>,
@@ -136,7 +138,7 @@ struct Shared {
     execs: Semaphore,
     exec_count: AtomicU64,
     ahead: Mutex<Ahead>,
-    /// Those of the tasks that are being started.
+    /// Gates of the tasks that are being started.
     gates: Gates,
     /// The containers whose loggers are watched.
     heard: Mutex<BTreeSet<String>>,
@@ -214,7 +216,7 @@ impl Containerd {
                 .map(|error| error.to_string()),
         );
         self.shared.end_orphans().await?;
-        // Nothing of ours is made any more.
+        // Nothing of ours is created from here on.
         self.shared.loggers.end().await;
         let aborted = self.shared.remove_aborted(Duration::ZERO).await;
         failures.extend(aborted.err().map(|error| error.to_string()));
@@ -297,7 +299,8 @@ impl Shared {
 
     /// Adopts what an earlier agent left, removes what it left half made, and listens from now on.
     async fn take_over(self: &Arc<Self>, unfinished: Vec<String>) -> Result<(), Error> {
-        // What an earlier agent began is cut off: its shims would hold up the next containers of their pods.
+        // Creations of an earlier agent are cut off: their shims would block the next containers of
+        // their pods.
         self.end_orphans().await?;
         self.release_execs();
         self.close_inputs();
@@ -346,7 +349,7 @@ impl Shared {
         .await
     }
 
-    /// Removes what runc has begun that long ago for containers that nobody knows.
+    /// Removes state of runc that is this old and whose container does not exist.
     async fn remove_aborted(self: &Arc<Self>, age: Duration) -> Result<(), Error> {
         let doing = "remove what runc has begun";
         let aborted = self.blocking(doing, move |shared| orphans::aborted(&shared.config.namespace, age));
@@ -354,7 +357,7 @@ impl Shared {
         if aborted.is_empty() {
             return Ok(());
         }
-        // Asked after they were seen: whoever makes one has had it there before.
+        // List the containers afterwards: their creator registers them before runc's state exists.
         let request = self.client.request(ListContainersRequest::default());
         let listed = within(CALL, "list containers", self.client.containers().list(request)).await?;
         let known: BTreeSet<String> = listed.containers.into_iter().map(|stored| stored.id).collect();
@@ -368,7 +371,7 @@ impl Shared {
         self.spawn(async move {
             tokio::time::sleep(UNDOING).await;
             let Some(shared) = shared.upgrade() else { return };
-            // It has no error of its own.
+            // It logs its own errors.
             drop(shared.end_orphans().await);
             if let Err(error) = shared.remove_aborted(orphans::CREATION).await {
                 tracing::warn!(%error, "what runc has begun stays");

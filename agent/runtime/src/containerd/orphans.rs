@@ -1,8 +1,12 @@
-//! Shims that serve nobody. containerd starts a shim for the call that creates a task; when the caller dies just then, containerd
-//! takes the task back, but a shim that had not yet told its address lives on, and nothing ever ends it. When it had not yet
-//! opened its log it waits for ever for the log's reader, and with it everything that is later started in its pod.
+//! Orphaned shims and incomplete state of runc.
 //!
-//! And records that runc has only begun: containerd has runc remove them from a directory that is gone, and so it fails.
+//! containerd starts a shim in the call that creates a task. If the caller dies at that moment,
+//! containerd deletes the task, but a shim that has not reported its address yet lives on, and is
+//! never ended. If it has not opened its log yet, it waits forever for the log's reader, and so
+//! does every container started later in its pod.
+//!
+//! runc leaves incomplete state if containerd has it delete a container whose directory is gone:
+//! that fails.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -20,20 +24,21 @@ use super::{gate, logger};
 use crate::clock::now;
 use crate::sys;
 
-/// Where shims listen, each at a name made from containerd's address, its namespace and the shim's group.
+/// Directory of the shims' sockets, named by a hash of containerd's address, its namespace and the
+/// shim's group.
 const SOCKETS: &str = "/run/containerd/s";
 
-/// Who makes a container waits no longer for it.
+/// Timeout of a creation: older state belongs to no creation in progress.
 pub(super) const CREATION: Duration = TASK;
 
-/// A shim without a directory of its own and without containers, that answers nobody.
+/// Shim without a bundle directory and without containers, which does not answer.
 struct Orphan {
     pid: i32,
     process: OwnedFd,
     socket: Option<PathBuf>,
 }
 
-/// Ends the shims of this containerd and this namespace that serve nobody.
+/// Kills the orphaned shims of this containerd and this namespace.
 pub(super) fn end(address: &Path, namespace: &str) {
     end_those(|pid| orphan(pid, address, namespace));
 }
@@ -56,7 +61,7 @@ fn end_those(find: impl Fn(i32) -> Option<Orphan>) {
             continue;
         };
         tracing::info!(pid = orphan.pid, "ending a shim that serves no task");
-        // It may have ended by itself.
+        // It may just have exited.
         if sys::pidfd_send_signal(orphan.process.as_fd(), libc::SIGKILL).is_ok()
             && let Some(socket) = orphan.socket
         {
@@ -144,7 +149,8 @@ fn bundles(directory: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// What the shim of a task told containerd: in a file of its own, or, since containerd's version 2, in a document.
+/// Address that a task's shim reported to containerd: in a file of its own or, since containerd 2,
+/// in a JSON document.
 fn address(bundle: &Path) -> Option<Vec<u8>> {
     if let Ok(address) = fs::read(bundle.join("address")) {
         return Some(address);

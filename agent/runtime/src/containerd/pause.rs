@@ -1,5 +1,5 @@
-//! The first process of a pid namespace that the containers of a pod share. It belongs to nobody: it outlives the agent, and
-//! ends with its sandbox.
+//! Init process of a PID namespace shared by the containers of a pod. It depends on no other
+//! process: it outlives the agent, and ends with its sandbox.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -61,7 +61,7 @@ impl Process {
     /// Kills it, and with it all processes of its namespace.
     pub(super) fn end(&self) {
         if let Some(process) = self.open() {
-            // It may have gone meanwhile.
+            // It may have exited meanwhile.
             drop(sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL));
         }
     }

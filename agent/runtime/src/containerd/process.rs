@@ -28,7 +28,7 @@ use crate::embedded::io_error;
 use crate::supervisor::session;
 use crate::{Error, Refusal, State, record, sys};
 
-/// How containerd knows a process of an OCI configuration.
+/// Type URL of an OCI process.
 const KIND: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 /// A program whose end is waited for, and which may take as long as it wants, is asked for again after this.
 const LONG: Duration = Duration::from_hours(24);
@@ -69,13 +69,13 @@ impl Drop for Hold {
                 let mut chunk = [0; 4096];
                 while pipe.read(&mut chunk).await.is_ok_and(|length| length > 0) {}
             };
-            // Nobody opens it after that: calls have their deadlines.
+            // A pipe is not opened later than this: calls have their deadlines.
             drop(tokio::time::timeout(TASK, discard).await);
         });
     }
 }
 
-/// One program. Its directory is in the container's own.
+/// Exec of one program. Its directory is in the container's.
 pub(super) struct Exec {
     pub(super) shared: Arc<Shared>,
     pub(super) container: String,
@@ -155,7 +155,7 @@ impl Exec {
             exec_id: self.id.clone(),
         });
         let started = within(TASK, "exec", client.tasks().start(request)).await;
-        // It answered, so it waits for nobody to read.
+        // containerd answered, so the shim does not wait for a reader.
         let silent = started.as_ref().is_err_and(|error| meaning(error) == Meaning::Silent);
         for hold in &mut holds {
             hold.release(!silent);

@@ -1,4 +1,4 @@
-//! What this runtime remembers of its sandboxes: in memory, and in one small file each for the agent that comes next.
+//! Records of sandboxes: in memory, and in one small file each for the next agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ pub(super) struct Record {
     pub(super) spec: SandboxSpec,
     /// The first process of the shared pid namespace.
     pub(super) pause: Option<super::pause::Process>,
-    /// Containers whose programs may have run, whatever their state says: an agent was about to have them started.
+    /// Containers that may have run, whatever their state: an agent was about to start them.
     #[serde(default)]
     pub(super) starting: BTreeSet<String>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Entry {
     pub(super) record: Record,
     /// Held by who makes or removes containers: a shim serves all of a pod, and must not be started twice.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
-    /// It is being removed: nothing more is made in it.
+    /// The sandbox is being removed: nothing more is created in it.
     pub(super) leaving: bool,
 }
 

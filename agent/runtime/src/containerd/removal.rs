@@ -1,4 +1,4 @@
-//! Taking containers and sandboxes apart, in whatever state they are.
+//! Removal of containers and sandboxes, in any state.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,7 +36,8 @@ impl Shared {
         self.take_apart(sandbox, container).await
     }
 
-    /// Removes what a failed creation left as soon as containerd answers again: nobody else knows of it before its sandbox goes.
+    /// Removes the remains of a failed creation once containerd answers again: nothing else would
+    /// before the removal of the sandbox.
     pub(super) fn remove_later(self: &Arc<Self>, sandbox: &str, container: &str) {
         let (weak, sandbox, container) = (Arc::downgrade(self), sandbox.to_owned(), container.to_owned());
         self.spawn(async move {
@@ -63,8 +64,8 @@ impl Shared {
         or_gone(within(DEATH, "wait for the end of a container", self.client.tasks().wait(wait)).await).map(drop)
     }
 
-    /// Notes that containers were never started and will not be. On disk first: what is killed now does not look as if it had run,
-    /// whoever sees its end.
+    /// Records that containers were never started and will not be. Written before they are killed,
+    /// so that their exits do not count as runs.
     pub(super) fn give_up(&self, sandbox: &str, which: impl Fn(&str) -> bool) -> Result<(), Error> {
         let never = |container: &Container| container.state == State::Created && which(&container.id);
         let any = {
@@ -224,7 +225,7 @@ impl Shared {
             .iter()
             .filter(|container| !matches!(container.state, State::Exited { .. }));
         let kills = alive.map(|container| self.kill(&container.id, libc::SIGKILL));
-        // What failed is tried again, and reported, one by one.
+        // Failed kills are retried, and reported, one by one.
         drop(futures::future::join_all(kills).await);
     }
 

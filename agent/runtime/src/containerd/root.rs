@@ -46,7 +46,7 @@ impl Shared {
             prepared.await.map_err(Error::from)
         };
         match prepare().await {
-            // What an earlier attempt of the same name left.
+            // Left by an earlier attempt of the same name.
             Err(error) if meaning(&error) == Meaning::Exists => {
                 self.remove_root(id).await?;
                 prepare().await
@@ -66,7 +66,7 @@ impl Shared {
         or_gone(removed).map(drop)
     }
 
-    /// What a container wrote; nothing where containerd does not say so.
+    /// Usage of a container's writable layer; `None` if containerd does not report it.
     pub(super) async fn written(&self, id: &str) -> Option<Written> {
         let request = self.client.request(UsageRequest {
             snapshotter: self.config.snapshotter.clone(),
@@ -111,7 +111,7 @@ impl Shared {
     }
 }
 
-/// What the mounts would show, below the writable layer, mounted nowhere. `scratch` is a name that is free.
+/// Mounts the layers below the writable one, detached. `scratch` is a free name.
 pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
     match layers(mounts)? {
         Shown::Layers(layers) => overlay::view(&layers, scratch),
@@ -119,8 +119,8 @@ pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Refuses an image that would lead runc elsewhere: it makes links in whatever `/dev` is, be it a directory of the machine, and
-/// waits for ever for a pipe to tell of users.
+/// Refuses an image that would mislead runc: runc creates links in whatever `/dev` is, even a
+/// directory of the machine, and would block forever on a FIFO in place of `/etc/passwd`.
 pub(super) fn check(root: &OwnedFd) -> Result<(), Refusal> {
     for place in ["dev", "proc", "sys"] {
         let found = fstatat(root, place, AtFlags::AT_SYMLINK_NOFOLLOW);
@@ -193,7 +193,7 @@ fn option<'a>(mounted: &'a Mount, key: &str) -> Option<&'a str> {
     mounted.options.iter().find_map(|option| option.strip_prefix(key))
 }
 
-/// Has the kernel mount once more what was mounted without a promise to write it to the disk: the machine has not crashed since.
+/// Allows the kernel to mount a "volatile" overlay again: the machine has not crashed since.
 fn forget_promise(mounts: &[Mount]) -> io::Result<()> {
     let Some(work) = mounts.iter().find_map(|mounted| option(mounted, "workdir=")) else {
         return Ok(());
@@ -214,7 +214,7 @@ pub(super) fn keep_open(config: &mut Spec, volumes: &[PathBuf]) {
         mount
             .set_destination(place.clone())
             .set_typ(Some("bind".to_owned()))
-            // runc takes what is relative from the directory that the root is in.
+            // runc resolves a relative source from the bundle directory.
             .set_source(Some(declared::within(Path::new("rootfs"), place)))
             .set_options(Some(["bind", "rw", "rprivate"].map(str::to_owned).to_vec()));
         mount
@@ -224,7 +224,7 @@ pub(super) fn keep_open(config: &mut Spec, volumes: &[PathBuf]) {
     config.set_mounts(Some(mounts));
 }
 
-/// What mounts show.
+/// Content of mounts.
 enum Shown<'a> {
     /// Directories, the lowest one first.
     Layers(Vec<PathBuf>),
@@ -271,7 +271,8 @@ pub(super) fn attach_fixed(mounts: &[Mount], target: &Path) -> io::Result<()> {
 
 /// The same mounts for a container. With a label, all its files have it.
 pub(super) fn for_task(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
-    // Nothing of a container's writable layer is needed after a crash of the machine, so unmounting need not sync it.
+    // A container's writable layer is not needed after a crash of the machine, so unmounting need
+    // not sync it.
     for mounted in &mut mounts {
         if mounted.r#type == "overlay" && overlay::can_be_volatile() {
             mounted.options.push("volatile".to_owned());

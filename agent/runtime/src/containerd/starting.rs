@@ -46,7 +46,7 @@ impl Shared {
                 return;
             };
             match &mut found.state {
-                // It was quick: its end is known already.
+                // It has exited already.
                 State::Exited { started_at: since, .. } => *since = Some(started_at),
                 State::Created | State::Running { .. } => found.state = state,
             }
@@ -111,7 +111,7 @@ impl Shared {
                     Err(error) if refused.is_none() => refused = Some(error),
                     told => return told,
                 },
-                // It was ended while it waited.
+                // It was killed while it waited.
                 Status::Stopped if gate.gate().is_some_and(|gate| !gate.is_passed()) => return Err(failure),
                 Status::Running | Status::Stopped | Status::Paused | Status::Pausing => return Ok(task.pid),
                 // Its shim takes long to answer.
@@ -121,10 +121,10 @@ impl Shared {
         Err(failure)
     }
 
-    /// Ends a container that was to be started, of which nobody hears whether it was, and then finds out whether it has run.
+    /// Kills a container whose start was not answered, and then finds out whether it has run.
     async fn end_unheard(self: &Arc<Self>, sandbox: &str, id: &str, gate: Option<&Gate>) {
         if let Err(error) = self.kill_and_wait(id).await {
-            // When containerd is back it tells of it.
+            // containerd reports it when it is back.
             tracing::warn!(container = id, %error, "whether it has run is not known");
             return;
         }
@@ -135,7 +135,8 @@ impl Shared {
         }
     }
 
-    /// Ends what an earlier agent was about to start and what still waits: its order may be on its way, and nobody hears the answer.
+    /// Kills containers that an earlier agent was starting and that still wait: the order may be on
+    /// its way, and its answer would be lost.
     pub(super) async fn end_all_unheard(self: &Arc<Self>) {
         let unheard: Vec<(String, String)> = {
             let records = self.records();

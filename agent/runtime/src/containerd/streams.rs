@@ -27,7 +27,8 @@ use crate::{Error, Refusal, Size, StreamSpec};
 /// A killed program has so long to be gone.
 const DEATH: Duration = Duration::from_secs(5);
 
-/// A program whose streams somebody holds. When nobody does any more it is killed, if it still runs, and removed.
+/// Program whose streams are in use. With the last reference it is killed, if it still runs, and
+/// deleted.
 struct Running {
     exec: Option<Exec>,
     pid: i32,
@@ -58,7 +59,8 @@ impl Drop for Running {
     }
 }
 
-/// Kills the program when nobody waits for its end any more, whoever still holds its streams.
+/// Kills the program when its caller no longer waits for the exit, even if its streams are still in
+/// use.
 struct Ending(Arc<Running>);
 
 impl Ending {
@@ -138,7 +140,8 @@ impl Terminal for Screen {
 }
 
 impl Shared {
-    /// Starts a program with streams of its own. Who asked may go away meanwhile: what was begun then ends with its session.
+    /// Starts a program with streams of its own. If the caller goes away meanwhile, dropping the
+    /// session ends the program.
     pub(super) async fn exec_stream(
         self: &Arc<Self>,
         sandbox: &str,
@@ -229,7 +232,7 @@ impl Shared {
         let mut stdin = None;
         if spec.streams.stdin {
             let path = exec.pipe("stdin")?;
-            // For both directions: nobody has opened it yet.
+            // Read-write, because the pipe has no reader yet.
             let sender = pipe::OpenOptions::new().read_write(true).open_sender(&path);
             stdin = Some(sender.map_err(io_error("open", &path))?);
             pipes.stdin = Some(path);
@@ -237,7 +240,7 @@ impl Shared {
         Ok((exec.start(process, &pipes).await?, stdin, outputs))
     }
 
-    /// A program whose output nobody wants must not wait for a reader.
+    /// Reads and discards output that no client wants, so that the program does not block.
     fn discard(&self, mut pipe: pipe::Receiver) {
         self.spawn(async move {
             let mut chunk = [0; 4096];

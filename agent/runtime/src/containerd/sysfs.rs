@@ -1,4 +1,4 @@
-//! How a container sees `/sys`.
+//! Mount of `/sys` in a container.
 
 use std::path::Path;
 

@@ -64,7 +64,7 @@ impl Shared {
                 if let Some(process) = logger::process(&directory) {
                     gone(process).await;
                 }
-                // It also ends with its container.
+                // The logger also ends with its container.
                 tokio::time::sleep(pause).await;
                 let Some(shared) = weak.upgrade() else { return };
                 if !shared.is_running(&id, pid) {

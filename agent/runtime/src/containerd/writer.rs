@@ -11,7 +11,7 @@ use tokio::net::unix::pipe;
 pub(super) struct Writer {
     /// None: there is no input, or the client has ended its own.
     pipe: Option<pipe::Sender>,
-    /// What happens then, once.
+    /// Called once, at that point.
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 

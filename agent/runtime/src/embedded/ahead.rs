@@ -1,4 +1,5 @@
-//! What a supervisor is told of until its pod has a network: containers that will most likely be asked for.
+//! Containers that will most likely be requested: a supervisor is told of them until its pod has a
+//! network.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ const SIZE: usize = 32 << 10;
 /// Frames for the supervisors of sandboxes that are not made yet.
 pub(super) struct Frames {
     sender: mpsc::Sender<Vec<u8>>,
-    /// None: somebody makes the sandbox.
+    /// `None` while the sandbox is being created.
     receiver: Option<mpsc::Receiver<Vec<u8>>>,
 }
 
@@ -47,7 +48,7 @@ impl Shared {
             stdio: calls::stdio(spec),
             placed,
         };
-        // Nobody relies on it: what is wrong with a container is told when it is asked for.
+        // Best effort: errors of a container are reported when it is requested.
         let frame = calls::body(spec)
             .ok()
             .and_then(|body| protocol::encode(&early, &body).ok());
@@ -60,14 +61,14 @@ impl Shared {
         frames.sender.try_send(frame).ok();
     }
 
-    /// What is foreseen of a sandbox that is made now, and what will be.
+    /// Frames of a sandbox that is created now, and those to come.
     pub(super) fn foreseen(&self, sandbox: &str) -> mpsc::Receiver<Vec<u8>> {
         let mut foreseen = self.all_foreseen();
         let frames = foreseen.entry(sandbox.to_owned()).or_default();
         frames.receiver.take().unwrap_or_else(|| mpsc::channel(1).1)
     }
 
-    /// Nobody is told of it any more.
+    /// Drops the frames of a sandbox.
     pub(super) fn forget_foreseen(&self, sandbox: &str) {
         self.all_foreseen().remove(sandbox);
     }

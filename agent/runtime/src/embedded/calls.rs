@@ -1,4 +1,4 @@
-//! The trait's methods: what is asked of a supervisor, and what is done here.
+//! Methods of the [`crate::Runtime`] trait: requests to a supervisor, and local work.
 
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ pub(super) fn stdio(spec: &ContainerSpec) -> Stdio {
     }
 }
 
-/// What a supervisor is told of a container that it shall make.
+/// Request body for the creation of a container.
 pub(super) fn body(spec: &ContainerSpec) -> Result<Vec<u8>, Error> {
     check_id("container id", &spec.id)?;
     if spec.layers.is_empty() {
@@ -164,7 +164,7 @@ impl Runtime for Embedded {
         .boxed()
     }
 
-    /// Both are asked for at once: nobody waits for this process between them.
+    /// Sends both requests at once, so that the start does not wait for this process.
     fn run_container<'a>(
         &'a self,
         sandbox: &'a str,

@@ -16,7 +16,7 @@ use crate::{Error, Refusal, sys};
 
 pub(super) type Reply = (Result<Answer, Refusal>, Vec<u8>);
 
-/// What goes to a supervisor: an encoded request, and descriptors that travel with its first bytes.
+/// Message to a supervisor: an encoded request, and descriptors that travel with its first bytes.
 pub(super) struct Frame {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
@@ -92,7 +92,7 @@ impl Connection {
             }
             let id = pending.next;
             pending.next += 1;
-            // Those who asked may have given up on a supervisor that is held up.
+            // Callers may have given up on a supervisor that does not answer.
             pending.waiting.retain(|_, sender| !sender.is_closed());
             pending.waiting.insert(id, sender);
             id
@@ -105,7 +105,7 @@ impl Connection {
         Ok((id, receiver))
     }
 
-    /// The answer to what was begun.
+    /// Waits for the answer to a request that was sent.
     pub(super) async fn outcome(&self, waiting: oneshot::Receiver<Reply>) -> Result<(Answer, Vec<u8>), Error> {
         let (result, body) = waiting.await.map_err(|_closed| self.lost())?;
         match result {

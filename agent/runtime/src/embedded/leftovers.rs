@@ -1,4 +1,4 @@
-//! What a crash leaves that no sandbox of ours names.
+//! Leftovers of a crash that belong to no sandbox of ours.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -56,7 +56,7 @@ fn end_strays(cgroups: &Cgroups, group: &Path, kept: &BTreeSet<i32>) -> io::Resu
             return Ok(());
         }
         for pid in strays {
-            // It may be gone, and its pid another's: that one is not in this group.
+            // Its PID may have been reused: then it is not in this group any more.
             if let Ok(process) = sys::pidfd_open(pid)
                 && cgroups.members(group)?.contains(&pid)
             {

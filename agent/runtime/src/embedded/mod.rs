@@ -47,7 +47,7 @@ use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, rec
 /// A supervisor that does not say within this what there is, is held up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where an [`Embedded`] runtime keeps things. Several of them can share a machine when all of these differ.
+/// Paths of an [`Embedded`] runtime. Several runtimes can share a machine if all of these differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Directory of all state; made with mode 0700. Containers' writable layers are here too.
@@ -183,7 +183,8 @@ impl Embedded {
             tracing::warn!(%error, "supervisors of an earlier agent live on");
         }
         for id in lost {
-            // One that cannot be told of later must not stay, and none may keep this agent from the others.
+            // Remove a sandbox that has no record. A failure must not keep the agent from the other
+            // sandboxes.
             let told = self.shared.read_lost(id).is_ok_and(|found| found.is_some());
             let ended = if told {
                 self.shared.kill(id).await
@@ -296,7 +297,7 @@ impl Shared {
             Ok(Err(Error::SandboxNotFound(_))) => Ok(None),
             Ok(Err(error)) => Err(error),
             Err(_elapsed) => {
-                // It may only be held up. What ended meanwhile it tells when it goes on.
+                // It may only be delayed. It reports exits of that time when it continues.
                 tracing::warn!(
                     sandbox = id,
                     "its supervisor does not answer: what it wrote down last counts"
@@ -306,7 +307,7 @@ impl Shared {
         }
     }
 
-    /// What the disk says about a sandbox without supervisor: nothing of it runs any more.
+    /// Returns the record of a sandbox without a supervisor: none of its processes run.
     fn read_lost(&self, id: &str) -> Result<Option<Sandbox>, Error> {
         let lost = |sandbox: Sandbox| Sandbox {
             lost: true,
@@ -316,7 +317,7 @@ impl Shared {
         Ok(self.read(id)?.map(lost))
     }
 
-    /// What the disk says about a sandbox.
+    /// Returns a sandbox's record from the disk.
     fn read(&self, id: &str) -> Result<Option<Sandbox>, Error> {
         let path = self.directory(id).join(SANDBOX);
         let found = match record::read::<SandboxRecord>(&path) {
@@ -331,7 +332,7 @@ impl Shared {
         };
         let containers = fs::read_dir(self.directory(id).join(CONTAINERS));
         for entry in containers.into_iter().flatten().flatten() {
-            // One whose creation was not finished has no record; removal takes it with the rest.
+            // An incomplete container has no record; it is removed with the sandbox.
             if let Ok(Some(container)) = record::read::<Container>(&entry.path().join(RECORD)) {
                 sandbox.containers.push(container);
             }

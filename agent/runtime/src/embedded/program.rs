@@ -11,10 +11,11 @@ use nix::sys::stat::Mode;
 
 use crate::overlay;
 
-/// A program file that nobody can write through the descriptor that runs it.
+/// Program file that cannot be written through the descriptor that executes it.
 ///
-/// A process that is entering a container still runs this program, and the container can open it by `/proc/PID/exe`. Seen
-/// through an overlay without an upper layer, it cannot be overwritten by that way.
+/// A process that is entering a container still runs this program, and the container can open it by
+/// `/proc/PID/exe`. Seen through an overlay without an upper layer, it cannot be overwritten by
+/// that way.
 pub(crate) struct Program {
     path: PathBuf,
     sealed: Option<OwnedFd>,
@@ -33,7 +34,7 @@ impl Program {
         }
     }
 
-    /// What to execute.
+    /// Path to execute.
     pub(crate) fn path(&self) -> OsString {
         match &self.sealed {
             Some(file) => OsString::from(format!("/proc/self/fd/{}", file.as_raw_fd())),

@@ -1,4 +1,4 @@
-//! Taking sandboxes apart, in whatever state they are.
+//! Removal of sandboxes, in any state.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -68,7 +68,7 @@ mod tests {
             frames.recv().await.unwrap();
             connection.answer(3, Ok(Answer::Container(container(running.clone()))), Vec::new());
         };
-        // What is asked for is the same to this supervisor.
+        // The kind of call does not matter to this supervisor.
         let ran = run(&connection, "c", Call::Inspect, &[], Box::new(|| ()));
         let both = async { tokio::join!(ran, supervisor) };
         let (ran, ()) = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();

@@ -28,7 +28,7 @@ use crate::{Error, Refusal, Size, StreamSpec, Streams, sys};
 /// The time that a program has to make its terminal.
 const TERMINAL: Duration = Duration::from_secs(30);
 
-/// Tells the supervisor when nobody waits for the end any more.
+/// Tells the supervisor when the caller no longer waits for the exit.
 struct Begun {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
@@ -123,7 +123,7 @@ impl Shared {
         let received = received.map_err(io::Error::from).flatten();
         let (_, descriptors) = received.map_err(failed("receive the terminal"))?;
         let Some(master) = descriptors.into_iter().next() else {
-            // When the program cannot run, the end says why.
+            // If the program cannot run, its end carries the error.
             return Err(end.await.err().unwrap_or_else(unexpected));
         };
         let (output, input) = both(&master).map_err(failed("use the terminal"))?;

@@ -25,7 +25,7 @@ use crate::protocol::{self, Answer, Configuration, Early, Message};
 use crate::supervisor::{self, SOCKET};
 use crate::{Connected, Error, Event, Sandbox, SandboxSpec, sys};
 
-/// What is read of a message in one piece before its length is known; there is a buffer for each pod.
+/// Bytes of a message read before its length is known; each pod has such a buffer.
 const READ_AHEAD: usize = 256;
 /// A supervisor that does not answer within this is broken.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ pub(crate) struct Zygote {
     process: Child,
 }
 
-/// Where it is, once it was started.
+/// Process that supervisors are forked from, once it was started.
 #[derive(Default)]
 pub(crate) struct Zygotes(Mutex<Option<Zygote>>);
 
@@ -99,7 +99,7 @@ impl Zygote {
             .args(arguments)
             .env_clear()
             .envs(failpoint::passed_on())
-            // What the linker would look up in each fork anew.
+            // Have the dynamic linker resolve all symbols once instead of in each fork.
             .env("LD_BIND_NOW", "1")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -108,13 +108,14 @@ impl Zygote {
     }
 }
 
-/// What a supervisor does that is not broken.
+/// Bounds an exchange with a supervisor by the timeout after which it counts as broken.
 async fn in_time<T>(talk: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let talked = tokio::time::timeout(ANSWER, talk).await;
     talked.map_err(io::Error::from).flatten()
 }
 
-/// Tells a supervisor what is foreseen until the network is there; answers whether it is, and not that there will be none.
+/// Sends foreseen containers to a supervisor until the network exists. Returns false if there will
+/// be none.
 async fn until_connected(
     stream: &mut UnixStream,
     mut foreseen: mpsc::Receiver<Vec<u8>>,
@@ -125,7 +126,7 @@ async fn until_connected(
             biased;
             Some(frame) = foreseen.recv() => match in_time(stream.write_all(&frame)).await {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
-                // One that failed meanwhile has said why, which is read later.
+                // A failed supervisor has sent its error, which is read later.
                 Ok(()) | Err(_) => {}
             },
             told = &mut connected => return Ok(told.is_ok()),
@@ -136,7 +137,7 @@ async fn until_connected(
 /// Tells a supervisor that the network is there, and reads what became of the sandbox.
 async fn tell_connected(stream: &mut UnixStream) -> io::Result<Message> {
     let connected = protocol::encode(&Early::Connected, &[])?;
-    // One that failed meanwhile has said why, and does not listen any more.
+    // A failed supervisor has sent its error, and does not read any more.
     let told = stream.write_all(&connected).await;
     let answered = connection::receive(stream).await;
     answered
@@ -187,7 +188,7 @@ impl Shared {
             configuration.extend(frame);
         }
         ours.set_nonblocking(true).map_err(failed())?;
-        // It lies there when the supervisor begins, which need not wait for this task's next turn then.
+        // Written before the supervisor begins, so that it need not wait for this task's next turn.
         let written = match (&ours).write(&configuration) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             result => result,
@@ -204,11 +205,11 @@ impl Shared {
         let mut stream = in_time(configured).await.map_err(failed())?;
         let connected = until_connected(&mut stream, foreseen, connected).await;
         if !connected.map_err(failed())? {
-            // It must not be at work any more when the sandbox is removed: it ends when it reads that nothing will come.
+            // It must be idle when the sandbox is removed: it exits on end-of-file.
             let ended = async {
                 stream.shutdown().await?;
                 match stream.read_to_end(&mut Vec::new()).await {
-                    // It had ended before it read all that it was told.
+                    // It had exited before it read everything.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
                     read => read,
                 }
@@ -221,7 +222,7 @@ impl Shared {
                 result: Ok(Answer::Ready { sandbox, supervisor }),
                 ..
             } => {
-                // It is connected, so it lives, so its pid is its own.
+                // It answered, so it lives and the PID is its own.
                 let process = sys::pidfd_open(supervisor).map_err(failed())?;
                 self.adopt(&id, stream, process);
                 Ok(sandbox)

@@ -186,7 +186,7 @@ impl Runtime for Sim {
         .boxed()
     }
 
-    /// Nothing is counted here.
+    /// The simulation counts no usage.
     fn usage(&self, _of: Option<(&str, Option<&str>)>) -> Usage {
         Usage::default()
     }

@@ -133,7 +133,7 @@ impl Mount {
         )
     }
 
-    /// Whether its root is a directory.
+    /// True if its root is a directory.
     pub(crate) fn is_directory(&self) -> io::Result<bool> {
         let found = nix::sys::stat::fstat(&self.0)?;
         Ok(found.st_mode & libc::S_IFMT == libc::S_IFDIR)

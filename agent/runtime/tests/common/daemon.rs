@@ -72,7 +72,7 @@ impl Daemon {
         i32::try_from(self.process.as_ref().unwrap().id()).unwrap()
     }
 
-    /// As a crash would end it: its shims go on.
+    /// Kills it as a crash would: its shims go on.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
@@ -82,7 +82,7 @@ impl Daemon {
         }
     }
 
-    /// What `ctr` answers in this daemon's namespace.
+    /// Runs `ctr` in this daemon's namespace and returns its output.
     pub(crate) fn ctr(&self, words: &[&str]) -> String {
         let output = Command::new("ctr")
             .arg("--address")
@@ -100,7 +100,7 @@ impl Daemon {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A committed snapshot with what a directory has. It stays until somebody removes it.
+    /// Commits a snapshot with a directory's contents. It stays until it is removed.
     pub(crate) fn snapshot(&self, name: &str, of: &Path) -> String {
         let key = format!("{name}-making");
         self.ctr(&["snapshots", "prepare", &key]);
@@ -144,7 +144,7 @@ impl Daemon {
         !shims(&self.directory.display().to_string()).is_empty()
     }
 
-    /// What it still knows of ours must be nothing.
+    /// Asserts that it has no objects of ours left.
     pub(crate) async fn finish(mut self) {
         for words in [
             ["tasks", "ls", "-q"],
@@ -182,7 +182,7 @@ impl Drop for Daemon {
             return;
         }
         for pid in shims(&self.directory.display().to_string()) {
-            // It may have ended.
+            // It may have exited.
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).ok();
         }
         self.kill();

@@ -1,4 +1,4 @@
-//! What holds containers: a sandbox's supervisor, or its shim.
+//! Parents of containers: a sandbox's supervisor, or its shim.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use super::{Kind, Machine};
@@ -10,7 +10,8 @@ pub(crate) fn parent(pid: i32) -> i32 {
     fields.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// As the sandbox's record has it: a container's parent is the child that made it, until that has ended.
+/// Reads it from the sandbox's record: until it has exited, a container's parent is the child that
+/// created it.
 pub(crate) fn supervisor(machine: &Machine, sandbox: &str) -> i32 {
     let record = machine
         .directory
@@ -33,7 +34,7 @@ pub(crate) fn supervisors(cgroup_root: &str) -> Vec<i32> {
         .collect()
 }
 
-/// What holds this sandbox's container whose first process this is.
+/// Returns the supervisor or shim of the container with this init process.
 pub(crate) fn holder(machine: &Machine, sandbox: &str, pid: i32) -> i32 {
     match machine.kind {
         Kind::Embedded => supervisor(machine, sandbox),

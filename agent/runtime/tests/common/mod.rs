@@ -28,7 +28,7 @@ pub(crate) fn connected() -> Connected {
     connected
 }
 
-/// Which runtime a test is about.
+/// Runtime under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Embedded,
@@ -79,7 +79,7 @@ pub(crate) fn config(directory: &Path, cgroup_root: &str) -> Config {
     }
 }
 
-/// What an agent does when it starts.
+/// Opens a runtime as a starting agent does.
 pub(crate) async fn open(kind: Kind, directory: &Path, cgroup_root: &str) -> Box<dyn Runtime> {
     match kind {
         Kind::Embedded => Box::new(Embedded::open(config(directory, cgroup_root)).await.unwrap()),
@@ -245,7 +245,7 @@ impl Machine {
         }
     }
 
-    /// What the container wrote, without the records' prefixes.
+    /// Returns the container's output, without the log's prefixes.
     pub(crate) fn output(&self, id: &str) -> String {
         let log = fs::read_to_string(self.log(id)).unwrap();
         log.lines()
@@ -275,7 +275,7 @@ impl Machine {
         drop(std::mem::replace(&mut self.runtime, nothing));
     }
 
-    /// What the next agent does after a crash.
+    /// Opens the runtime again, as the next agent after a crash.
     pub(crate) async fn reopen(&mut self) {
         let reopened = open(self.kind, self.directory.path(), &self.cgroup_root).await;
         self.events = reopened.events();

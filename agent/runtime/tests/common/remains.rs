@@ -1,4 +1,4 @@
-//! What a test that failed leaves on the machine, and its end.
+//! Clean-up of what failed tests leave on the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where each hierarchy has this control group; those that have it.
+/// Directories of this control group in all hierarchies that have it.
 pub(crate) fn groups(root: &str) -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let hierarchies = mounts.lines().filter(|line| line.contains(" - cgroup"));
@@ -60,7 +60,7 @@ pub(crate) fn remove(directory: &Path, cgroup_root: &str) {
             break;
         }
         for pid in left {
-            // It may have ended.
+            // It may have exited.
             kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
         std::thread::park_timeout(Duration::from_millis(5));

@@ -39,7 +39,7 @@ pub(crate) fn with(machine: &Machine, id: &str, source: &Path, whole: &str, opti
     spec
 }
 
-/// What is in a directory, in order.
+/// Names in a directory, sorted.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     let mut names: Vec<String> = entries
