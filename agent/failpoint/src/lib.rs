@@ -1,12 +1,14 @@
-//! Points at which a test stops a process, to kill it or another one just there. A release build has none.
+//! Points at which a test stops a process, to kill it or another process there. Release builds have
+//! none.
 
 #[cfg(debug_assertions)]
 use std::path::PathBuf;
 
-/// The environment variable that names a file with the name of one point. The first process that reaches that removes the file,
-/// leaves its own pid in a file beside it with the ending [`REACHED`], and stops as by SIGSTOP.
+/// Environment variable that names a file with the name of one point. The first process that
+/// reaches the point removes the file, writes its own PID to a file of the same name with the
+/// extension [`REACHED`], and stops as by SIGSTOP.
 pub const FILE: &str = "SKIFF_FAILPOINT";
-/// The ending of the file with the pid.
+/// Extension of the file with the PID.
 pub const REACHED: &str = "reached";
 
 #[cfg(debug_assertions)]
@@ -14,7 +16,7 @@ fn file() -> Option<PathBuf> {
     std::env::var_os(FILE).map(PathBuf::from)
 }
 
-/// This process has come to a point.
+/// Stops the process if a test has selected this point.
 #[cfg(debug_assertions)]
 pub fn reach(point: &str) {
     let Some(file) = file() else { return };
@@ -27,7 +29,7 @@ pub fn reach(point: &str) {
     }
 }
 
-/// This process has come to a point.
+/// Does nothing in release builds.
 #[cfg(not(debug_assertions))]
 pub const fn reach(_point: &str) {}
 

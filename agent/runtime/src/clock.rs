@@ -1,15 +1,16 @@
-//! The wall clock: the one place of this crate that reads it.
+//! Clocks: the only module of this crate that reads the wall clock.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Now.
+/// Current wall-clock time.
 #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 pub(crate) fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// Time that does not jump, for deadlines; counted from the first call in this process and kept by its forks.
+/// Monotonic time, for deadlines; counted from the first call in this process, and continued in its
+/// forks.
 #[expect(
     clippy::disallowed_methods,
     reason = "this is the clock module; a supervisor has no tokio"
@@ -19,7 +20,7 @@ pub(crate) fn monotonic() -> Duration {
     ORIGIN.get_or_init(Instant::now).elapsed()
 }
 
-/// `2026-01-31T23:59:59.123456789Z`, as CRI logs want it.
+/// Formats a time as `2026-01-31T23:59:59.123456789Z`, as CRI logs require.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::Cgroups;
 use crate::{Class, Limits, Usage};
 
-/// The group of all pods.
+/// Cgroup of all pods.
 const PODS: &str = "kubepods";
 /// Least `cpu.shares` that the kernel accepts, for pods that request no CPU.
 const LEAST: u64 = 2;
@@ -23,7 +23,7 @@ impl Class {
     /// All classes.
     pub(crate) const ALL: [Self; 3] = [Self::Guaranteed, Self::Burstable, Self::BestEffort];
 
-    /// The group of the class below our root.
+    /// Cgroup of the class below our root.
     pub(crate) fn folder(self) -> &'static str {
         match self {
             Self::Guaranteed => PODS,
@@ -48,7 +48,7 @@ impl Cgroups {
         self.usage(Some(&Path::new(root).join(PODS)))
     }
 
-    /// The groups of sandboxes and of what else there is below our root, but for these names.
+    /// Groups of sandboxes and other groups below our root, except those of these names.
     pub(crate) fn strays(&self, root: &Path, kept: &BTreeSet<String>) -> Vec<PathBuf> {
         let classes: BTreeSet<PathBuf> = Class::ALL.iter().map(|class| root.join(class.folder())).collect();
         let folders = std::iter::once(root.to_owned()).chain(classes.iter().cloned());
@@ -59,7 +59,7 @@ impl Cgroups {
         children.filter(|group| !classes.contains(group)).collect()
     }
 
-    /// Limits all pods together, and gives those of class Burstable so many shares of the processors together.
+    /// Limits all pods together, and sets the CPU shares of class Burstable as a whole.
     pub(crate) fn arrange(&self, root: &Path, all: &Limits, burstable: u64) -> io::Result<()> {
         let shares = |shares: u64| Limits {
             cpu_shares: Some(shares.max(LEAST)),

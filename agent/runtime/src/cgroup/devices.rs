@@ -19,7 +19,7 @@ const USE: u8 = MAKE | READ | WRITE;
 const BLOCK: u8 = 1;
 const CHARACTER: u8 = 2;
 
-/// Devices of one kind; every major or minor number where none is given.
+/// Devices of one type; `None` matches every major or minor number.
 struct Rule {
     kind: u8,
     numbers: (Option<u8>, Option<u8>),
@@ -33,7 +33,7 @@ const fn of(kind: u8, numbers: (Option<u8>, Option<u8>), access: u8) -> Rule {
 /// Devices that runc allows every container (`AllowedDevices` in
 /// `libcontainer/specconv/spec_linux.go`).
 const ALLOWED: [Rule; 12] = [
-    // Anything can be made, but not opened.
+    // Device nodes can be created, but not opened.
     of(CHARACTER, (None, None), MAKE),
     of(BLOCK, (None, None), MAKE),
     // null, zero, full, random, urandom
@@ -52,7 +52,8 @@ const ALLOWED: [Rule; 12] = [
 ];
 
 impl Cgroups {
-    /// Lets the processes of a group, and of the groups below it, use no devices but those of every container.
+    /// Allows the processes of a group, and of the groups below it, only the devices of
+    /// [`ALLOWED`].
     pub(crate) fn confine_devices(&self, group: &Path) -> io::Result<()> {
         super::check(group)?;
         match (self.controller("devices"), &self.v2) {
@@ -91,8 +92,8 @@ impl Rule {
     }
 }
 
-/// An instruction of the kernel's virtual machine as it lies in memory: code, registers (target, and source in the upper half),
-/// offset of a jump or a load, operand.
+/// Encodes a BPF instruction: opcode, registers (destination, and source in the upper half), offset
+/// of a jump or a load, operand.
 fn instruction(code: u8, registers: u8, offset: i16, operand: i32) -> u64 {
     let ([low, high], [a, b, c, d]) = (offset.to_ne_bytes(), operand.to_ne_bytes());
     u64::from_ne_bytes([code, registers, low, high, a, b, c, d])
@@ -108,7 +109,8 @@ const JUMP_UNLESS: u8 = 0x55;
 const JUMP_UNLESS_SAME: u8 = 0x5d;
 const EXIT: u8 = 0x95;
 
-/// Returns 1 for what [`ALLOWED`] allows. Register 2 is the device's kind, 3 the wanted access, 4 and 5 its numbers.
+/// BPF program that returns 1 for devices in [`ALLOWED`]. Register 2 holds the device type, 3 the
+/// requested access, 4 and 5 its numbers.
 fn program() -> Vec<u64> {
     let mut all = vec![
         instruction(LOAD, 0x12, 0, 0),
@@ -119,7 +121,7 @@ fn program() -> Vec<u64> {
         instruction(LOAD, 0x15, 8, 0),
     ];
     for rule in &ALLOWED {
-        // Each with the distance to the next rule, counted from the end.
+        // Each takes the distance to the next rule, counted from the end.
         let mut tests: Vec<Box<dyn Fn(i16) -> u64>> = Vec::new();
         let kind = i32::from(rule.kind);
         tests.push(Box::new(move |end| instruction(JUMP_UNLESS, 0x02, end, kind)));
@@ -163,7 +165,8 @@ mod tests {
         assert_eq!(texts[10], "c 136:* rwm");
     }
 
-    /// Opens a new node of a device for reading and writing in a process of the group; the error's number, 0 for none.
+    /// Opens a new device node for reading and writing in a process of the group; returns the
+    /// errno, or 0.
     fn opens(group: &File, kind: SFlag, numbers: (u64, u64)) -> i32 {
         let folder = tempfile::tempdir().unwrap();
         let node = folder.path().join("node");
@@ -196,7 +199,7 @@ mod tests {
         let group = File::open(&path).unwrap();
         sys::filter_devices(&path, &program()).unwrap();
         let character = |major, minor| opens(&group, SFlag::S_IFCHR, (major, minor));
-        // null, urandom and full; kmsg, which reads of the whole machine; a disk.
+        // null, urandom and full; kmsg, which reveals the whole machine's messages; a disk.
         let seen = [
             character(1, 3),
             character(1, 9),

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use crate::Limits;
 use crate::clock::monotonic;
 
-/// v2 controllers that groups are given.
+/// v2 controllers that are enabled for groups.
 const V2_CONTROLLERS: [&str; 6] = ["+cpuset", "+cpu", "+io", "+memory", "+hugetlb", "+pids"];
 
 pub(super) fn write(file: &Path, value: &str) -> io::Result<()> {
@@ -29,10 +29,11 @@ pub(super) fn write(file: &Path, value: &str) -> io::Result<()> {
     open.write_all(value.as_bytes()).map_err(named)
 }
 
-/// Moves this process, which has one thread, into a group.
+/// Moves this process, which has a single thread, into a group.
 ///
-/// A thread that moves itself by `tasks` spares the kernel a lock that waits for an RCU grace period, 10 ms and more; v2 has no
-/// such file, and there a process is better forked into its group.
+/// A thread that moves itself by `tasks` spares the kernel a lock that waits for an RCU grace
+/// period, 10 ms and more; v2 has no such file, and there a process is better forked into its
+/// group.
 pub(super) fn enter(dir: &Path) -> io::Result<()> {
     match write(&dir.join("tasks"), "0") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => write(&dir.join("cgroup.procs"), "0"),
@@ -40,7 +41,7 @@ pub(super) fn enter(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// A v1 cpuset takes no process before it has processors and memory nodes: all of its parent's.
+/// Copies CPUs and memory nodes of the parent: a v1 cpuset accepts no process before.
 pub(super) fn inherit_cpuset(mount: &Path, group: &Path) -> io::Result<()> {
     const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
     let lacks = |group: &Path, file: &str| Ok::<_, io::Error>(fs::read_to_string(group.join(file))?.trim().is_empty());
@@ -56,7 +57,7 @@ pub(super) fn inherit_cpuset(mount: &Path, group: &Path) -> io::Result<()> {
                 write(&child.join(file), fs::read_to_string(parent.join(file))?.trim())?;
             }
         }
-        // From now on the kernel does it for those that are made in it.
+        // From now on the kernel does this for new children.
         write(&child.join("cgroup.clone_children"), "1")?;
         parent = child;
     }
@@ -68,7 +69,7 @@ pub(super) fn create_v2(mount: &Path, group: &Path, delegate: bool) -> io::Resul
     for part in group.components() {
         if delegate {
             for controller in V2_CONTROLLERS {
-                // A controller that the machine lacks, or that is on already: what needs it fails below.
+                // Ignore a controller that is missing or already enabled: its users fail below.
                 drop(write(&path.join("cgroup.subtree_control"), controller));
             }
         }
@@ -81,7 +82,7 @@ pub(super) fn create_v2(mount: &Path, group: &Path, delegate: bool) -> io::Resul
     Ok(())
 }
 
-/// On v2 all processes of such a group are killed for memory, or none.
+/// File of v2 by which the OOM killer kills all processes of a group, or none.
 pub(crate) const TOGETHER: &str = "memory.oom.group";
 
 pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
@@ -101,7 +102,7 @@ pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
     let or_max = |value: i64| if value < 0 { "max".to_owned() } else { value.to_string() };
     set("cpu.max", quota)?;
     set("memory.max", limits.memory.map(or_max))?;
-    // A limit of memory is one of memory and swap together; a kernel without swap accounting has no such file.
+    // Limit memory and swap together; a kernel without swap accounting has no such file.
     if limits.memory.is_some_and(|bytes| bytes >= 0) && dir.join("memory.swap.max").exists() {
         write(&dir.join("memory.swap.max"), "0")?;
     }
@@ -152,13 +153,13 @@ pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
 }
 
 impl super::Cgroups {
-    /// Has the kernel end all of a container together when memory is short, as upstream does where it can: on v2.
+    /// Has the OOM killer kill all processes of a container together, as the kubelet does on v2.
     pub(crate) fn end_together(&self, group: &Path) -> io::Result<()> {
         let Some(mount) = self.v2().filter(|_| self.unified()) else {
             return Ok(());
         };
         match write(&mount.join(group).join(TOGETHER), "1") {
-            // A kernel older than 4.19, or no controller of memory.
+            // A kernel before 4.19, or no memory controller.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             written => written,
         }
@@ -190,7 +191,7 @@ fn holds_any(dir: &Path) -> bool {
     pids(dir).is_ok_and(|held| !held.is_empty()) || children(dir).iter().any(|child| holds_any(child))
 }
 
-/// Kills what a directory of one hierarchy holds; says whether there was anything.
+/// Kills the processes of a group in one hierarchy; returns whether there were any.
 pub(super) fn kill_tree(dir: &Path) -> io::Result<bool> {
     match kill_all(dir) {
         // Another process has removed it meanwhile.
@@ -211,10 +212,11 @@ fn kill_all(dir: &Path) -> io::Result<bool> {
     if write(&dir.join("cgroup.kill"), "1").is_ok() {
         return Ok(true);
     }
-    // v1: a frozen group cannot fork while it is being killed. A pid read from a frozen or own group is not another's.
+    // v1: a frozen group cannot fork while it is being killed. A PID read from a frozen group, or
+    // our own, cannot be reused.
     let frozen = write(&dir.join("freezer.state"), "FROZEN").is_ok();
     for pid in pids(dir)? {
-        // ESRCH: it went by itself.
+        // ESRCH: it has exited.
         kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
     }
     if frozen {
@@ -232,8 +234,9 @@ pub(super) fn remove_tree(dir: &Path, failures: &mut Vec<String>) {
         match fs::remove_dir(dir) {
             Ok(()) => return,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            // The kernel has not let go of the last process yet, or a creation that was cut off has put one more into
-            // the group since it was killed (runc writes `cgroup.procs` of one hierarchy after the other).
+            // The kernel has not released the last process yet, or a creation that was cut off has
+            // added another one since (runc writes `cgroup.procs` of one hierarchy after the
+            // other).
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && monotonic() < deadline => {
                 if let Err(error) = kill_tree(dir) {
                     failures.push(format!("kill {}: {error}", dir.display()));
@@ -249,7 +252,7 @@ pub(super) fn remove_tree(dir: &Path, failures: &mut Vec<String>) {
     }
 }
 
-/// Lets dying processes run: the kernel has no event for "the group can be removed now" on v1.
+/// Lets dying processes run: on v1 the kernel has no event for an empty group.
 pub(crate) fn pause() {
     let fds: &mut [nix::poll::PollFd<'_>] = &mut [];
     nix::poll::poll(fds, nix::poll::PollTimeout::from(1_u8)).ok();
@@ -318,7 +321,7 @@ mod tests {
             cpu_period: None,
             memory: Some(64 << 20),
             pids: Some(-1),
-            // There are no files for the larger ones.
+            // Larger page sizes have no files.
             hugepages: vec![("2MB".to_owned(), 4 << 20), ("1GB".to_owned(), 0)],
         };
         cgroups.limit(group, &limits).unwrap();

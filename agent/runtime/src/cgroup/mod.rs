@@ -1,7 +1,9 @@
-//! Control groups on v1, hybrid and v2 machines: only groups below our own root are made, changed or removed.
+//! Control groups on v1, hybrid and v2 machines: only groups below our own root are created,
+//! changed or removed.
 //!
-//! A *group* is named by one path relative to every hierarchy (`skiff/node-1/SANDBOX/CONTAINER`). On v2 a container's processes
-//! live in `…/CONTAINER/main`, because a group with limits for its children may not hold processes itself.
+//! A *group* is identified by one path relative to every hierarchy
+//! (`skiff/node-1/SANDBOX/CONTAINER`). On v2 a container's processes live in `…/CONTAINER/main`,
+//! because a group with limits for its children may not hold processes itself.
 
 mod class;
 mod devices;
@@ -30,16 +32,16 @@ use crate::clock::monotonic;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
     mount: PathBuf,
-    /// Names of v1 controllers; empty for v2.
+    /// Names of the v1 controllers; empty for v2.
     controllers: Vec<String>,
 }
 
-/// The machine's hierarchies.
+/// Cgroup hierarchies of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cgroups {
     v1: Vec<Hierarchy>,
     v2: Option<PathBuf>,
-    /// Mounts of v1 hierarchies without controllers: runc makes groups there, too.
+    /// Mounts of v1 hierarchies without controllers: runc creates groups there, too.
     named: Vec<PathBuf>,
 }
 
@@ -119,7 +121,7 @@ impl Cgroups {
             .chain(self.v2.as_deref())
     }
 
-    /// The hierarchy by which the processes of a group are found and killed: v2 where there is one.
+    /// Hierarchy by which the processes of a group are listed and killed: v2 if there is one.
     fn tracking(&self) -> Option<&Path> {
         self.v2
             .as_deref()
@@ -127,7 +129,7 @@ impl Cgroups {
             .or_else(|| self.controller("pids"))
     }
 
-    /// Makes a group. Parents are made as needed.
+    /// Creates a group and its missing parents.
     pub(crate) fn create(&self, group: &Path) -> io::Result<()> {
         check(group)?;
         if let Some(mount) = &self.v2 {
@@ -156,8 +158,8 @@ impl Cgroups {
         }
     }
 
-    /// Sets other limits of a group that is there, and of the group of its own processes on v2. What is not limited any longer
-    /// is set free.
+    /// Changes the limits of an existing group, and on v2 of the group of its own processes. Absent
+    /// limits are lifted.
     pub(crate) fn change_limits(&self, group: &Path, limits: &Limits) -> io::Result<()> {
         check(group)?;
         if !self.exists(group) {
@@ -229,7 +231,7 @@ impl Cgroups {
         }
     }
 
-    /// Moves another process of one thread into a group.
+    /// Moves another single-threaded process into a group.
     pub(crate) fn attach(&self, group: &Path, pid: i32) -> io::Result<()> {
         check(group)?;
         for mount in self.mounts() {
@@ -238,7 +240,8 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Makes a group in the v2 hierarchy and opens it, for a fork straight into it; `None` without that hierarchy.
+    /// Creates a group in the v2 hierarchy and opens it, to fork straight into it; `None` without
+    /// that hierarchy.
     pub(crate) fn open_tracking(&self, group: &Path) -> Option<OwnedFd> {
         check(group).ok()?;
         let mount = self.v2.as_deref()?;
@@ -247,7 +250,7 @@ impl Cgroups {
         open(&mount.join(group), flags, Mode::empty()).ok()
     }
 
-    /// Makes a group in the tracking hierarchy alone and moves this process there.
+    /// Creates a group in the tracking hierarchy only and moves this process there.
     pub(crate) fn track(&self, group: &Path) -> io::Result<()> {
         check(group)?;
         let Some(mount) = self.tracking() else { return Ok(()) };
@@ -255,7 +258,7 @@ impl Cgroups {
         enter(&mount.join(group))
     }
 
-    /// Removes a group that holds nothing, without waiting; says whether it is gone.
+    /// Removes an empty group, without waiting; returns whether it is gone.
     pub(crate) fn try_remove(&self, group: &Path) -> bool {
         let gone = |mount: &Path| match fs::remove_dir(mount.join(group)) {
             Ok(()) => true,
@@ -264,7 +267,8 @@ impl Cgroups {
         check(group).is_ok() && self.mounts().filter(|mount| !gone(mount)).count() == 0
     }
 
-    /// Kills every process of a group and of the groups below it, and waits until they are gone (at most so long).
+    /// Kills every process of a group and of the groups below it, and waits up to `wait` for their
+    /// exit.
     pub(crate) fn kill(&self, group: &Path, wait: Duration) -> io::Result<()> {
         check(group)?;
         let deadline = monotonic() + wait;
@@ -301,7 +305,7 @@ impl Cgroups {
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Removes a group and all below it in every hierarchy; says what could not be removed.
+    /// Removes a group and its descendants in every hierarchy; returns the failures.
     pub(crate) fn remove(&self, group: &Path) -> Vec<String> {
         if let Err(error) = check(group) {
             return vec![error.to_string()];
@@ -313,7 +317,7 @@ impl Cgroups {
         failures
     }
 
-    /// Removes groups that hold nothing, from this one up to and with the first component of its path.
+    /// Removes empty groups, from this one up to and including the first component of its path.
     pub(crate) fn prune(&self, group: &Path) {
         if check(group).is_err() {
             return;
@@ -334,7 +338,7 @@ impl Cgroups {
             .collect()
     }
 
-    /// Processes that are in this group itself, in any hierarchy.
+    /// Processes in this group itself, in any hierarchy.
     pub(crate) fn members(&self, group: &Path) -> io::Result<BTreeSet<i32>> {
         let mut all = BTreeSet::new();
         for mount in self.mounts() {
@@ -349,7 +353,7 @@ impl Cgroups {
     }
 }
 
-/// A group's path has only plain components, at least one.
+/// Checks that a group's path has only plain components, at least one.
 pub(crate) fn check(group: &Path) -> io::Result<()> {
     let plain = group.components().all(|part| matches!(part, Component::Normal(_)));
     if plain && group.components().next().is_some() {

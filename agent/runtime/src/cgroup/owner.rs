@@ -11,9 +11,9 @@ use rustix::io::Errno;
 
 use super::{Cgroups, files};
 
-/// The attribute that holds the state directory of the owner.
+/// Extended attribute with the owner's state directory.
 const MARK: &str = "trusted.skiff.owner";
-/// Longer paths than the kernel's own limit do not come.
+/// Longest path of an owner; the kernel's own limit.
 const LONGEST: usize = 4096;
 
 impl Cgroups {
@@ -24,7 +24,8 @@ impl Cgroups {
         let Some(mount) = self.tracking() else {
             return Ok(Ok(()));
         };
-        // An owner whose directory is gone has left it behind. One agent's runtimes have directories beside each other.
+        // The owner's directory is gone: the mark is stale. The runtimes of one agent have sibling
+        // directories.
         let other = |mark: &PathBuf| mark.parent() != owner.parent() && mark.exists();
         for part in group.ancestors().filter(|part| !part.as_os_str().is_empty()) {
             if let Some(other) = mark(&mount.join(part))?.filter(other) {

@@ -8,7 +8,8 @@ use super::{Cgroups, check};
 use crate::{Details, Usage};
 
 impl Cgroups {
-    /// Reads a group, or the whole machine. What the kernel does not count is `None`.
+    /// Reads the usage of a group, or of the whole machine. Values that the kernel does not count
+    /// are `None`.
     pub(crate) fn usage(&self, group: Option<&Path>) -> Usage {
         if group.is_some_and(|group| check(group).is_err()) {
             return Usage::default();
@@ -81,7 +82,7 @@ const NEEDED: [(&str, &str); 3] = [
 ];
 
 impl Cgroups {
-    /// The controllers that the machine does not have, each with what to do about it.
+    /// Missing controllers, with how to enable each.
     pub(crate) fn lacking(&self) -> Vec<String> {
         let root = self.v2.as_ref().map(|mount| text(&mount.join("cgroup.controllers")));
         let on_v2 = |name: &str| {
@@ -141,7 +142,7 @@ fn memory_v1(dir: &Path, usage: &Usage) -> Usage {
 
 fn memory_v2(dir: &Path, usage: &Usage) -> Usage {
     let stat = text(&dir.join("memory.stat"));
-    // The root of the machine has no such file: everything that is not free is in use there.
+    // The root group has no such file: all memory that is not free is in use there.
     let used = number(&dir.join("memory.current")).or_else(|| {
         let all = fs::read_to_string("/proc/meminfo").ok()?;
         let kibibytes = |name: &str| field(&all, name);
@@ -171,7 +172,7 @@ fn memory_v2(dir: &Path, usage: &Usage) -> Usage {
     }
 }
 
-/// The group of a sandbox, or that of a container in it.
+/// Group of a sandbox, or of a container in it.
 pub(crate) fn part(sandbox: PathBuf, container: Option<&str>) -> PathBuf {
     match container {
         Some(container) => sandbox.join(container),
@@ -179,7 +180,7 @@ pub(crate) fn part(sandbox: PathBuf, container: Option<&str>) -> PathBuf {
     }
 }
 
-/// The content of a file, empty where there is none: the group may have gone meanwhile.
+/// Reads a file; empty if it is missing: the group may have gone meanwhile.
 fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }

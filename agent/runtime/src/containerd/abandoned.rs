@@ -1,4 +1,4 @@
-//! Pods whose containerd is gone: what of them is on the machine ends without it.
+//! Removal of pods without containerd, when it is gone.
 
 use std::io;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn end(state_dir: &Path, root: &Path, forget: bool) -> Result<(), Error> {
     }
     let table = trees::mounts::read().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
     let mut mounted: Vec<_> = trees::mounts::parse(&table).map(|mount| mount.point).collect();
-    // The deepest first.
+    // Deepest first.
     mounted.sort_by(|one, other| other.cmp(one));
     for point in mounted.iter().filter(|point| point.starts_with(&state_dir)) {
         match umount2(point.as_ref(), MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {

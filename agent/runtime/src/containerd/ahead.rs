@@ -1,4 +1,5 @@
-//! Root file systems of containers that will probably be created: containerd makes them while the sandbox is made.
+//! Root file systems of containers that will probably be created: containerd prepares them while
+//! the sandbox is created.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -19,7 +20,7 @@ pub(super) struct Root {
 }
 
 impl Shared {
-    /// Begins to make a container's root file system.
+    /// Starts preparing a container's root file system.
     pub(super) fn prepare_ahead(self: &Arc<Self>, sandbox: &str, spec: &ContainerSpec) {
         let Some(image) = spec.snapshot.clone() else { return };
         let (id, weak) = (spec.id.clone(), Arc::downgrade(self));
@@ -33,12 +34,12 @@ impl Shared {
         });
     }
 
-    /// A container's root file system, if it was made ahead.
+    /// Returns a container's root file system, if it was prepared ahead.
     pub(super) async fn prepared_ahead(&self, id: &str) -> Option<Vec<Mount>> {
         let root = self.ahead().remove(id)?;
         match root.made.await {
             Ok(Ok(mounts)) => Some(mounts),
-            // The next try tells why, if it fails too.
+            // The next attempt returns the error, if it fails too.
             Ok(Err(_)) | Err(_) => None,
         }
     }
@@ -53,7 +54,7 @@ impl Shared {
         };
         let mut failures = Vec::new();
         for id in unused {
-            // Whatever came of it.
+            // Wait for it, whatever the result.
             drop(self.prepared_ahead(&id).await);
             if let Err(error) = self.remove_root(&id).await {
                 failures.push(format!("remove snapshot {id}: {error}"));

@@ -1,4 +1,5 @@
-//! Attaching to a container: its output comes from its logger, its input goes to the pipe that its shim reads.
+//! Attaching to a container: output comes from its logger, input goes to the pipe that its shim
+//! reads.
 
 use std::fs;
 use std::io;
@@ -22,10 +23,11 @@ use crate::embedded::io_error;
 use crate::session::{Input, Pipes, Session, Terminal};
 use crate::{Error, Refusal, Size, State, Stdin, Streams, record, sys};
 
-/// In the directory of a container whose input ends with that of its first client, once there was one.
+/// File in a container's directory: present once the container's single input session (`stdinOnce`)
+/// has begun.
 const ONCE: &str = "once";
 
-/// A container.
+/// Container to attach to.
 struct Target {
     shared: Arc<Shared>,
     container: String,
@@ -104,7 +106,7 @@ impl Shared {
                 },
                 None => ended.await,
             }
-            // The other end goes with this one.
+            // Keep the other end open only as long as this one.
             drop(connection);
             Ok(0)
         };
@@ -118,7 +120,7 @@ impl Shared {
         })
     }
 
-    /// No more input will come.
+    /// Closes a container's input.
     async fn close_input(&self, container: &str) {
         let request = self.client.request(CloseIoRequest {
             container_id: container.to_owned(),
@@ -131,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// Inputs that had a client of an earlier agent, and end with it.
+    /// Closes inputs whose client was connected to an earlier agent (`stdinOnce`).
     pub(super) fn close_inputs(self: &Arc<Self>) {
         let containers: Vec<(String, PathBuf)> = {
             let records = self.records();
@@ -155,7 +157,8 @@ impl Shared {
     }
 }
 
-/// A way to the container's input; with it what ends when the client's input does, if that ends the session.
+/// Opens the container's input; returns with it the receiver that fires at the end of the client's
+/// input, if that ends the session.
 fn input(directory: &Path, order: &Order, target: Target) -> Result<(Writer, Option<oneshot::Receiver<()>>), Error> {
     let none = || (Writer::new(None, || {}), None);
     if order.stdin == Stdin::Closed {
@@ -169,7 +172,7 @@ fn input(directory: &Path, order: &Order, target: Target) -> Result<(Writer, Opt
         Err(error) => return Err(io_error("open", &path)(error)),
     };
     if order.stdin == Stdin::Once && !order.terminal {
-        // On disk first: an agent that dies now has ended the input all the same.
+        // On disk first: even if the agent dies now, the input counts as used.
         fs::File::create(directory.join(ONCE)).map_err(io_error("mark", directory))?;
         let end = move || {
             let Target { shared, container } = target;
@@ -177,12 +180,12 @@ fn input(directory: &Path, order: &Order, target: Target) -> Result<(Writer, Opt
         };
         return Ok((Writer::new(pipe, end), None));
     }
-    // The session ends when this goes.
+    // Dropping this ends the session.
     let (over, typed) = oneshot::channel::<()>();
     Ok((Writer::new(pipe, move || drop(over)), Some(typed)))
 }
 
-/// Hands our ends of pipes to a container's logger, and waits until it has taken them.
+/// Passes our ends of pipes to a container's logger, and waits until it has taken them.
 async fn join(directory: &Path, outputs: Streams, descriptors: Vec<std::os::fd::OwnedFd>) -> io::Result<UnixStream> {
     let directory = fs::File::open(directory)?;
     // A short path, however long that of the state directory is.
@@ -191,7 +194,8 @@ async fn join(directory: &Path, outputs: Streams, descriptors: Vec<std::os::fd::
     let mut words = vec![audience::REQUEST];
     words.extend(outputs.stdout.then_some(audience::STDOUT));
     words.extend(outputs.stderr.then_some(audience::STDERR));
-    // There is room in a new socket. Who refuses may have gone by now; its answer is there all the same.
+    // A new socket has room. A refusing logger may have gone by now; its answer is readable all the
+    // same.
     match sys::send_with_descriptors(connection.as_fd(), &words, &descriptors) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
         Ok(_) | Err(_) => drop(descriptors),

@@ -10,15 +10,16 @@ use crate::supervisor::log::Stream;
 use crate::supervisor::sink::Sinks;
 use crate::sys;
 
-/// The socket in the container's directory.
+/// Socket in the container's directory.
 pub(super) const SOCKET: &str = "attach";
-/// Clients of one container at the same time.
+/// Limit of clients of one container.
 const CLIENTS: usize = 16;
-/// A request is this, then a letter for each descriptor that comes with it.
+/// First byte of a request; a letter follows for each descriptor that is sent with it.
 pub(super) const REQUEST: u8 = b'a';
 pub(super) const STDOUT: u8 = b'1';
 pub(super) const STDERR: u8 = b'2';
-/// The answer: from now on it gets all output, or there are too many already.
+/// Answer: the client gets all output from now on ([`JOINED`]), or there are too many clients
+/// already.
 pub(super) const JOINED: u8 = b'+';
 pub(super) const FULL: u8 = b'-';
 
@@ -43,7 +44,7 @@ pub(super) enum Wait {
 }
 
 impl Audience {
-    /// Listens in the working directory: the name of a socket must be short.
+    /// Listens in the working directory, because a socket's path must be short.
     pub(super) fn open() -> io::Result<Self> {
         match std::fs::remove_file(SOCKET) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -81,7 +82,8 @@ impl Audience {
         all
     }
 
-    /// Does what can be done without waiting. Those who left make room first. `earlier` has what newcomers see first of a stream.
+    /// Serves the clients without waiting. Clients that left make room first. `earlier` returns the
+    /// output of a stream that new clients get first.
     pub(super) fn serve(&mut self, earlier: impl Fn(Stream) -> Vec<u8>) {
         self.attend(&earlier);
         self.admit();

@@ -1,4 +1,4 @@
-//! Calls to containerd, with this crate's own failures.
+//! Calls to containerd, with this crate's error type.
 
 use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ pub(super) fn connect(address: &Path, namespace: &str) -> Result<Client, Error> 
     })
 }
 
-/// Its name and version.
+/// Name and version of containerd.
 pub(super) async fn info(client: &Client) -> Result<Info, Error> {
     let doing = "ask containerd for its version";
     let told = within(CALL, doing, client.version().version(client.request(()))).await?;

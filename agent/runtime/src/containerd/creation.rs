@@ -1,4 +1,4 @@
-//! From a container's specification to containerd's record of it and a task that waits to be started.
+//! Creation of a container: containerd's record and a created task, from the specification.
 
 use std::collections::HashMap;
 use std::fs;
@@ -29,18 +29,19 @@ use crate::{label, record};
 
 /// Type URL of an OCI configuration.
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
-/// The shim puts containers with the same value under one process. Not by the CRI plugin's annotation: other runtimes would look
-/// for a container that is the sandbox.
+/// Annotation by which the shim puts containers under one process. Not the CRI plugin's annotation:
+/// other runtimes would look for a sandbox container.
 const GROUPING: &str = "io.containerd.runc.v2.group";
-/// The process of a container, for execs.
+/// OCI process of a container, for execs.
 pub(super) const PROCESS: &str = "process.json";
-/// A task that takes longer may wait for a shim that never answers.
+/// Time after which a creation may be waiting for a shim that never answers.
 const HANGING: Duration = Duration::from_secs(2);
 
-/// Makes a container's directory with what its streams need.
+/// Creates a container's directory with the files of its streams.
 fn make_directory(directory: &Path, spec: &ContainerSpec) -> Result<Order, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
-    // Before anything is made: a log that is no regular file of ours is refused here and not by silence.
+    // Check the log first: a path that is not a regular file is refused here, instead of a logger
+    // that writes nothing.
     drop(crate::supervisor::log::LogFile::open(&spec.log_path).map_err(failed("open the log"))?);
     let made = fs::DirBuilder::new().mode(0o700).create(directory);
     made.map_err(failed("create the container's directory"))?;
@@ -72,7 +73,7 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
         label::set(&memory, label).map_err(failed("label the pod's shared memory"))?;
     }
     let place = Place {
-        // In the directory that the shim makes.
+        // Relative to the bundle that the shim creates.
         rootfs: Path::new("rootfs"),
         cgroup: Path::new("/").join(shared.group(&record.sandbox.id).join(&spec.id)),
         namespaces: namespaces(&sandbox, record, spec.pid_of.as_deref())?,
@@ -101,7 +102,7 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))
 }
 
-/// The pipes that the shim is to open.
+/// Creates the pipes that the shim opens.
 fn make_pipes(directory: &Path, order: &Order) -> io::Result<()> {
     let input = (order.stdin != Stdin::Closed).then_some(logger::INPUT);
     for name in logger::OUTPUTS.into_iter().chain(input) {
@@ -133,7 +134,7 @@ fn namespaces(
     }
 }
 
-/// A limit of memory is one of memory and swap together, where the kernel counts swap.
+/// Bounds memory and swap together, if the kernel counts swap.
 fn bound_swap(config: &mut Spec) {
     let counted = [
         "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes",
@@ -154,7 +155,7 @@ fn bound_swap(config: &mut Spec) {
     }
 }
 
-/// Has the kernel end all of a container together when memory is short.
+/// Has the OOM killer kill all processes of a container together.
 fn end_together(config: &mut Spec) {
     let mut linux = config.linux().clone().unwrap_or_default();
     let mut resources = linux.resources().clone().unwrap_or_default();
@@ -165,8 +166,8 @@ fn end_together(config: &mut Spec) {
     config.set_linux(Some(linux));
 }
 
-/// Replaces what stands for bytes that are not UTF-8 by the character that Go reads them as, in the kubelet's runtimes as well:
-/// runc takes its configuration in JSON.
+/// Replaces the placeholders of bytes that are not UTF-8 by U+FFFD, as Go does in other CRI
+/// runtimes: runc reads its configuration as JSON.
 fn replace_bytes(config: &mut Spec) {
     let Some(mut process) = config.process().clone() else {
         return;
@@ -184,7 +185,7 @@ fn replace_bytes(config: &mut Spec) {
     config.set_process(Some(process));
 }
 
-/// Drops limits to no huge pages, which runc has no place for.
+/// Drops limits of zero huge pages, which runc cannot represent.
 fn drop_no_pages(config: &mut Spec) {
     let mut linux = config.linux().clone().unwrap_or_default();
     let Some(mut resources) = linux.resources().clone() else {
@@ -200,7 +201,7 @@ fn drop_no_pages(config: &mut Spec) {
 }
 
 impl Shared {
-    /// Makes a container with a task that waits to be started; returns the pid of its first process.
+    /// Creates a container with its task; returns the PID of its init process.
     pub(super) async fn make_container(self: &Arc<Self>, record: Record, spec: ContainerSpec) -> Result<i32, Error> {
         let directory = self.container_directory(&record.sandbox.id, &spec.id);
         let (making, own) = (directory.clone(), spec.clone());
@@ -238,7 +239,7 @@ impl Shared {
         Ok(mounts)
     }
 
-    /// Tells containerd of a container.
+    /// Registers a container with containerd.
     async fn store(&self, record: &Record, spec: &ContainerSpec, config: Vec<u8>) -> Result<(), Error> {
         let handler = &record.spec.handler;
         let runtime = handlers::find(handler, &self.config.runtimes);
@@ -267,7 +268,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the task of a stored container made; returns the pid of its first process.
+    /// Creates the task of a stored container; returns the PID of its init process.
     async fn make_task(
         self: &Arc<Self>,
         record: &Record,
@@ -281,7 +282,7 @@ impl Shared {
         let request = self.client.request(CreateTaskRequest {
             container_id: spec.id.clone(),
             rootfs: mounts,
-            // The shim holds it open, so that the container's input does not end.
+            // The shim keeps it open, so that the container's input does not end.
             stdin: if order.stdin == Stdin::Closed {
                 String::new()
             } else {
@@ -331,7 +332,8 @@ impl Shared {
     }
 }
 
-/// runc finds the program and its directory while it makes the container; what it says of that is told apart.
+/// runc looks for the program and the working directory during the creation; these errors are
+/// distinguished.
 pub(super) fn program(error: Error) -> Error {
     const WORDS: &str = "unable to start container process: ";
     let Error::Containerd { source, .. } = &error else {

@@ -1,4 +1,5 @@
-//! Ends of containers: containerd's events while they flow, what it says of all tasks after they did not.
+//! Exits of containers: from containerd's event stream, and from its list of tasks after the stream
+//! broke.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,15 +23,15 @@ use crate::{Container, Error, Event, Exit, State};
 const LOG_LIMIT: Duration = Duration::from_millis(500);
 /// Timeout for processes that an ended container left, before its exit is reported.
 const LEFT_LIMIT: Duration = Duration::from_millis(500);
-/// The topic of the event that tells us that we listen.
+/// Topic of our own event, which shows that the subscription is active.
 const LISTENING: &str = "/skiff/listening";
-/// Between attempts to reach a containerd that is away: at first, and at most.
+/// Backoff of reconnections to containerd: initial and maximum.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// Subscribes, then compares: so nothing falls between. Listens until this runtime is dropped.
+/// Subscribes, then compares, so that no exit is missed. Listens until this runtime is dropped.
 pub(super) async fn listen(shared: &Arc<Shared>) -> Result<(), Error> {
     let mut stream = resume(shared).await?;
-    // Not a strong reference: the task lives in what it refers to.
+    // A weak reference, because the task is owned by its target.
     let weak = Arc::downgrade(shared);
     shared.spawn(async move {
         loop {
@@ -72,8 +73,8 @@ async fn resume(shared: &Arc<Shared>) -> Result<Streaming<Envelope>, Error> {
     Ok(stream)
 }
 
-/// containerd answers a subscription with its first event and not before. So one is sent, of our own making, until it comes
-/// back: from then on none is missed.
+/// containerd answers a subscription with its first event and not before. So our own events are
+/// published until one arrives: from then on none is missed.
 async fn subscribe(shared: &Shared) -> Result<Streaming<Envelope>, Error> {
     let namespace = &shared.config.namespace;
     let filters = ["/tasks/exit", LISTENING].map(|topic| format!("topic==\"{topic}\",namespace==\"{namespace}\""));
@@ -101,7 +102,7 @@ async fn subscribe(shared: &Shared) -> Result<Streaming<Envelope>, Error> {
 
 /// Reports containers that were running and have ended without an event.
 pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
-    // Before containerd is asked: one that is started meanwhile is no concern of this.
+    // Taken before containerd is asked: containers started meanwhile are not compared.
     let known: Vec<(Container, bool)> = {
         let records = shared.records();
         let all = records.iter().flat_map(|entry| {
@@ -117,7 +118,8 @@ pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
     let tasks: BTreeMap<String, Process> = listed.tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
     for (container, begun) in known {
         match tasks.get(&container.id) {
-            // containerd ended what an agent's end, or its own, cut off while it was made.
+            // containerd killed a creation or start that was cut off by the end of an agent, or of
+            // containerd.
             Some(task) if task.status() == Status::Stopped && !shared.may_have_run(&container) => {
                 shared.abandon(&container.id);
             }
@@ -130,7 +132,7 @@ pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
                 }
                 shared.exited(container.id, task.exit_status, time(task.exited_at.as_ref()));
             }
-            // An agent started it and ended before it could write that down.
+            // An agent started it and died before it could record that.
             Some(task) if task.status() == Status::Running && container.state == State::Created => {
                 shared.begun(&container.id, task.pid);
             }
@@ -161,18 +163,18 @@ impl Shared {
         let Some(event) = envelope.event.as_ref().filter(|_| envelope.topic != LISTENING) else {
             return;
         };
-        // containerd names its messages without the prefix that this decoder would ask for.
+        // containerd's type URLs lack the prefix that this decoder would require.
         let Ok(exit) = <TaskExit as prost::Message>::decode(event.value.as_slice()) else {
             tracing::warn!(topic = envelope.topic, "an event of containerd is not understood");
             return;
         };
-        // Execs are waited for by who made them.
+        // Exits of execs are awaited by their callers.
         if exit.id == exit.container_id {
             self.exited(exit.container_id, exit.exit_status, time(exit.exited_at.as_ref()));
         }
     }
 
-    /// A container's first process has ended; told once its log is complete.
+    /// Handles the exit of a container's init process; reported once its log is complete.
     fn exited(self: &Arc<Self>, container: String, status: u32, finished_at: SystemTime) {
         let Some(sandbox) = self.records().owner(&container) else {
             return;
@@ -183,7 +185,7 @@ impl Shared {
         let oom_killed = self.cgroups.oom_kills(&group) > 0;
         let exit = Exit {
             code,
-            // The shim says 128 + signal, which a program may say too.
+            // The shim reports 128 + signal, which a program's own code may equal.
             signal: (code > 128 && code <= 128 + 64).then(|| code - 128),
             oom_killed,
             finished_at,
@@ -198,7 +200,8 @@ impl Shared {
             if let Ok(Err(error)) = ending.await {
                 tracing::warn!(container, %error, "what it left lives on");
             }
-            // Its shim copies what it wrote last, and closes the pipes then: only that is the log's end.
+            // The shim copies the remaining output and then closes the pipes: only that ends the
+            // log.
             if let Some(logger) = logger::process(&directory)
                 && tokio::time::timeout(LOG_LIMIT, gone(logger)).await.is_err()
                 && let Some(logger) = logger::finish(&directory)
@@ -218,7 +221,7 @@ impl Shared {
         container.state != State::Created || begun && !self.is_held_back(&container.id)
     }
 
-    /// A container will not be started any more, and never was.
+    /// Records that a container was not and will not be started.
     pub(super) fn abandon(&self, container: &str) {
         let Some(sandbox) = self.records().owner(container) else {
             return;
@@ -228,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// A container runs that was only known to be made.
+    /// Records that a container runs whose start was not recorded.
     fn begun(self: &Arc<Self>, container: &str, pid: u32) {
         let (Some(sandbox), Ok(pid)) = (self.records().owner(container), i32::try_from(pid)) else {
             return;
@@ -253,12 +256,12 @@ impl Shared {
         self.watch_logger((&sandbox, container), pid);
     }
 
-    /// A container has run whose shim ended before it could say so.
+    /// Records that a container has run whose shim died before it could report that.
     pub(super) fn ran_unheard(&self, sandbox: &str, container: &str) {
         let known = self.change(sandbox, |containers| {
             let found = containers.iter_mut().find(|known| known.id == container)?;
             if let State::Exited { started_at, .. } = &mut found.state {
-                // containerd has told of the end, and not that it had begun.
+                // containerd has reported the exit, but not the start.
                 started_at.get_or_insert_with(now);
             }
             Some(found.clone())

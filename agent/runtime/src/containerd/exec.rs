@@ -1,4 +1,4 @@
-//! Running a program in a container to its end, by containerd.
+//! Execs with collected output, by containerd.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::{Error, ExecResult, ExecSpec, Refusal};
 
 /// Upper bound of a timeout, whatever the pod specifies.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
-/// Output of an exec is waited for so long after its program is gone.
+/// Time to wait for an exec's output after its program has exited.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
-/// A killed program has so long to be gone.
+/// Timeout of a killed program's exit.
 const DEATH: Duration = Duration::from_secs(5);
-/// Most that is kept of an exec's output, in bytes.
+/// Limit of kept output, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 10;
 
 type Answer = oneshot::Sender<Result<ExecResult, Error>>;
@@ -61,7 +61,7 @@ impl Shared {
     }
 }
 
-/// The container's own process with another program.
+/// Adapts the container's own process to another program.
 pub(super) fn adapted(mut process: Process, argv: &[String], env: &[(String, String)], terminal: bool) -> Process {
     let overridden = |entry: &String| {
         let name = entry.split('=').next();
@@ -123,7 +123,8 @@ impl Running {
         let (mut timed_out, mut open, mut limit) = (false, true, deadline);
         let exit_code = loop {
             tokio::select! {
-                // An agent that was held up finds the end and the time-out at once; output must not keep either from being seen.
+                // After a delay, the exit and the timeout may be ready at once with output; output
+                // must not hide either.
                 biased;
                 code = &mut exit => break code?,
                 () = tokio::time::sleep_until(limit) => {
@@ -158,7 +159,7 @@ impl Running {
     }
 }
 
-/// Reads once; says whether there may be more.
+/// Reads once; returns whether there may be more.
 async fn read(output: &mut pipe::Receiver, kept: &mut Vec<u8>, limit: usize, truncated: &mut bool) -> bool {
     let mut chunk = [0; 4096];
     let Ok(length @ 1..) = output.read(&mut chunk).await else {

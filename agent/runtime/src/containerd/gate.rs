@@ -26,12 +26,12 @@ const BEFORE: TimeSpec = TimeSpec::new(1, 0);
 pub(super) enum Gate {
     /// Descriptor of a FIFO that had not been written to when it was opened.
     Held(OwnedFd),
-    /// runc removes it as soon as the program has been begun.
+    /// runc removes it as soon as the program was started.
     Gone,
 }
 
 impl Gate {
-    /// `anew` forgets what has come through.
+    /// Opens the FIFO; `anew` resets its time.
     fn hold(container: &Path, anew: bool) -> io::Result<Self> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let container = open(container, directory, Mode::empty())?;
@@ -56,7 +56,7 @@ impl Gate {
     }
 }
 
-/// The gates of the tasks that are being started, each for as long as its start goes on.
+/// Gates of the tasks that are being started, each for the duration of its start.
 #[derive(Clone, Default)]
 pub(super) struct Gates(Arc<Mutex<BTreeMap<String, Arc<Gate>>>>);
 
@@ -66,7 +66,7 @@ impl Gates {
     }
 }
 
-/// The gate of a task while it is started.
+/// Gate of a task during its start.
 pub(super) struct Starting {
     id: String,
     gate: Option<Arc<Gate>>,
@@ -100,7 +100,8 @@ impl Shared {
         }
     }
 
-    /// Holds the gate of a task that an earlier agent may have ordered to run; it closed the gate before.
+    /// Opens the gate of a task that an earlier agent may have ordered to run; that agent had reset
+    /// its time.
     pub(super) fn gate(&self, id: &str) -> Option<Gate> {
         self.hold_gate(id, false)
     }

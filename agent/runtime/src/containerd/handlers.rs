@@ -9,19 +9,19 @@ use containerd_client::services::v1::container::Runtime;
 use prost::Message;
 use prost_types::Any;
 
-/// The shim that every containerd has.
+/// Shim that every containerd has.
 pub(super) const SHIM: &str = "io.containerd.runc.v2";
-/// Programs that can be run in place of runc.
+/// OCI runtimes that can replace runc under its shim.
 const BINARIES: [&str; 2] = ["crun", "youki"];
 
-/// `containerd.runc.v1.Options`, as far as it is needed.
+/// `containerd.runc.v1.Options`, limited to the needed fields.
 #[derive(Message)]
 struct Options {
     #[prost(string, tag = "6")]
     binary_name: String,
 }
 
-/// Directories in which programs are looked for.
+/// Directories that are searched for programs.
 pub(super) fn directories() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin".into());
     std::env::split_paths(&path).collect()
@@ -47,7 +47,7 @@ pub(super) fn find(handler: &str, directories: &[PathBuf]) -> Option<Runtime> {
     Some(runtime(format!("io.containerd.{handler}.v{version}"), None))
 }
 
-/// The version of the shim that a directory has.
+/// Newest version of a handler's shim in a directory.
 fn version(directory: &Path, handler: &str) -> Option<u8> {
     let prefix = format!("containerd-shim-{handler}-v");
     fs::read_dir(directory)

@@ -12,7 +12,7 @@ use oci_spec::runtime::LinuxNamespaceType;
 
 use crate::SandboxSpec;
 
-/// The file system of namespace files; from linux/magic.h.
+/// File system type of namespace files, from linux/magic.h.
 const NSFS: FsType = FsType(0x6e73_6673);
 const NONE: Option<&str> = None;
 
@@ -29,7 +29,7 @@ pub(super) fn memory(directory: &Path) -> PathBuf {
     directory.join("shm")
 }
 
-/// Makes what this sandbox shall have of its own.
+/// Creates and mounts the sandbox's own namespaces and `/dev/shm`.
 pub(super) fn make(directory: &Path, spec: &SandboxSpec) -> io::Result<()> {
     let (own_ipc, own_uts) = (!spec.host_ipc, spec.netns.is_some());
     if own_ipc {
@@ -42,7 +42,7 @@ pub(super) fn make(directory: &Path, spec: &SandboxSpec) -> io::Result<()> {
         return Ok(());
     }
     let (directory, hostname) = (directory.to_owned(), spec.hostname.clone());
-    // A thread of its own: its namespaces end with it, and no other thread sees them.
+    // On a thread of its own: its namespaces end with it, and do not affect other threads.
     let made = std::thread::Builder::new()
         .name("namespaces".to_owned())
         .spawn(move || {
@@ -76,12 +76,12 @@ pub(super) fn is_whole(directory: &Path, spec: &SandboxSpec) -> bool {
     network && (spec.host_ipc || held(ipc(directory))) && (spec.netns.is_none() || held(uts(directory)))
 }
 
-/// Lets go of everything below a sandbox's directory; says what could not be done.
+/// Unmounts everything below a sandbox's directory; collects the failures.
 pub(super) fn release(directory: &Path, failures: &mut Vec<String>) {
     for path in [ipc(directory), uts(directory), memory(directory)] {
         loop {
             match umount2(&path, MntFlags::MNT_DETACH) {
-                // Mounted twice? A crash between two attempts may have left that.
+                // Unmount again: a crash between two attempts may have left a second mount.
                 Ok(()) => {}
                 Err(Errno::EINVAL | Errno::ENOENT) => break,
                 Err(error) => {
@@ -93,7 +93,7 @@ pub(super) fn release(directory: &Path, failures: &mut Vec<String>) {
     }
 }
 
-/// The namespaces of a container of this sandbox; its pid namespace is a new one where there is none to join.
+/// Namespaces of a container of this sandbox; the PID namespace is new unless there is one to join.
 pub(super) fn namespaces(
     directory: &Path,
     spec: &SandboxSpec,

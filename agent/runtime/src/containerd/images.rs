@@ -17,7 +17,7 @@ use super::{Shared, root};
 use crate::embedded::io_error;
 use crate::{Error, ImageFiles};
 
-/// In a sandbox's directory.
+/// Directory in a sandbox's directory.
 const IMAGES: &str = "images";
 
 fn name(sandbox: &str, image: &str) -> String {
@@ -64,7 +64,7 @@ impl Shared {
         });
         match viewed.await.map_err(Error::from) {
             Ok(viewed) => Ok(viewed.mounts),
-            // An earlier attempt came as far.
+            // Made by an earlier attempt.
             Err(error) if meaning(&error) == Meaning::Exists => {
                 let request = self.client.request(MountsRequest {
                     snapshotter: snapshotter.clone(),
@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// Removes the snapshots of a sandbox's images; answers what failed.
+    /// Removes the snapshots of a sandbox's images; returns the failures.
     pub(super) async fn release_images(&self, sandbox: &str) -> Vec<String> {
         let directory = self.directory(sandbox).join(IMAGES);
         let noted = match noted(&directory) {

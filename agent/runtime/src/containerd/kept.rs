@@ -17,7 +17,7 @@ use super::handlers::SHIM;
 use crate::Error;
 
 impl Shared {
-    /// To be called for each container that is started, as early as its task is there.
+    /// Adds the entry of a container. Called for each start, as soon as the task exists.
     pub(super) async fn keep_end(&self, container: &str) -> Result<(), Error> {
         let sandbox = Sandbox {
             sandbox_id: container.to_owned(),
@@ -38,7 +38,7 @@ impl Shared {
         unless(kept, Meaning::Exists).map(drop)
     }
 
-    /// The container goes.
+    /// Removes the entry of a container.
     pub(super) async fn forget_end(&self, container: &str) -> Result<(), Error> {
         let request = self.client.request(StoreDeleteRequest {
             sandbox_id: container.to_owned(),
@@ -52,7 +52,8 @@ impl Shared {
         unless(forgotten, Meaning::NotFound).map(drop)
     }
 
-    /// The same for all that run: an earlier agent, or an earlier containerd, did not know of it.
+    /// Adds the entries of all running containers: an earlier agent or containerd may not have
+    /// known of them.
     pub(super) async fn keep_ends(&self) -> Result<(), Error> {
         let Some(kept) = self.kept_ends().await? else {
             return Ok(());
@@ -70,7 +71,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The containers of this runtime whose ends are kept; nothing where containerd need not be told.
+    /// Containers of this runtime that have an entry; `None` if containerd needs none.
     pub(super) async fn kept_ends(&self) -> Result<Option<BTreeSet<String>>, Error> {
         let filters = vec![format!("labels.\"{OWNER}\"=={:?}", self.owner())];
         let request = self.client.request(StoreListRequest { filters });

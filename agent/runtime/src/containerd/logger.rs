@@ -1,6 +1,7 @@
-//! The process that writes a container's log, and gives those who attached their copies: forked from this program for each
-//! container, as supervisors are, and ended by the end of the container's output. It needs neither the agent nor containerd, so
-//! that both may be replaced under a running container; and where it is killed itself, the agent has another one forked.
+//! Logger: the process that writes a container's log and copies it to attached clients. It is
+//! forked from this program for each container, like supervisors, and exits at the end of the
+//! container's output. It depends neither on the agent nor on containerd, so both may be replaced
+//! under a running container; if it is killed itself, the agent has another one forked.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -30,20 +31,20 @@ use crate::{Stdin, sys};
 
 /// Order for the logger, in the container's directory.
 pub(super) const ORDER: &str = "logger.json";
-/// The logger's pid, written before the container exists.
+/// PID of the logger, written before the container exists.
 pub(super) const PID: &str = "logger.pid";
-/// The hidden subcommand.
+/// Hidden subcommand.
 pub(crate) const COMMAND: &str = "log";
 /// Subcommand of a replacement logger in earlier versions of the agent.
 const AGAIN: &str = "log-again";
 /// Bytes per read.
 const CHUNK: usize = 16 << 10;
 
-/// The pipes in the container's directory that its shim copies output to, and closes at the end of that.
+/// Pipes in the container's directory that its shim copies output to, and closes at the end.
 pub(super) const OUTPUTS: [&str; 2] = ["stdout", "stderr"];
-/// The pipe that the shim takes the container's input from.
+/// Pipe from which the shim reads the container's input.
 pub(super) const INPUT: &str = "stdin";
-/// After the container's end its clients have so long to take the rest.
+/// Time for clients to read the rest after the container's exit.
 const LINGER: Duration = Duration::from_secs(10);
 /// Time for a logger to end after its container was removed.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -55,7 +56,7 @@ const DOUBT: (Duration, Duration) = (Duration::from_secs(3), Duration::from_mins
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) log: PathBuf,
-    /// The container's input.
+    /// Mode of the container's input.
     #[serde(default)]
     pub(super) stdin: Stdin,
     #[serde(default)]
@@ -73,18 +74,19 @@ struct Logger {
     signals: SignalFd,
     log: LogFile,
     audience: Audience,
-    /// The container has ended, as the agent says, at this time.
+    /// Time at which the agent reported the container's exit.
     ended: Option<Duration>,
     /// True once the rest of the output is dropped.
     leaving: bool,
     /// Time of its start together with its container; `None` for a replacement.
     began: Option<Duration>,
-    /// Until when it is asked whether the container is still wanted.
+    /// Time until which it checks whether the container still exists.
     doubt: Option<Duration>,
 }
 
-/// Forks a writer for each container's directory that the agent sends over standard input, until the agent is gone. Must be
-/// called before the process has any other thread. Forked, they share all memory that they do not write.
+/// Forks a logger for each container directory that the agent sends over standard input, until the
+/// agent is gone. Must be called before the process has any other thread. The forks share all
+/// memory that they do not write.
 pub(crate) fn main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -95,7 +97,7 @@ pub(crate) fn main() -> ExitCode {
 fn serve() -> io::Result<()> {
     let orders = zygote::take_over()?;
     while let Some((directory, told, _)) = zygote::receive(&orders)? {
-        // Without a child what it tells by is closed here, and the agent sees that.
+        // Without a child its pipe is closed here, and the agent notices.
         if let Ok(ForkResult::Child) = sys::fork() {
             drop(orders);
             let written = write(&directory, File::from(told));
@@ -117,10 +119,10 @@ fn write(directory: &Path, mut told: File) -> io::Result<()> {
     logger.run(directory)
 }
 
-/// A terminal has one output.
+/// Opens the output pipes; a terminal has only one.
 fn open_pipes(directory: &Path, terminal: bool) -> io::Result<[Option<OwnedFd>; 2]> {
     let [stdout, stderr] = OUTPUTS.map(|name| directory.join(name));
-    // Readers do not wait for writers so; and no other read comes before a writer is there.
+    // Open without waiting for writers; reads begin only when there is one.
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let open = |path: &Path| nix::fcntl::open(path, flags, Mode::empty());
     let stderr = if terminal { None } else { Some(open(&stderr)?) };
@@ -139,7 +141,7 @@ impl Logger {
         let log = LogFile::open(&order.log)?;
         nix::unistd::chdir(directory)?;
         let audience = Audience::open()?;
-        // A directory that goes with its container must not be held.
+        // Do not keep a directory in use that is removed with the container.
         nix::unistd::chdir("/")?;
         let pid = directory.join(PID);
         let began = (!pid.try_exists()?).then(monotonic);
@@ -202,7 +204,7 @@ impl Logger {
         self.doubt.is_some_and(|until| until > monotonic())
     }
 
-    /// Waits for anything to happen; says which outputs have something.
+    /// Waits for any event; returns which outputs are readable.
     fn wait(&self) -> io::Result<[bool; 2]> {
         let mut polled = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         let mut places = [None; 2];
@@ -239,7 +241,7 @@ impl Logger {
         }))
     }
 
-    /// The first signal says that the container has ended, the second that it goes.
+    /// Handles SIGTERM: the first one reports the container's exit, the second one its removal.
     fn hear(&mut self) -> io::Result<()> {
         while self.signals.read_signal()?.is_some() {
             self.leaving = self.ended.is_some();
@@ -274,7 +276,7 @@ impl Output {
 }
 
 impl Shared {
-    /// Has the writer of a container's log forked; it has opened the container's pipes when this returns.
+    /// Has a container's logger forked; on return it has opened the container's pipes.
     pub(super) fn start_logger(&self, directory: &Path) -> io::Result<()> {
         let (mut ready, told) = io::pipe()?;
         let told = OwnedFd::from(told);
@@ -288,14 +290,15 @@ impl Shared {
     }
 }
 
-/// Tells a container's logger that the container has ended; its process is gone when the log is complete.
+/// Tells a logger that its container has exited; returns its descriptor, which shows when the log
+/// is complete.
 pub(super) fn finish(directory: &Path) -> Option<OwnedFd> {
     let process = process(directory)?;
     let told = sys::pidfd_send_signal(process.as_fd(), Signal::SIGTERM as i32);
     told.is_ok().then_some(process)
 }
 
-/// Sees to it that a container that goes leaves no logger.
+/// Ends the logger of a container that is removed.
 pub(super) fn dismiss(directory: &Path) {
     let Some(process) = finish(directory) else { return };
     let limit = PollTimeout::try_from(FAREWELL).unwrap_or(PollTimeout::ZERO);
@@ -309,7 +312,7 @@ pub(super) fn process(directory: &Path) -> Option<OwnedFd> {
     let pid: u32 = record::read(&directory.join(PID)).ok()??;
     let pid = i32::try_from(pid).ok()?;
     let process = sys::pidfd_open(pid).ok()?;
-    // A later process with its pid is not waited for.
+    // Skip a later process with the same PID.
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let command = line.split(|byte| *byte == 0).nth(1);
     let own = [COMMAND, AGAIN].map(|own| Some(own.as_bytes())).contains(&command);

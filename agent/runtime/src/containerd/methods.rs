@@ -1,4 +1,4 @@
-//! The trait's methods.
+//! Methods of the [`crate::Runtime`] trait.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::{
     Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
-/// containerd has undone a task whose shim has ended within this; it is asked so often.
+/// Time for containerd to clean up a task whose shim has died; calls are repeated that long.
 const NOTICED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -209,7 +209,7 @@ impl Runtime for Containerd {
 }
 
 impl Shared {
-    /// The sandbox's record and its turn, for who makes something in it.
+    /// Returns the sandbox's record and locks it for changes.
     pub(super) async fn turn(&self, sandbox: &str) -> Result<(Record, OwnedMutexGuard<()>), Error> {
         let turn = {
             let records = self.records();
@@ -233,7 +233,8 @@ impl Shared {
         }
         let container = described(&spec);
         match self.try_container(&record, &container, &spec).await {
-            // The next try starts a shim of its own. Not while something of the first one is left: that is still to be removed.
+            // The next attempt starts a new shim, unless containers of the first one are left:
+            // those are removed first.
             Err(Error::Containerd { source, .. })
                 if source.is_end_of_shim() && self.records().owner(&spec.id).is_none() =>
             {
@@ -248,7 +249,7 @@ impl Shared {
         .map(|()| container)
     }
 
-    /// A failure leaves nothing, now or soon.
+    /// Tries to create a container. A failure leaves nothing, at once or soon.
     async fn try_container(
         self: &Arc<Self>,
         record: &Record,
@@ -266,7 +267,7 @@ impl Shared {
             self.remove_later(sandbox, id);
         }
         if matches!(error, Error::Containerd { .. }) {
-            // A shim that hangs would hold up the next try too.
+            // A hanging shim would block the next attempt too.
             self.end_orphans().await?;
         }
         Err(error)
@@ -281,12 +282,12 @@ impl Shared {
                 container_id: container.to_owned(),
                 exec_id: String::new(),
                 signal: number,
-                // Other processes outlive the first one where the pid namespace is not the container's own.
+                // Without a PID namespace of its own, the other processes outlive the init process.
                 all: signal == libc::SIGKILL,
             });
             let killed = within(CALL, "send a signal", self.client.tasks().kill(request)).await;
             match or_gone(killed) {
-                // The task goes with its shim, as soon as containerd has noticed.
+                // The task is deleted with its shim, as soon as containerd has noticed.
                 Err(Error::Containerd { source, .. }) if source.is_end_of_shim() && Instant::now() < deadline => {
                     tokio::time::sleep(PAUSE).await;
                 }

@@ -69,7 +69,7 @@ use crate::opened::Opened;
 use crate::spares::Spares;
 use crate::{Error, Event, Info, Refusal, State};
 
-/// Execs at the same time.
+/// Limit of concurrent execs.
 const EXECS: usize = 128;
 
 /// Time for containerd to undo interrupted creations after a crash.
@@ -79,24 +79,25 @@ const UNDOING: Duration = Duration::from_mins(1);
 /// containerd, if their state directories and cgroup roots differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Directory of all state; made with mode 0700.
+    /// Directory of all state; created with mode 0700.
     pub state_dir: PathBuf,
-    /// Our own root in every cgroup hierarchy, relative: `skiff/node-1`.
+    /// Our root in every cgroup hierarchy, relative: `skiff/node-1`.
     pub cgroup_root: String,
     /// containerd's socket.
     pub address: PathBuf,
     /// The containerd namespace.
     pub namespace: String,
-    /// containerd's snapshotter that has the images and the containers' root file systems.
+    /// Snapshotter of containerd that holds the images and the containers' root file systems.
     pub snapshotter: String,
-    /// A program that calls [`crate::helper`]: it writes logs and holds shared pid namespaces.
+    /// Program that calls [`crate::helper`]: it runs loggers and init processes of shared PID
+    /// namespaces.
     pub program: PathBuf,
     /// Directories of containerd's shims and of programs like runc.
     pub runtimes: Vec<PathBuf>,
 }
 
 impl Config {
-    /// The helpers are this program.
+    /// Uses this program for the helpers.
     pub fn new(
         state_dir: impl Into<PathBuf>,
         cgroup_root: impl Into<String>,
@@ -115,7 +116,8 @@ impl Config {
     }
 }
 
-/// The runtime that has containerd make its containers. Must be used inside a tokio runtime with I/O.
+/// Runtime whose containers are created by containerd. Must be used inside a tokio runtime with
+/// I/O.
 pub struct Containerd {
     shared: Arc<Shared>,
 }
@@ -127,32 +129,32 @@ struct Shared {
     cgroups: Cgroups,
     client: Client,
     info: Mutex<Info>,
-    /// Cannot be written through what runs it; for processes that containers can see.
+    /// Read-only view of the program, for processes that containers can see.
     program: Program,
     /// Process that forks the loggers.
     loggers: Zygotes,
     records: Mutex<Records>,
     events: broadcast::Sender<Event>,
-    /// None once the runtime is dropped: nothing is begun any more.
+    /// `None` once the runtime is dropped: no tasks are spawned any more.
     tasks: Mutex<Option<JoinSet<()>>>,
     execs: Semaphore,
     exec_count: AtomicU64,
     ahead: Mutex<Ahead>,
     /// Gates of the tasks that are being started.
     gates: Gates,
-    /// The containers whose loggers are watched.
+    /// Containers whose loggers are watched.
     heard: Mutex<BTreeSet<String>>,
 }
 
 impl Drop for Containerd {
-    /// Ends the tasks that listen; containers go on.
+    /// Aborts the listening tasks; containers go on.
     fn drop(&mut self) {
         let tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(tasks);
     }
 }
 
-/// The hidden subcommands of this module.
+/// Runs the hidden subcommands of this module.
 pub(crate) fn helper(command: &OsStr) -> Option<ExitCode> {
     if command == logger::COMMAND {
         return Some(logger::main());
@@ -161,8 +163,8 @@ pub(crate) fn helper(command: &OsStr) -> Option<ExitCode> {
 }
 
 impl Containerd {
-    /// Opens the state directory, asks containerd for its version and for what became of our containers. Sandboxes that a
-    /// crash left half made, and containers that no sandbox knows, are removed.
+    /// Opens the state directory, asks containerd for its version and compares its containers with
+    /// ours. Removes sandboxes that a crash left incomplete, and containers without a sandbox.
     pub async fn open(config: Config) -> Result<Self, Error> {
         let Opened {
             state_dir,
@@ -199,7 +201,8 @@ impl Containerd {
         Ok(this)
     }
 
-    /// Removes all sandboxes, our root in the cgroup hierarchies and the state directory's content. Goes on past failures.
+    /// Removes all sandboxes, our root in the cgroup hierarchies and the state directory's content.
+    /// Continues after failures.
     pub async fn cleanup(&self) -> Result<(), Error> {
         let mut failures = Vec::new();
         for id in self.shared.known() {
@@ -246,7 +249,7 @@ impl Shared {
         records.iter().map(|entry| entry.record.sandbox.id.clone()).collect()
     }
 
-    /// Containers that run, with their sandboxes and first processes.
+    /// Running containers, with their sandboxes and the PIDs of their init processes.
     fn running(&self) -> Vec<(String, String, i32)> {
         let mut running = Vec::new();
         for entry in self.records().iter() {
@@ -267,17 +270,17 @@ impl Shared {
         self.directory(sandbox).join(records::CONTAINERS).join(container)
     }
 
-    /// The cgroup of a sandbox.
+    /// Cgroup of a sandbox.
     fn group(&self, sandbox: &str) -> PathBuf {
         self.cgroups.locate(Path::new(&self.config.cgroup_root), sandbox)
     }
 
-    /// The value of the label by which our containers are known.
+    /// Value of the label that marks our containers.
     fn owner(&self) -> String {
         self.config.state_dir.display().to_string()
     }
 
-    /// Work that must be finished although who asked for it may go away.
+    /// Spawns work that must be finished even if its caller goes away.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tasks) = tasks.as_mut() {
@@ -286,7 +289,7 @@ impl Shared {
         }
     }
 
-    /// Runs work that blocks for a moment beside the executor.
+    /// Runs work that blocks briefly on a thread of its own.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         doing: &'static str,
@@ -297,7 +300,7 @@ impl Shared {
         done.map_err(|error| Refusal::failed(doing, &error).into())
     }
 
-    /// Adopts what an earlier agent left, removes what it left half made, and listens from now on.
+    /// Adopts the sandboxes of an earlier agent, removes incomplete ones, and starts listening.
     async fn take_over(self: &Arc<Self>, unfinished: Vec<String>) -> Result<(), Error> {
         // Creations of an earlier agent are cut off: their shims would block the next containers of
         // their pods.
@@ -307,7 +310,7 @@ impl Shared {
         for id in unfinished {
             if check_id("sandbox id", &id).is_ok() {
                 tracing::info!(sandbox = id, "removing a sandbox whose creation was not finished");
-                // None may keep this agent from the others.
+                // A failure must not keep the agent from the other sandboxes.
                 if let Err(error) = self.remove(&id).await {
                     tracing::warn!(sandbox = id, %error, "what is left of a sandbox stays");
                 }
@@ -341,7 +344,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the shims that a crash left in containerd without a record of them.
+    /// Kills shims that a crash left without a record in containerd.
     async fn end_orphans(self: &Arc<Self>) -> Result<(), Error> {
         self.blocking("end shims that serve no task", |shared| {
             orphans::end(&shared.config.address, &shared.config.namespace);
@@ -365,7 +368,8 @@ impl Shared {
         self.blocking(doing, move |_| orphans::remove(&aborted)).await
     }
 
-    /// Both when containerd has undone what it was killed over.
+    /// Ends orphaned shims and removes incomplete state of runc once containerd has undone
+    /// interrupted creations.
     fn end_orphans_later(self: &Arc<Self>) {
         let shared = Arc::downgrade(self);
         self.spawn(async move {

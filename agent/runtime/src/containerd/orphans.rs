@@ -43,8 +43,8 @@ pub(super) fn end(address: &Path, namespace: &str) {
     end_those(|pid| orphan(pid, address, namespace));
 }
 
-/// Ends all shims of this containerd and this namespace that have no container, when nothing is made any more: one that was
-/// cut off while it was made may have a directory and an address still.
+/// Kills all shims of this containerd and this namespace that have no container, when no creation
+/// is in progress: one of an interrupted creation may still have a directory and an address.
 pub(super) fn end_idle(address: &Path, namespace: &str) {
     end_those(|pid| {
         let process = shim(pid, address, namespace)?;
@@ -70,13 +70,13 @@ fn end_those(find: impl Fn(i32) -> Option<Orphan>) {
     }
 }
 
-/// runc's directories of containers whose creation seems to be cut off, and that so long ago.
+/// State directories of runc whose creation seems to be cut off, at least this old.
 pub(super) fn aborted(namespace: &str, age: Duration) -> Vec<(String, PathBuf)> {
     let records = fs::read_dir(Path::new(gate::RUNC).join(namespace));
     let aborted = records.into_iter().flatten().flatten().filter_map(|entry| {
         let since = entry.metadata().and_then(|found| found.modified()).ok()?;
         let old = now().duration_since(since).is_ok_and(|since| since >= age);
-        // Another runtime than runc has other files there.
+        // Runtimes other than runc keep other files there.
         let only_gate = fs::read_dir(entry.path())
             .ok()?
             .flatten()
@@ -87,7 +87,7 @@ pub(super) fn aborted(namespace: &str, age: Duration) -> Vec<(String, PathBuf)> 
     aborted.collect()
 }
 
-/// Removes them, unless something has come into them.
+/// Removes them, unless files were added meanwhile.
 pub(super) fn remove(aborted: &[(String, PathBuf)]) {
     for (id, directory) in aborted {
         tracing::info!(container = id, "removing what runc has begun");
@@ -102,7 +102,7 @@ pub(super) fn remove(aborted: &[(String, PathBuf)]) {
 }
 
 fn shim(pid: i32, address: &Path, namespace: &str) -> Option<OwnedFd> {
-    // Opened before anything is read: from then on it cannot be another process.
+    // Opened before anything is read: the descriptor keeps referring to this process.
     is_shim(&proc(pid, "cmdline"), address, namespace)
         .then(|| sys::pidfd_open(pid).ok())
         .flatten()
@@ -138,11 +138,11 @@ fn is_shim(command_line: &Path, address: &Path, namespace: &str) -> bool {
         && option("-address").is_some_and(same)
 }
 
-/// The sockets of all tasks that containerd has beside one.
+/// Bundles of all tasks in the containerd that owns this one.
 fn bundles(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let beside = directory.parent().map(fs::read_dir).and_then(Result::ok);
     beside.into_iter().flatten().flatten().filter_map(|entry| {
-        // A task's directory whose shim has not told its address yet has a shim of its own with that directory.
+        // A task without an address yet has a shim of its own with that bundle.
         let address = address(&entry.path())?;
         let path = address.strip_prefix(b"unix://").unwrap_or(&address).to_vec();
         Some(PathBuf::from(OsString::from_vec(path)))
@@ -160,14 +160,15 @@ fn address(bundle: &Path) -> Option<Vec<u8>> {
     Some(document.get("address")?.as_str()?.as_bytes().to_vec())
 }
 
-/// Removes the socket of a pod's shim, when the pod has no container any more: since containerd's version 2, shims leave theirs.
+/// Removes the socket of a pod's shim, when the pod has no container any more: since containerd 2,
+/// shims leave theirs.
 pub(super) fn remove_socket(address: &Path, namespace: &str, group: &str) {
     let sum = Sha256::digest(address.join(namespace).join(group).as_os_str().as_bytes());
-    // Older ones have removed it themselves.
+    // Older shims have removed it themselves.
     drop(fs::remove_file(Path::new(SOCKETS).join(format!("{sum:x}"))));
 }
 
-/// The path at which a process listens.
+/// Path at which a process listens.
 fn listening(pid: i32) -> Option<PathBuf> {
     let sockets = fs::read_to_string(proc(pid, "net/unix")).ok()?;
     let own: Vec<String> = fs::read_dir(proc(pid, "fd"))
@@ -187,12 +188,14 @@ fn listening(pid: i32) -> Option<PathBuf> {
     })
 }
 
-/// A shim's messages go to its log from the moment that it can answer. Also true when that cannot be told.
+/// True if the shim has opened its log, which it does before it can answer; also if that cannot be
+/// determined.
 fn has_log(pid: i32) -> bool {
     fs::read_link(proc(pid, "fd/2")).map_or(true, |target| target != Path::new("/dev/null"))
 }
 
-/// Processes other than the writers of logs, which end with their shim. Also true when that cannot be told.
+/// True if the shim has child processes other than loggers, which end with it; also if that cannot
+/// be determined.
 fn has_containers(pid: i32) -> bool {
     let Ok(threads) = fs::read_dir(proc(pid, "task")) else {
         return true;

@@ -17,16 +17,16 @@ use crate::embedded::Program;
 use crate::supervisor::started;
 use crate::sys;
 
-/// A process that cannot be mistaken for a later one with its pid.
+/// Process, with its start time to tell it from a later one of the same PID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Process {
     pub(super) pid: i32,
-    /// Its start, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     started: u64,
 }
 
 impl Process {
-    /// Runs this program again as the first process of a new pid namespace.
+    /// Runs this program again as the init process of a new PID namespace.
     pub(super) fn start(program: &Program) -> io::Result<Self> {
         let mut child = Command::new(program.path())
             .arg("pause")
@@ -47,10 +47,10 @@ impl Process {
         Ok(Self { pid, started })
     }
 
-    /// Its descriptor; `None` when it is gone.
+    /// Opens its pidfd; `None` if it is gone.
     pub(super) fn open(&self) -> Option<OwnedFd> {
         let process = sys::pidfd_open(self.pid).ok()?;
-        // Compared after the descriptor is open: from then on it cannot be another process.
+        // Compared after the pidfd is open: the descriptor keeps referring to this process.
         (started(&self.pid.to_string()) == Some(self.started)).then_some(process)
     }
 
@@ -67,8 +67,8 @@ impl Process {
     }
 }
 
-/// The hidden subcommand: tells the pid of the namespace's first process on standard output, and leaves it behind. Must be
-/// called before the process has any other thread.
+/// Hidden subcommand: writes the PID of the namespace's init process to standard output, and leaves
+/// it running. Must be called before the process has any other thread.
 pub(crate) fn main() -> ExitCode {
     let made = unshare(CloneFlags::CLONE_NEWPID)
         .map_err(io::Error::from)

@@ -1,4 +1,4 @@
-//! A program that containerd runs in a container beside its first process: its pipes, its calls, its end.
+//! Execs in a container by containerd: their pipes, calls and exit.
 
 use std::fs;
 use std::io;
@@ -30,15 +30,16 @@ use crate::{Error, Refusal, State, record, sys};
 
 /// Type URL of an OCI process.
 const KIND: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
-/// A program whose end is waited for, and which may take as long as it wants, is asked for again after this.
+/// Interval at which the wait for an exit without a timeout is repeated.
 const LONG: Duration = Duration::from_hours(24);
-/// The pipes in its directory that the shim writes to.
+/// Pipes in its directory that the shim writes to.
 pub(super) const OUTPUTS: [&str; 2] = ["stdout", "stderr"];
-/// Leftovers are looked for so often: each time they may have forked.
+/// Rounds in which leftovers are killed: each time they may have forked.
 const ROUNDS: u32 = 10;
 
-/// A shim that opens a pipe for which there is no reader waits for one, and its whole pod with it. So one is kept where it
-/// cannot be known whether the shim has opened it: after a call without an answer, and for execs of an earlier agent.
+/// Keeps a pipe open for reading. A shim that opens a pipe without a reader blocks, and its whole
+/// pod with it. So a reader is kept if it is unknown whether the shim has opened the pipe: after a
+/// call without an answer, and for execs of an earlier agent.
 struct Hold {
     shared: Arc<Shared>,
     pipe: Option<pipe::Receiver>,
@@ -46,7 +47,7 @@ struct Hold {
 
 impl Hold {
     fn open(shared: &Arc<Shared>, path: &Path) -> io::Result<Self> {
-        // For both directions, so that it has no end.
+        // Read-write, so that it has no end.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         Ok(Self {
             shared: Arc::clone(shared),
@@ -84,18 +85,18 @@ pub(super) struct Exec {
     directory: PathBuf,
 }
 
-/// Its pipes: of its own making, or a terminal's.
+/// Pipes of an exec: its own, or a terminal's.
 #[derive(Default)]
 pub(super) struct Pipes {
     pub(super) stdin: Option<PathBuf>,
     pub(super) stdout: PathBuf,
-    /// None with a terminal.
+    /// `None` with a terminal.
     pub(super) stderr: Option<PathBuf>,
     pub(super) terminal: bool,
 }
 
 impl Exec {
-    /// A program for a running container; with it the container's own process.
+    /// Prepares an exec in a running container; also returns the container's own OCI process.
     pub(super) fn new(shared: &Arc<Shared>, sandbox: &str, container: &str) -> Result<(Self, Process), Error> {
         let found = shared.container(sandbox, container)?;
         if !matches!(found.state, State::Running { .. }) {
@@ -104,7 +105,7 @@ impl Exec {
         let own = shared.container_directory(sandbox, container);
         let stored = record::read::<Process>(&own.join(PROCESS)).map_err(io_error("read", &own))?;
         let process = stored.ok_or_else(|| Refusal::ContainerNotFound(container.to_owned()))?;
-        // Unlike those of an earlier agent, whose programs may still run.
+        // Differs from execs of an earlier agent, whose programs may still run.
         let since = now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let id = format!("e{since:x}-{}", shared.exec_count.fetch_add(1, Ordering::Relaxed));
         let exec = Self {
@@ -119,7 +120,7 @@ impl Exec {
         Ok((exec, process))
     }
 
-    /// Makes a pipe that the shim will open.
+    /// Creates a pipe for the shim to open.
     pub(super) fn pipe(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.directory.join(name);
         let made = mkfifo(&path, Mode::from_bits_truncate(0o600)).map_err(io::Error::from);
@@ -127,7 +128,7 @@ impl Exec {
         Ok(path)
     }
 
-    /// Starts the program; returns its pid. Its output must have readers already.
+    /// Starts the program; returns its PID. Its output must have readers already.
     pub(super) async fn start(&self, process: &Process, pipes: &Pipes) -> Result<i32, Error> {
         let outputs = [Some(&pipes.stdout), pipes.stderr.as_ref()];
         let mut holds = Vec::new();
@@ -164,7 +165,7 @@ impl Exec {
         Ok(i32::try_from(pid).map_err(|error| Refusal::failed("exec", &error))?)
     }
 
-    /// Waits for its end; the exit code.
+    /// Waits for its exit; returns the exit code.
     pub(super) async fn wait(&self) -> Result<i32, Error> {
         let request = self.shared.client.request(WaitRequest {
             container_id: self.container.clone(),
@@ -174,7 +175,7 @@ impl Exec {
         Ok(i32::try_from(exited.exit_status).unwrap_or(255))
     }
 
-    /// Removes what containerd and the disk have of it.
+    /// Deletes it in containerd and its files.
     pub(super) async fn delete(&self) {
         let request = self.shared.client.request(DeleteProcessRequest {
             container_id: self.container.clone(),
@@ -191,7 +192,7 @@ impl Exec {
         }
     }
 
-    /// Kills it and what it started.
+    /// Kills it and the processes that it started.
     pub(super) async fn kill(&self, pid: i32) {
         let request = self.shared.client.request(KillRequest {
             container_id: self.container.clone(),
@@ -202,7 +203,7 @@ impl Exec {
         let killed = within(CALL, "kill an exec", self.shared.client.tasks().kill(request)).await;
         if let Err(error) = or_gone(killed) {
             tracing::warn!(container = self.container, %error, "an exec is killed without containerd");
-            // Its pid may be another's by now, but not in this container and at the head of a session.
+            // Its PID may be reused by now, but not in this container and by a session leader.
             let members = self.shared.cgroups.members(&self.group).unwrap_or_default();
             if members.contains(&pid) {
                 kill_member(pid, pid);
@@ -211,7 +212,8 @@ impl Exec {
         self.kill_session(pid);
     }
 
-    /// Kills what the program left behind: it led a session, and what it started is in it unless it took care to leave.
+    /// Kills the processes that the program left behind: it led a session, and they are in it
+    /// unless they left deliberately.
     pub(super) fn kill_session(&self, leader: i32) {
         for _ in 0..ROUNDS {
             let members = self.shared.cgroups.members(&self.group).unwrap_or_default();
@@ -229,7 +231,7 @@ impl Exec {
     }
 }
 
-/// Kills a process of a session. It may be gone, and its pid another's: that one is not in this session.
+/// Kills a process of a session. Its PID may have been reused: then it is not in this session.
 fn kill_member(pid: i32, leader: i32) {
     if let Ok(process) = sys::pidfd_open(pid)
         && session(pid) == Some(leader)
@@ -239,7 +241,7 @@ fn kill_member(pid: i32, leader: i32) {
 }
 
 impl Shared {
-    /// Lets go on who waits for an earlier agent to read what an exec prints.
+    /// Unblocks shims that wait for an earlier agent to read an exec's output.
     pub(super) fn release_execs(self: &Arc<Self>) {
         let containers: Vec<PathBuf> = {
             let records = self.records();

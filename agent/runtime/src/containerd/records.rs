@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::record;
 use crate::{Container, Sandbox, SandboxSpec};
 
-/// The record of a sandbox in its directory.
+/// Record of a sandbox in its directory.
 const FILE: &str = "sandbox.json";
-/// Directories of containers, in the sandbox's.
+/// Directory of containers, in the sandbox's.
 pub(super) const CONTAINERS: &str = "containers";
 
 /// `sandbox.json`.
@@ -21,17 +21,18 @@ pub(super) const CONTAINERS: &str = "containers";
 pub(super) struct Record {
     pub(super) sandbox: Sandbox,
     pub(super) spec: SandboxSpec,
-    /// The first process of the shared pid namespace.
+    /// Init process of the shared PID namespace.
     pub(super) pause: Option<super::pause::Process>,
     /// Containers that may have run, whatever their state: an agent was about to start them.
     #[serde(default)]
     pub(super) starting: BTreeSet<String>,
 }
 
-/// A sandbox, as this process holds it.
+/// Sandbox in this process's memory.
 pub(super) struct Entry {
     pub(super) record: Record,
-    /// Held by who makes or removes containers: a shim serves all of a pod, and must not be started twice.
+    /// Locked while containers are created or removed: a shim serves the whole pod, and must not be
+    /// started twice.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
     /// The sandbox is being removed: nothing more is created in it.
     pub(super) leaving: bool,
@@ -44,7 +45,8 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Reads what an earlier agent left. Directories without a record are told apart: their creation was not finished.
+    /// Reads the records of an earlier agent. Directories without a record are returned separately:
+    /// their creation was not finished.
     pub(super) fn open(folder: &Path) -> io::Result<(Self, Vec<String>)> {
         let (mut entries, mut unfinished) = (BTreeMap::new(), Vec::new());
         for found in fs::read_dir(folder)? {
@@ -93,7 +95,7 @@ impl Records {
         record::write(&self.folder.join(&record.sandbox.id).join(FILE), record)
     }
 
-    /// The sandbox of a container.
+    /// Returns the sandbox of a container.
     pub(super) fn owner(&self, container: &str) -> Option<String> {
         let holds = |entry: &&Entry| entry.record.containers().iter().any(|known| known.id == container);
         self.entries
@@ -107,7 +109,7 @@ impl Records {
         entry.record.containers().iter().find(|known| known.id == container)
     }
 
-    /// Changes a sandbox's containers, in memory and on disk. `None` when there is no such sandbox.
+    /// Changes a sandbox's containers, in memory and on disk. `None` if there is no such sandbox.
     pub(super) fn change<T>(
         &mut self,
         sandbox: &str,
@@ -121,7 +123,7 @@ impl Records {
         Some(self.write(&record).map(|()| result))
     }
 
-    /// Notes that a container is about to be started. `None` when there is no such sandbox.
+    /// Records that a container is about to be started. `None` if there is no such sandbox.
     pub(super) fn begin(&mut self, sandbox: &str, container: &str) -> Option<io::Result<()>> {
         let entry = self.entries.get_mut(sandbox)?;
         entry.record.starting.insert(container.to_owned());

@@ -14,15 +14,15 @@ use super::{Shared, holding, logger, orphans};
 use crate::embedded::ended;
 use crate::{Container, Error, State};
 
-/// Killed processes have so long to be gone.
+/// Timeout of killed processes' exit.
 const DEATH: Duration = Duration::from_secs(10);
 
-/// Between tries to remove what could not be removed: at first, and at most; and how many there are.
+/// Delay of removal retries, initial and maximum, and their number.
 const LATER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 const TRIES: u32 = 20;
 
 impl Shared {
-    /// Kills a container if it runs and removes its every trace. Success when there is none.
+    /// Kills a container if it runs and removes all traces of it. Succeeds if it does not exist.
     pub(super) async fn remove_container(self: &Arc<Self>, sandbox: &str, container: &str) -> Result<(), Error> {
         let turn = {
             let records = self.records();
@@ -55,7 +55,7 @@ impl Shared {
         });
     }
 
-    /// Waits for the end of a container that was killed.
+    /// Waits for the exit of a container that was killed.
     async fn wait(&self, container: &str) -> Result<(), Error> {
         let wait = self.client.request(WaitRequest {
             container_id: container.to_owned(),
@@ -83,7 +83,7 @@ impl Shared {
         })
     }
 
-    /// The same for who has the sandbox's turn.
+    /// Removes a container; the caller holds the sandbox's lock.
     pub(super) async fn take_apart(self: &Arc<Self>, sandbox: &str, container: &str) -> Result<(), Error> {
         self.give_up(sandbox, |known| known == container)?;
         self.remove_stored(container).await?;
@@ -123,7 +123,7 @@ impl Shared {
         forgotten
     }
 
-    /// Kills a container and waits for its end; success when there is none.
+    /// Kills a container and waits for its exit; succeeds if it does not exist.
     pub(super) async fn kill_and_wait(&self, container: &str) -> Result<(), Error> {
         self.kill(container, libc::SIGKILL).await?;
         self.wait(container).await
@@ -138,7 +138,7 @@ impl Shared {
         or_gone(deleted).map(drop)
     }
 
-    /// Kills all containers of a sandbox and waits for their ends; success when there is none.
+    /// Kills all containers of a sandbox and waits for their exits; succeeds if there are none.
     pub(super) async fn end(self: &Arc<Self>, sandbox: &str) -> Result<(), Error> {
         let _guard = self.last_turn(sandbox).await;
         self.give_up(sandbox, |_| true)?;
@@ -159,7 +159,7 @@ impl Shared {
         ended.map(drop)
     }
 
-    /// Takes a sandbox's turn, after which it only goes.
+    /// Takes the sandbox's lock for the last time: afterwards it is only removed.
     async fn last_turn(&self, sandbox: &str) -> Option<OwnedMutexGuard<()>> {
         let turn = {
             let mut records = self.records();
@@ -171,7 +171,8 @@ impl Shared {
         Some(turn?.lock_owned().await)
     }
 
-    /// Removes a sandbox with all its containers; success when there is none. Goes on past failures.
+    /// Removes a sandbox with all its containers; succeeds if it does not exist. Continues after
+    /// failures.
     pub(super) async fn remove(self: &Arc<Self>, sandbox: &str) -> Result<(), Error> {
         let _guard = self.last_turn(sandbox).await;
         let mut failures = Vec::new();
@@ -219,7 +220,7 @@ impl Shared {
         finish(failures)
     }
 
-    /// Kills all at once, so that they die side by side.
+    /// Kills all at once, so that they die in parallel.
     async fn hasten(&self, containers: &[Container]) {
         let alive = containers
             .iter()
@@ -229,7 +230,8 @@ impl Shared {
         drop(futures::future::join_all(kills).await);
     }
 
-    /// Removes containers with our label that no sandbox knows: a crash came between two records.
+    /// Removes containers with our label that belong to no sandbox: a crash came between two
+    /// records.
     pub(super) async fn remove_strays(&self) -> Result<(), Error> {
         let filters = vec![format!("labels.\"{}\"=={:?}", agent_containerd::OWNER, self.owner())];
         let request = self.client.request(ListContainersRequest { filters });

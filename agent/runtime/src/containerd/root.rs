@@ -1,4 +1,4 @@
-//! Root file systems: each container has a writable snapshot of its own on top of its image's.
+//! Root file systems: each container has a writable snapshot on top of its image's.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,8 @@ use crate::sys::open_in_root;
 use crate::{Error, Refusal, Written, label};
 
 impl Shared {
-    /// Makes a writable snapshot of an image's. Nothing refers to it before its container does: a label keeps it.
+    /// Prepares a writable snapshot of an image's. A label protects it from garbage collection
+    /// until its container refers to it.
     pub(super) async fn prepare_root(&self, id: &str, image: &str) -> Result<Vec<Mount>, Error> {
         if image.is_empty() {
             return Err(Error::Invalid {
@@ -56,7 +57,7 @@ impl Shared {
         .map(|prepared| prepared.mounts)
     }
 
-    /// Removes a container's snapshot; success when there is none.
+    /// Removes a container's snapshot; succeeds if it does not exist.
     pub(super) async fn remove_root(&self, id: &str) -> Result<(), Error> {
         let request = self.client.request(RemoveSnapshotRequest {
             snapshotter: self.config.snapshotter.clone(),
@@ -85,7 +86,7 @@ impl Shared {
         }
     }
 
-    /// Removes snapshots with our label that no container has: a crash came between the two.
+    /// Removes snapshots with our label that belong to no container: a crash came between the two.
     pub(super) async fn remove_stray_roots(&self) -> Result<(), Error> {
         let request = self.client.request(ListSnapshotsRequest {
             snapshotter: self.config.snapshotter.clone(),
@@ -144,8 +145,8 @@ pub(super) fn check(root: &OwnedFd) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Makes the image's volumes in a container's own root; `root` is the image's. Answers where they are. `scratch` is a name that is
-/// free.
+/// Creates the image's volumes in a container's own root; `root` is the image's. Returns their
+/// paths. `scratch` is a free name.
 pub(super) fn volumes(
     root: &OwnedFd,
     mounts: &[Mount],
@@ -165,12 +166,12 @@ pub(super) fn volumes(
     Ok(places)
 }
 
-/// The path of a directory that is open.
+/// Path of an open directory.
 fn path(directory: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
-/// A container's own root, to be written to, mounted nowhere.
+/// Mounts a container's own root writable, detached.
 fn own(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
     let (Shown::Layers(layers), [mounted]) = (layers(mounts)?, mounts) else {
         return overlay::detached(scratch, |target| {
@@ -184,7 +185,7 @@ fn own(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
         let (upper, work) = (Path::new(upper), Path::new(work));
         return overlay::open_writable(&layers, Writable { upper, work }, scratch);
     }
-    // A directory of the container's alone.
+    // A directory of this container only.
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     Ok(open(Path::new(&mounted.source), flags, Mode::empty())?)
 }
@@ -204,8 +205,8 @@ fn forget_promise(mounts: &[Mount]) -> io::Result<()> {
     }
 }
 
-/// Has runc mount each over itself before all that the pod mounts: closing the root leaves it open. Nothing is in the way yet that
-/// could lead runc elsewhere.
+/// Has runc bind each volume over itself before all mounts of the pod, so that a read-only root
+/// leaves it writable. No mount yet can redirect runc elsewhere.
 pub(super) fn keep_open(config: &mut Spec, volumes: &[PathBuf]) {
     let mut mounts = config.mounts().clone().unwrap_or_default();
     let first = mounts.iter().position(|mount| mount.typ().as_deref() == Some("bind"));
@@ -226,9 +227,9 @@ pub(super) fn keep_open(config: &mut Spec, volumes: &[PathBuf]) {
 
 /// Content of mounts.
 enum Shown<'a> {
-    /// Directories, the lowest one first.
+    /// Directories, lowest first.
     Layers(Vec<PathBuf>),
-    /// Something that only the kernel can tell.
+    /// A mount whose content only the kernel knows.
     Other(&'a Mount),
 }
 
@@ -261,7 +262,7 @@ fn attach_as(mounted: &Mount, flags: MsFlags, target: &Path) -> Result<(), nix::
     )
 }
 
-/// Mounts what the mounts show, below a writable layer, as it is.
+/// Mounts the layers below the writable one, read-only.
 pub(super) fn attach_fixed(mounts: &[Mount], target: &Path) -> io::Result<()> {
     match layers(mounts)? {
         Shown::Layers(layers) => overlay::attach_fixed(&layers, target),
@@ -269,7 +270,7 @@ pub(super) fn attach_fixed(mounts: &[Mount], target: &Path) -> io::Result<()> {
     }
 }
 
-/// The same mounts for a container. With a label, all its files have it.
+/// Adapts the mounts to a container. With a label, all its files have it.
 pub(super) fn for_task(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
     // A container's writable layer is not needed after a crash of the machine, so unmounting need
     // not sync it.

@@ -1,4 +1,4 @@
-//! Making a sandbox: its groups, its namespaces, its record.
+//! Creation of sandboxes: cgroups, namespaces, record.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::embedded::io_error;
 use crate::{Connected, Error, Sandbox, SandboxSpec};
 
 impl Shared {
-    /// Makes a sandbox. A failure leaves nothing.
+    /// Creates a sandbox. A failure leaves nothing.
     pub(super) async fn create_sandbox(
         self: &Arc<Self>,
         spec: SandboxSpec,
@@ -26,7 +26,7 @@ impl Shared {
         failpoint::reach("directory made");
         let own = spec.clone();
         let furnished = self.blocking("make the sandbox", move |shared| shared.furnish(&own));
-        // Both to their ends: what a failure leaves is removed then.
+        // Run both to completion: a failure's remains are removed afterwards.
         let (furnished, connected) = tokio::join!(furnished, connected);
         let made = furnished.flatten().and_then(|pause| {
             connected.map_err(|_gone| Error::Unconnected(id.clone()))?;
@@ -46,7 +46,8 @@ impl Shared {
         }
     }
 
-    /// Makes what a sandbox has besides its network; answers the first process of its pid namespace, if it has one.
+    /// Creates all of a sandbox besides its network; returns the init process of its PID namespace,
+    /// if it has one.
     fn furnish(&self, spec: &SandboxSpec) -> Result<Option<pause::Process>, Error> {
         let directory = self.directory(&spec.id);
         let containers = directory.join(records::CONTAINERS);
@@ -94,7 +95,8 @@ impl Shared {
         Ok(sandbox)
     }
 
-    /// In a group of its own below the pod's, so that the end of that is its end in any case.
+    /// Starts it in its own group below the pod's, so that it is killed with that group in any
+    /// case.
     fn start_pause(&self, group: &Path) -> Result<pause::Process, Error> {
         let failed = || io_error("make the shared pid namespace of", group);
         let process = pause::Process::start(&self.program).map_err(failed())?;

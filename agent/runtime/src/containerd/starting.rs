@@ -1,4 +1,5 @@
-//! Running a created container's program, and finding out whether it runs when containerd goes away over it.
+//! Starting a created container, and determining whether it runs if containerd goes away during the
+//! start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::clock::now;
 use crate::embedded::io_error;
 use crate::{Container, Error, Refusal, State};
 
-/// Between two questions to a containerd that is away.
+/// Interval of calls to a containerd that is away.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Shared {
@@ -25,7 +26,7 @@ impl Shared {
             return Err(Refusal::wrong_state(&container).into());
         }
         let gate = self.close_gate(id);
-        // On disk first: what ends and has not been about to run never ran.
+        // On disk first: an exited container without this record never ran.
         let noted = self.records().begin(sandbox, id);
         let noted = noted.ok_or_else(|| Error::SandboxNotFound(sandbox.to_owned()))?;
         noted.map_err(io_error("write the record of", &self.directory(sandbox)))?;
@@ -59,7 +60,7 @@ impl Shared {
         })
     }
 
-    /// Starts a task and has its end kept. Returns its pid.
+    /// Starts a task and preserves its exit. Returns its PID.
     async fn start_and_keep(&self, id: &str, gate: &Starting) -> Result<u32, Error> {
         let (mut kept, started) = tokio::join!(self.keep_end(id), self.start_task(id));
         let pid = match started {
@@ -85,7 +86,8 @@ impl Shared {
         started.map(|answer| answer.pid).map_err(creation::program)
     }
 
-    /// containerd went away while it started the task: whether that runs, it says when it is back. The pid, or the failure.
+    /// Asks containerd, once it is back, whether the task runs that it was starting. Returns the
+    /// PID, or the failure.
     async fn settle(&self, id: &str, gate: &Starting, failure: Error) -> Result<u32, Error> {
         let deadline = Instant::now() + TASK;
         let mut refused = None;
@@ -107,7 +109,7 @@ impl Shared {
             match task.status() {
                 Status::Created => match self.start_task(id).await {
                     Err(error) if meaning(&error) == Meaning::Silent => {}
-                    // The first order may have come to the shim meanwhile.
+                    // The first order may have reached the shim meanwhile.
                     Err(error) if refused.is_none() => refused = Some(error),
                     told => return told,
                 },

@@ -1,4 +1,4 @@
-//! Programs with streams of their own: pipes or a terminal between the shim and the agent, with nothing of ours in between.
+//! Execs with streams: pipes or a terminal directly between the shim and the agent.
 
 use std::io;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ use crate::embedded::io_error;
 use crate::session::{Input, Output, Session, Terminal};
 use crate::{Error, Refusal, Size, StreamSpec};
 
-/// A killed program has so long to be gone.
+/// Timeout of a killed program's exit.
 const DEATH: Duration = Duration::from_secs(5);
 
 /// Program whose streams are in use. With the last reference it is killed, if it still runs, and
@@ -36,7 +36,7 @@ struct Running {
 }
 
 impl Running {
-    /// There until the last reference goes.
+    /// Present until the last reference is dropped.
     fn exec(&self) -> Result<&Exec, Error> {
         let gone = || Refusal::ContainerNotFound(String::new());
         Ok(self.exec.as_ref().ok_or_else(gone)?)
@@ -97,7 +97,7 @@ impl AsyncRead for Reader {
     }
 }
 
-/// The shim keeps the input open until it is told that no more will come.
+/// Closes the shim's end: it keeps the input open until it is told to.
 fn close(running: &Arc<Running>) {
     let running = Arc::clone(running);
     let Ok(exec) = running.exec() else { return };

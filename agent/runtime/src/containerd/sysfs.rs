@@ -5,16 +5,17 @@ use std::path::Path;
 use oci_spec::runtime::{Mount, Spec};
 
 const PLACE: &str = "/sys";
-/// On v1 runc leaves the directory that holds the hierarchies open.
+/// On v1 runc leaves the directory of the hierarchies writable.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Closes `/sys` for one container alone. Mounted for reading only, as runc does it, the file system would be so for all who mount it
-/// later in the pod's network, though one of them be privileged: it is mounted for writing, and closed where it is mounted.
+/// Makes `/sys` read-only for one container alone. Mounted read-only, as runc does it, the file
+/// system would be read-only for all who mount it later in the pod's network namespace, even
+/// privileged containers: so it is mounted read-write, and then the mount is made read-only.
 pub(super) fn close_alone(config: &mut Spec) {
     let mut mounts = config.mounts().clone().unwrap_or_default();
     let at = |mount: &&Mount| mount.destination() == Path::new(PLACE);
     if mounts.iter().filter(at).count() != 1 {
-        // A volume comes over it, which is not to be closed.
+        // A volume covers it, and stays as it is.
         return;
     }
     let mut closed = false;

@@ -1,4 +1,5 @@
-//! Processes whose end must be noticed: first ones of containers, writers of logs, holders of pid namespaces.
+//! Watches of processes: init processes of containers, loggers, and init processes of PID
+//! namespaces.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -13,13 +14,15 @@ use super::events::compare;
 use super::{Shared, logger, pause};
 use crate::{Event, State, sys};
 
-/// containerd tells of an end within this, or it is asked; so often.
+/// Time in which containerd reports an exit before it is asked, and the number of times.
 const UNTOLD: (Duration, u32) = (Duration::from_secs(2), 5);
-/// A writer of a log that ended is replaced after this, as long as its container runs; where that fails, at most this long later.
+/// Delay until a killed logger is replaced while its container runs: initial, and maximum after
+/// failures.
 const REPLACED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 impl Shared {
-    /// Watches a container's first process. containerd may lose the event of its end: a shim that cannot deliver it gives up.
+    /// Watches a container's init process. containerd may lose the event of its exit: a shim that
+    /// cannot deliver it gives up.
     pub(super) fn watch_first(self: &Arc<Self>, container: &str, pid: i32) {
         let process = sys::pidfd_open(pid).ok();
         let (weak, id) = (Arc::downgrade(self), container.to_owned());
@@ -50,8 +53,8 @@ impl Shared {
         })
     }
 
-    /// Replaces the writer of a log that is killed. While there is none, what the container says waits in the pipes, which the shim
-    /// holds for reading, too.
+    /// Replaces a logger that is killed. Meanwhile the output waits in the pipes, which the shim
+    /// also holds open for reading.
     pub(super) fn watch_logger(self: &Arc<Self>, (sandbox, container): (&str, &str), pid: i32) {
         if !self.heard().insert(container.to_owned()) {
             return;
@@ -100,7 +103,7 @@ impl Shared {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sandbox whose shared pid namespace ends is lost.
+    /// Watches the init process of a shared PID namespace: the sandbox is lost with it.
     pub(super) fn watch_pause(self: &Arc<Self>, sandbox: &str) {
         let process = {
             let records = self.records();
@@ -125,7 +128,7 @@ impl Shared {
     }
 }
 
-/// Waits for the end of a process.
+/// Waits for the exit of a process.
 #[expect(unsafe_code, reason = "tokio wants to be promised that the descriptor stays open")]
 pub(super) async fn gone(process: OwnedFd) {
     // SAFETY: an owned descriptor is closed when it is dropped, with or after its registration.

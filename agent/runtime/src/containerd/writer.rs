@@ -1,4 +1,4 @@
-//! A client's way to an input.
+//! Input from a client to a pipe.
 
 use std::io;
 use std::pin::Pin;
@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 
-/// Writes into a pipe until the client is at its end, or goes.
+/// Writes into a pipe until the client's input ends, or the client goes.
 pub(super) struct Writer {
-    /// None: there is no input, or the client has ended its own.
+    /// `None`: there is no input, or the client has ended it.
     pipe: Option<pipe::Sender>,
     /// Called once, at that point.
     end: Option<Box<dyn FnOnce() + Send + Sync>>,

@@ -10,10 +10,10 @@ use super::{Shared, calls};
 use crate::ContainerSpec;
 use crate::protocol::{self, Early, FORESEEN};
 
-/// So much each of them may be: all of them fit into a socket's buffer.
+/// Largest frame: all frames of a sandbox fit into a socket's buffer.
 const SIZE: usize = 32 << 10;
 
-/// Frames for the supervisors of sandboxes that are not made yet.
+/// Frames for the supervisor of a sandbox that does not exist yet.
 pub(super) struct Frames {
     sender: mpsc::Sender<Vec<u8>>,
     /// `None` while the sandbox is being created.
@@ -30,7 +30,7 @@ impl Default for Frames {
     }
 }
 
-/// By the sandboxes' ids.
+/// Frames by sandbox ID.
 pub(super) type Foreseen = BTreeMap<String, Frames>;
 
 impl Shared {
@@ -38,7 +38,7 @@ impl Shared {
         self.foreseen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps it until the sandbox is made, or removed.
+    /// Keeps the announcement until the sandbox is created, or removed.
     pub(super) fn foresee(&self, sandbox: &str, spec: &ContainerSpec, placed: bool) {
         if self.connections().contains_key(sandbox) {
             return;
@@ -56,7 +56,7 @@ impl Shared {
             return;
         };
         let mut foreseen = self.all_foreseen();
-        // More than there is room for, or too late for the supervisor, is not told.
+        // Frames beyond the limit, or too late for the supervisor, are dropped.
         let frames = foreseen.entry(sandbox.to_owned()).or_default();
         frames.sender.try_send(frame).ok();
     }

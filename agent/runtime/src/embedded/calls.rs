@@ -33,7 +33,7 @@ pub(crate) fn described(spec: &ContainerSpec) -> Container {
     }
 }
 
-/// The limits of a configuration that the supervisor sets.
+/// Limits of a configuration, which the supervisor sets.
 fn limits(spec: &oci_spec::runtime::Spec) -> Limits {
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
     let cpu = resources.and_then(|resources| resources.cpu().as_ref());
@@ -79,7 +79,7 @@ pub(super) fn body(spec: &ContainerSpec) -> Result<Vec<u8>, Error> {
     Ok(body)
 }
 
-/// The request to make a container, and its body.
+/// Request to create a container, and its body.
 fn create(spec: ContainerSpec) -> Result<(Call, Vec<u8>), Error> {
     let (body, stdio) = (body(&spec)?, stdio(&spec));
     let call = Call::Create {
@@ -98,7 +98,7 @@ pub(super) fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, 
     }
 }
 
-/// Changes the limits of a group; the kernel may have to find memory to give back.
+/// Changes the limits of a group; may block while the kernel reclaims memory.
 pub(crate) async fn change(cgroups: Cgroups, group: PathBuf, limits: Limits) -> Result<(), Error> {
     let failed = io_error("limit the control group", &group);
     let changed = tokio::task::spawn_blocking(move || cgroups.change_limits(&group, &limits)).await;
@@ -291,7 +291,7 @@ impl Runtime for Embedded {
         let (sandbox, container) = (sandbox.to_owned(), container.map(str::to_owned));
         async move {
             if container.is_none() {
-                // The supervisor sets those of the whole whenever it starts a container.
+                // The supervisor sets the pod's limits at each start of a container.
                 self.shared.call(&sandbox, Call::Limit(limits.clone()), &[]).await?;
             }
             let group = self.shared.group(&sandbox).join(container.unwrap_or_default());
@@ -319,7 +319,7 @@ impl Runtime for Embedded {
     }
 
     fn lacks_users(&self) -> Option<&'static str> {
-        // Files in memory, those of secrets above all, can be mapped since then.
+        // tmpfs, which holds secrets above all, supports ID-mapped mounts since Linux 6.3.
         (!crate::sys::kernel_since((6, 3))).then_some("Linux 6.3 or later is needed")
     }
 

@@ -29,20 +29,20 @@ struct Pending {
     closed: bool,
 }
 
-/// A connected supervisor. Calls may overlap.
+/// Connected supervisor. Calls may overlap.
 pub(super) struct Connection {
     sandbox: String,
     frames: mpsc::Sender<Frame>,
     pending: Mutex<Pending>,
-    /// The supervisor itself: it can be waited for and killed without meaning another process.
+    /// Pidfd of the supervisor, to wait for it and to kill it.
     pub(super) process: OwnedFd,
-    /// Its end is wanted.
+    /// The supervisor's exit is expected.
     pub(super) leaving: AtomicBool,
     end: watch::Sender<bool>,
 }
 
 impl Connection {
-    /// Also returns what its writing task has to write.
+    /// Also returns the frames for its writing task.
     pub(super) fn new(sandbox: String, process: OwnedFd) -> (Self, mpsc::Receiver<Frame>) {
         let (frames, outgoing) = mpsc::channel(16);
         // 0 is the answer to the configuration.
@@ -71,13 +71,13 @@ impl Connection {
         Error::SandboxLost(self.sandbox.clone())
     }
 
-    /// Asks and waits for the answer and its body.
+    /// Sends a request and waits for the answer and its body.
     pub(super) async fn call(&self, call: Call, body: &[u8]) -> Result<(Answer, Vec<u8>), Error> {
         let (_, waiting) = self.begin(call, body, Vec::new()).await?;
         self.outcome(waiting).await
     }
 
-    /// Asks; the answer comes later, under the id of the request.
+    /// Sends a request; the answer comes later, under the request's ID.
     pub(super) async fn begin(
         &self,
         call: Call,
@@ -99,7 +99,7 @@ impl Connection {
         };
         let encoded = protocol::encode(&Request { id, call }, body);
         let bytes = encoded.map_err(|error| Refusal::failed("encode the request", &error))?;
-        // A task of its own writes, so that a caller who goes away cannot leave half a frame.
+        // Written by a separate task, so that a cancelled caller cannot leave a partial frame.
         let sent = self.frames.send(Frame { bytes, descriptors }).await;
         sent.map_err(|_closed| self.lost())?;
         Ok((id, receiver))
@@ -115,14 +115,14 @@ impl Connection {
         }
     }
 
-    /// Hands a reply to its caller; one that went away is no failure.
+    /// Passes a reply to its caller, if that still waits.
     pub(super) fn answer(&self, id: u64, result: Result<Answer, Refusal>, body: Vec<u8>) {
         if let Some(sender) = self.pending().waiting.remove(&id) {
             drop(sender.send((result, body)));
         }
     }
 
-    /// Every waiting and later call fails.
+    /// Fails every pending and later call.
     pub(super) fn close(&self) {
         let mut pending = self.pending();
         pending.closed = true;
@@ -131,10 +131,10 @@ impl Connection {
         self.end.send_replace(true);
     }
 
-    /// Waits for the supervisor's end.
+    /// Waits for the supervisor's exit.
     pub(super) async fn closed(&self) {
         let mut end = self.end.subscribe();
-        // The sender is here: this cannot fail.
+        // The sender is owned by this object: this cannot fail.
         end.wait_for(|ended| *ended).await.ok();
     }
 }
@@ -149,7 +149,7 @@ pub(super) async fn write_frames(mut writer: OwnedWriteHalf, mut frames: mpsc::R
             let send = || sys::send_with_descriptors(stream.as_fd(), &bytes, &descriptors);
             stream.async_io(Interest::WRITABLE, send).await
         };
-        // The supervisor has its own by now.
+        // The supervisor has its copies by now.
         drop(descriptors);
         let Ok(sent) = sent else { return };
         if writer.write_all(bytes.get(sent..).unwrap_or_default()).await.is_err() {

@@ -20,7 +20,7 @@ impl Shared {
         PathBuf::from(&self.config.cgroup_root)
     }
 
-    /// Kills every supervisor but these, with what works for it, and the processes that supervisors were forked from.
+    /// Kills every supervisor but these, with its children, and the zygotes of earlier agents.
     pub(super) async fn end_strays(self: &Arc<Self>, kept: BTreeSet<i32>) -> Result<(), Error> {
         let (shared, group) = (Arc::clone(self), self.root().join(GROUP));
         let ended = tokio::task::spawn_blocking(move || end_strays(&shared.cgroups, &group, &kept));
@@ -28,7 +28,8 @@ impl Shared {
         result.map_err(io_error("end the processes of", &self.root().join(GROUP)))
     }
 
-    /// Kills and removes the groups of sandboxes below our root, but for these; says what could not be done.
+    /// Kills and removes the groups of sandboxes below our root, except these; returns the
+    /// failures.
     pub(super) async fn collect_groups(self: &Arc<Self>, kept: BTreeSet<String>) -> Vec<String> {
         let (shared, root) = (Arc::clone(self), self.root());
         let collected = tokio::task::spawn_blocking(move || {
@@ -49,7 +50,7 @@ impl Shared {
 fn end_strays(cgroups: &Cgroups, group: &Path, kept: &BTreeSet<i32>) -> io::Result<()> {
     let deadline = monotonic() + DEATH;
     loop {
-        // A supervisor leads a session, and those that work for it are in it for as long as they are in this group.
+        // A supervisor leads a session; its children are in it while they are in this group.
         let stray = |pid: &i32| session(*pid).is_some_and(|session| !kept.contains(&session));
         let strays: Vec<i32> = cgroups.members(group)?.into_iter().filter(stray).collect();
         if strays.is_empty() {

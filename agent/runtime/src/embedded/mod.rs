@@ -44,24 +44,24 @@ use crate::spares::Spares;
 use crate::supervisor::{CONTAINERS, FOLDERS, RECORD, SANDBOX, SandboxRecord};
 use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, record};
 
-/// A supervisor that does not say within this what there is, is held up.
+/// Time after which a supervisor that does not answer counts as delayed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Paths of an [`Embedded`] runtime. Several runtimes can share a machine if all of these differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Directory of all state; made with mode 0700. Containers' writable layers are here too.
+    /// Directory of all state, with the containers' writable layers; created with mode 0700.
     pub state_dir: PathBuf,
-    /// Our own root in every cgroup hierarchy, relative: `skiff/node-1`.
+    /// Our root in every cgroup hierarchy, relative: `skiff/node-1`.
     pub cgroup_root: String,
-    /// The program that runs supervisors.
+    /// Program that runs supervisors.
     pub program: PathBuf,
-    /// Its arguments: with these it calls [`crate::supervisor::main`].
+    /// Arguments with which the program calls [`crate::supervisor::main`].
     pub arguments: Vec<OsString>,
 }
 
 impl Config {
-    /// Supervisors are this program with the argument `supervisor`.
+    /// Uses this program with the argument `supervisor`.
     pub fn new(state_dir: impl Into<PathBuf>, cgroup_root: impl Into<String>) -> Self {
         Self {
             state_dir: state_dir.into(),
@@ -72,7 +72,7 @@ impl Config {
     }
 }
 
-/// The runtime that makes real containers. Must be used inside a tokio runtime with I/O.
+/// Runtime that creates containers with libcontainer. Must be used inside a tokio runtime with I/O.
 pub struct Embedded {
     shared: Arc<Shared>,
 }
@@ -86,14 +86,14 @@ struct Shared {
     zygote: Zygotes,
     connections: Mutex<BTreeMap<String, Arc<Connection>>>,
     foreseen: Mutex<ahead::Foreseen>,
-    /// Sandboxes without processes that are about to be removed. Identifiers are not used again.
+    /// Sandboxes without processes that are about to be removed. IDs are not reused.
     ended: Mutex<BTreeSet<String>>,
     events: broadcast::Sender<Event>,
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Drop for Embedded {
-    /// Ends the tasks that hold connections; supervisors and containers go on.
+    /// Aborts the connections' tasks; supervisors and containers go on.
     fn drop(&mut self) {
         self.shared
             .tasks
@@ -116,7 +116,7 @@ fn unexpected() -> Error {
     .into()
 }
 
-/// Ids become names of directories and cgroups.
+/// Checks an ID, which becomes a name of directories and cgroups.
 pub(crate) fn check_id(what: &'static str, id: &str) -> Result<(), Error> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if (1..=64).contains(&id.len()) && !id.starts_with('.') && id.bytes().all(plain) && id != crate::supervisor::GROUP {
@@ -129,7 +129,8 @@ pub(crate) fn check_id(what: &'static str, id: &str) -> Result<(), Error> {
 }
 
 impl Embedded {
-    /// Opens the state directory and connects to the supervisors that live. Sandboxes that a crash left half made are removed.
+    /// Opens the state directory and connects to the running supervisors. Removes sandboxes that a
+    /// crash left incomplete.
     pub async fn open(config: Config) -> Result<Self, Error> {
         let Opened {
             state_dir,
@@ -165,7 +166,7 @@ impl Embedded {
         Ok(embedded)
     }
 
-    /// Adopts what an earlier agent left whole, and removes the rest.
+    /// Adopts the complete sandboxes of an earlier agent, and removes the rest.
     async fn take_over(&self) -> Result<(), Error> {
         let known = self.shared.known()?;
         let (mut supervisors, mut lost) = (BTreeSet::new(), Vec::new());
@@ -178,7 +179,7 @@ impl Embedded {
                 }
             }
         }
-        // Before anything is removed: one that is still being set up would make it again.
+        // Before any removal: a supervisor that is still setting up would create files again.
         if let Err(error) = self.shared.end_strays(supervisors).await {
             tracing::warn!(%error, "supervisors of an earlier agent live on");
         }
@@ -202,7 +203,8 @@ impl Embedded {
         Ok(())
     }
 
-    /// Removes all sandboxes, our root in the cgroup hierarchies and the state directory's content. Goes on past failures.
+    /// Removes all sandboxes, our root in the cgroup hierarchies and the state directory's content.
+    /// Continues after failures.
     pub async fn cleanup(&self) -> Result<(), Error> {
         let mut failures = Vec::new();
         for id in self.shared.known()? {
@@ -212,7 +214,7 @@ impl Embedded {
         }
         self.shared.zygote.end().await;
         let root = PathBuf::from(&self.shared.config.cgroup_root);
-        // Supervisors whose directories are gone, too.
+        // Also supervisors whose directories are gone.
         failures.extend(self.shared.collect_groups(BTreeSet::new()).await);
         failures.extend(self.shared.cgroups.remove(&root));
         if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -245,7 +247,7 @@ impl Shared {
         self.sandboxes.join(id)
     }
 
-    /// The cgroup of a sandbox.
+    /// Cgroup of a sandbox.
     fn group(&self, id: &str) -> PathBuf {
         self.cgroups.locate(Path::new(&self.config.cgroup_root), id)
     }
@@ -272,7 +274,7 @@ impl Shared {
         self.connection(sandbox)?.call(call, body).await
     }
 
-    /// Ids of the sandboxes on disk.
+    /// IDs of the sandboxes on disk.
     fn known(&self) -> Result<Vec<String>, Error> {
         let mut all = Vec::new();
         let entries = match fs::read_dir(&self.sandboxes) {

@@ -1,4 +1,4 @@
-//! The program that supervisors run: a read-only view of our own.
+//! Program of the supervisors: a read-only view of our own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Seals the program; a machine that refuses gets it unsealed.
+    /// Makes the program read-only, or uses it as it is if the machine refuses.
     pub(crate) fn seal(path: &Path, state: &Path) -> Self {
         let sealed = seal(path, &state.join("empty"));
         if let Err(error) = &sealed {

@@ -14,13 +14,13 @@ use crate::protocol::Call;
 use crate::supervisor::{SANDBOX, SandboxRecord, started};
 use crate::{Error, record, sys};
 
-/// A supervisor has so long to kill its containers and end.
+/// Time for a supervisor to kill its containers and exit.
 const GRACE: Duration = Duration::from_secs(5);
-/// Killed processes have so long to be gone.
+/// Timeout of killed processes' exit.
 pub(super) const DEATH: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Ends all processes of a sandbox; success when there is none.
+    /// Kills all processes of a sandbox; succeeds if it does not exist.
     pub(super) async fn end(self: &Arc<Self>, id: &str) -> Result<(), Error> {
         let mut failures = Vec::new();
         if !self.end_supervisor(id, &mut failures).await
@@ -35,7 +35,7 @@ impl Shared {
         finish(failures)
     }
 
-    /// Removes a sandbox; success when there is none.
+    /// Removes a sandbox; succeeds if it does not exist.
     pub(super) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), Error> {
         self.forget_foreseen(id);
         let ended = if self.ended().contains(id) {
@@ -48,7 +48,7 @@ impl Shared {
         let removed = tokio::task::spawn_blocking(move || {
             let mut failures = shared.cgroups.remove(&group);
             if !failures.is_empty() {
-                // Of those that were told to die some are not dead yet.
+                // Some killed processes are not dead yet.
                 failures.clear();
                 if let Err(error) = shared.cgroups.kill(&group, DEATH) {
                     failures.push(format!("kill processes: {error}"));
@@ -63,7 +63,8 @@ impl Shared {
         ended.and(finish(failures))
     }
 
-    /// Asks the supervisor to end, and kills it when it does not. Answers whether it has seen the end of all others before its own.
+    /// Asks the supervisor to exit, and kills it if it does not. Returns whether it has confirmed
+    /// the exit of all others.
     async fn end_supervisor(&self, id: &str, failures: &mut Vec<String>) -> bool {
         let connection = self.connections().get(id).cloned();
         let Some(connection) = connection else {
@@ -88,7 +89,7 @@ impl Shared {
         all
     }
 
-    /// A supervisor that could not be connected to may live all the same: its record names it.
+    /// Kills a supervisor that could not be connected to but may still run: its record has its PID.
     fn kill_unconnected(&self, id: &str, failures: &mut Vec<String>) {
         let Ok(Some(known)) = record::read::<SandboxRecord>(&self.directory(id).join(SANDBOX)) else {
             return;
@@ -96,7 +97,7 @@ impl Shared {
         let Ok(process) = sys::pidfd_open(known.supervisor) else {
             return;
         };
-        // Compared after the descriptor is open: from then on it cannot be another process.
+        // Compared after the pidfd is open: the descriptor keeps referring to this process.
         if started(&known.supervisor.to_string()) != Some(known.started) {
             return;
         }
@@ -108,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// Kills everything in a sandbox's cgroup and waits for it.
+    /// Kills all processes in a sandbox's cgroup and waits for their exit.
     pub(super) async fn kill(self: &Arc<Self>, id: &str) -> Result<(), Error> {
         let (shared, group) = (Arc::clone(self), self.group(id));
         let killed = tokio::task::spawn_blocking(move || shared.cgroups.kill(&group, DEATH));

@@ -1,11 +1,11 @@
-//! Making a container and running its program with one wait.
+//! Creating and starting a container in a single round trip.
 
 use super::calls::as_container;
 use super::connection::Connection;
 use crate::protocol::Call;
 use crate::{Container, Error, NotRun, Refusal};
 
-/// Asks for both at once; `create` is the request for the first.
+/// Sends both requests at once; `create` is the first.
 pub(super) async fn run(
     connection: &Connection,
     id: &str,
@@ -22,7 +22,7 @@ pub(super) async fn run(
     created();
     let (_, starting) = starting.map_err(NotRun::Started)?;
     let started = match connection.outcome(starting).await {
-        // A supervisor of an earlier version, which outlived its agent, knows no container that is still being made.
+        // A supervisor of an earlier version does not know a container that is still being created.
         Err(Error::Refused(Refusal::ContainerNotFound(_))) => connection.call(start(), &[]).await,
         started => started,
     };

@@ -1,7 +1,8 @@
 //! Sessions: programs and containers whose streams are the agent's.
 //!
-//! The supervisor gets the program's ends of the pipes and has no part in what goes through them. A terminal is made inside the
-//! container and its master comes here; that of a container stays with the supervisor, which writes the log.
+//! The supervisor gets the program's ends of the pipes and does not handle the data. A terminal is
+//! created inside the container and its master is sent to the agent; that of a container stays with
+//! the supervisor, which writes the log.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +26,7 @@ use crate::protocol::{Answer, Call};
 use crate::session::{Pipes, Session, Terminal};
 use crate::{Error, Refusal, Size, StreamSpec, Streams, sys};
 
-/// The time that a program has to make its terminal.
+/// Timeout for a program to create its terminal.
 const TERMINAL: Duration = Duration::from_secs(30);
 
 /// Tells the supervisor when the caller no longer waits for the exit.
@@ -118,7 +119,8 @@ impl Shared {
         let receive = console.async_io(Interest::READABLE, || {
             sys::receive_with_descriptors(console.as_fd(), &mut [0; 64])
         });
-        // Not beside the end: that of a short program is here as soon as its terminal. Who makes none closes the socket.
+        // Not concurrently with the exit: a short program's exit arrives as early as its terminal.
+        // A program without a terminal closes the socket.
         let received = tokio::time::timeout(TERMINAL, receive).await;
         let received = received.map_err(io::Error::from).flatten();
         let (_, descriptors) = received.map_err(failed("receive the terminal"))?;
@@ -165,7 +167,7 @@ fn both(master: &OwnedFd) -> io::Result<(FromTerminal, Sender)> {
     Ok((output, Sender::from_owned_fd_unchecked(master.try_clone()?)?))
 }
 
-/// Output of a terminal: an error of its master is the end.
+/// Output of a terminal: an error of its master means end-of-file.
 struct FromTerminal(Receiver);
 
 impl AsyncRead for FromTerminal {
@@ -181,7 +183,7 @@ impl AsyncRead for FromTerminal {
     }
 }
 
-/// The terminal of a program that the agent started.
+/// Terminal of a program that the agent started.
 struct Master(OwnedFd);
 
 impl Terminal for Master {
@@ -191,7 +193,7 @@ impl Terminal for Master {
     }
 }
 
-/// The terminal of a container.
+/// Terminal of a container.
 struct ContainerTerminal {
     shared: Arc<Shared>,
     sandbox: String,

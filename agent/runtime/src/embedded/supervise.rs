@@ -1,4 +1,4 @@
-//! Starting supervisors, finding those that live, and noticing when one is gone.
+//! Starting supervisors, reconnecting to running ones, and noticing their exit.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -30,7 +30,8 @@ const READ_AHEAD: usize = 256;
 /// A supervisor that does not answer within this is broken.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The process that supervisors, or writers of logs, are forked from. It ends when this is dropped.
+/// Zygote: the process that supervisors, or loggers, are forked from. It exits when this is
+/// dropped.
 pub(crate) struct Zygote {
     orders: OwnedFd,
     process: Child,
@@ -45,7 +46,7 @@ impl Zygotes {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
     }
 
-    /// Orders a fork, with two descriptors. Where there is no process that forks, one is started.
+    /// Orders a fork, with two descriptors. Starts the zygote if there is none.
     pub(crate) fn order(
         &self,
         directory: &Path,
@@ -64,7 +65,7 @@ impl Zygotes {
         Ok(())
     }
 
-    /// Ends the process, if there is one, and waits for that.
+    /// Ends the zygote, if there is one, and waits for its exit.
     pub(crate) async fn end(&self) {
         let zygote = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Zygote { orders, mut process }) = zygote {
@@ -75,7 +76,8 @@ impl Zygotes {
 }
 
 impl Zygote {
-    /// In a group of its own, so that what limits or ends the agent does not reach it and its forks.
+    /// Starts it in its own cgroup, so that limits or the end of the agent do not affect it and its
+    /// forks.
     pub(crate) fn start(
         program: &Program,
         arguments: &[OsString],
@@ -134,7 +136,7 @@ async fn until_connected(
     }
 }
 
-/// Tells a supervisor that the network is there, and reads what became of the sandbox.
+/// Tells a supervisor that the network exists, and reads the result of the creation.
 async fn tell_connected(stream: &mut UnixStream) -> io::Result<Message> {
     let connected = protocol::encode(&Early::Connected, &[])?;
     // A failed supervisor has sent its error, and does not read any more.
@@ -146,7 +148,7 @@ async fn tell_connected(stream: &mut UnixStream) -> io::Result<Message> {
 }
 
 impl Shared {
-    /// Makes a sandbox. A failure leaves nothing.
+    /// Creates a sandbox. A failure leaves nothing.
     pub(super) async fn create(self: &Arc<Self>, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
         let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
         match self.spares.make(&directory, 0o700) {
@@ -240,11 +242,11 @@ impl Shared {
         self.zygote.order(directory, fds, || self.make_zygote())
     }
 
-    /// Connects to the supervisor of a sandbox that an earlier agent made; returns its pid.
+    /// Connects to the supervisor of an earlier agent's sandbox; returns its PID.
     pub(super) async fn reconnect(self: &Arc<Self>, id: &str) -> Result<i32, Error> {
         let path = self.directory(id);
         let directory = File::open(&path).map_err(io_error("open", &path))?;
-        // The real path can be longer than a socket's may be.
+        // The real path can exceed the limit of a socket's path.
         let socket = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
         let stream = UnixStream::connect(&socket)
             .await
@@ -258,7 +260,7 @@ impl Shared {
         Ok(pid)
     }
 
-    /// Does something beside its caller, at most until the runtime is dropped.
+    /// Spawns work that is aborted when the runtime is dropped.
     pub(super) fn background(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
@@ -274,7 +276,7 @@ impl Shared {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(connection::write_frames(writer, frames));
-        // Not a strong reference: the tasks live in what it refers to.
+        // Weak references, because the tasks are owned by their target.
         let (shared, id) = (Arc::downgrade(self), id.to_owned());
         tasks.spawn(async move {
             let mut reader = tokio::io::BufReader::with_capacity(READ_AHEAD, reader);
@@ -314,7 +316,7 @@ impl Shared {
             return;
         }
         tracing::error!(sandbox = id, "supervisor lost");
-        // A supervisor that broke the connection but lives would go on holding the pod.
+        // A supervisor that broke the connection but lives would keep holding the pod.
         drop(sys::pidfd_send_signal(connection.process.as_fd(), libc::SIGKILL));
         if let Err(error) = self.kill(id).await {
             tracing::warn!(sandbox = id, %error, "processes of a lost sandbox live on");
