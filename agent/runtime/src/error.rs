@@ -1,4 +1,4 @@
-//! Failures, by what a caller can do about them.
+//! Errors, classified by the caller's possible reactions.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub enum NotRun {
 /// Failure of a runtime's operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An id or path that the runtime does not take.
+    /// An ID or path is not valid.
     #[error("invalid {what}: {value:?}")]
     Invalid {
         /// The kind of value, such as `container id`.
@@ -27,18 +27,18 @@ pub enum Error {
         /// The value.
         value: String,
     },
-    /// The root of the control groups is another's.
+    /// The root cgroup belongs to another agent.
     #[error("control group {group} belongs to {}; choose another one", owner.display())]
     GroupTaken {
-        /// Its path.
+        /// Path of the cgroup.
         group: String,
         /// State directory of the agent that owns it, or a text if the owner is not known.
         owner: PathBuf,
     },
-    /// There is no such sandbox.
+    /// The sandbox does not exist.
     #[error("sandbox {0} not found")]
     SandboxNotFound(String),
-    /// There is one of that id.
+    /// A sandbox with this ID exists already.
     #[error("sandbox {0} exists already")]
     SandboxExists(String),
     /// The sandbox was not created: its network failed.
@@ -58,22 +58,22 @@ pub enum Error {
     Containerd {
         /// The operation.
         doing: &'static str,
-        /// Its answer.
+        /// Response of containerd.
         #[source]
         source: crate::ContainerdFailure,
     },
-    /// A file, socket or kernel call of the agent's side failed.
+    /// A file, socket or kernel call of the agent failed.
     #[error("{doing} {}", path.display())]
     Io {
         /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Path of the object.
         path: PathBuf,
         /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// A tear-down went to its end, and these steps of it failed.
+    /// A removal was completed, but these steps of it failed.
     #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
     Incomplete(Vec<String>),
 }
@@ -115,16 +115,16 @@ impl Error {
 /// Error that a supervisor returns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
-    /// There is no such container.
+    /// The container does not exist.
     #[error("container {0} not found")]
     ContainerNotFound(String),
-    /// There is one of that id.
+    /// A container with this ID exists already.
     #[error("container {0} exists already")]
     ContainerExists(String),
-    /// The container is not in the state that this needs.
+    /// The container's state does not allow the operation.
     #[error("container {id} is {state}")]
     WrongState {
-        /// The container.
+        /// ID of the container.
         id: String,
         /// Its state: `created`, `running` or `exited`.
         state: String,
@@ -140,7 +140,7 @@ pub enum Refusal {
         /// The cause.
         reason: String,
     },
-    /// The container is whole, but its program cannot be executed.
+    /// The container exists, but its program cannot be executed.
     #[error("unable to start container process: {0}")]
     Program(String),
     /// Any other failure, with its chain of causes.
@@ -148,7 +148,7 @@ pub enum Refusal {
     Failed {
         /// The operation.
         doing: String,
-        /// The chain of causes.
+        /// Chain of causes.
         cause: String,
     },
 }
@@ -167,7 +167,7 @@ impl Refusal {
         }
     }
 
-    /// A failure with the whole chain of its causes.
+    /// Wraps an error with the whole chain of its causes.
     pub fn failed(doing: impl Into<String>, error: &dyn std::error::Error) -> Self {
         let mut cause = error.to_string();
         let mut next = error.source();

@@ -1,4 +1,5 @@
-//! `SELinux` labels, where a configuration has them: those of programs and of the files that only a container has.
+//! `SELinux` labels of a configuration: those of processes and of files that belong to one
+//! container.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -11,24 +12,25 @@ use rustix::fs::{XattrFlags, setxattr};
 use crate::Refusal;
 use crate::supervisor::program::words;
 
-/// The option of a mount that gives all its files a label.
+/// Mount option that labels all files of the mount.
 pub(crate) const OPTION: &str = "context";
 /// File for the label of the next `execve`.
 const NEXT: &str = "/proc/thread-self/attr/exec";
-/// File systems that are made for a container alone, but for those whose files the policy labels by their names.
+/// File systems of one container alone, except those whose files the policy labels by their names.
 const OWN: [&str; 2] = ["tmpfs", "devpts"];
 
-/// The option among others that are separated by commas.
+/// Formats the option for a comma-separated list.
 pub(crate) fn quoted(label: &str) -> String {
     format!("{OPTION}=\"{label}\"")
 }
 
-/// The label of a container's files.
+/// Label of a container's files.
 pub(crate) fn of_mounts(spec: &Spec) -> Option<&str> {
     spec.linux().as_ref()?.mount_label().as_deref()
 }
 
-/// Says of each mount what libcontainer would do to more of them than can be labelled so.
+/// Moves the label from the configuration to the options of the mounts that accept it: libcontainer
+/// would add it to others, too.
 pub(crate) fn settle(spec: &mut Spec) {
     let mut linux = spec.linux().clone().unwrap_or_default();
     let Some(label) = linux.mount_label().clone() else {
@@ -47,14 +49,14 @@ pub(crate) fn settle(spec: &mut Spec) {
     spec.set_mounts(Some(mounts));
 }
 
-/// Labels what this thread, or what it forks, becomes next. To be called where `/proc` is the machine's: what an image has there
-/// must not be written to.
+/// Labels the next program that this thread, or a fork of it, executes. Must be called while
+/// `/proc` is the machine's: an image's files there must not be written to.
 pub(crate) fn next_program(spec: &Spec) -> Result<(), Refusal> {
     let process = spec.process().as_ref();
     let Some(label) = process.and_then(|process| process.selinux_label().as_ref()) else {
         return Ok(());
     };
-    // Without asking to make it, which a policy may deny.
+    // Without `O_CREAT`, which a policy may deny.
     let written = File::options().write(true).open(NEXT);
     let written = written.and_then(|mut next| next.write_all(label.as_bytes()));
     written.map_err(|error| {

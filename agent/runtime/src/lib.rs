@@ -1,8 +1,9 @@
-//! Containers on this machine, behind one trait.
+//! Container runtimes behind one trait.
 //!
-//! [`Runtime`] is the seam: [`Embedded`] makes real containers with libcontainer, each pod under a supervisor process of its
-//! own that outlives the agent; [`Containerd`] has a containerd make them; [`Sim`] plays a machine in memory and virtual time, for tests. Methods may be called from many
-//! tasks at once. Removal is idempotent in any state.
+//! [`Runtime`] has three implementations: [`Embedded`] creates containers with libcontainer, each
+//! pod under a supervisor process that outlives the agent; [`Containerd`] creates them by
+//! containerd; [`Sim`] simulates a machine in memory and virtual time, for tests. Methods may be
+//! called from many tasks at once. Removal is idempotent in any state.
 
 mod cgroup;
 mod clock;
@@ -42,11 +43,11 @@ pub use spares::Spares;
 pub use spread::spread;
 pub use supervisor::log::rotated;
 
-/// Tells [`Runtime::create_sandbox`] that the sandbox's network namespace is there.
+/// Signals [`Runtime::create_sandbox`] that the sandbox's network namespace exists.
 pub type Connected = oneshot::Receiver<()>;
 
-/// Runs what this program does under another name: the processes that a runtime starts beside the agent. `None` when the
-/// arguments, without the program's own name, say nothing of that. Must be called before the process has any other thread.
+/// Runs a helper process of a runtime, if the arguments (without the program's own name) select
+/// one; otherwise returns `None`. Must be called before the process has any other thread.
 pub fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let command = arguments.next()?;
     if command == "supervisor" {
@@ -57,16 +58,18 @@ pub fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode>
 
 /// Container runtime of the agent.
 pub trait Runtime: Send + Sync + 'static {
-    /// Name and version.
+    /// Returns name and version.
     fn info(&self) -> Info;
 
-    /// All sandboxes of this runtime's state directory, in order of creation: what a restarted agent adopts.
+    /// Lists all sandboxes of this runtime's state directory, in order of creation, for a restarted
+    /// agent to adopt.
     fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>>;
 
-    /// Makes a sandbox: the pod's shared namespaces, cgroup and supervisor. A failure leaves nothing.
+    /// Creates a sandbox: the pod's shared namespaces, cgroup and supervisor. A failure leaves
+    /// nothing.
     ///
-    /// Whatever does not need the network is made before `connected` tells that the network namespace is there; when its sender
-    /// goes instead, this fails with [`Error::Unconnected`].
+    /// All that does not need the network is set up before `connected` signals that the network
+    /// namespace exists; if its sender is dropped instead, this fails with [`Error::Unconnected`].
     fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>>;
 
     /// Announces a container that will probably be requested in a sandbox that is being, or about
@@ -75,13 +78,13 @@ pub trait Runtime: Send + Sync + 'static {
     /// until the request.
     fn foresee(&self, _sandbox: &str, _spec: &ContainerSpec, _placed: bool) {}
 
-    /// Makes a container whose program does not run yet. A failure leaves nothing.
+    /// Creates a container without starting its program. A failure leaves nothing.
     fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>>;
 
-    /// Runs a created container's program.
+    /// Starts a created container's program.
     fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>>;
 
-    /// Makes a container and runs its program; `created` is called when it is made.
+    /// Creates a container and starts its program; `created` is called in between.
     fn run_container<'a>(
         &'a self,
         sandbox: &'a str,
@@ -96,36 +99,43 @@ pub trait Runtime: Send + Sync + 'static {
         })
     }
 
-    /// Sends a signal to a container's first process; SIGKILL reaches all its processes. Signalling an exited container
-    /// is a success that does nothing.
+    /// Sends a signal to a container's init process; SIGKILL reaches all its processes. Does
+    /// nothing, successfully, if the container has exited.
     fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Runs a program in a running container, waits for it and kills what it leaves behind.
+    /// Runs a program in a running container, waits for its exit and kills the processes that it
+    /// left behind.
     fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>>;
 
-    /// Starts a program in a running container with streams of its own. A program that cannot be executed is an error, here or of
-    /// [`Session::end`]. What it leaves running when it ends stays.
+    /// Starts a program in a running container with streams of its own. A program that cannot be
+    /// executed is an error, here or of [`Session::end`]. Processes that it leaves running stay.
     fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> BoxFuture<'_, Result<Session, Error>>;
 
-    /// Joins the streams of a running container: output from now on, which goes to the log as well. A container with a
-    /// terminal has no standard error. [`Session::end`] comes with the container's end, or with that of the session's input
-    /// unless the container's own input ends with it ([`Stdin::Once`]).
+    /// Attaches to the streams of a running container: output from now on, which is also logged. A
+    /// container with a terminal has no standard error. [`Session::end`] resolves with the
+    /// container's end, or with that of the session's input unless the container's own input ends
+    /// with it ([`Stdin::Once`]).
     fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> BoxFuture<'_, Result<Session, Error>>;
 
-    /// Kills a container if it runs and removes its every trace but the log. Success when there is none.
+    /// Kills a container if it runs and removes all traces of it except the log. Succeeds if it
+    /// does not exist.
     fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Mounts an image's files, read-only, at a directory that is there, whose name is like no other one's of the sandbox. What they
-    /// are made of stays as long as the sandbox; who asked unmounts them.
+    /// Mounts an image's files, read-only, at an existing directory whose name is unique in the
+    /// sandbox. The image's files stay in use as long as the sandbox exists; the caller unmounts
+    /// them.
     fn mount_image(&self, sandbox: &str, image: ImageFiles, target: PathBuf) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Ends all processes of a sandbox, for good. Success when there is none. What it is made of goes with its removal.
+    /// Kills all processes of a sandbox, permanently. Succeeds if it does not exist. Its files and
+    /// cgroups stay until its removal.
     fn end_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Removes a sandbox with all its containers, in any state. Success when there is none; goes on past failures.
+    /// Removes a sandbox with all its containers, in any state. Succeeds if it does not exist;
+    /// continues after failures.
     fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Removes everything that this runtime made on the machine. Goes on past failures; success when there is nothing.
+    /// Removes everything that this runtime created on the machine. Continues after failures;
+    /// succeeds if there is nothing.
     fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Usage of a sandbox, with a name of one of its containers, or of the whole machine. Reads a
@@ -135,18 +145,20 @@ pub trait Runtime: Send + Sync + 'static {
     /// Usage of all sandboxes together, including removed ones.
     fn usage_of_all(&self) -> Usage;
 
-    /// The control group of a sandbox (with a name, of one container of it), from the root of the machine's.
+    /// Returns the cgroup of a sandbox (with a name, of one of its containers), from the root of
+    /// the hierarchies.
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf;
 
     /// User and groups of a container's init process at its start; `None` if not known. Reads a
     /// file.
     fn identity(&self, sandbox: &str, container: &str) -> Option<Identity>;
 
-    /// Gives a sandbox, or with a name one container of it, other limits from now on; those of a container hold until it ends.
+    /// Changes the limits of a sandbox, or with a name of one of its containers; those of a
+    /// container hold until it exits.
     fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Limits all pods together, and gives those of class Burstable so many CPU shares together; those of class `BestEffort` get
-    /// the least.
+    /// Limits all pods together, and sets the CPU shares of class Burstable as a whole; class
+    /// `BestEffort` gets the least.
     fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Usage of a container's writable layer; `None` if it is not on a disk of this machine or not
@@ -156,7 +168,7 @@ pub trait Runtime: Send + Sync + 'static {
     /// Checks that the backend of this runtime, such as containerd, answers.
     fn answers(&self) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// The control group controllers that the machine does not have and pods need, each with what to do about it.
+    /// Lists missing cgroup controllers that pods need, with how to enable each.
     fn lacking(&self) -> Vec<String>;
 
     /// True if there is a runtime for a handler of a `RuntimeClass`.
@@ -167,6 +179,7 @@ pub trait Runtime: Send + Sync + 'static {
     /// Reason why pods cannot have user namespaces ([`SandboxSpec::user_ids`]) here, if so.
     fn lacks_users(&self) -> Option<&'static str>;
 
-    /// News from now on. A receiver that lags must read [`Runtime::sandboxes`] instead: the state there is never behind.
+    /// Subscribes to events. A receiver that lags must read [`Runtime::sandboxes`] instead: the
+    /// state there is never behind.
     fn events(&self) -> broadcast::Receiver<Event>;
 }

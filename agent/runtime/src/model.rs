@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 /// Name and version of a runtime, for `Node.status.nodeInfo.containerRuntimeVersion` (`name://version`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// The scheme of container ids: `youki`.
+    /// Scheme of container IDs: `youki`.
     pub name: String,
-    /// The version, without a leading `v`.
+    /// Version, without a leading `v`.
     pub version: String,
 }
 
-/// The pod that a sandbox was made for. Opaque to the runtime: kept and handed back.
+/// Pod of a sandbox. Opaque to the runtime: stored and returned.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodId {
     /// `metadata.namespace`.
@@ -34,18 +34,18 @@ pub struct Limits {
     pub cpu_shares: Option<u64>,
     /// CPU time in microseconds per period.
     pub cpu_quota: Option<i64>,
-    /// The period in microseconds; 100000 where absent.
+    /// Period in microseconds; 100000 if absent.
     pub cpu_period: Option<u64>,
-    /// Bytes.
+    /// Bytes of memory.
     pub memory: Option<i64>,
     /// Number of tasks.
     pub pids: Option<i64>,
-    /// Bytes of huge pages, by their size as the kernel names it (`2MB`).
+    /// Bytes of huge pages, by their size in the kernel's notation (`2MB`).
     #[serde(default)]
     pub hugepages: Vec<(String, i64)>,
 }
 
-/// QoS class of a pod (`status.qosClass`).
+/// Quality-of-service class of a pod (`status.qosClass`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Requests equal limits.
@@ -60,35 +60,40 @@ pub enum Class {
 /// Specification of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
-    /// Unique on the machine: letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dot.
+    /// ID, unique on the machine: letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting
+    /// with a dot.
     pub id: String,
     /// The pod of the sandbox.
     pub pod: PodId,
-    /// Counts the sandboxes of this pod, from 0.
+    /// Number of earlier sandboxes of this pod.
     pub attempt: u32,
-    /// The pod's host name, at most 64 bytes.
+    /// Host name of the pod, at most 64 bytes.
     pub hostname: String,
-    /// The network namespace to join; `None` is the agent's own (`hostNetwork`).
+    /// Network namespace to join; `None` for the agent's own (`hostNetwork`).
     pub netns: Option<PathBuf>,
     /// Single PID namespace for all containers (`shareProcessNamespace`).
     pub share_process_namespace: bool,
-    /// The machine's pid namespace (`hostPID`).
+    /// Uses the machine's PID namespace (`hostPID`).
     pub host_pid: bool,
-    /// The machine's ipc namespace and `/dev/shm` (`hostIPC`). Otherwise the containers share those of the pod, 64 MiB.
+    /// Uses the machine's IPC namespace and `/dev/shm` (`hostIPC`). Otherwise the containers share
+    /// those of the pod, 64 MiB.
     pub host_ipc: bool,
     /// Limits of the pod as a whole.
     pub limits: Limits,
-    /// QoS class, which selects the parent cgroup.
+    /// Quality-of-service class, which selects the parent cgroup.
     #[serde(default)]
     pub class: Class,
-    /// Settings of the kernel (`net.ipv4.ip_unprivileged_port_start`) and their values, for the pod's own namespaces.
+    /// Sysctls (`net.ipv4.ip_unprivileged_port_start`) and their values, for the pod's own
+    /// namespaces.
     #[serde(default)]
     pub sysctls: Vec<(String, String)>,
-    /// The first of the machine's 65536 ids that are the pod's own (`hostUsers: false`), to whom its network namespace must belong.
+    /// First of the machine's 65536 IDs that are mapped to the pod (`hostUsers: false`), whose user
+    /// namespace must own its network namespace.
     pub user_ids: Option<u32>,
-    /// The `SELinux` level of the pod's containers. Opaque to the runtime: kept and handed back.
+    /// `SELinux` level of the pod's containers. Opaque to the runtime: stored and returned.
     pub se_linux_level: Option<String>,
-    /// The handler of the pod's `RuntimeClass`, for which there must be a runtime ([`crate::Runtime::has_handler`]); `""`: none.
+    /// Handler of the pod's `RuntimeClass`, which must be available
+    /// ([`crate::Runtime::has_handler`]); `""` for the default.
     #[serde(default)]
     pub handler: String,
 }
@@ -99,13 +104,14 @@ pub struct SandboxSpec {
 pub struct User {
     /// `""` (root), `name`, `uid`, `name:group`, `uid:gid`: the image's `User`, or `runAsUser` in digits.
     pub user: String,
-    /// `runAsGroup`: wins over the primary group that `user` gives.
+    /// `runAsGroup`: overrides the primary group of `user`.
     pub group: Option<u32>,
-    /// `supplementalGroups` and `fsGroup`; the groups that the image's `/etc/group` gives the user are added.
+    /// `supplementalGroups` and `fsGroup`; the user's groups in the image's `/etc/group` are added.
     pub supplementary: Vec<u32>,
-    /// `runAsNonRoot`: creation fails with [`crate::Error::RunsAsRoot`] when the user turns out to be 0.
+    /// `runAsNonRoot`: creation fails with [`crate::Error::RunsAsRoot`] if the user resolves to 0.
     pub must_not_be_root: bool,
-    /// The groups that the image's `/etc/group` gives the user are not added.
+    /// Does not add the user's groups in the image's `/etc/group`, as with
+    /// `supplementalGroupsPolicy: Strict`.
     #[serde(default)]
     pub strict_groups: bool,
 }
@@ -113,41 +119,44 @@ pub struct User {
 /// A container's standard input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stdin {
-    /// At its end from the beginning.
+    /// At end-of-file from the beginning.
     #[default]
     Closed,
     /// Open for as long as the container runs.
     Open,
-    /// Open until the first client that attached to it is at the end of its input.
+    /// Open until the input of the first attached client ends.
     Once,
 }
 
 /// Specification of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ContainerSpec {
-    /// Unique on the machine, same alphabet as [`SandboxSpec::id`].
+    /// ID, unique on the machine, in the alphabet of [`SandboxSpec::id`].
     pub id: String,
-    /// The container's name in the pod.
+    /// Name of the container in the pod.
     pub name: String,
-    /// Counts the instances of this container, from 0.
+    /// Number of earlier instances of this container.
     pub attempt: u32,
-    /// The image reference as the pod wrote it. Kept and handed back.
+    /// Image reference as in the pod. Stored and returned.
     pub image: String,
-    /// The image's id or digest. Kept and handed back.
+    /// ID or digest of the image. Stored and returned.
     pub image_id: String,
-    /// Unpacked layers, lowest first: what [`crate::Embedded`] makes the root file system of.
+    /// Unpacked layers, lowest first: the root file system in [`crate::Embedded`].
     pub layers: Vec<PathBuf>,
-    /// A committed snapshot of containerd's, by its name: what [`crate::Containerd`] makes it of.
+    /// Name of a committed snapshot in containerd: the root file system in [`crate::Containerd`].
     pub snapshot: Option<String>,
-    /// The OCI configuration. The runtime fills in `root`, the namespaces, `linux.cgroupsPath`, and `process.user` from [`ContainerSpec::user`];
-    /// a tmpfs at `/dev/shm` becomes the pod's; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
+    /// OCI configuration. The runtime sets `root`, the namespaces, `linux.cgroupsPath`, and
+    /// `process.user` from [`ContainerSpec::user`]; a tmpfs at `/dev/shm` is replaced by the pod's;
+    /// capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
     pub spec: Spec,
-    /// Directories of the image that are made where they are missing, and writable also in a root that is not.
+    /// Volumes of the image: directories that are created if missing, and are writable even in a
+    /// read-only root.
     #[serde(default)]
     pub volumes: Vec<PathBuf>,
-    /// The user to run as.
+    /// User of the process.
     pub user: User,
-    /// The running container of the same sandbox whose processes this one sees and can debug; otherwise as the sandbox says.
+    /// Running container of the same sandbox whose PID namespace is joined, as
+    /// `kubectl debug --target` requests; `None` for that of the sandbox.
     #[serde(default)]
     pub pid_of: Option<String>,
     /// Whether standard input accepts data by [`crate::Runtime::attach`]. `process.terminal` gives
@@ -156,18 +165,18 @@ pub struct ContainerSpec {
     /// Path of the log (CRI format; rotated to `PATH.YYYYMMDD-hhmmss`, 10 MiB each). Its directory
     /// must exist.
     pub log_path: PathBuf,
-    /// Kept and handed back.
+    /// Stored and returned.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// Exit of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// The exit code; 128 + signal when a signal ended it.
+    /// Exit code; 128 + signal if a signal killed it.
     pub code: i32,
-    /// The signal that ended it.
+    /// Signal that killed it.
     pub signal: Option<i32>,
-    /// The kernel killed a process of it for its memory limit.
+    /// True if the OOM killer killed one of its processes.
     pub oom_killed: bool,
     /// Time of the exit.
     pub finished_at: SystemTime,
@@ -176,16 +185,16 @@ pub struct Exit {
 /// Lifecycle state of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
-    /// Made; its program does not run yet.
+    /// Created; its program was not started yet.
     Created,
     /// Its program runs.
     Running {
-        /// Process id of its first process, as the agent sees it.
+        /// PID of its init process, as the agent sees it.
         pid: i32,
         /// Time at which the program was started.
         started_at: SystemTime,
     },
-    /// Its first process is gone, and with it all others.
+    /// Its init process has exited, and with it all others.
     Exited {
         /// Exit code, signal and time.
         exit: Exit,
@@ -194,7 +203,7 @@ pub enum State {
     },
 }
 
-/// A container as the runtime knows it.
+/// Container as the runtime knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// ID of the specification.
@@ -217,7 +226,7 @@ pub struct Container {
     pub state: State,
 }
 
-/// A sandbox as the runtime knows it.
+/// Sandbox as the runtime knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     /// ID of the specification.
@@ -234,9 +243,9 @@ pub struct Sandbox {
     /// `SELinux` level of the specification.
     #[serde(default)]
     pub se_linux_level: Option<String>,
-    /// Its supervisor is gone: only [`crate::Runtime::remove_sandbox`] works on it.
+    /// The supervisor is gone: only [`crate::Runtime::remove_sandbox`] works on the sandbox.
     pub lost: bool,
-    /// In order of creation.
+    /// Containers, in order of creation.
     pub containers: Vec<Container>,
 }
 
@@ -245,22 +254,22 @@ pub struct Sandbox {
 pub struct ExecSpec {
     /// Program and arguments; the program is looked up in the container's `PATH`.
     pub argv: Vec<String>,
-    /// Added to the container's environment.
+    /// Variables that are added to the container's environment.
     pub env: Vec<(String, String)>,
-    /// After this the program and everything it started is killed.
+    /// Time after which the program and all processes that it started are killed.
     pub timeout: Duration,
-    /// At most so many bytes of output are kept (the first ones); at most 16 KiB.
+    /// Limit of kept output in bytes (the first ones are kept); at most 16 KiB.
     pub output_limit: usize,
 }
 
 /// Result of an exec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecResult {
-    /// The exit code; 128 + signal when a signal ended it; 126 or 127 when it could not be run.
+    /// Exit code; 128 + signal if a signal killed it; 126 or 127 if it could not be executed.
     pub exit_code: i32,
-    /// stdout and stderr as they came.
+    /// stdout and stderr, interleaved as received.
     pub output: Vec<u8>,
-    /// There was more output than was kept.
+    /// True if there was more output than was kept.
     pub truncated: bool,
     /// True if the timeout killed it.
     pub timed_out: bool,
@@ -271,7 +280,7 @@ pub struct ExecResult {
 pub struct StreamSpec {
     /// Program and arguments; the program is looked up in the container's `PATH`.
     pub argv: Vec<String>,
-    /// A new terminal of the container's is its standard input, output and error.
+    /// True for a new terminal of the container as standard input, output and error.
     pub tty: bool,
     /// Requested streams, if it has no terminal.
     pub streams: Streams,
@@ -300,21 +309,21 @@ pub struct Size {
 /// Resource usage of a container, a sandbox or the machine; `None` if the kernel does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU time since it was made.
+    /// CPU time since creation.
     pub cpu: Option<Duration>,
-    /// Bytes of memory, the page cache's included.
+    /// Bytes of memory, including the page cache.
     pub memory: Option<u64>,
-    /// The most bytes of memory that it used at once.
+    /// Peak of used memory, in bytes.
     pub memory_peak: Option<u64>,
-    /// Bytes of memory without pages of files that were not used lately.
+    /// Bytes of memory without inactive file pages.
     pub working_set: Option<u64>,
-    /// Bytes of memory that belong to no file.
+    /// Bytes of anonymous memory.
     pub rss: Option<u64>,
     /// Page faults.
     pub page_faults: Option<u64>,
-    /// Page faults that waited for a disk.
+    /// Major page faults.
     pub major_page_faults: Option<u64>,
-    /// Processes and threads that there are.
+    /// Number of processes and threads.
     pub processes: Option<u64>,
     /// Rarely needed values.
     pub details: Details,
@@ -323,25 +332,25 @@ pub struct Usage {
 /// Further resource usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// CPU time of the programs.
+    /// CPU time in user mode.
     pub cpu_user: Option<Duration>,
-    /// CPU time of the kernel for them.
+    /// CPU time in kernel mode.
     pub cpu_system: Option<Duration>,
-    /// Periods in which there was something to do under a limit of CPU time.
+    /// Periods in which processes were runnable under a CPU quota (`nr_periods`).
     pub periods: Option<u64>,
-    /// Periods in which the limit was hit.
+    /// Periods in which the quota was exhausted (`nr_throttled`).
     pub throttled_periods: Option<u64>,
-    /// The time for which it was waited then.
+    /// Time for which processes were throttled.
     pub throttled: Option<Duration>,
     /// Bytes of the page cache.
     pub cache: Option<u64>,
-    /// Bytes of files that are mapped.
+    /// Bytes of mapped files.
     pub mapped: Option<u64>,
-    /// Bytes of memory on a disk.
+    /// Bytes of swapped memory.
     pub swap: Option<u64>,
-    /// The most of it, where there is a bound; of the machine, what there is.
+    /// Limit of swap, if any; for the machine, its total swap.
     pub swap_limit: Option<u64>,
-    /// The most bytes of memory, where there is a bound.
+    /// Limit of memory in bytes, if any.
     pub memory_limit: Option<u64>,
     /// Number of times that the memory limit was hit.
     pub limit_hits: Option<u64>,
@@ -363,9 +372,9 @@ pub struct Identity {
 /// Location of an image's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFiles {
-    /// Its layers, lowest first; none where containerd has it.
+    /// Layers, lowest first; empty if containerd has the image.
     pub layers: Vec<PathBuf>,
-    /// The name of containerd's committed snapshot, where containerd has it.
+    /// Name of containerd's committed snapshot, if containerd has the image.
     pub snapshot: Option<String>,
 }
 
@@ -376,28 +385,28 @@ pub enum Written {
     In(PathBuf),
     /// Counted by the snapshotter.
     Counted {
-        /// Bytes that the files occupy.
+        /// Bytes that the files occupy on the disk.
         bytes: i64,
-        /// Files and directories.
+        /// Number of files and directories.
         inodes: i64,
     },
 }
 
-/// News from a runtime.
+/// Event of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A container ended.
+    /// A container has exited.
     ContainerExited {
-        /// Its sandbox.
+        /// Sandbox of the container.
         sandbox_id: String,
-        /// The container.
+        /// ID of the container.
         container_id: String,
         /// Exit code, signal and time.
         exit: Exit,
     },
     /// The supervisor of a sandbox is gone; its containers are being killed. The sandbox must be removed.
     SandboxLost {
-        /// The sandbox.
+        /// ID of the sandbox.
         sandbox_id: String,
     },
 }

@@ -10,10 +10,10 @@ use crate::embedded::io_error;
 use crate::spares::Spares;
 use crate::spread::spread;
 
-/// Sandboxes whose directories are made ahead: a large burst.
+/// Number of sandbox directories made ahead, enough for a large burst.
 const SPARES: usize = 100;
 
-/// A state directory that is there, by its real path, and the machine's control groups.
+/// State directory, by its real path, and the machine's cgroups.
 pub(crate) struct Opened {
     pub(crate) state_dir: PathBuf,
     pub(crate) sandboxes: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// `folders` are made ahead in each sandbox's directory.
+    /// Opens the state directory. `folders` are made ahead in each sandbox's directory.
     pub(crate) fn at(state_dir: &Path, cgroup_root: &str, folders: &'static [&'static str]) -> Result<Self, Error> {
         cgroup::check(Path::new(cgroup_root)).map_err(|_invalid| Error::Invalid {
             what: "cgroup root",

@@ -1,4 +1,4 @@
-//! Root file systems: the layers of an image, the topmost last, under a writable directory.
+//! Root file systems: the layers of an image, topmost last, under a writable directory.
 
 use std::fs;
 use std::io;
@@ -36,7 +36,7 @@ pub(crate) fn attach(layers: &[PathBuf], writable: Writable<'_>, label: Option<&
     }
 }
 
-/// The layers as they are, read-only and mounted nowhere. `scratch` is a name that is free.
+/// Mounts the layers read-only, detached. `scratch` is a free name.
 pub(crate) fn view(layers: &[PathBuf], scratch: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     if let [only] = layers {
@@ -49,7 +49,7 @@ pub(crate) fn view(layers: &[PathBuf], scratch: &Path) -> io::Result<OwnedFd> {
     detached(scratch, |target| attach_joined(layers, None, None, target))
 }
 
-/// The layers under a writable directory, mounted nowhere. `scratch` is a name that is free.
+/// Mounts the layers under a writable directory, detached. `scratch` is a free name.
 pub(crate) fn open_writable(layers: &[PathBuf], writable: Writable<'_>, scratch: &Path) -> io::Result<OwnedFd> {
     if one_by_one() {
         return Ok(configured(layers, Some(writable))?.mount(0)?.0);
@@ -71,7 +71,7 @@ pub(crate) fn detached(scratch: &Path, attach: impl FnOnce(&Path) -> io::Result<
     root
 }
 
-/// Mounts the layers as they are, read-only.
+/// Mounts the layers read-only.
 pub(crate) fn attach_fixed(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     if let [only] = layers {
         let copy = Mount::copy(only)?;
@@ -102,7 +102,7 @@ fn configured(layers: &[PathBuf], writable: Option<Writable<'_>>) -> io::Result<
     let mut held = Vec::new();
     let mut set = |key: &str, path: &Path| {
         let path = path.as_os_str().as_bytes();
-        // The kernel takes a backslash for the beginning of an escape in some of them.
+        // The kernel interprets a backslash as an escape in some options.
         if path.len() < OPTION && !path.contains(&b'\\') {
             return overlay.set(key, path);
         }
@@ -123,7 +123,8 @@ fn configured(layers: &[PathBuf], writable: Option<Writable<'_>>) -> io::Result<
     Ok(overlay)
 }
 
-/// For older kernels: all options must fit into one page, so each directory is named by a descriptor.
+/// For older kernels: all options must fit into one page, so each directory is passed as
+/// `/proc/self/fd/N`.
 fn attach_joined(
     layers: &[PathBuf],
     writable: Option<Writable<'_>>,
@@ -159,7 +160,7 @@ fn attach_joined(
     )?)
 }
 
-/// A short name of a directory, as long as this exists.
+/// Short path of a directory, valid as long as this exists.
 struct Short {
     path: String,
     _directory: OwnedFd,
@@ -180,7 +181,7 @@ impl Short {
 mod tests {
     use super::*;
 
-    /// Runs in a mount namespace of the test's process alone.
+    /// Runs in a mount namespace of the test's process.
     #[test]
     fn many_layers_with_long_paths_are_one_root() {
         assert!(nix::unistd::geteuid().is_root(), "mounting needs root");

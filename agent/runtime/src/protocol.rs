@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Container, ExecSpec, Exit, Limits, Refusal, Sandbox, SandboxSpec, Size, Stdin, StreamSpec, Streams};
 
-/// Largest head, in bytes.
+/// Limit of a head, in bytes.
 const HEAD_LIMIT: usize = 1 << 20;
-/// Largest body, in bytes.
+/// Limit of a body, in bytes.
 const BODY_LIMIT: usize = 4 << 20;
-/// The two lengths.
+/// Bytes of the two lengths.
 pub(crate) const PREFIX: usize = 8;
 
 /// First message to a new supervisor.
@@ -25,20 +25,21 @@ pub(crate) struct Configuration {
     pub(crate) cgroup_root: String,
 }
 
-/// Containers of one pod that are foreseen.
+/// Limit of foreseen containers of one pod.
 pub(crate) const FORESEEN: usize = 4;
 
 /// Messages to a new supervisor after its configuration and before requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Early {
-    /// A container that will most likely be created, with the streams that this then says; the body is its `ContainerSpec`.
+    /// Announces a container that will most likely be created, with its streams; the body is its
+    /// `ContainerSpec`.
     Foresee {
         container_id: String,
         stdio: Stdio,
-        /// Whatever it mounts is there, though it may have no contents yet.
+        /// True if all sources of its mounts exist, though their contents may be missing.
         placed: bool,
     },
-    /// The pod's network is there. Nothing else comes before requests.
+    /// The pod's network exists. Only requests follow.
     Connected,
 }
 
@@ -51,34 +52,34 @@ pub(crate) struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     Inspect,
-    /// The body is the `ContainerSpec`; its limits are set when it is started.
+    /// Creates a container. The body is the `ContainerSpec`; its limits are set at the start.
     Create {
         container: Box<Container>,
         limits: Limits,
-        /// The container whose pid namespace it joins.
+        /// Container whose PID namespace it joins.
         pid_of: Option<String>,
         stdio: Stdio,
     },
     Start(String),
-    /// Sets the limits of the pod as a whole from the next start of a container on.
+    /// Sets the pod's limits from the next start of a container on.
     Limit(Limits),
     Signal(String, i32),
     Exec(String, ExecSpec),
-    /// With descriptors: the program's end of each stream that the specification asks for, in their order; with a terminal
-    /// instead a socket that takes its master.
+    /// Starts a program. Descriptors: the program's end of each requested stream, in order; with a
+    /// terminal instead a socket that receives its master.
     Stream(String, StreamSpec),
-    /// With descriptors: an end of a pipe for each stream.
+    /// Attaches to a container. Descriptors: a pipe end for each stream.
     Attach(String, Streams),
-    /// Ends early what the request of this id began: a stream or an attachment.
+    /// Ends a stream or an attachment early, which the request of this ID began.
     Leave(u64),
     /// Sets the size of a container's terminal.
     Resize(String, Size),
     Remove(String),
-    /// Kill everything, then end.
+    /// Kills everything, then exits.
     Shutdown,
 }
 
-/// A container's own streams, besides its output.
+/// Streams of a container, besides its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stdio {
     pub(crate) stdin: Stdin,
@@ -118,12 +119,12 @@ pub(crate) enum Answer {
     Done,
     Container(Container),
     Sandbox(Sandbox),
-    /// Answers the configuration.
+    /// Answer to the configuration.
     Ready {
         sandbox: Sandbox,
         supervisor: i32,
     },
-    /// The body is the output.
+    /// Result of an exec; the body is the output.
     Exec {
         exit_code: i32,
         truncated: bool,
@@ -162,7 +163,7 @@ pub(crate) fn lengths(prefix: [u8; PREFIX]) -> io::Result<(usize, usize)> {
     }
 }
 
-/// Takes one complete frame off the front of a buffer; `None` when there is none yet.
+/// Takes one complete frame from the front of a buffer; `None` if it is incomplete.
 pub(crate) fn take<Head: DeserializeOwned>(buffer: &mut Vec<u8>) -> io::Result<Option<(Head, Vec<u8>)>> {
     let Some(prefix) = buffer.first_chunk::<PREFIX>() else {
         return Ok(None);

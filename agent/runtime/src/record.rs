@@ -1,4 +1,4 @@
-//! Small files that survive a crash whole.
+//! Small files that are written atomically.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 
 use crate::Identity;
 
-/// Replaces a file as a whole; mode 0600. It survives the writer, and after [`settle`] the machine.
+/// Replaces a file atomically; mode 0600. It survives the writer's crash, and after [`settle`] the
+/// machine's.
 pub(crate) fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
     put(path, &serde_json::to_vec(value)?)
 }
@@ -39,8 +40,8 @@ pub(crate) fn write_roomy(path: &Path, value: &impl Serialize) -> io::Result<()>
     put(path, &bytes)
 }
 
-/// Writes over what [`write_roomy`] wrote, in one piece, if there is room for it. A file that takes another one's place would have
-/// to be on its way to the disk before.
+/// Overwrites a file of [`write_roomy`] in one write, if the value fits. A rename would have to
+/// wait for the new file to reach the disk.
 pub(crate) fn replace(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(value)?;
     let file = OpenOptions::new().write(true).open(path)?;
@@ -52,7 +53,7 @@ pub(crate) fn replace(path: &Path, value: &impl Serialize) -> io::Result<()> {
     file.write_all_at(&bytes, 0)
 }
 
-/// Waits until a file that was written is on the disk; one that was removed meanwhile needs nothing.
+/// Syncs a written file to the disk; does nothing if it was removed meanwhile.
 pub(crate) fn settle(path: &Path) -> io::Result<()> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -62,7 +63,7 @@ pub(crate) fn settle(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
-/// Reads such a file; `None` when there is none.
+/// Reads a record; `None` if there is none.
 pub(crate) fn read<Value: DeserializeOwned>(path: &Path) -> io::Result<Option<Value>> {
     let mut bytes = Vec::new();
     match File::open(path) {

@@ -16,24 +16,25 @@ pub type Input = Pin<Box<dyn AsyncWrite + Send>>;
 /// Reader of the program's output, up to its end.
 pub type Output = Pin<Box<dyn AsyncRead + Send>>;
 
-/// A terminal whose size can change.
+/// Terminal that can be resized.
 pub trait Terminal: Send + Sync {
-    /// Sets the size; programs in the foreground are told by SIGWINCH.
+    /// Sets the size; the foreground processes get SIGWINCH.
     fn resize(&self, size: Size) -> BoxFuture<'_, Result<(), Error>>;
 }
 
 /// Result of [`crate::Runtime::exec_stream`] and [`crate::Runtime::attach`].
 pub struct Session {
-    /// Standard input, where it was asked for and there is one.
+    /// Standard input, if requested and available.
     pub stdin: Option<Input>,
-    /// Standard output, or the terminal's.
+    /// Standard output, or that of the terminal.
     pub stdout: Option<Output>,
-    /// Standard error; nothing with a terminal.
+    /// Standard error; `None` with a terminal.
     pub stderr: Option<Output>,
-    /// The terminal, if there is one.
+    /// Terminal, if there is one.
     pub terminal: Option<Box<dyn Terminal>>,
-    /// The exit code of the program; 0 at the end of an attachment. Dropped early it kills the program with what it started (with
-    /// a terminal the program alone; the others get SIGHUP), or ends the attachment.
+    /// Exit code of the program; 0 at the end of an attachment. Dropping it early kills the program
+    /// with all that it started (with a terminal the program alone; the others get SIGHUP), or ends
+    /// the attachment.
     pub end: BoxFuture<'static, Result<i32, Error>>,
 }
 
@@ -49,12 +50,12 @@ impl fmt::Debug for Session {
     }
 }
 
-/// Our ends of pipes, and the other ones.
+/// Pipes: our ends and the container's.
 pub(crate) struct Pipes {
     pub(crate) stdin: Option<Input>,
     pub(crate) stdout: Option<Output>,
     pub(crate) stderr: Option<Output>,
-    /// In the order of the streams.
+    /// Ends of the container, in the order of the streams.
     pub(crate) theirs: Vec<OwnedFd>,
 }
 

@@ -1,4 +1,4 @@
-//! A machine in memory and virtual time.
+//! Simulation of a machine in memory and virtual time.
 
 mod calls;
 
@@ -18,24 +18,24 @@ const SIGTERM: i32 = 15;
 /// Simulated behavior of containers of one image, or of one name, in a [`Sim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
-    /// Time that creation takes.
+    /// Duration of a creation.
     pub create_takes: Duration,
-    /// Creation fails with this text.
+    /// Error of a creation, if it fails.
     pub create_fails: Option<String>,
-    /// Starting fails with this text.
+    /// Error of a start, if it fails.
     pub start_fails: Option<String>,
-    /// Exits by itself so long after its start; `None` runs until it is signalled.
+    /// Time after the start at which it exits by itself; `None` runs until it is signaled.
     pub runs_for: Option<Duration>,
-    /// The exit code when it exits by itself.
+    /// Exit code when it exits by itself.
     pub exit_code: i32,
-    /// Exits so long after SIGTERM (with 143); `None` ignores the signal.
+    /// Time after SIGTERM at which it exits (with 143); `None` ignores the signal.
     pub stops_within: Option<Duration>,
-    /// The answer of every exec.
+    /// Result of every exec.
     pub exec: ExecResult,
 }
 
 impl Default for Behaviour {
-    /// Starts at once, runs for ever, stops at once on SIGTERM; exec succeeds without output.
+    /// Starts at once, runs forever, stops at once on SIGTERM; exec succeeds without output.
     fn default() -> Self {
         Self {
             create_takes: Duration::ZERO,
@@ -58,11 +58,12 @@ struct World {
     origin: Instant,
     sandboxes: BTreeMap<String, Sandbox>,
     behaviours: BTreeMap<String, Behaviour>,
-    /// Timers of exits to come; dropped with the world.
+    /// Timers of future exits; dropped with the simulation.
     timers: JoinSet<()>,
 }
 
-/// The simulated runtime. Clones share one machine, so that an agent can be dropped and another one adopt its containers.
+/// Simulated runtime. Clones share one machine, so that an agent can be dropped and another one
+/// adopt its containers.
 #[derive(Clone)]
 pub struct Sim {
     world: Arc<Mutex<World>>,
@@ -76,7 +77,8 @@ impl Default for Sim {
 }
 
 impl Sim {
-    /// An empty machine. Must be called inside a tokio runtime; its time is that runtime's, counted from 2030-01-01.
+    /// Creates an empty machine. Must be called inside a tokio runtime, whose time it uses, counted
+    /// from 2030-01-01.
     pub fn new() -> Self {
         let world = World {
             origin: Instant::now(),
@@ -90,17 +92,18 @@ impl Sim {
         }
     }
 
-    /// From now on containers with this name, or of this image reference, behave so.
+    /// Sets the behavior of containers with this name, or of this image reference.
     pub fn behave(&self, image_or_name: &str, behaviour: Behaviour) {
         self.world().behaviours.insert(image_or_name.to_owned(), behaviour);
     }
 
-    /// Ends a container from outside, as `kill -9` on the machine would. False when there is none that runs.
+    /// Kills a container from outside, as `kill -9` on the machine would. Returns false if it does
+    /// not run.
     pub fn kill(&self, sandbox: &str, container: &str) -> bool {
         self.end(sandbox, container, 128 + SIGKILL, Some(SIGKILL), false)
     }
 
-    /// The supervisor of a sandbox dies.
+    /// Simulates the death of a sandbox's supervisor.
     pub fn lose(&self, sandbox: &str) {
         if let Some(found) = self.world().sandboxes.get_mut(sandbox) {
             found.lost = true;
@@ -152,7 +155,7 @@ impl Sim {
         true
     }
 
-    /// Ends the container after a while, unless it ended or was removed before.
+    /// Lets the container exit after a while, unless it exited or was removed before.
     fn end_later(&self, after: Duration, sandbox: &str, container: &str, code: i32, signal: Option<i32>) {
         if after.is_zero() {
             self.end(sandbox, container, code, signal, false);

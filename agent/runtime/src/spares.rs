@@ -1,5 +1,5 @@
-//! Directories that are made before they are needed. Making one can wait for the disk several times, the more so where each goes
-//! into another region of it; giving a made one its name cannot.
+//! Pool of directories made ahead. Creating a directory can wait for the disk several times, even
+//! more if each goes into another block group; renaming one does not.
 
 use std::fs;
 use std::io;
@@ -12,17 +12,18 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::spread::spread;
 
-/// New ones are made when none was taken for so long: pods that start have the disk for themselves.
+/// Idle time after which the pool is filled: starting pods have the disk for themselves.
 const QUIET: Duration = Duration::from_millis(500);
 /// Idle periods after which the filling thread ends: at one pod per second, the thread should not
 /// be started each time.
 const LINGER: u32 = 10;
 
-/// Some directories, on the disk where they will be needed. They hold the directories that were asked for, and nothing else.
+/// Pool of directories, on the disk where they will be needed. They contain the given
+/// subdirectories, and nothing else.
 #[derive(Clone, Debug)]
 pub struct Spares {
     home: Arc<Path>,
-    /// Paths of the directories in each, parents first.
+    /// Paths of the subdirectories, parents first.
     folders: &'static [&'static str],
     most: usize,
     stock: Arc<Mutex<Stock>>,
@@ -31,7 +32,7 @@ pub struct Spares {
 #[derive(Debug, Default)]
 struct Stock {
     names: Vec<PathBuf>,
-    /// Of the next that is made.
+    /// Number of the next directory.
     number: u64,
     /// Total number taken.
     taken: u64,
@@ -62,7 +63,8 @@ impl Spares {
         Ok(spares)
     }
 
-    /// Makes a directory, of one that is there if there is one, else an empty one. That it exists already is an error.
+    /// Makes a directory from the pool, or an empty one if the pool is empty. Fails if it exists
+    /// already.
     pub fn make(&self, path: &Path, mode: u32) -> io::Result<()> {
         let spare = {
             let mut stock = self.stock();
@@ -91,7 +93,7 @@ impl Spares {
         self.stock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that there are enough once it is quiet.
+    /// Starts filling the pool in idle time.
     fn fill(&self) {
         {
             let mut stock = self.stock();
@@ -147,7 +149,7 @@ impl Spares {
 
     fn make_one(&self, path: &Path) -> io::Result<()> {
         fs::DirBuilder::new().mode(0o700).create(path)?;
-        // None of these is counted, nor a half of one.
+        // An incomplete one is not counted.
         self.furnish(path)
             .inspect_err(|_| drop(fs::remove_dir_all(path)))
             .map_err(|error| io::Error::other(format!("furnish {}: {error}", path.display())))
@@ -157,7 +159,7 @@ impl Spares {
         for folder in self.folders {
             let folder = path.join(folder);
             fs::create_dir(&folder)?;
-            // Whatever the mask of who started this process.
+            // Independent of the process's umask.
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
         }
         Ok(())

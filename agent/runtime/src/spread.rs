@@ -6,9 +6,12 @@ use std::path::Path;
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
-/// Lets the file system put each directory that is made in `directory` into another region of the disk, where it can
-/// (ext2 to ext4). ext4 does not use an inode again within minutes of its end and looks at all of those in a region
-/// whenever something is created there: without this, each pod would be started more slowly for every one that just went.
+/// Lets the file system place each new directory in `directory` in another block group, if it can
+/// (ext2 to ext4).
+///
+/// ext4 does not reuse an inode for minutes after its deletion and checks all recently deleted
+/// inodes of a block group for each new file: without this, each pod would start more slowly for
+/// every one that was just removed.
 pub fn spread(directory: &Path) {
     let set = || -> io::Result<()> {
         let directory = File::open(directory)?;

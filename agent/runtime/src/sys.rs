@@ -1,4 +1,5 @@
-//! Kernel calls that no crate of ours wraps. The only place of this crate, beside the forks, where `unsafe` stands.
+//! System calls that no crate of ours wraps: the only module of this crate, besides the forks, with
+//! `unsafe` code.
 
 mod mounts;
 
@@ -13,9 +14,9 @@ use nix::libc;
 
 pub(crate) use mounts::{FileSystem, Mount};
 
-/// A flag of clone3 alone: it does not fit into what libc's type for clone's flags holds.
+/// Flag of `clone3` only: it does not fit into libc's type of `clone` flags.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-/// `NS_GET_USERNS`: the user namespace that another one belongs to.
+/// `NS_GET_USERNS`: the user namespace that owns another namespace.
 const GET_USERS: libc::c_ulong = 0xb701;
 
 fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
@@ -56,14 +57,14 @@ pub(crate) fn open_in_root(root: impl AsFd, path: &Path, flags: OFlag) -> Result
     Err(Errno::EAGAIN)
 }
 
-/// A descriptor of a process: it cannot come to mean another one.
+/// Opens a pidfd: it cannot refer to a later process of the same PID.
 #[expect(unsafe_code, reason = "pidfd_open has no wrapper")]
 pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: integers only.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
 
-/// Signals the process behind a descriptor.
+/// Signals the process of a pidfd.
 #[expect(unsafe_code, reason = "pidfd_send_signal has no wrapper")]
 pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
@@ -71,8 +72,8 @@ pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Resul
     checked(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) }).map(drop)
 }
 
-/// Takes the next child that has ended: its pid, and its exit code or minus its signal. nix knows no real-time signals, and
-/// loses a child that ended by one.
+/// Reaps the next child that has exited: its PID, and its exit code or minus its signal. nix knows
+/// no real-time signals, and loses a child that was killed by one.
 #[expect(unsafe_code, reason = "waitpid's wrapper refuses real-time signals")]
 pub(crate) fn reap() -> io::Result<Option<(i32, i32)>> {
     let mut status = 0;
@@ -90,7 +91,7 @@ pub(crate) fn reap() -> io::Result<Option<(i32, i32)>> {
     Ok(Some((pid, ended)))
 }
 
-/// Orphaned descendants become children of this process.
+/// Makes orphaned descendants children of this process.
 pub(crate) fn become_subreaper() -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)
 }
@@ -119,7 +120,8 @@ pub(crate) fn fork() -> io::Result<nix::unistd::ForkResult> {
     unsafe { nix::unistd::fork() }.map_err(io::Error::from)
 }
 
-/// Forks straight into a v2 group, or as usual where that cannot be done; says whether the child is in the group.
+/// Forks straight into a v2 group, or normally if that is not possible; returns whether the child
+/// is in the group.
 #[expect(unsafe_code, reason = "clone3 has no wrapper")]
 pub(crate) fn fork_into(group: Option<BorrowedFd<'_>>) -> io::Result<(nix::unistd::ForkResult, bool)> {
     let Some(group) = group else {
@@ -143,7 +145,7 @@ pub(crate) fn fork_into(group: Option<BorrowedFd<'_>>) -> io::Result<(nix::unist
     }
 }
 
-/// Ends this forked child without running its parent's destructors.
+/// Exits this forked child without running its parent's destructors.
 #[expect(unsafe_code, reason = "_exit has no safe wrapper")]
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: never returns.
@@ -182,7 +184,8 @@ const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const BPF_CGROUP_DEVICE: u32 = 6;
 const BPF_F_ALLOW_MULTI: u32 = 2;
 
-/// Has a program of the kernel decide about each use of a device by processes of a v2 group, for as long as the group is there.
+/// Attaches a BPF program that decides about each use of a device by processes of a v2 group, for
+/// the lifetime of the group.
 #[expect(unsafe_code, reason = "bpf has no wrapper")]
 pub(crate) fn filter_devices(group: &Path, program: &[u64]) -> io::Result<()> {
     let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(io::Error::other);
@@ -221,7 +224,7 @@ pub(crate) fn join_namespaces(pidfd: BorrowedFd<'_>, flags: nix::sched::CloneFla
     nix::sched::setns(pidfd, flags).map_err(io::Error::from)
 }
 
-/// The user namespace that a namespace belongs to.
+/// Opens the user namespace that owns a namespace.
 #[expect(unsafe_code, reason = "NS_GET_USERNS has no wrapper")]
 pub(crate) fn owning_users(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: integers only.
@@ -241,7 +244,7 @@ pub(crate) fn kernel_since(version: (u32, u32)) -> bool {
     *running >= version
 }
 
-/// Makes the other end of a terminal usable and opens it, by its descriptor: no path can lead elsewhere.
+/// Unlocks the other end of a terminal and opens it by its descriptor: no path can redirect this.
 #[expect(unsafe_code, reason = "TIOCSPTLCK and TIOCGPTPEER have no wrapper")]
 pub(crate) fn terminal_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let unlocked: libc::c_int = 0;
@@ -252,7 +255,7 @@ pub(crate) fn terminal_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     owned(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) }.into())
 }
 
-/// Makes a terminal that of this process's session.
+/// Makes a terminal the controlling one of this process's session.
 #[expect(unsafe_code, reason = "TIOCSCTTY has no wrapper")]
 pub(crate) fn become_controlling(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: integers only.
@@ -272,14 +275,15 @@ pub(crate) fn resize(terminal: BorrowedFd<'_>, size: crate::Size) -> io::Result<
     checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }.into()).map(drop)
 }
 
-/// Takes over a descriptor that the kernel just made for this process.
+/// Takes ownership of a descriptor that the kernel just created for this process.
 #[expect(unsafe_code, reason = "the caller got it from recvmsg")]
 pub(crate) fn received(fd: std::os::fd::RawFd) -> OwnedFd {
     // SAFETY: see the reason above.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Receives bytes, and descriptors that come with them, from a socket. Descriptors beyond eight at once are closed.
+/// Receives bytes, and the descriptors sent with them, from a socket. Descriptors beyond eight at
+/// once are closed.
 pub(crate) fn receive_with_descriptors(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
     let mut space = nix::cmsg_space!([std::os::fd::RawFd; 8]);
@@ -295,7 +299,7 @@ pub(crate) fn receive_with_descriptors(socket: BorrowedFd<'_>, buffer: &mut [u8]
     Ok((message.bytes, descriptors))
 }
 
-/// Sends bytes with descriptors; returns how many bytes went.
+/// Sends bytes with descriptors; returns the number of bytes sent.
 pub(crate) fn send_with_descriptors(
     socket: BorrowedFd<'_>,
     bytes: &[u8],

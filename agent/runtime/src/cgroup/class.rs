@@ -1,4 +1,4 @@
-//! Paths of pods' cgroups below our root: the pods of a QoS class share a parent.
+//! Paths of pods' cgroups below our root: the pods of a class share a parent.
 //!
 //! ```text
 //! ROOT/kubepods               limited to the node's allocatable resources
@@ -34,8 +34,8 @@ impl Class {
 }
 
 impl Cgroups {
-    /// Returns the group of a sandbox in whichever QoS class it is, or at the path that earlier
-    /// versions of the agent used; if there is none, the path that it would have.
+    /// Returns the group of a sandbox of any class, or at the path that earlier versions of the
+    /// agent used; if there is none, the path that it would have.
     pub(crate) fn locate(&self, root: &Path, sandbox: &str) -> PathBuf {
         let mut places = Class::ALL.iter().map(|class| root.join(class.folder()).join(sandbox));
         let old = || Some(root.join(sandbox)).filter(|group| self.exists(group));

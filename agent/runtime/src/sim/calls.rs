@@ -1,4 +1,4 @@
-//! The trait's methods.
+//! Methods of the [`Runtime`] trait.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -160,13 +160,13 @@ impl Runtime for Sim {
         futures::future::ready(Ok(())).boxed()
     }
 
-    /// There are no files here.
+    /// The simulation has no files.
     fn mount_image(&self, sandbox: &str, _image: ImageFiles, _target: PathBuf) -> BoxFuture<'_, Result<(), Error>> {
         let found = self.world().sandbox(sandbox).map(drop);
         async { found }.boxed()
     }
 
-    /// There are no processes here.
+    /// The simulation has no processes.
     fn end_sandbox(&self, _sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
         futures::future::ready(Ok(())).boxed()
     }

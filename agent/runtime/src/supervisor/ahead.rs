@@ -13,7 +13,7 @@ use super::users::Users;
 use super::{Failure, at, take_signals};
 use crate::{SandboxSpec, sys};
 
-/// Namespaces that each supervisor begins with of its own.
+/// Namespaces that every supervisor unshares at first.
 const OWN: CloneFlags = CloneFlags::CLONE_NEWIPC.union(CloneFlags::CLONE_NEWUTS);
 
 /// Namespaces of the machine, to return to for pods that use them.
@@ -23,7 +23,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Of this process.
+    /// Opens the namespaces of this process.
     fn find() -> io::Result<Self> {
         Ok(Self {
             ipc: File::open("/proc/self/ns/ipc")?,
@@ -44,22 +44,23 @@ impl Machine {
     }
 }
 
-/// A process that can hold any pod.
+/// Process that is ready to hold any pod.
 pub(super) struct Ready {
     pub(super) signals: SignalFd,
-    /// Shared memory of the machine's root, where it was made before.
+    /// Shared memory owned by the machine's root, if it was made ahead.
     pub(super) memory: Option<SharedMemory>,
     machine: Machine,
 }
 
 impl Ready {
-    /// Makes this process one.
+    /// Prepares this process.
     pub(super) fn get() -> Result<Self, Failure> {
-        // EPERM: it leads a session already.
+        // EPERM: it is a session leader already.
         setsid().ok();
         umask(Mode::from_bits_truncate(0o022));
         sys::become_subreaper().map_err(at("become a subreaper"))?;
-        // Refused without CAP_SYS_RESOURCE: then it is as likely a victim as its size makes it, which is hardly.
+        // Fails without CAP_SYS_RESOURCE: then its small size is its only protection from the OOM
+        // killer.
         drop(fs::write("/proc/self/oom_score_adj", "-999"));
         let machine = Machine::find().map_err(at("find the machine's namespaces"))?;
         unshare(OWN).map_err(at("unshare namespaces"))?;
@@ -70,7 +71,7 @@ impl Ready {
         })
     }
 
-    /// Keeps those of its own namespaces that the pod wants, and goes back to the machine's others.
+    /// Keeps the namespaces that the pod needs, and returns to the machine's others.
     pub(super) fn settle(&self, spec: &SandboxSpec, users: Option<&Users>) -> io::Result<()> {
         let mut own = CloneFlags::empty();
         own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);

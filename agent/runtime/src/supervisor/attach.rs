@@ -1,7 +1,7 @@
 //! Attachments: clients that share a running container's own streams.
 //!
-//! Output goes to the log and to every client; a client that does not take it holds the container up, as it would if it stood
-//! alone at the other end of the pipe. Input goes from a client to the container.
+//! Output goes to the log and to every client; a client that does not read blocks the container,
+//! like a reader at the other end of its pipe. Input goes from a client to the container.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -20,11 +20,11 @@ use crate::clock::now;
 use crate::protocol::{self, Answer};
 use crate::{Refusal, Size, State, Stdin, Streams, sys};
 
-/// The socket that a container's terminal comes through.
+/// Socket that receives a container's terminal.
 pub(super) const CONSOLE: &str = "console.sock";
-/// Clients of one container at the same time.
+/// Limit of clients of one container.
 const ATTACHMENTS: usize = 16;
-/// Input that is taken from a client at once.
+/// Bytes read from a client at once.
 const INPUT: usize = 4096;
 
 /// Client that is attached to a container.
@@ -47,10 +47,11 @@ pub(super) struct Ours {
     pub(super) terminal: Option<OwnedFd>,
 }
 
-/// Streams of a new container: our ends, and its standard input, output and error.
+/// Creates the streams of a container: our ends, and its standard input, output and error.
 pub(super) fn stdio(id: &str, wanted: protocol::Stdio) -> io::Result<(Stdio, [OwnedFd; 3])> {
     if wanted.terminal {
-        // Relative to the sandbox's directory, which this process is in: a socket's path is short.
+        // Relative to the sandbox's directory, which is the working directory: a socket's path must
+        // be short.
         let console = UnixListener::bind(Path::new(CONTAINERS).join(id).join(CONSOLE))?;
         console.set_nonblocking(true)?;
         let stdin = wanted.stdin != Stdin::Closed;
@@ -78,7 +79,7 @@ pub(super) fn stdio(id: &str, wanted: protocol::Stdio) -> io::Result<(Stdio, [Ow
     Ok((ours, [input, out, err]))
 }
 
-/// Our ends, once the container is there.
+/// Returns our ends, once the container exists.
 pub(super) fn ours(made: Stdio) -> io::Result<Ours> {
     match made {
         Stdio::Pipes { outputs, stdin, once } => Ok(Ours {
@@ -153,7 +154,7 @@ impl Attachment {
         self.sinks.waiting()
     }
 
-    /// The client's input, while the container has taken what came before.
+    /// The client's input, unless earlier input is pending.
     pub(super) fn reads(&self) -> Option<BorrowedFd<'_>> {
         self.stdin.as_ref().filter(|_| self.typed.is_empty()).map(AsFd::as_fd)
     }
@@ -174,7 +175,7 @@ impl Entry {
         self.attachments.iter().any(|own| own.sinks.hold_up(stream))
     }
 
-    /// Moves what can be moved between the container and one client.
+    /// Moves available data between the container and one client.
     pub(super) fn exchange(&mut self, index: usize) {
         let Some(own) = self.attachments.get_mut(index) else {
             return;
@@ -214,7 +215,7 @@ impl Entry {
 }
 
 impl Entry {
-    /// Clients that left: what would have ended with their input ends now.
+    /// Ends inputs whose client has left.
     pub(super) fn release(&mut self, left: impl Fn(Ticket) -> bool) {
         for own in self.attachments.iter_mut().filter(|own| left(own.ticket)) {
             if own.typing && self.once {
@@ -225,7 +226,7 @@ impl Entry {
     }
 }
 
-/// Gives every client its copy of what a container wrote.
+/// Copies a container's output to every client.
 pub(super) fn copy(attachments: &mut [Attachment], stream: Stream, bytes: &[u8]) {
     for own in attachments.iter_mut().filter(|own| !own.ended) {
         own.sinks.give(stream, bytes);
@@ -234,7 +235,7 @@ pub(super) fn copy(attachments: &mut [Attachment], stream: Stream, bytes: &[u8])
 }
 
 impl Supervisor {
-    /// Joins a client to a running container.
+    /// Attaches a client to a running container.
     pub(super) fn attach(
         &mut self,
         ticket: Ticket,
@@ -276,7 +277,7 @@ impl Supervisor {
         }
     }
 
-    /// Clients of a container whose output is at its end, or who have left, are told.
+    /// Answers clients whose container's output has ended, or that have left.
     pub(super) fn finish_attachments(&mut self) {
         let mut ended = Vec::new();
         for entry in &mut self.entries {
@@ -294,7 +295,7 @@ impl Supervisor {
         }
     }
 
-    /// The container goes, and what its clients have not taken with it.
+    /// Drops the clients of a removed container, with their pending output.
     pub(super) fn detach_all(&mut self, id: &str) {
         let Ok(entry) = self.find(id) else { return };
         let ended = std::mem::take(&mut entry.attachments);

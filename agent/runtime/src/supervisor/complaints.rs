@@ -16,19 +16,19 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use super::program::words;
 use crate::Refusal;
 
-/// Bytes that are kept of all complaints.
+/// Limit of the read log, in bytes.
 const MOST: u64 = 64 << 10;
-/// Errors of the kernel have lower numbers.
+/// Upper bound of errno values.
 const ERRORS: i32 = 200;
 
-/// Complaints of this process and of those that it forks meanwhile.
+/// Log of this process and of its forks.
 pub(super) struct Complaints(File);
 
 /// Entry of the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Complaint {
     message: String,
-    /// The error's own form.
+    /// The error's `Debug` form.
     error: String,
 }
 
@@ -37,7 +37,7 @@ impl Complaints {
         Ok(Self(memfd_create(c"complaints", MFdFlags::MFD_CLOEXEC)?.into()))
     }
 
-    /// Does some work and listens.
+    /// Runs some work and collects its log.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let listener = Listener(self.0.try_clone()?);
         Ok(tracing::subscriber::with_default(listener, work))
@@ -73,14 +73,14 @@ pub(super) fn failed_mount(all: &[Complaint], mounts: &[Mount], sources: &[(Path
     Some(at(mount, &why.map_or_else(|| rest.to_owned(), words), sources))
 }
 
-/// A mount that failed before libcontainer began, in the same words.
+/// Formats the error of a mount that failed before libcontainer began, in the same words.
 pub(super) fn failed_at(mount: &Mount, error: &io::Error, sources: &[(PathBuf, PathBuf)]) -> Refusal {
     let number = error.raw_os_error().map(Errno::from_raw);
     let why = number.map_or_else(|| error.to_string(), words);
     Refusal::Program(format!("error during container init: {}", at(mount, &why, sources)))
 }
 
-/// With where it came from on the machine.
+/// Adds the mount's source on the machine.
 fn at(mount: &Mount, why: &str, sources: &[(PathBuf, PathBuf)]) -> String {
     let destination = mount.destination();
     let own = || mount.source().as_deref().unwrap_or(Path::new(""));
@@ -90,12 +90,12 @@ fn at(mount: &Mount, why: &str, sources: &[(PathBuf, PathBuf)]) -> String {
     format!("error mounting {source:?} to rootfs at {destination:?}: {why}")
 }
 
-/// The kernel's error in the first entry that has one.
+/// Errno of the first entry that has one.
 fn cause(all: &[Complaint]) -> Option<Errno> {
     all.iter().find_map(|complaint| errno(&complaint.error))
 }
 
-/// An error of the kernel in the form of an error that holds it.
+/// Parses an errno from the `Debug` form of an error that contains it.
 fn errno(text: &str) -> Option<Errno> {
     let between = |before: &str, after: char| {
         let (_, rest) = text.split_once(before)?;
@@ -154,7 +154,7 @@ impl Visit for Complaint {
             "err" | "e" | "errno" => &mut self.error,
             _ => return,
         };
-        // Writing into memory does not fail.
+        // Writing to memory does not fail.
         write!(into, "{value:?}").ok();
     }
 }
@@ -194,10 +194,11 @@ fn first(all: &[Complaint]) -> String {
     }
 }
 
-/// libcontainer's error, without that of its clean-up: the supervisor cleans up.
+/// libcontainer's error, without that of its cleanup: the supervisor cleans up.
 pub(super) fn described(text: &str, heard: &[Complaint], directory: &Path) -> Refusal {
     let cause = text.split(". error during cleanup:").next().unwrap_or_default();
-    // libcontainer looks for the program while it creates, and hands the init process's words through as text.
+    // libcontainer searches for the program during the creation, and passes the init process's
+    // error on as text.
     if let Some((_, why)) = cause.split_once("exec process failed with error ") {
         let why = why.strip_prefix("error in executing process : ").unwrap_or(why);
         // The directory was created unless something is in the way: here it is a dangling link.

@@ -18,16 +18,16 @@ use crate::Refusal;
 /// Paths and namespaces of one container.
 pub(crate) struct Place<'a> {
     pub(crate) rootfs: &'a Path,
-    /// Relative to the hierarchies, with a leading slash.
+    /// Path in the hierarchies, with a leading slash.
     pub(crate) cgroup: PathBuf,
-    /// New ones, and those of the pod by their paths.
+    /// Namespaces: new ones, and the pod's by their paths.
     pub(crate) namespaces: Vec<(LinuxNamespaceType, Option<PathBuf>)>,
     /// Mount point of the pod's shared memory.
     pub(crate) memory: &'a Path,
     /// True if the creator of the container sets up its cgroups: devices at once, limits at the
     /// start, so that a small quota does not throttle the creation.
     pub(crate) grouped: bool,
-    /// The pod's namespaces have their kernel settings already.
+    /// True if the pod's namespaces have their sysctls already.
     pub(crate) settled: bool,
 }
 
@@ -54,7 +54,8 @@ pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         .set_hooks(None);
     let mut process = spec.process().clone().unwrap_or_default();
     if process.no_new_privileges() != Some(true) {
-        // libcontainer loads a seccomp filter before it drops the capabilities that this takes only when the flag is absent.
+        // Only without the flag does libcontainer load a seccomp filter before it drops the
+        // capabilities that this needs.
         process.set_no_new_privileges(None);
     }
     let user = UserBuilder::default()
@@ -95,7 +96,7 @@ pub(crate) fn is_closed(spec: &Spec) -> bool {
     root.and_then(oci_spec::runtime::Root::readonly).unwrap_or(false)
 }
 
-/// A `/dev/shm` that is not a volume becomes the pod's.
+/// Replaces a `/dev/shm` that is not a volume by the pod's.
 fn share_memory(mut mount: Mount, memory: &Path) -> Mount {
     if mount.destination() == Path::new(memory::TARGET) && mount.typ().as_deref() == Some("tmpfs") {
         let options = ["bind", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
@@ -119,7 +120,8 @@ fn namespaces(wanted: &[(LinuxNamespaceType, Option<PathBuf>)]) -> Result<Vec<Li
 }
 
 impl PidNamespace {
-    /// The one that is joined. A path would be looked up among the container's users, who may not know its process.
+    /// Opens the namespace to join. A path would be resolved in the container's user namespace,
+    /// which may not see the process.
     pub(super) fn open(&self) -> io::Result<Option<File>> {
         match self {
             Self::Own | Self::Host => Ok(None),
@@ -137,8 +139,8 @@ fn set_home(process: &mut Process, identity: &Identity) {
     }
 }
 
-/// A working directory below `/proc` can be a descriptor of the runtime that leads out of the container. libcontainer checks
-/// the directory it ends up in; this refuses the attempt with a clear message.
+/// Refuses a working directory below `/proc`: it can be a descriptor of the runtime that leads out
+/// of the container. libcontainer checks the resulting directory; this gives a clear message.
 fn check_cwd(cwd: &Path) -> Result<(), Refusal> {
     let parent = cwd.components().any(|part| part == Component::ParentDir);
     if !cwd.is_absolute() || parent || cwd.starts_with("/proc") {
@@ -162,7 +164,8 @@ fn clamp(process: &mut Process) -> Result<(), Refusal> {
             .unwrap_or_default();
         u64::from_str_radix(hex, 16).unwrap_or(0)
     };
-    // Both: a capability that this process lacks cannot be given, and its bounding set is never widened.
+    // Both: a capability that this process lacks cannot be granted, and its bounding set is never
+    // widened.
     let allowed = set("CapBnd:") & set("CapEff:");
     if let Some(capabilities) = process.capabilities() {
         process.set_capabilities(Some(intersect(capabilities, allowed)));
@@ -183,7 +186,7 @@ fn clamp(process: &mut Process) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The kernel's number of a capability.
+/// Number of a capability in the kernel.
 fn libcap(capability: oci_spec::runtime::Capability) -> u32 {
     use libcontainer::capabilities::CapabilityExt;
     u32::from(capability.to_cap().index())

@@ -1,4 +1,5 @@
-//! Making a container, in a forked child of the supervisor: libcontainer's memory goes with it.
+//! Creation of a container, in a forked child of the supervisor: libcontainer's memory is freed
+//! with it.
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read as _};
@@ -28,9 +29,9 @@ use crate::overlay::{self, Writable};
 use crate::sys::Mount;
 use crate::{ContainerSpec, Refusal, label, record};
 
-/// The completed configuration.
+/// Completed configuration.
 pub(crate) const CONFIG: &str = "config.json";
-/// The root file system, and where its changes are, in the container's directory.
+/// Root file system and its writable layer, in the container's directory.
 const ROOTFS: &str = "rootfs";
 const UPPER: &str = "upper";
 const WORK: &str = "work";
@@ -38,16 +39,16 @@ const WORK: &str = "work";
 /// Arguments of the child that creates a container.
 pub(super) struct Creation<'a> {
     pub(super) cgroups: &'a Cgroups,
-    /// The container's group, relative to the hierarchies.
+    /// Cgroup of the container, relative to the hierarchies.
     pub(super) group: PathBuf,
-    /// Says when the supervisor has made it.
+    /// Becomes readable when the supervisor has created the cgroup.
     pub(super) grouped: PipeReader,
-    /// The container's directory, absolute.
+    /// Directory of the container, absolute.
     pub(super) directory: PathBuf,
     pub(super) pid_namespace: PidNamespace,
-    /// None: the machine's.
+    /// User namespace of the pod; `None` for the machine's.
     pub(super) users: Option<&'a Users>,
-    /// None: the machine's.
+    /// Shared memory of the pod; `None` for the machine's.
     pub(super) memory: Option<&'a SharedMemory>,
     pub(super) stage: &'a Stage,
     pub(super) stdin: OwnedFd,
@@ -55,7 +56,7 @@ pub(super) struct Creation<'a> {
     pub(super) stderr: OwnedFd,
     /// True if a socket in the directory waits for a terminal's master.
     pub(super) terminal: bool,
-    /// To be connected when there is a first process.
+    /// Connected when the init process exists.
     pub(super) starter: &'a Starter,
     /// Waits for the pod's network and volumes; `None` if they exist already.
     pub(super) hold: Option<&'a Hold>,
@@ -73,7 +74,7 @@ pub(super) fn leaf(cgroups: &Cgroups, group: &Path) -> PathBuf {
 /// Mounts and files that a creation opens before it leaves the machine's mount namespace.
 struct Taken {
     home: Mount,
-    /// The machine's; none: the pod's is on its stage.
+    /// Shared memory of the machine; `None`: the pod's is on the stage.
     memory: Option<Mount>,
     layers: Vec<Mount>,
 }
@@ -84,14 +85,15 @@ struct Rest {
     placed: bool,
     /// Access of the container to its cgroups; `None`: they are not mounted.
     access: Option<Access>,
-    /// Numbers on the stage that are taken.
+    /// Number of used slots on the stage.
     taken: usize,
     rootfs: PathBuf,
     sources: Sources,
     directory: Option<InVolume>,
 }
 
-/// Makes the container and returns its first process, a child of this one, which waits to be started.
+/// Creates the container and returns its init process, a child of this one, which waits for the
+/// start.
 pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Result<i32, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let spec: ContainerSpec =
@@ -125,7 +127,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     write(&config)?;
     label::next_program(&config)?;
     stage::close().map_err(failed("close the mount namespace"))?;
-    // The supervisor makes them meanwhile.
+    // The supervisor creates them meanwhile.
     enter_groups(&creation, access, any_device, tracked)?;
     creation.hold.map_or(Ok(()), |hold| hold.connect(creation.stage))?;
     // The process that moved this one has done so by now, or is gone.
@@ -290,7 +292,8 @@ fn bound(spec: &Spec) -> Vec<(PathBuf, PathBuf)> {
         .collect()
 }
 
-/// Puts this process, and so all that it forks, where the container shall be, and on the stage what the container sees of it.
+/// Moves this process, and so its forks, into the container's cgroup, and mounts the container's
+/// view of it on the stage.
 fn enter_groups(
     creation: &Creation<'_>,
     access: Option<Access>,
@@ -331,12 +334,13 @@ fn take_groups(
     view.transpose().map_err(failed("take the container's control groups"))
 }
 
-/// libcontainer has an older nix.
+/// Converts to the PID type of libcontainer's older nix.
 fn nix_pid(pid: impl Into<i32>) -> i32 {
     pid.into()
 }
 
-/// The namespaces of a container whose parent is in the pod's own ipc, uts and net namespaces, which it inherits.
+/// Namespaces of a container whose parent is in the pod's IPC, UTS and network namespaces, which it
+/// inherits.
 fn namespaces(creation: &Creation<'_>, pids: Option<&File>) -> Vec<(LinuxNamespaceType, Option<PathBuf>)> {
     let mut all = vec![(LinuxNamespaceType::Mount, None), (LinuxNamespaceType::Cgroup, None)];
     if let Some(users) = creation.users {
@@ -353,7 +357,7 @@ fn namespaces(creation: &Creation<'_>, pids: Option<&File>) -> Vec<(LinuxNamespa
     all
 }
 
-/// Makes the directories that take the container's changes.
+/// Creates the directories of the writable layer.
 fn make_writable(creation: &Creation<'_>, layers: &[PathBuf], label: Option<&str>) -> io::Result<()> {
     let upper = creation.directory.join(UPPER);
     for made in [&creation.directory.join(ROOTFS), &upper, &creation.directory.join(WORK)] {
@@ -366,7 +370,7 @@ fn make_writable(creation: &Creation<'_>, layers: &[PathBuf], label: Option<&str
     // Files created or changed there are also labeled as they lie on the disk, for example when
     // executed.
     label.map_or(Ok(()), |label| label::set(&upper, label))?;
-    // The root directory of the container has the mode of its topmost layer's.
+    // The root directory has the mode of its topmost layer.
     if let Some(top) = layers.last() {
         let found = fs::metadata(top)?;
         shifted::give(creation.users, &upper, &found)?;
@@ -375,7 +379,7 @@ fn make_writable(creation: &Creation<'_>, layers: &[PathBuf], label: Option<&str
     Ok(())
 }
 
-/// Overlays the layers with what [`make_writable`] made.
+/// Mounts the layers with the directories of [`make_writable`].
 fn mount_rootfs(layers: &[Mount], label: Option<&str>, home: &Path) -> io::Result<()> {
     let put = layers
         .iter()

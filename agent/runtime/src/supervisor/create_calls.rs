@@ -1,4 +1,4 @@
-//! Creation of containers: the request, and what comes of the child that makes one.
+//! Requests to create containers, and results of the children that do it.
 
 use nix::sys::signal::Signal;
 
@@ -100,7 +100,7 @@ impl Supervisor {
         })
     }
 
-    /// Makes a container anew that could not be made ahead.
+    /// Creates a container again if its creation ahead failed.
     fn create_again(
         &mut self,
         purpose: Purpose,
@@ -146,7 +146,7 @@ impl Supervisor {
         None
     }
 
-    /// Removes what there is of a container that could not be made, and answers those who asked for it.
+    /// Removes a container that could not be created, and answers its requests.
     fn not_created(&mut self, id: &str, ticket: Ticket, start: Option<Ticket>, refusal: Refusal) {
         if let Some(start) = start {
             self.reply(start, Err(Refusal::ContainerNotFound(id.to_owned())));
@@ -175,7 +175,8 @@ impl Supervisor {
             return;
         };
         if !self.clients.iter().any(|client| client.key == ticket.client) {
-            // The agent that asked is gone, and the next one may have looked before this came to be.
+            // The requesting agent is gone, and the next one may have listed the containers before
+            // this one existed.
             return self.begin_removal(&container.id, Vec::new(), Ok(Answer::Done));
         }
         let made = result.and_then(|pid| {

@@ -1,6 +1,8 @@
-//! Directories that an image says its containers write to (`VOLUME`): each is there, and may be written to although the root may not.
+//! Volumes of an image (`VOLUME`): each directory exists, and is writable even if the root is
+//! read-only.
 //!
-//! What is written there is the container's, as all else in its root file system, and goes with it.
+//! Their contents belong to the container, like the rest of its root file system, and are removed
+//! with it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,7 +14,7 @@ use super::{links, workplace};
 use crate::Refusal;
 use crate::sys::Mount;
 
-/// There the kernel's file systems come over them.
+/// Directories that the kernel's file systems cover.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// Resolves the image's volumes to paths without links in a root in which nothing is mounted,
@@ -43,7 +45,7 @@ pub(crate) fn within(rootfs: &Path, place: &Path) -> PathBuf {
     rootfs.join(place.strip_prefix("/").unwrap_or(place))
 }
 
-/// Mounts each over itself, so that closing the root leaves it open.
+/// Bind-mounts each over itself, so that a read-only root leaves it writable.
 pub(super) fn keep_open(rootfs: &Path, places: &[PathBuf]) -> io::Result<()> {
     for place in places {
         let place = within(rootfs, place);

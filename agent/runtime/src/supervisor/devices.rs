@@ -1,4 +1,4 @@
-//! The machine's devices, which a container that may use all of them finds in its `/dev`.
+//! Devices of the machine in the `/dev` of a container that may use all of them (`privileged`).
 
 use std::fs;
 use std::io;
@@ -12,13 +12,14 @@ use super::groups;
 use crate::Refusal;
 
 const PLACE: &str = "/dev";
-/// Folders of a machine's `/dev` of which a container has its own, and those of other programs that make containers.
+/// Directories of the machine's `/dev` of which a container has its own, and those of other
+/// container managers.
 const OWN: [&str; 7] = ["pts", "shm", "fd", "mqueue", ".lxc", ".lxd-cgroup", ".udev"];
-/// The terminal of a container, where it has one.
+/// Terminal of a container, if it has one.
 const CONSOLE: &str = "console";
 
-/// Says of a configuration that allows every device which ones there are. Not among a pod's own users: nodes of devices are
-/// of no use to them.
+/// Adds all devices to a configuration that allows every device. Not with user namespaces of a pod:
+/// device nodes are useless there.
 pub(super) fn add(spec: &mut Spec, namespaces: &[(LinuxNamespaceType, Option<PathBuf>)]) -> Result<(), Refusal> {
     let shifted = namespaces.iter().any(|(kind, _)| *kind == LinuxNamespaceType::User);
     if shifted || !groups::every_device(spec) {
@@ -41,7 +42,7 @@ fn is_covered(spec: &Spec, device: &Path) -> bool {
     own.any(|mount| device.starts_with(mount.destination()))
 }
 
-/// The devices in a folder, by the names that they have below `shown`, in the order of these names.
+/// Collects the devices in a directory, by their names below `shown`, sorted.
 fn find(folder: &Path, shown: &Path, found: &mut Vec<LinuxDevice>) -> io::Result<()> {
     // A file system that another program mounted there may not answer: skip its devices rather than
     // fail the container.
@@ -52,7 +53,7 @@ fn find(folder: &Path, shown: &Path, found: &mut Vec<LinuxDevice>) -> io::Result
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let (name, path) = (entry.file_name(), entry.path());
-        // Of the entry itself: no link is followed.
+        // Of the entry itself, without following links.
         let Ok(metadata) = entry.metadata() else { continue };
         let kind = metadata.file_type();
         if kind.is_dir() {

@@ -1,6 +1,6 @@
-//! Running a program in a container's namespaces, in a forked child of the supervisor.
+//! Execs in a container's namespaces, in a forked child of the supervisor.
 //!
-//! Not by libcontainer's tenants: those drop the container's seccomp filter.
+//! Not by libcontainer's tenant containers: those drop the container's seccomp filter.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -33,30 +33,30 @@ const NOT_RUN: i32 = 127;
 /// Arguments of the child that executes a program.
 pub(super) struct Execution<'a> {
     pub(super) cgroups: &'a Cgroups,
-    /// The container's group.
+    /// Cgroup of the container.
     pub(super) group: PathBuf,
-    /// The group of this program and all that it starts, below the container's.
+    /// Cgroup of this program and all that it starts, below the container's.
     pub(super) exec_group: PathBuf,
-    /// The container's directory, absolute.
+    /// Directory of the container, absolute.
     pub(super) directory: PathBuf,
-    /// None: the machine's.
+    /// User namespace of the pod; `None` for the machine's.
     pub(super) users: Option<&'a Users>,
-    /// The container's first process.
+    /// Init process of the container.
     pub(super) init: OwnedFd,
     pub(super) streams: Streams,
 }
 
 /// Standard input, output and error of the program.
 pub(super) enum Streams {
-    /// A pipe for both outputs.
+    /// One pipe for both outputs.
     Collected { stdin: OwnedFd, output: OwnedFd },
     /// Descriptors that the caller gave.
     Given([OwnedFd; 3]),
-    /// A new terminal of the container's; its master goes to this socket.
+    /// A new terminal of the container; its master is sent to this socket.
     Terminal(OwnedFd),
 }
 
-/// Starts the program and returns its process, a child of this one.
+/// Starts the program and returns its PID, a child of this process.
 pub(super) fn start(
     execution: &Execution<'_>,
     argv: &[String],
@@ -78,7 +78,7 @@ pub(super) fn start(
             .map_err(failed("set the score for the OOM killer"))?;
     }
     label::next_program(&config)?;
-    // The container must not reach our memory or descriptors through /proc once we are inside.
+    // The container must not reach our memory or descriptors through `/proc` once we are inside.
     nix::sys::prctl::set_dumpable(false)
         .map_err(io::Error::from)
         .map_err(failed("become undumpable"))?;
@@ -117,7 +117,7 @@ pub(super) fn owner(users: Option<&Users>, uid: u32) -> u32 {
     users.map_or(Some(uid), |users| users.on_machine(uid)).unwrap_or(uid)
 }
 
-/// Waits until the child has become the program: that closes the pipe.
+/// Waits until the child has executed the program: that closes the pipe.
 fn executed(child: nix::unistd::Pid, reader: io::PipeReader) -> Result<i32, Refusal> {
     let mut failure = String::new();
     // An unreadable pipe is no failure of the program.
@@ -129,7 +129,7 @@ fn executed(child: nix::unistd::Pid, reader: io::PipeReader) -> Result<i32, Refu
     Err(Refusal::Program(failure))
 }
 
-/// Tells why the program could not be executed.
+/// Reports why the program could not be executed.
 fn tell(mut writer: io::PipeWriter, argv: &[String], (doing, error): &Failure) {
     let program = argv.first().map_or("", String::as_str);
     let missing = error.kind() == io::ErrorKind::NotFound;
@@ -146,7 +146,8 @@ fn tell(mut writer: io::PipeWriter, argv: &[String], (doing, error): &Failure) {
     drop(write!(writer, "exec: {program:?}: {why}"));
 }
 
-/// The container's group limits the program; a group of its own in the tracking hierarchy finds all that it starts.
+/// Enters the container's cgroup, which limits the program, and its own cgroup in the tracking
+/// hierarchy, in which all that it starts is found.
 fn enter(execution: &Execution<'_>, tracked: bool) -> io::Result<()> {
     // On v1 and hybrid machines the limits are not in the tracking hierarchy.
     if !execution.cgroups.unified() {
@@ -196,7 +197,7 @@ fn become_program(
     if no_new_privileges {
         nix::sys::prctl::set_no_new_privs().map_err(at("set no_new_privs"))?;
     } else {
-        // Without no_new_privs a filter needs the privileges that are dropped next.
+        // Without `no_new_privs` a filter needs the privileges that are dropped next.
         filter(config)?;
     }
     let entered = may_begin(process).map_err(at("change to the working directory"))?;
@@ -235,7 +236,8 @@ fn become_program(
     execve(&path, &argv, &env).map_err(at("execute"))
 }
 
-/// Enters the working directory as root, who may where the user may not; where it is the other way round, the user has to.
+/// Enters the working directory as root, which may have access where the user has not. Returns
+/// false if only the user may enter it.
 fn may_begin(process: &Process) -> Result<bool, Errno> {
     match chdir(process.cwd()) {
         Err(Errno::EACCES | Errno::EPERM) => Ok(false),
@@ -252,7 +254,7 @@ fn filter(config: &Spec) -> Result<(), Failure> {
         .map_err(|error| ("install the seccomp filter", io::Error::other(error.to_string())))
 }
 
-/// Drops to the container's user and capabilities, in the order in which the kernel allows it.
+/// Drops to the container's user and capabilities, in the order that the kernel requires.
 fn become_user(kernel: &dyn Syscall, process: &Process) -> Result<(), Failure> {
     let failed =
         |doing: &'static str| move |error: libcontainer::syscall::SyscallError| (doing, io::Error::other(error));
@@ -268,7 +270,7 @@ fn become_user(kernel: &dyn Syscall, process: &Process) -> Result<(), Failure> {
     }
 }
 
-/// Pipes become the user's, who may open them again by `/dev/stdout`.
+/// Gives the pipes to the user, who may open them again by `/dev/stdout`.
 pub(super) fn own(streams: [&OwnedFd; 3], owner: u32) -> io::Result<()> {
     for stream in streams {
         let found = nix::sys::stat::fstat(stream)?;
@@ -287,7 +289,7 @@ fn own_streams(streams: &Streams, owner: u32) -> io::Result<()> {
     }
 }
 
-/// Descriptors 0, 1 and 2.
+/// Installs descriptors 0, 1 and 2.
 fn take_streams(streams: &Streams, user: u32) -> io::Result<()> {
     let [stdin, stdout, stderr] = match streams {
         Streams::Collected { stdin, output } => [stdin, output, output],

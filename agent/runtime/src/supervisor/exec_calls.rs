@@ -1,4 +1,4 @@
-//! Execs: requests, ends and what their programs leave behind.
+//! Requests and exits of execs, and their leftover processes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,11 +13,11 @@ use crate::clock::monotonic;
 use crate::protocol::Answer;
 use crate::{ExecSpec, Refusal, State, StreamSpec, Streams, sys};
 
-/// Output of an exec is waited for so long after its program is gone.
+/// Time to wait for an exec's output after its program has exited.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
-/// Most that is kept of an exec's output, in bytes.
+/// Limit of kept output, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 10;
-/// Execs at the same time.
+/// Limit of concurrent execs.
 const EXECS: usize = 256;
 
 /// Arguments of an exec that has started.
@@ -28,7 +28,7 @@ struct Began {
     kind: Kind,
 }
 
-/// The agent counts wrong: never from one of this version.
+/// Error for a request without its descriptors, which agents of this version never send.
 pub(super) fn missing() -> Refusal {
     Refusal::Failed {
         doing: "take the streams".to_owned(),
@@ -51,7 +51,7 @@ impl Supervisor {
         self.begin_exec(ticket, id, streams, (&exec.argv, &exec.env), began)
     }
 
-    /// Starts a program with a client's own streams.
+    /// Starts a program with streams of its client.
     pub(super) fn stream(
         &mut self,
         ticket: Ticket,
@@ -145,7 +145,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A client no longer wants what this request of its began.
+    /// Ends the stream or attachment of a client's request.
     pub(super) fn leave(&mut self, client: u64, request: u64) {
         let ticket = Ticket { client, request };
         for exec in self.execs.iter_mut().filter(|exec| exec.ticket == ticket) {

@@ -19,16 +19,16 @@ use crate::protocol::{Answer, Message};
 use crate::record;
 use crate::{Exit, Limits, Refusal, State, sys};
 
-/// Processes that do not die within this at the end are reported.
+/// Time after which processes that survive the shutdown are reported.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(4);
-/// Without an agent a supervisor looks this often whether one could still find it.
+/// Interval at which a supervisor without an agent checks whether one could still find it.
 const LONELINESS: Duration = Duration::from_secs(5);
 /// Delay between reporting an exit and writing it to the disk: the receiver does not wait for the
 /// disk, and containers that are removed at once are never written.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Kept exits of processes that are not known yet.
 const UNCLAIMED: usize = 256;
-/// The exit code of a process whose own one is not known any more.
+/// Exit code of a process whose own one is not known any more.
 const UNKNOWN: i32 = 255;
 
 impl Supervisor {
@@ -36,7 +36,7 @@ impl Supervisor {
         self.shutdown.is_some()
     }
 
-    /// The first process of an entry is a child of ours that was not waited for: its pid cannot be another's.
+    /// Sends a signal. The init process of an entry is an unreaped child, so its PID is its own.
     pub(super) fn signal(&mut self, id: &str, signal: i32) -> Result<(), Refusal> {
         let kill = signal == libc::SIGKILL;
         let group = self.group.join(id);
@@ -50,11 +50,11 @@ impl Supervisor {
             self.unthrottle(&group);
         }
         let entry = self.find(id)?;
-        // nix's signals end before the real-time ones.
+        // nix does not know real-time signals.
         let process = sys::pidfd_open(entry.pid);
         let sent = process.and_then(|process| sys::pidfd_send_signal(process.as_fd(), signal));
         if kill && !own_pids {
-            // Its other processes outlive its first one; those that do not die are met again at its exit.
+            // Other processes may outlive the init process; survivors are killed again at its exit.
             drop(self.cgroups.kill(&group, Duration::ZERO));
         }
         sent.map_err(|error| Refusal::failed("send a signal", &error))
@@ -102,7 +102,7 @@ impl Supervisor {
             .map(|entry| entry.container.id.clone())
             .collect::<Vec<_>>()
         {
-            // An exit that is already there is what this is for.
+            // The container may have exited already.
             drop(self.signal(&id, libc::SIGKILL));
         }
         if let Some(pause) = self.pause.take() {
@@ -110,10 +110,11 @@ impl Supervisor {
         }
     }
 
-    /// A child ended, with this exit code or minus this signal.
+    /// Handles the end of a child: its exit code, or minus the signal.
     pub(super) fn reaped(&mut self, pid: i32, status: i32) {
         if self.pause.as_ref().is_some_and(|pause| pause.pid == pid) {
-            // All processes of its namespace die with it, and nothing can be started there again: the pod needs another sandbox.
+            // All processes of the PID namespace die with it, and none can be started there again:
+            // the pod needs another sandbox.
             self.pause = None;
             if !self.ending() {
                 self.begin_shutdown(None);
@@ -157,7 +158,7 @@ impl Supervisor {
         }
     }
 
-    /// A child has reported and may not have ended yet.
+    /// Handles the report of a child that may not have ended yet.
     pub(super) fn heard(&mut self, pid: i32) {
         let Some(job) = self.jobs.iter_mut().find(|job| job.pid == pid) else {
             return;
@@ -168,7 +169,7 @@ impl Supervisor {
         }
     }
 
-    /// A process became known that may have ended already.
+    /// Handles the exit of a process that became known after it, if so.
     pub(super) fn claim(&mut self, pid: i32) {
         if let Some(index) = self.unclaimed.iter().position(|(unclaimed, _)| *unclaimed == pid) {
             let (pid, status) = self.unclaimed.swap_remove(index);
@@ -234,7 +235,7 @@ impl Supervisor {
         true
     }
 
-    /// Does what has come due and says when to look again.
+    /// Handles expired deadlines and returns the time until the next one.
     pub(super) fn tick(&mut self) -> Option<Duration> {
         let now = monotonic();
         let alone = self.clients.is_empty() && !self.ending();
@@ -258,7 +259,7 @@ impl Supervisor {
         for exec in self.execs.iter_mut().filter(|exec| late(exec)) {
             exec.timed_out = true;
             match (exec.kind, exec.pid) {
-                // The others have lost their terminal, and the kernel tells them.
+                // The others have lost their terminal: the kernel sends SIGHUP.
                 (Kind::Terminal, Some(pid)) => drop(kill(Pid::from_raw(pid), Signal::SIGKILL)),
                 (Kind::Collected | Kind::Streamed | Kind::Terminal, _) => {
                     drop(self.cgroups.kill(&exec.group, Duration::ZERO));
@@ -283,7 +284,7 @@ impl Supervisor {
     fn settle_records(&mut self, now: Duration) {
         self.unsettled.retain(|(record, due)| {
             if *due <= now {
-                // A later start that finds no record of the exit takes it for a loss.
+                // If the record is not found after a crash, the container counts as lost.
                 drop(record::settle(record));
             }
             *due > now
@@ -322,7 +323,7 @@ fn quota(cpu_quota: Option<i64>) -> Limits {
     }
 }
 
-/// Removes what a container leaves: processes, cgroups, directory. Goes on past failures.
+/// Removes a container's remains: processes, cgroups, directory. Continues after failures.
 pub(super) fn remove_traces(cgroups: &Cgroups, group: &Path, directory: &Path) -> Result<i32, Refusal> {
     let mut failures = Vec::new();
     if let Err(error) = cgroups.kill(group, Duration::from_secs(5)) {

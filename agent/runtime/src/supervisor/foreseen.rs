@@ -27,9 +27,9 @@ use crate::{Refusal, SandboxSpec};
 /// Time after which a foreseen container that was not requested is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Reads what the agent says until the pod's network is there, or only what it has said already, and begins what it foresees where
-/// there is a ground for it. Answers whether the network is there. That nothing more comes, because there will be none, is an
-/// error.
+/// Reads the agent's early messages until the pod's network exists (with `wait`) or none is
+/// pending, and begins the announced containers if there is a [`Ground`]. Returns whether the
+/// network exists. End-of-file, because there will be none, is an error.
 pub(super) fn hear(
     agent: &mut UnixStream,
     spec: &SandboxSpec,
@@ -107,7 +107,7 @@ pub(super) fn signals(jobs: &[Job]) -> Vec<RawFd> {
     jobs.iter().flat_map(own).collect()
 }
 
-/// Tells children that their pod's network is there.
+/// Tells children that their pod's network exists.
 pub(super) fn connect(jobs: &mut [Job]) {
     for job in jobs {
         if let Purpose::Foreseen(foreseen) = &mut job.purpose {
@@ -125,7 +125,7 @@ pub(super) fn wait_on(jobs: Vec<Job>) -> Vec<Job> {
 }
 
 impl Supervisor {
-    /// The child that waits for a container, if it is as `fits` wants it; one that is not ends.
+    /// Returns the child of a foreseen container, if it `fits`; otherwise ends the child.
     pub(super) fn foreseen(&mut self, id: &str, fits: impl FnOnce(&Foreseen) -> bool) -> Option<Job> {
         let waits = |job: &Job| matches!(&job.purpose, Purpose::Foreseen(foreseen) if foreseen.id == id);
         let index = self.jobs.iter().position(waits)?;
@@ -133,19 +133,19 @@ impl Supervisor {
         if matches!(&job.purpose, Purpose::Foreseen(foreseen) if !job.has_ended() && fits(foreseen)) {
             return Some(job);
         }
-        // Without a quota's leave it would not even die.
+        // Throttled by the quota, it would not even die.
         self.unthrottle(&self.group.join(id));
         if job.end() {
             self.forget(id);
         } else {
-            // Its end will be met; until then it has the directory.
+            // Handled at its exit; until then it uses the directory.
             self.jobs.push(job);
         }
         self.throttle();
         None
     }
 
-    /// Removes what a child left that made a container ahead.
+    /// Removes the remains of a child that created a container ahead.
     pub(super) fn forget(&self, id: &str) {
         let (directory, group) = (self.container_directory(id), self.group.join(id));
         // Throttled by the quota, a container that was not requested would not even die.

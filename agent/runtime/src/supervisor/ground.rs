@@ -21,14 +21,14 @@ use crate::{Refusal, protocol};
 /// Environment that all containers of a pod are created in.
 pub(super) struct Ground<'a> {
     pub(super) cgroups: &'a Cgroups,
-    /// The pod's group, relative to the hierarchies.
+    /// Cgroup of the pod, relative to the hierarchies.
     pub(super) group: &'a Path,
-    /// The sandbox's directory, absolute.
+    /// Directory of the sandbox, absolute.
     pub(super) directory: &'a Path,
     pub(super) stage: &'a Stage,
-    /// None: the machine's.
+    /// User namespace of the pod; `None` for the machine's.
     pub(super) users: Option<&'a Users>,
-    /// None: the machine's.
+    /// Shared memory of the pod; `None` for the machine's.
     pub(super) memory: Option<&'a SharedMemory>,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct Asked<'a> {
     pub(super) spec: &'a [u8],
     pub(super) stdio: protocol::Stdio,
     pub(super) pids: PidNamespace,
-    /// None: it does not wait.
+    /// Wait for the request; `None` if it does not wait.
     pub(super) hold: Option<Hold>,
 }
 
 impl Ground<'_> {
-    /// Forks a child that makes a container; answers our ends of what leads to the container, too.
+    /// Forks a child that creates a container; also returns our ends of the container's streams.
     pub(super) fn begin(&self, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Ends), Refusal> {
         let directory = self.directory.join(CONTAINERS).join(asked.id);
         // Take the directory that was made ahead, if it is still there.
@@ -52,7 +52,7 @@ impl Ground<'_> {
             .map_err(|error| Refusal::failed("create the container's directory", &error))?;
         let begun = self.begin_in(directory.clone(), asked, foreign);
         if begun.is_err() {
-            // The next try makes it again.
+            // The next attempt creates it again.
             trees::remove(&directory).ok();
         }
         begun
@@ -92,7 +92,7 @@ impl Ground<'_> {
         };
         let work = |tracked| create::create(creation, spec, tracked);
         let child = job::spawn_lingering(tracking.as_ref(), &foreign, work, || {
-            // Of a supervisor that is gone, nothing is worth waiting for.
+            // Without a supervisor there is nothing to wait for.
             hold.as_ref().map_or(Ok(()), Hold::until_asked).ok();
         });
         let child = child.map_err(failed("fork"))?;

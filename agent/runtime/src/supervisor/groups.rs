@@ -1,7 +1,8 @@
-//! A container's control groups: what it is in, what it sees of them, and what libcontainer is told.
+//! Cgroups of a container: its membership, its view of them, and libcontainer's.
 //!
-//! libcontainer reads the whole table of mounts once for each hierarchy when it enters a group, and again when it mounts one. So
-//! groups, limits and devices are settled before it starts, and it finds one hierarchy where it has nothing to do.
+//! libcontainer reads the whole mount table once for each hierarchy when it enters a group, and
+//! again when it mounts one. So groups, limits and devices are set up before, and libcontainer
+//! finds a single hierarchy in which it has nothing to do.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +18,7 @@ use crate::sys::{FileSystem, Mount};
 
 /// Mount point of cgroups, where programs and libcontainer look for them.
 const PLACE: &str = "/sys/fs/cgroup";
-/// A file of every stage that stands for files of the hierarchy's root.
+/// File on every stage that covers files of the hierarchy's root.
 const DECOY: &str = "/decoy";
 
 /// True if a configuration allows every device.
@@ -28,8 +29,8 @@ pub(super) fn every_device(spec: &Spec) -> bool {
     rules.is_some_and(|rules| rules.iter().any(all))
 }
 
-/// Has a configuration find the container's own groups on the stage, where it mounts them; answers whether it does, and whether
-/// it may write to them.
+/// Redirects the cgroup mount of a configuration to the container's own groups on the stage;
+/// returns the access that it grants, if there is one.
 pub(super) fn show(spec: &mut Spec) -> Option<Access> {
     let mut mounts = spec.mounts().clone().unwrap_or_default();
     let wanted = mounts.iter().find(|mount| is_view(mount))?;
@@ -48,16 +49,16 @@ pub(super) enum Access {
     Write,
 }
 
-/// The container's own groups.
+/// View of the container's own cgroups.
 pub(super) enum View {
-    /// v2 alone.
+    /// v2 only.
     One(Mount),
-    /// Each hierarchy by the name of its directory, and the attributes of the folder that they are in.
+    /// Each hierarchy by the name of its directory, and the attributes of their parent mount.
     Each(Vec<(OsString, Mount)>, u64),
 }
 
 impl View {
-    /// To be taken by a process that is among the machine's mounts.
+    /// Must be called in the machine's mount namespace.
     pub(super) fn take(cgroups: &Cgroups, leaf: &Path, access: Access) -> io::Result<Self> {
         let protection = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
         let protection = match access {
@@ -79,7 +80,7 @@ impl View {
         Ok(Self::Each(all.collect::<io::Result<_>>()?, protection))
     }
 
-    /// Puts it on the stage, as the machine itself has its groups.
+    /// Mounts it on the stage, in the machine's layout.
     pub(super) fn put(self) -> io::Result<()> {
         let view = Path::new(VIEW);
         match self {
@@ -94,7 +95,7 @@ impl View {
                     let place = view.join(&name);
                     fs::create_dir(&place)?;
                     group.attach(&place)?;
-                    // `cpu,cpuacct` by each of its names.
+                    // `cpu,cpuacct` under each of its names.
                     let parts = name.to_str().unwrap_or_default().split(',');
                     for part in parts.filter(|part| Path::new(part) != Path::new(&name)) {
                         std::os::unix::fs::symlink(&name, view.join(part))?;
@@ -121,8 +122,9 @@ fn bind(mount: &mut Wanted, source: PathBuf) {
         .set_options(Some(options));
 }
 
-/// The only hierarchy that libcontainer shall find: v2, where its container belongs into the root. It moves its process there by
-/// writing a pid, into a file of ours: the kernel would wait for an RCU grace period.
+/// The only hierarchy that libcontainer finds: v2, with the container in its root. libcontainer
+/// moves its process there by writing a PID to a file of ours: the kernel's would wait for an RCU
+/// grace period.
 pub(super) struct Root(Mount);
 
 impl Root {
@@ -139,7 +141,7 @@ impl Root {
         let place = Path::new(PLACE);
         self.0.attach(place)?;
         Mount::copy(Path::new(DECOY))?.attach(&place.join("cgroup.procs"))?;
-        // Groups have it, and the root of the hierarchy is a group where this machine is itself a container.
+        // Non-root groups have this file, and the root too if this machine is itself a container.
         let killer = place.join("cgroup.kill");
         if killer.exists() {
             let decoy = Mount::copy(Path::new(DECOY))?;
@@ -150,10 +152,10 @@ impl Root {
     }
 }
 
-/// Makes what every stage has in the place of files of the hierarchy's root.
+/// Creates the file that covers files of the hierarchy's root on every stage.
 ///
-/// The text is not UTF-8, and where a group could be killed it cannot be written: so libcontainer's clean-up gives up at once. The
-/// supervisor removes the groups.
+/// Its text is not UTF-8, and as `cgroup.kill` it is read-only: so libcontainer's cleanup gives up
+/// at once. The supervisor removes the groups.
 pub(super) fn write_decoy() -> io::Result<()> {
     fs::write(DECOY, [0xff; 64])
 }

@@ -16,13 +16,13 @@ use crate::Refusal;
 const CONNECTED: u8 = 1;
 const ASKED: u8 = 2;
 
-/// The supervisor's words, and what they are waited for with.
+/// Pipe from the supervisor, and the namespace that is joined meanwhile.
 pub(super) struct Hold {
     words: PipeReader,
     heard: Cell<u8>,
-    /// The pod's network, which is joined when it is there; none: the machine's.
+    /// Network namespace of the pod, joined when it exists; `None` for the machine's.
     netns: Option<PathBuf>,
-    /// Whatever the container mounts is there, though it may have no contents yet.
+    /// True if all sources of its mounts exist, though their contents may be missing.
     pub(super) placed: bool,
 }
 

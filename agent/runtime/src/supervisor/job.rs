@@ -1,4 +1,4 @@
-//! Forked children that do the heavy work, and how they report.
+//! Forked children that do the heavy work, and their reports.
 
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -23,7 +23,7 @@ use crate::{Container, Limits, Refusal, sys};
 pub(super) const LOOK: WaitPidFlag = WaitPidFlag::WEXITED
     .union(WaitPidFlag::WNOHANG)
     .union(WaitPidFlag::WNOWAIT);
-/// A child that was killed is waited for so long.
+/// Timeout of a killed child's exit.
 const END_MILLISECONDS: u16 = 2000;
 
 /// Request to answer, with its client.
@@ -33,7 +33,7 @@ pub(super) struct Ticket {
     pub(super) request: u64,
 }
 
-/// Our ends of what leads to a container.
+/// Our ends of a container's streams, and the connection that starts it.
 pub(super) struct Ends {
     pub(super) streams: Stdio,
     pub(super) starter: Starter,
@@ -42,7 +42,7 @@ pub(super) struct Ends {
 /// Container that a child has begun ahead of its request.
 pub(super) struct Foreseen {
     pub(super) id: String,
-    /// The configuration that it has.
+    /// Configuration of the container.
     pub(super) spec: Vec<u8>,
     pub(super) wanted: protocol::Stdio,
     pub(super) ends: Ends,
@@ -66,7 +66,8 @@ impl Foreseen {
         !self.over && !matches!(pids, PidNamespace::Shared(_)) && self.wanted == wanted && self.spec == spec
     }
 
-    /// Tells the child what it waits for next: first that the network is there, then that its container is asked for.
+    /// Lets the child continue: first when the network exists, then when its container is
+    /// requested.
     pub(super) fn go_on(&mut self) {
         // A child that is gone is handled when it is reaped.
         self.go.write_all(&[0]).ok();
@@ -91,23 +92,24 @@ pub(super) enum Purpose {
         ends: Ends,
         /// Request that starts the container as soon as it is created.
         start: Option<Ticket>,
-        /// Its making may have failed because its volumes had no contents yet: then it is made once more.
+        /// Present if the creation may fail because volumes had no contents yet: then it is
+        /// repeated.
         again: Option<Box<Again>>,
     },
     /// Container that was not requested yet.
     Foreseen(Foreseen),
-    /// The exec with this key.
+    /// Exec with this key.
     Exec(u64),
-    /// Afterwards these are answered so, unless the removal itself failed.
+    /// Removal; answers these requests with `answer`, unless the removal itself fails.
     Remove {
         tickets: Vec<Ticket>,
         answer: Result<Answer, Refusal>,
     },
-    /// None any more: it made this first process of a container, has said so, and is ending.
+    /// None any more: the child has reported this init process of a container, and is exiting.
     Over(i32),
 }
 
-/// A child at work.
+/// Running child with its purpose.
 pub(super) struct Job {
     pub(super) pid: i32,
     report: OwnedFd,
@@ -118,7 +120,7 @@ pub(super) struct Job {
     pub(super) deadline: Duration,
 }
 
-/// A child that was forked just now.
+/// Child that was just forked.
 pub(super) struct Child {
     pub(super) pid: i32,
     report: OwnedFd,
@@ -150,7 +152,8 @@ pub(super) fn spawn(
     spawn_lingering(group, foreign, work, || ())
 }
 
-/// The same for a child whose end is waited for longer than its report: when it has made something, it does `last` after that.
+/// As [`spawn`], for a child whose exit takes longer than its report: after a success, it runs
+/// `last` after the report.
 pub(super) fn spawn_lingering(
     group: Option<&OwnedFd>,
     foreign: &[RawFd],
@@ -186,7 +189,7 @@ pub(super) fn spawn_lingering(
 }
 
 impl Job {
-    /// The same child for another purpose.
+    /// Changes the purpose of the child.
     pub(super) fn turned(self, deadline: Duration, turn: impl FnOnce(Purpose) -> Purpose) -> Self {
         let purpose = turn(self.purpose);
         Self {
@@ -222,8 +225,8 @@ impl Job {
         early.then(|| self.report.as_fd())
     }
 
-    /// The first process of the container that the child made, if it reports one. What failed is told when it has ended, for then
-    /// nothing of it is in the way of those who clean up.
+    /// Init process of the container that the child created, if reported. A failure is handled at
+    /// the child's exit, when nothing of it is in the way of the cleanup.
     pub(super) fn made(&mut self) -> Option<i32> {
         self.result().ok()
     }

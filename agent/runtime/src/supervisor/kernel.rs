@@ -1,4 +1,4 @@
-//! Settings of the kernel that a pod's namespaces have for themselves.
+//! Sysctls of a pod's namespaces.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ const IPC: [&str; 8] = [
     "kernel.shm_rmid_forced",
 ];
 
-/// Sets what the pod asks for, in the namespaces that this process is in; never in those of the machine.
+/// Sets the pod's sysctls, in the namespaces of this process; never in those of the machine.
 pub(super) fn set(spec: &SandboxSpec) -> io::Result<()> {
     for (name, value) in &spec.sysctls {
         let path = path(spec, name)?;

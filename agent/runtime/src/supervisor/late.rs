@@ -47,11 +47,12 @@ pub(super) fn is_bound(mount: &Wanted) -> bool {
     mount.typ().as_deref() == Some("bind")
 }
 
-/// A mount that is attached nowhere, and where it belongs.
+/// Detached mount and its destination.
 struct Held {
     destination: PathBuf,
     mount: Mount,
-    /// The pod did not ask for it: its memory, and its file for a last message.
+    /// True if the pod did not specify it: its shared memory, and the file for termination
+    /// messages.
     own: bool,
 }
 
@@ -73,13 +74,13 @@ impl Late {
         self.mounts.push(Held {
             destination: wanted.destination().clone(),
             mount,
-            // Volumes come with all that is mounted in them.
+            // Volumes are mounted recursively.
             own: !says("rbind"),
         });
         Ok(())
     }
 
-    /// The pod's shared memory, which the stage has.
+    /// Adds the pod's shared memory, which is on the stage.
     pub(super) fn add_memory(&mut self) -> io::Result<()> {
         let mount = Mount::copy(Path::new(stage::MEMORY))?;
         mount.protect(libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC)?;
@@ -96,13 +97,15 @@ impl Late {
         !self.mounts.is_empty() && directory.starts_with(PLACE)
     }
 
-    /// Mounts them for the container whose first process this is. This process is among the container's mounts afterwards.
+    /// Attaches them for the container with this init process. This process is in the container's
+    /// mount namespace afterwards.
     pub(super) fn attach(mut self, pid: i32, users: Option<&Users>) -> Result<(), Refusal> {
         if self.mounts.is_empty() {
             return Ok(());
         }
         if self.shared {
-            // The machine's own memory is in sight; the file for a last message has to be done without.
+            // The machine's own shared memory is visible; the file for termination messages is left
+            // out.
             self.mounts
                 .retain(|held| !held.own || held.destination == Path::new(PLACE));
         }
@@ -123,7 +126,7 @@ impl Late {
                 && error.kind() == io::ErrorKind::ReadOnlyFilesystem
                 && own
             {
-                // The pod did not ask for it, and asked for a volume that stays as it is.
+                // The pod did not specify it, but specified a read-only volume.
                 continue;
             }
             let attached = found.and_then(|place| mount.attach_over(&place));
@@ -133,7 +136,7 @@ impl Late {
     }
 }
 
-/// A place in the container, made where it is not there. Root of the pod makes it.
+/// Opens or creates a mount point in the container. It is created as root of the pod.
 fn place(destination: &Path, folder: bool, users: Option<&Users>) -> io::Result<OwnedFd> {
     let place = || find_or_make(destination, folder);
     users.map_or_else(place, |users| users.as_root(place))

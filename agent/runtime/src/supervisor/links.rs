@@ -41,9 +41,9 @@ const COVERED: [&str; 11] = [
 /// Limit of links followed, the same as the kernel's (`MAXSYMLINKS`).
 const FOLLOWED: usize = 40;
 
-/// Answers where each mount of a configuration leads. Refuses what would come to lie at or above `/dev` without being named so;
-/// and below it, if something comes over that `later`. `sources` are what the mounts bind of the machine, by their numbers; what
-/// else they bind is on the stage.
+/// Resolves the destination of each mount of a configuration. Refuses destinations at or above
+/// `/dev` that are not named so; and below it, if a mount covers it `later`. `sources` are the bind
+/// mounts' sources on the machine, by their numbers; the others are on the stage.
 pub(super) fn follow(
     rootfs: &Path,
     config: &Spec,
@@ -100,8 +100,8 @@ pub(super) fn is_in_processes(place: &Path) -> bool {
     place.starts_with(PROCESSES) && place != Path::new(PROCESSES)
 }
 
-/// Refuses what would hide what the kernel tells of processes: as with runc, only itself may come there, and some of its files
-/// may be covered, by their own names.
+/// Refuses mounts that would hide `/proc`: as in runc, only procfs itself may be mounted there, and
+/// some of its files may be covered, by their own names.
 fn check_processes<'a>(
     named: &Path,
     found: &Path,
@@ -141,8 +141,8 @@ fn refused(place: &Path, why: &str) -> Refusal {
     }
 }
 
-/// A container's files while it is put together: its root and what has been mounted in it so far. A file system that the kernel
-/// has just made has no links that lead out of it.
+/// Files of a container during its creation: its root and the mounts so far. A new file system of
+/// the kernel has no links that lead out of it.
 struct Tree<'a> {
     rootfs: &'a Path,
     mounts: Vec<(PathBuf, Option<Inside<'a>>)>,
@@ -205,7 +205,7 @@ impl Tree<'_> {
     }
 }
 
-/// The next name is the last.
+/// Pushes the names of a path; the next name is the last.
 fn put_first(names: &mut Vec<OsString>, path: &Path) {
     let parts = path.components().rev().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),

@@ -18,11 +18,11 @@ use crate::clock::{now, rfc3339};
 
 /// Longest part of a line in one record.
 const PART: usize = 16 << 10;
-/// A file longer than this is rotated away after the next whole line.
+/// Size after which a file is rotated, at the next whole line.
 const FILE_LIMIT: u64 = 10 << 20;
-/// Rotated files kept beside the current one.
+/// Rotated files that are kept besides the current one.
 const ROTATED: usize = 4;
-/// Files of a log's directory that are looked at: a container that sees it may fill it.
+/// Limit of listed files of a log's directory: a container that sees it may fill it.
 const LISTED: usize = 4096;
 
 /// Age of a container up to which an attaching client gets its output from the beginning. A kubelet
@@ -30,7 +30,7 @@ const LISTED: usize = 4096;
 /// programs have ended before it lists them, and `kubectl run` shows their logs. Here the start is
 /// told at once.
 pub(crate) const FRESH: Duration = Duration::from_secs(5);
-/// Most of a log that is shown so, in bytes.
+/// Limit of earlier output that a client gets, in bytes.
 const EARLIER: u64 = 1 << 20;
 
 /// Output stream.
@@ -49,8 +49,9 @@ impl Stream {
     }
 }
 
-/// The files that a log was rotated to, the newest first. They have the log's name and the time of their end, as the kubelet's
-/// (`pkg/kubelet/logs/container_log_manager.go`); numbers are from before.
+/// Lists the rotated files of a log, newest first. Their names consist of the log's and the time of
+/// rotation, like the kubelet's (`pkg/kubelet/logs/container_log_manager.go`); those with numbers
+/// are from earlier versions.
 pub fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
     let name = log.file_name().unwrap_or_default();
     let suffix = |path: &Path| {
@@ -69,7 +70,7 @@ pub fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The time in the name of a rotated file: `20060102-150405` in Go's words.
+/// Formats the time in the name of a rotated file: `20060102-150405` in Go's notation.
 fn stamp(time: SystemTime) -> String {
     let text = rfc3339(time);
     let second = text.get(..19).unwrap_or(&text);
@@ -103,7 +104,7 @@ impl Lines {
         self.pending.clear();
     }
 
-    /// Adds output; whole records go to `out`.
+    /// Adds output; complete records are appended to `out`.
     pub(crate) fn push(&mut self, now: SystemTime, mut bytes: &[u8], out: &mut Vec<u8>) {
         let time = rfc3339(now);
         while !bytes.is_empty() {
@@ -117,7 +118,7 @@ impl Lines {
                 self.record(&time, "P", window, out);
                 bytes = bytes.get(room..).unwrap_or_default();
             } else if window.len() == room {
-                // The part is full and its line may end right here: a newline may be the next byte to come.
+                // The part is full and its line may end right here: the next byte may be a newline.
                 let full = bytes.get(room) == Some(&b'\n');
                 self.record(&time, if full { "F" } else { "P" }, window, out);
                 bytes = bytes.get(room + usize::from(full)..).unwrap_or_default();
@@ -133,7 +134,7 @@ impl Lines {
     pub(crate) fn earlier(&self, log: &LogFile) -> Vec<u8> {
         let own = format!("{} ", self.stream.name());
         let mut bytes = Vec::new();
-        // A client is shown what can be read.
+        // A client gets the part that can be read.
         for record in log.tail().unwrap_or_default().split(|byte| *byte == b'\n') {
             let place = record
                 .iter()
@@ -162,8 +163,8 @@ impl Lines {
     }
 }
 
-/// The file, rotated by size. It is reached through its directory's descriptor, and only a regular file of ours is written:
-/// a container that sees the log directory can put a link or a FIFO there.
+/// Log file, rotated by size. It is opened through its directory's descriptor, and only if it is a
+/// regular file: a container that sees the log directory can put a link or a FIFO there.
 pub(crate) struct LogFile {
     directory: OwnedFd,
     name: PathBuf,
@@ -218,7 +219,7 @@ impl LogFile {
         let to = loop {
             let mut name = self.name.clone().into_os_string();
             name.push(format!(".{}", stamp(time)));
-            // More than one may be full within a second.
+            // Several files may become full within a second.
             if !earlier.iter().any(|path| path.file_name() == Some(&name)) {
                 break name;
             }
@@ -239,7 +240,7 @@ impl LogFile {
         self.open_file()
     }
 
-    /// The last records of the current file. The first of them may be cut.
+    /// Returns the last records of the current file. The first of them may be incomplete.
     fn tail(&self) -> io::Result<Vec<u8>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.directory, &self.name, flags, Mode::empty())?);
@@ -252,7 +253,7 @@ impl LogFile {
         Ok(bytes)
     }
 
-    /// Appends records. A full or broken disk loses output, not the container: the caller goes on.
+    /// Appends records. A full or broken disk loses output, but the container and the caller go on.
     pub(crate) fn write(&mut self, records: &[u8]) -> io::Result<()> {
         if records.is_empty() {
             return Ok(());
@@ -352,7 +353,7 @@ mod tests {
         std::fs::create_dir(&disk).unwrap();
         let record = [&[b'x'; 2999][..], b"\n"].concat();
         let tried = || {
-            // Of this thread alone, and gone with it.
+            // Of this thread only, until it exits.
             unshare(CloneFlags::CLONE_NEWNS).unwrap();
             let none: Option<&str> = None;
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();

@@ -1,13 +1,14 @@
-//! Masked comparisons of seccomp filters, as libcontainer reads them.
+//! Masked comparisons of seccomp filters, adapted to libcontainer.
 //!
-//! In a configuration `value` is the mask and `valueTwo` what must be left under it. libcontainer takes them the other way round
-//! (its `seccomp::translate_op`), which turns "clone without any flag of a new namespace" into "clone with any flags".
+//! In a configuration `value` is the mask and `valueTwo` the masked value to compare with.
+//! libcontainer swaps them (its `seccomp::translate_op`), which turns "clone without any flag of a
+//! new namespace" into "clone with any flags".
 
 use oci_spec::runtime::{
     LinuxSeccomp, LinuxSeccompArg, LinuxSeccompArgBuilder, LinuxSeccompOperator, LinuxSyscall, Spec,
 };
 
-/// Writes the masked comparisons of a configuration as libcontainer reads them.
+/// Swaps the operands of masked comparisons for libcontainer.
 pub(super) fn turn(spec: &mut Spec) -> Result<(), oci_spec::OciSpecError> {
     let mut linux = spec.linux().clone().unwrap_or_default();
     let Some(profile) = linux.seccomp() else { return Ok(()) };
@@ -49,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// The filter is the test's thread's own.
+    /// The filter applies to the test's thread only.
     #[test]
     fn a_masked_comparison_means_what_the_configuration_says() {
         let profile: LinuxSeccomp = serde_json::from_str(
@@ -61,7 +62,7 @@ mod tests {
         libcontainer::seccomp::initialize_seccomp(&turned(&profile).unwrap()).unwrap();
         let asked = |persona: nix::libc::c_ulong| {
             #[expect(unsafe_code, reason = "there is no safe call")]
-            // SAFETY: it takes a number; what it sets is the thread's own.
+            // SAFETY: it takes a number, and affects this thread only.
             Errno::result(unsafe { nix::libc::personality(persona) })
         };
         assert_eq!(asked(0x1234), Err(Errno::ENOSYS), "under the mask is 0x12");

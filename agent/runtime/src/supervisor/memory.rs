@@ -1,4 +1,4 @@
-//! The pod's shared memory: one file system that all its containers have at `/dev/shm`.
+//! Shared memory of a pod: one tmpfs that all its containers have at `/dev/shm`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,12 +13,14 @@ pub(crate) const TARGET: &str = "/dev/shm";
 /// Size that other CRI runtimes give a pod's `/dev/shm`.
 const SIZE: &[u8] = b"64m";
 
-/// The file system is mounted in a copy of the stage, from which the pod's containers are made. So the machine has no mount that a
-/// crash could leave behind, and it goes with the last process that uses it.
+/// The tmpfs is mounted in a copy of the stage, in which the pod's containers are created. So the
+/// machine has no mount that a crash could leave behind, and the tmpfs is freed with the last
+/// process that uses it.
 pub(super) struct SharedMemory(OwnedFd);
 
 impl SharedMemory {
-    /// Makes it, for a user and group of the machine. This process's working directory becomes the root.
+    /// Creates it, owned by a user and group of the machine. This process's working directory
+    /// becomes the root.
     pub(super) fn make(stage: &Stage, owner: u32) -> io::Result<Self> {
         let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
         let memory = FileSystem::open("tmpfs")?;
@@ -33,7 +35,8 @@ impl SharedMemory {
         stage.with_memory(&memory).map(Self)
     }
 
-    /// Moves this process into a copy of the stage that has it. Its working directory becomes the root.
+    /// Moves this process into a copy of the stage with the tmpfs. Its working directory becomes
+    /// the root.
     pub(super) fn enter(&self) -> io::Result<()> {
         stage::enter_copy(&self.0)
     }

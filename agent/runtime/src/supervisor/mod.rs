@@ -1,8 +1,9 @@
-//! The process that holds one pod: parent of its containers, writer of their logs and exit records.
+//! Supervisor: the process that holds one pod, as parent of its containers, writer of their logs
+//! and exit records.
 //!
-//! It is the agent's own program, run again with the arguments that [`main`] takes, single-threaded and small, and outlives the
-//! agent. Everything that libcontainer does happens in short-lived forks of it. It ends when it is told to, or when no agent can
-//! find it any more.
+//! It is the agent's own program, run again with the arguments that [`main`] takes, single-threaded
+//! and small, and outlives the agent. libcontainer runs only in short-lived forks of it. It exits
+//! when it is told to, or when no agent can find it any more.
 
 mod ahead;
 mod attach;
@@ -76,7 +77,7 @@ use crate::protocol::{self, Answer, Configuration, Message};
 use crate::record;
 use crate::{Refusal, Sandbox, SandboxSpec};
 
-/// The socket in the sandbox's directory.
+/// Socket in the sandbox's directory.
 pub(crate) const SOCKET: &str = "supervisor.sock";
 /// Record of a sandbox, for an agent that finds no supervisor.
 pub(crate) const SANDBOX: &str = "sandbox.json";
@@ -90,26 +91,27 @@ pub(crate) const FOLDERS: [&str; 4] = [FIRST, "first/rootfs", "first/upper", "fi
 pub(crate) use create::CONFIG;
 /// Record of a container and its exit.
 pub(crate) const RECORD: &str = "record.json";
-/// The group of all supervisors, below the root of our cgroups.
+/// Cgroup of all supervisors, below the root of our cgroups.
 pub(crate) const GROUP: &str = "supervisors";
 
 /// `sandbox.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SandboxRecord {
     pub(crate) sandbox: Sandbox,
-    /// The supervisor's pid.
+    /// PID of the supervisor.
     pub(crate) supervisor: i32,
-    /// Its start, in clock ticks since boot: tells it from a later process with its pid.
+    /// Start time, in clock ticks since boot, to tell it from a later process of the same PID.
     pub(crate) started: u64,
 }
 
-/// Waits for orders and becomes, by fork, one supervisor for each. Must be called before the process has any other thread;
-/// standard input is a socket to the agent. Ends when the agent does; the supervisors go on.
+/// Waits for orders and forks one supervisor for each; returns in the supervisor's own exit. Must
+/// be called before the process has any other thread; standard input is a socket to the agent.
+/// Exits with the agent; the supervisors go on.
 ///
-/// Forked, supervisors share all memory that they do not write, relocated tables of the program above all, and a new one is
-/// there in less than a millisecond.
+/// Forked supervisors share all memory that they do not write, relocated tables of the program
+/// above all, and start in less than a millisecond.
 pub fn main() -> ExitCode {
-    // The table of the machine's mounts grows with its pods: it is read once.
+    // Read once, because the machine's mount table grows with its pods.
     let cgroups = match Cgroups::detect() {
         Ok(cgroups) => cgroups,
         Err(error) => return broken("read the cgroup layout", &error),
@@ -138,7 +140,7 @@ fn supervise(order: Order, stage: Stage, cgroups: Cgroups) -> ExitCode {
         mut agent,
         ready,
     } = order;
-    // Otherwise the agent went away before it said what to do.
+    // Otherwise the agent went away before it sent the configuration.
     let Ok((configuration, _)) = read_frame(&mut agent) else {
         return ExitCode::FAILURE;
     };
@@ -202,7 +204,7 @@ fn set_up(
     let mut hear = |ground: Option<&Ground<'_>>, wait| {
         foreseen::hear(agent, &spec, ground, jobs, wait).map_err(at("wait for the network"))
     };
-    // By their network a pod's own users are found.
+    // The user namespace of a pod is found by its network namespace.
     let mut connected = spec.user_ids.is_some() && hear(None, true)?;
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
     let memory = shared_memory(ready.memory.take(), &spec, &stage, users.as_ref())
@@ -279,7 +281,7 @@ fn join_network(spec: &SandboxSpec) -> Result<(), Failure> {
     nix::unistd::sethostname(&spec.hostname).map_err(at("set the host name"))
 }
 
-/// The one that was made before, unless it must be another's or is not wanted.
+/// Returns the shared memory made ahead, unless it needs another owner or is not used.
 fn shared_memory(
     made: Option<SharedMemory>,
     spec: &SandboxSpec,
@@ -310,12 +312,13 @@ pub(crate) fn started(pid: &str) -> Option<u64> {
     stat(pid, 22)?.parse().ok()
 }
 
-/// The session of a process: a supervisor leads one, and its forks are in it until they become a container's.
+/// Session of a process: a supervisor leads one, and its forks are in it until they become a
+/// container's.
 pub(crate) fn session(pid: i32) -> Option<i32> {
     stat(&pid.to_string(), 6)?.parse().ok()
 }
 
-/// A field of a process's `stat`, counted from 1; those before the third are not found.
+/// Returns a field of a process's `stat`, counted from 1; those before the third are not found.
 fn stat(pid: &str, field: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after_name = stat.rsplit_once(')')?.1;
@@ -339,7 +342,7 @@ fn take_signals() -> io::Result<SignalFd> {
     )?)
 }
 
-/// Undoes [`take_signals`] in a fork: programs inherit masks and ignored signals.
+/// Reverts [`take_signals`] in a fork: programs inherit masks and ignored signals.
 #[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this restores a default")]
 fn give_back_signals() -> io::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());

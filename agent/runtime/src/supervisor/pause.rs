@@ -1,4 +1,4 @@
-//! The first process of a pid namespace that the containers of a pod share.
+//! Init process of a PID namespace shared by the containers of a pod.
 
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::sys::{self, FileSystem};
 /// all processes of the namespace die with it.
 pub(super) struct Pause {
     pub(super) pid: i32,
-    /// Its other end comes to an end when the supervisor does.
+    /// The other end reads end-of-file when the supervisor exits.
     _lifeline: PipeWriter,
 }
 
@@ -58,7 +58,8 @@ impl Pause {
     }
 }
 
-/// Leaves this process, which the containers see and may be allowed to trace, nothing of the machine's files.
+/// Detaches this process, which the containers see and may be allowed to trace, from the machine's
+/// files.
 fn seclude(stage: &Stage) -> io::Result<()> {
     stage.enter()?;
     let nothing = FileSystem::open("tmpfs")?;
@@ -75,7 +76,7 @@ fn wait_for_end(line: OwnedFd) -> io::Result<()> {
     unsafe { sigaction(Signal::SIGCHLD, &ignore) }?;
     dup2_stdin(&line)?;
     drop(line);
-    // Above all the agent's socket: the agent takes its end for that of the supervisor.
+    // Above all the agent's socket: the agent takes its end-of-file for the supervisor's exit.
     sys::close_all()?;
     loop {
         match nix::unistd::read(io::stdin(), &mut [0]) {

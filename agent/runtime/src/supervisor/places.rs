@@ -1,7 +1,8 @@
-//! Places in a container's root file system, where its mounts go before libcontainer begins.
+//! Mount points in a container's root file system, for the mounts made before libcontainer begins.
 //!
-//! libcontainer looks for each place by its path and asks the kernel some forty things on the way, which was the larger part of
-//! the time that making a container took. Here it is one call in which the kernel follows the links, within the root.
+//! libcontainer resolves each destination by its path with some forty system calls, which was the
+//! larger part of a creation's time. Here it is one call in which the kernel follows the links,
+//! within the root.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,7 +20,7 @@ use crate::sys::{FileSystem, Mount, open_in_root};
 /// Directory in which devices are created after all mounts.
 const DEVICES: &str = "/dev";
 
-/// A container's root, mounted, and nothing of it in use yet.
+/// Root of a container, mounted, and not in use yet.
 pub(super) struct Root {
     folder: OwnedFd,
     devices: Option<File>,
@@ -38,8 +39,8 @@ impl Root {
         Ok(Self { folder, devices: None })
     }
 
-    /// Makes a file system of the kernel's and mounts it. As with proc, no link of the image may lead to another place for that
-    /// of the devices, nor for the kernel's own objects.
+    /// Mounts a new file system of the kernel. As with proc, no link of the image may redirect the
+    /// mount of the devices, nor sysfs.
     pub(super) fn mount_new(&mut self, kind: &str, wanted: &Wanted) -> io::Result<()> {
         let system = FileSystem::open(kind)?;
         system.set(
@@ -61,7 +62,7 @@ impl Root {
         }
         let devices = wanted.destination() == Path::new(DEVICES);
         if devices {
-            // Devices are still to be made in it.
+            // Devices are created in it later.
             attributes &= !libc::MOUNT_ATTR_RDONLY;
         }
         let mount = system.mount(u32::try_from(attributes).map_err(io::Error::other)?)?;
@@ -76,19 +77,20 @@ impl Root {
         Ok(())
     }
 
-    /// Mounts what there is already, as far open to writers as the configuration says, where its destination was found to lead.
+    /// Mounts an existing tree at its resolved destination, read-only or not as the configuration
+    /// says.
     pub(super) fn mount(&self, mount: &Mount, wanted: &Wanted, destination: &Path) -> io::Result<()> {
         protect(mount, wanted)?;
         let place = self.place(destination, mount.is_directory()?)?;
         let covers = file(&place)?;
         if self.devices == Some(covers) || file(&self.folder)? == covers {
-            // Devices would be made in a volume: a link leads there now that did not a moment ago.
+            // Devices would be created in a volume: a link was changed meanwhile to lead there.
             return Err(Errno::ELOOP.into());
         }
         attach(mount, &place)
     }
 
-    /// Finds a place, made where it is not there.
+    /// Opens a mount point, and creates it if missing.
     fn place(&self, destination: &Path, folder: bool) -> io::Result<OwnedFd> {
         match self.find(destination, OFlag::empty()) {
             Err(Errno::ENOENT) => {}
@@ -119,7 +121,7 @@ impl Root {
         Ok(fstat(&found)?.st_mode & libc::S_IFMT == libc::S_IFLNK)
     }
 
-    /// No link leads out of the root.
+    /// Opens a path; links cannot lead out of the root.
     fn find(&self, path: &Path, more: OFlag) -> Result<OwnedFd, Errno> {
         open_in_root(&self.folder, path, OFlag::O_PATH | more)
     }
@@ -133,7 +135,7 @@ fn attach(mount: &Mount, place: &OwnedFd) -> io::Result<()> {
     })
 }
 
-/// Makes what something is to be mounted on, unless another container of the pod has just made it.
+/// Creates a mount point, unless another container of the pod has just created it.
 pub(super) fn make(here: &OwnedFd, name: &OsStr, folder: bool) -> Result<(), Errno> {
     let made = if folder {
         mkdirat(here, name, Mode::from_bits_truncate(0o755))
@@ -159,7 +161,7 @@ fn file(of: &OwnedFd) -> io::Result<File> {
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Closes a mount as its options say.
+/// Sets the attributes of a mount from its options.
 pub(super) fn protect(mount: &Mount, wanted: &Wanted) -> io::Result<()> {
     let options = || wanted.options().iter().flatten();
     if options().any(|option| option == "rro") {

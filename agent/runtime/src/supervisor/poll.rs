@@ -1,4 +1,4 @@
-//! The one loop: waits for the kernel, the agent and the containers at once.
+//! Event loop: waits for the kernel, the agent and the containers at once.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -16,27 +16,27 @@ use crate::sys;
 
 /// Bytes read at once from a descriptor.
 const CHUNK: usize = 16 << 10;
-/// A client that does not read is dropped when this much waits for it.
+/// Pending bytes after which a client that does not read is dropped.
 const BACKLOG: usize = 2 << 20;
 /// Limit of agents connected at once: the current one and, for a moment, its replacement.
 const CLIENTS: usize = 8;
-/// Read from one container's output before others get their turn, in chunks.
+/// Chunks read from one container's output before others get their turn.
 const TURN: usize = 4;
-/// Descriptors that wait for the rest of their requests.
+/// Limit of descriptors that wait for the rest of their requests.
 const DESCRIPTORS: usize = 64;
 
-/// A connected agent.
+/// Connected agent.
 pub(super) struct Client {
     pub(super) key: u64,
     stream: UnixStream,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
-    /// Came with the bytes of requests that are not complete yet.
+    /// Descriptors of requests that are not complete yet.
     descriptors: VecDeque<OwnedFd>,
     broken: bool,
 }
 
-/// A request with its body and its descriptors.
+/// Request with its body and its descriptors.
 type Asked = (Request, Vec<u8>, Vec<OwnedFd>);
 
 impl Client {
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// The next complete request.
+    /// Takes the next complete request.
     fn take(&mut self) -> Option<Asked> {
         let Ok(taken) = protocol::take::<Request>(&mut self.incoming) else {
             self.broken = true;
@@ -109,7 +109,8 @@ impl Client {
             return None;
         }
         let descriptors = self.descriptors.drain(..count).collect();
-        // Descriptors come with the bytes of their request, and no request is longer than this allows.
+        // Descriptors arrive with the bytes of their request, and no request is longer than this
+        // allows.
         self.broken |= self.descriptors.len() > DESCRIPTORS;
         Some((request, body, descriptors))
     }
@@ -122,14 +123,15 @@ enum Source {
     Client(usize),
     Output(usize),
     Exec(usize),
-    /// The job of this child.
+    /// Job of this child.
     Report(i32),
-    /// A client of a container: container, client.
+    /// Client of a container: indices of container and client.
     Attached(usize, usize),
 }
 
 impl Supervisor {
-    /// The descriptors of the agents' connections, of those who attached, and what children wait for.
+    /// Descriptors that a child must not inherit: the agents' connections, those of attached
+    /// clients, and the pipes of waiting children.
     pub(super) fn connections(&self) -> Vec<RawFd> {
         let clients = self.clients.iter().map(|client| client.stream.as_raw_fd());
         let attached = self.entries.iter().flat_map(|entry| &entry.attachments);
@@ -140,7 +142,7 @@ impl Supervisor {
             .collect()
     }
 
-    /// Serves until told to end.
+    /// Runs until the shutdown.
     pub(super) fn run(&mut self, agent: UnixStream) -> io::Result<()> {
         let key = self.key();
         self.clients.push(Client::new(key, agent)?);
@@ -303,7 +305,8 @@ impl Supervisor {
         }
     }
 
-    /// The last words must arrive: the agent takes the end of the socket for a loss otherwise.
+    /// Sends the last answers: otherwise the agent would take the end of the connection for a
+    /// crash.
     fn farewell(&mut self) -> io::Result<()> {
         for client in self.clients.iter_mut().filter(|client| !client.broken) {
             client.stream.set_nonblocking(false)?;
@@ -313,7 +316,7 @@ impl Supervisor {
     }
 }
 
-/// Takes at most so many chunks of each output to the log.
+/// Writes at most so many chunks of each output to the log.
 fn pump(entry: &mut Entry, chunks: usize) {
     let mut chunk = [0; CHUNK];
     let mut records = Vec::new();
@@ -346,7 +349,7 @@ fn pump(entry: &mut Entry, chunks: usize) {
     });
 }
 
-/// Takes what the container wrote before its end: at most what pipes hold.
+/// Reads the container's output from before its exit: at most the pipes' capacity.
 pub(super) fn drain(entry: &mut Entry) {
     pump(entry, (1 << 20) / CHUNK);
 }

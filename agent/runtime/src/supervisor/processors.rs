@@ -1,7 +1,8 @@
-//! On which processor a child begins that works beside its parent.
+//! Initial processor of a child that works in parallel with its parent.
 //!
-//! The kernel leaves a child where its parent is unless another processor is idle, and in a virtual machine one that sleeps may count
-//! as taken. Then the child waits until its parent does, though there is a processor for it.
+//! The kernel leaves a child on its parent's processor unless another one is idle, and in a virtual
+//! machine a sleeping one may count as busy. Then the child waits until its parent sleeps, although
+//! a processor is free.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -40,7 +41,7 @@ fn count(list: &str) -> Option<usize> {
     ranges.sum()
 }
 
-/// Every processor that there is or will be.
+/// All possible processors.
 fn all() -> CpuSet {
     let mut set = CpuSet::new();
     for cpu in 0..CpuSet::count() {
@@ -50,7 +51,8 @@ fn all() -> CpuSet {
     set
 }
 
-/// Has a child that was forked just now run on another processor than this one. It must [`come_back`] when this has returned.
+/// Moves a child that was just forked to another processor. It must call [`come_back`] when this
+/// has returned.
 pub(super) fn send_away(child: i32) {
     if !movable() {
         return;
@@ -62,7 +64,7 @@ pub(super) fn send_away(child: i32) {
         .ok();
 }
 
-/// Lets this process, and so the container that it makes, run on every processor.
+/// Lets this process, and so the container that it creates, run on every processor.
 pub(super) fn come_back() -> nix::Result<()> {
     if movable() {
         sched_setaffinity(Pid::from_raw(0), &all())?;

@@ -1,4 +1,4 @@
-//! Finding the program of a container, and becoming it. What is wrong with it is said in the words that people know from runc.
+//! Search and execution of a container's program, with runc's error messages.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -16,10 +16,10 @@ use crate::sys;
 
 /// Default of `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The code of a container whose program could not be executed after all.
+/// Exit code of a container whose program could not be executed.
 const NOT_EXECUTED: i32 = 255;
 
-/// Becomes the program that a container's configuration names.
+/// Executes the program of a container's configuration.
 #[derive(Clone)]
 pub(super) struct Program {
     /// Working directory, if libcontainer could not enter it.
@@ -59,7 +59,7 @@ impl Executor for Program {
         found.map(drop).map_err(ExecutorValidationError::ArgValidationError)
     }
 
-    /// The variables are given to the program itself, in their order and as bytes.
+    /// The variables are passed to `execve` itself, in their order and as bytes.
     fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
         Ok(())
     }
@@ -80,8 +80,9 @@ fn check_variable(variable: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Arguments or variables as the kernel takes them. In those of a container the last of Unicode's private characters, from U+10FF80
-/// on, each stand for the byte that they end with: JSON has no other place for values that are not UTF-8.
+/// Converts arguments or variables for `execve`. In those of a container the last of Unicode's
+/// private characters, from U+10FF80 on, each represent the byte that they end with: JSON has no
+/// other way to hold values that are not UTF-8.
 pub(super) fn c_strings(all: &[String]) -> io::Result<Vec<CString>> {
     let bytes = |text: &String| {
         let mut bytes = Vec::with_capacity(text.len());
@@ -130,7 +131,7 @@ fn find(program: &str, environment: &[String]) -> Result<PathBuf, String> {
     search(program, environment).ok_or_else(|| "executable file not found in $PATH".to_owned())
 }
 
-/// The first executable file of that name in the directories of `PATH`.
+/// Returns the first executable file of that name in the directories of `PATH`.
 pub(super) fn search(program: &str, environment: &[String]) -> Option<PathBuf> {
     let mut candidates = candidates(program, environment);
     candidates.find(|path| !program.is_empty() && check(path).is_ok())
@@ -158,7 +159,7 @@ fn check(path: &Path) -> Result<(), Errno> {
         return Err(Errno::EISDIR);
     }
     match faccessat(AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS) {
-        // A filter of system calls that knows no such call.
+        // A seccomp filter that does not know the call.
         Err(Errno::ENOSYS | Errno::EPERM) if found.st_mode & 0o111 != 0 => Ok(()),
         Err(Errno::ENOSYS | Errno::EPERM) => Err(Errno::EACCES),
         answer => answer,
@@ -170,7 +171,7 @@ fn stat(path: &Path) -> String {
     format!("stat {}: {}", path.display(), words(error))
 }
 
-/// An error of the kernel as Go prints it.
+/// Error message of an errno as Go prints it.
 pub(crate) fn words(error: Errno) -> String {
     let text = io::Error::from(error).to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Removing containers.
+//! Removal of containers.
 
 use nix::sys::signal::Signal;
 

@@ -1,4 +1,5 @@
-//! Files for a pod with users of its own: owners are the same inside as on the disk, by mounts that map ids.
+//! Files of a pod with `hostUsers: false`: ID-mapped mounts show the owners on the disk unchanged
+//! inside.
 
 use std::fs;
 use std::io;
@@ -24,14 +25,16 @@ pub(super) fn layers(users: Option<&Users>, layers: &[PathBuf]) -> io::Result<Ve
     taken.collect()
 }
 
-/// Gives a directory of the machine to whom another one belongs, among the pod's users if it has such.
+/// Gives a directory of the machine the owner of another one, mapped to the pod's users if it has a
+/// user namespace.
 pub(super) fn give(users: Option<&Users>, directory: &Path, like: &fs::Metadata) -> io::Result<()> {
     let owner = |id| users.map_or(id, |users| users.on_machine(id).unwrap_or(users.root()));
     let (uid, gid) = (Uid::from_raw(owner(like.uid())), Gid::from_raw(owner(like.gid())));
     Ok(chown(directory, Some(uid), Some(gid))?)
 }
 
-/// Only the topmost mount: what else is mounted below it stays as it is, the pod's users own nothing there.
+/// Maps the topmost mount only: the mounts below it stay as they are, and nothing there belongs to
+/// the pod's users.
 pub(super) fn shift(users: &Users, mount: &Mount, source: &Path) -> io::Result<()> {
     match mount.map_ids(users.namespace()) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(io::Error::new(

@@ -8,7 +8,7 @@ use nix::unistd::write;
 
 use super::log::Stream;
 
-/// A client's end of one output, and what it has not taken yet.
+/// Client's end of one output, with the pending bytes.
 struct Sink {
     stream: Stream,
     fd: OwnedFd,
@@ -21,7 +21,7 @@ struct Sink {
 pub(crate) struct Sinks(Vec<Sink>);
 
 impl Sinks {
-    /// Adds an end of a pipe.
+    /// Adds a pipe.
     pub(crate) fn add(&mut self, stream: Stream, fd: OwnedFd) -> io::Result<()> {
         nonblocking(&fd)?;
         let waiting = Vec::new();
@@ -59,7 +59,7 @@ impl Sinks {
         waiting.map(|sink| sink.fd.as_fd())
     }
 
-    /// Gives the client its copy.
+    /// Copies output to the client.
     pub(crate) fn give(&mut self, stream: Stream, bytes: &[u8]) {
         for sink in self.0.iter_mut().filter(|sink| sink.stream == stream) {
             sink.waiting.extend_from_slice(bytes);
@@ -78,7 +78,7 @@ pub(crate) fn nonblocking(fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes as much as goes.
+/// Writes as much as possible.
 pub(crate) fn put(fd: &OwnedFd, waiting: &mut Vec<u8>) -> io::Result<()> {
     while !waiting.is_empty() {
         match write(fd, waiting) {

@@ -26,7 +26,7 @@ use super::{memory, shifted};
 use crate::Refusal;
 use crate::sys::Mount;
 
-/// Mounts of what the machine has, by the number of the mount that wants them.
+/// Detached mounts of the configuration's sources, by the number of their mount.
 pub(super) struct Sources {
     /// Mounts to attach.
     wanted: Vec<(usize, Wanted)>,
@@ -48,7 +48,7 @@ impl Sources {
         }
     }
 
-    /// To be taken by a process that is among the machine's mounts.
+    /// Must be called in the machine's mount namespace.
     pub(super) fn take(&mut self, users: Option<&Users>) -> Result<(), Refusal> {
         for (number, mount) in &self.wanted {
             let Some(source) = mount.source().as_deref() else {
@@ -72,9 +72,10 @@ impl Sources {
         Ok(())
     }
 
-    /// Mounts them and the file systems of the kernel in the root, leaves what libcontainer must mount in the configuration and
-    /// its sources on the stage, `first` being the first free number there; answers what comes last, and what
-    /// comes after libcontainer. `origins` tell where sources came from, by where they are mounted.
+    /// Mounts them and the kernel's file systems in the root, and leaves those of libcontainer in
+    /// the configuration and their sources on the stage, from the free slot `first` on. Returns the
+    /// mounts that come last, and those after libcontainer. `origins` maps destinations to the
+    /// original sources.
     pub(super) fn put(
         mut self,
         first: usize,
@@ -167,13 +168,14 @@ fn copied(wanted: &Wanted, source: &Path) -> io::Result<Mount> {
     }
 }
 
-/// Processes are those of a namespace that it makes, and come over all that is put there before. No link leads to the files in it,
-/// as [`links::follow`] has seen.
+/// procfs belongs to a PID namespace that libcontainer creates, and covers all that was mounted
+/// there before. No link leads to the files in it, as [`links::follow`] has checked.
 fn needs_libcontainer(mount: &Wanted, place: &Path) -> bool {
     !late::is_bound(mount) && mount.typ().as_deref() == Some("proc") || links::is_in_processes(place)
 }
 
-/// Says of a configuration as a whole what libcontainer understands; returns whether any mount is open to the machine.
+/// Sets the propagation of the root to a value that libcontainer understands; returns whether any
+/// mount has shared propagation with the machine.
 fn settle_whole(spec: &mut Spec) -> bool {
     let mut linux = spec.linux().clone().unwrap_or_default();
     let whole = linux.rootfs_propagation().clone().unwrap_or_default();

@@ -26,13 +26,13 @@ use super::groups;
 use crate::cgroup::Cgroups;
 use crate::sys::{FileSystem, Mount};
 
-/// The container's directory.
+/// Directory of the container.
 pub(super) const HOME: &str = "/container";
-/// The container's view of its control groups.
+/// The container's view of its cgroups.
 pub(super) const VIEW: &str = "/view";
-/// The pod's shared memory.
+/// Shared memory of the pod.
 pub(super) const MEMORY: &str = "/memory";
-/// libcontainer's directory.
+/// State directory of libcontainer.
 pub(super) const STATE: &str = "/state";
 /// Directories by number: layers and sources.
 const FOLDERS: &str = "/folders";
@@ -41,14 +41,14 @@ const FILES: &str = "/files";
 /// Mounts of the machine that libcontainer reads, without those below them.
 const MACHINE: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// The namespace that copies are made of, and the way back from it.
+/// Mount namespace that is copied for creations, and the machine's to return to.
 pub(super) struct Stage {
     namespace: OwnedFd,
     machine: OwnedFd,
 }
 
 impl Stage {
-    /// Made once, by the process that supervisors are forked from, which stays where it is.
+    /// Created once, in the zygote, which stays in the machine's namespace.
     pub(super) fn make(cgroups: &Cgroups) -> io::Result<Self> {
         let parts = MACHINE.iter().map(|part| Ok((part, private(Path::new(part))?)));
         let parts = parts.collect::<io::Result<Vec<_>>>()?;
@@ -85,7 +85,8 @@ impl Stage {
         enter_copy(&self.namespace)
     }
 
-    /// Makes a copy with a mount at [`MEMORY`]; this process is back among the machine's mounts afterwards.
+    /// Makes a copy with a mount at [`MEMORY`]; this process returns to the machine's mount
+    /// namespace.
     pub(super) fn with_memory(&self, memory: &Mount) -> io::Result<OwnedFd> {
         let made = self.enter().and_then(|()| {
             memory.attach(Path::new(MEMORY))?;
@@ -95,7 +96,8 @@ impl Stage {
         made
     }
 
-    /// Does something among the machine's mounts, and comes back to the copy that this process is in, where `/proc` is.
+    /// Runs work in the machine's mount namespace, and returns to the copy of this process, which
+    /// has `/proc`.
     pub(super) fn away<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let here = File::open("/proc/self/ns/mnt")?;
         self.leave()?;
@@ -115,7 +117,7 @@ pub(super) fn enter_copy(namespace: &OwnedFd) -> io::Result<()> {
     Ok(unshare(CloneFlags::CLONE_NEWNS)?)
 }
 
-/// The directory of this process's namespaces: after a change of mounts there is no path to it.
+/// Opens `/proc/self/ns`: after a change of mount namespace there is no path to it.
 fn own_namespaces() -> io::Result<OwnedFd> {
     File::open("/proc/self/ns").map(OwnedFd::from)
 }
@@ -124,8 +126,8 @@ fn namespace(own: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(openat(own, "mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
-/// Leaves nothing but this mount in the namespace: what else the machine had mounted must not stay in use because of it.
-/// `somewhere` is any directory.
+/// Makes this mount the root and unmounts all others: they must not keep the machine's file systems
+/// in use. `somewhere` is any directory.
 pub(super) fn become_root(root: &Mount, somewhere: &Path) -> io::Result<()> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
@@ -143,11 +145,11 @@ pub(super) fn private(path: &Path) -> io::Result<Mount> {
     Ok(copy)
 }
 
-/// Puts a mount where it has a number of its own among its kind.
+/// Attaches a mount in the slot of this number.
 pub(super) fn put(mount: &Mount, number: usize) -> io::Result<PathBuf> {
     let folder = mount.is_directory()?;
     let target = Path::new(if folder { FOLDERS } else { FILES }).join(number.to_string());
-    // The file system is that of all stages, so another creation may have made it, now or long ago.
+    // All stages share this file system, so another creation may have made it before.
     let made = if folder {
         fs::create_dir(&target)
     } else {
@@ -160,7 +162,7 @@ pub(super) fn put(mount: &Mount, number: usize) -> io::Result<PathBuf> {
     Ok(target)
 }
 
-/// Closes the stage for changes: from here on others' processes may see it.
+/// Makes the stage read-only: other processes may see it from here on.
 pub(super) fn close() -> io::Result<()> {
     let none: Option<&str> = None;
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;

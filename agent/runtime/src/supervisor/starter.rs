@@ -21,7 +21,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use super::stage;
 use crate::sys::FileSystem;
 
-/// The name that libcontainer knows every container by, in the directory of its creation.
+/// ID of every container in libcontainer, whose directory belongs to one creation.
 pub(super) const NAME: &str = "oci";
 /// More than libcontainer writes.
 const SIZE: &[u8] = b"1m";
@@ -32,13 +32,13 @@ const SIZE: &[u8] = b"1m";
 pub(super) struct Starter(UnixStream);
 
 impl Starter {
-    /// Made by the supervisor, before it forks the child that connects it.
+    /// Created by the supervisor, before it forks the child that connects it.
     pub(super) fn new() -> io::Result<Self> {
         let end = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
         Ok(Self(end.into()))
     }
 
-    /// In the child, when the first process listens.
+    /// Connects it in the child, when the init process listens.
     pub(super) fn connect(&self) -> io::Result<()> {
         let socket = Path::new(stage::STATE)
             .join(NAME)
@@ -50,14 +50,14 @@ impl Starter {
         }
     }
 
-    /// Lets the program go. Others have this end as well, so merely closing it would not.
+    /// Starts the program. Other processes have this end as well, so closing it would not suffice.
     pub(super) fn tell(&self) -> io::Result<()> {
         (&self.0).write_all(b"start container")?;
         self.0.shutdown(Shutdown::Write)
     }
 }
 
-/// Puts the file system for libcontainer's directory on the stage.
+/// Mounts a tmpfs for libcontainer's directory on the stage.
 pub(super) fn make_room() -> io::Result<()> {
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
     let room = FileSystem::open("tmpfs")?;

@@ -1,4 +1,4 @@
-//! The supervisor's state and what requests, exits and time do to it.
+//! State of the supervisor, and its changes by requests, exits and deadlines.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,10 +27,10 @@ use crate::protocol::{Answer, Call, Message};
 use crate::record;
 use crate::{Container, Limits, Refusal, Sandbox, SandboxSpec, State};
 
-/// A child that works longer than this is killed.
+/// Timeout of a child's work.
 pub(super) const JOB_LIMIT: Duration = Duration::from_mins(2);
 
-/// The reading end of a container's output.
+/// Read end of a container's output.
 pub(super) struct Pipe {
     pub(super) fd: OwnedFd,
     pub(super) stream: Stream,
@@ -47,7 +47,7 @@ impl Pipe {
     }
 }
 
-/// Our ends of a container's own streams.
+/// Our ends of a container's streams.
 pub(super) enum Stdio {
     Pipes {
         outputs: [Pipe; 2],
@@ -60,10 +60,10 @@ pub(super) enum Stdio {
 
 pub(super) struct Entry {
     pub(super) container: Container,
-    /// Set when it is started.
+    /// Limits that are set at the start.
     pub(super) limits: Limits,
     pub(super) pid: i32,
-    /// Its first process is the first of a pid namespace: all others go with it.
+    /// True if its init process is that of a PID namespace: all others die with it.
     pub(super) own_pids: bool,
     /// SIGKILL was sent.
     pub(super) killed: bool,
@@ -72,11 +72,11 @@ pub(super) struct Entry {
     pub(super) removal: Vec<Ticket>,
     /// The container's input, while clients may still write to it.
     pub(super) stdin: Option<OwnedFd>,
-    /// Its input ends with that of the first client.
+    /// True if its input ends with that of the first client.
     pub(super) once: bool,
-    /// The terminal's master.
+    /// Master of the terminal.
     pub(super) terminal: Option<OwnedFd>,
-    /// None: it has been started.
+    /// `None` once it was started.
     pub(super) starter: Option<Starter>,
     pub(super) attachments: Vec<Attachment>,
 }
@@ -84,7 +84,7 @@ pub(super) struct Entry {
 /// Kind of an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Its output is kept and answered; at its end what it left is killed.
+    /// Exec whose output is collected; its leftover processes are killed.
     Collected,
     /// An exec with streams of its client.
     Streamed,
@@ -114,10 +114,10 @@ pub(super) struct Supervisor {
     pub(super) cgroups: Cgroups,
     pub(super) group: PathBuf,
     pub(super) stage: Stage,
-    /// None: the machine's.
+    /// User namespace of the pod; `None` for the machine's.
     pub(super) users: Option<Users>,
     pub(super) pause: Option<Pause>,
-    /// None: the machine's.
+    /// Shared memory of the pod; `None` for the machine's.
     pub(super) memory: Option<SharedMemory>,
     pub(super) listener: UnixListener,
     pub(super) signals: SignalFd,
@@ -126,9 +126,9 @@ pub(super) struct Supervisor {
     pub(super) execs: Vec<Execution>,
     pub(super) jobs: Vec<Job>,
     pub(super) unclaimed: Vec<(i32, i32)>,
-    /// Records of exits, and when they are due on the disk.
+    /// Exit records, with the time at which they are written to the disk.
     pub(super) unsettled: Vec<(PathBuf, Duration)>,
-    /// Groups of execs that could not be removed yet.
+    /// Cgroups of execs that could not be removed yet.
     pub(super) stale: Vec<PathBuf>,
     /// Request to answer at the shutdown, if any, and its deadline.
     pub(super) shutdown: Option<(Option<Ticket>, Duration)>,
@@ -196,7 +196,7 @@ impl Supervisor {
         }
     }
 
-    /// A number that was not used before.
+    /// Returns a new key.
     pub(super) fn key(&mut self) -> u64 {
         self.keys += 1;
         self.keys
@@ -206,7 +206,7 @@ impl Supervisor {
         self.directory.join(CONTAINERS).join(id)
     }
 
-    /// The pid namespace of a container that joins the one of another, or none in particular.
+    /// Returns the PID namespace of a container that joins that of another one, or the sandbox's.
     fn pid_namespace(&mut self, of: Option<&str>) -> Result<PidNamespace, Refusal> {
         if self.spec.host_pid {
             return Ok(PidNamespace::Host);
@@ -217,7 +217,7 @@ impl Supervisor {
         let Some(of) = of else { return Ok(PidNamespace::Own) };
         let target = self.find(of)?;
         match target.container.state {
-            // A child of ours that was not waited for: the pid is its own.
+            // An unreaped child: the PID is its own.
             State::Running { .. } => Ok(PidNamespace::Shared(target.pid)),
             State::Created | State::Exited { .. } => Err(Refusal::wrong_state(&target.container)),
         }
@@ -242,7 +242,7 @@ impl Supervisor {
         }
     }
 
-    /// Does what a request asks, or begins it.
+    /// Executes or begins a request.
     pub(super) fn call(&mut self, ticket: Ticket, call: Call, body: &[u8], descriptors: Vec<OwnedFd>) {
         let begins = matches!(
             call,

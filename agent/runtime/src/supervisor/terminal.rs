@@ -1,4 +1,4 @@
-//! Terminals: made in a container by the program that shall have them, handed out by their master.
+//! Terminals: created in a container by the exec'd process, and passed on by their master.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,13 +12,13 @@ use nix::unistd::{Uid, dup2_stderr, dup2_stdin, dup2_stdout, fchown};
 
 use crate::sys;
 
-/// The file system of terminals.
+/// File system type of terminals.
 const DEVPTS: FsType = FsType(0x1cd1);
-/// The device that makes terminals, below the container's root.
+/// Device that creates terminals, below the container's root.
 const MULTIPLEXER: &str = "/dev/pts/ptmx";
 
-/// Makes a terminal in this process's root, which is the container's, and takes it as standard input, output and error and as
-/// the session's own; its master goes to `console`.
+/// Creates a terminal in this process's root, which is the container's, and makes it standard
+/// input, output and error and the controlling terminal; sends its master to `console`.
 pub(super) fn take(console: BorrowedFd<'_>, user: u32) -> io::Result<()> {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let master = open(MULTIPLEXER, flags, Mode::empty())?;
@@ -33,7 +33,7 @@ pub(super) fn take(console: BorrowedFd<'_>, user: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// A container can put anything at the path.
+/// Checks the file system: a container can put any file at the path.
 fn check(master: &OwnedFd) -> io::Result<()> {
     let found = fstat(master)?;
     let device = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR
@@ -44,7 +44,7 @@ fn check(master: &OwnedFd) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ENOTTY))
 }
 
-/// The master that a container's first process has sent to its console socket.
+/// Receives the master that a container's init process sends to its console socket.
 pub(super) fn accept(listener: &UnixListener) -> io::Result<OwnedFd> {
     let (stream, _) = listener.accept()?;
     let (_, descriptors) = sys::receive_with_descriptors(stream.as_fd(), &mut [0; 64])?;

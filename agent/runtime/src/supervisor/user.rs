@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 use crate::sys::open_in_root;
 use crate::{Refusal, User};
 
-/// Longer files are not read: the user is then unknown.
+/// Limit of read files: in longer ones the user is not found.
 const FILE_LIMIT: u64 = 1 << 20;
 
 /// Credentials of a process.
@@ -24,7 +24,7 @@ pub(crate) struct Identity {
     pub(crate) home: Option<String>,
 }
 
-/// Looks the user up below `rootfs`; no link leads out of it.
+/// Resolves the user below `rootfs`; links cannot lead out of it.
 pub(super) fn resolve(rootfs: &Path, user: &User) -> Result<Identity, Refusal> {
     let root = open(
         rootfs,
@@ -35,7 +35,7 @@ pub(super) fn resolve(rootfs: &Path, user: &User) -> Result<Identity, Refusal> {
     resolve_in(&root, user)
 }
 
-/// The same with the root's descriptor.
+/// Resolves the user below an open root.
 pub(crate) fn resolve_in(root: &OwnedFd, user: &User) -> Result<Identity, Refusal> {
     let identity = decide(user, &read(root, "etc/passwd"), &read(root, "etc/group"))?;
     if user.must_not_be_root && identity.uid == 0 {
@@ -65,7 +65,7 @@ fn fields(line: &str) -> Vec<&str> {
     line.trim().split(':').collect()
 }
 
-/// Digits are an id; `-1` and what does not fit into the kernel's range are refused, never wrapped around.
+/// Parses an ID; refuses `-1` and numbers outside the kernel's range instead of wrapping them.
 fn number(text: &str, whole: &str) -> Result<Option<u32>, Refusal> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -18,7 +18,7 @@ use crate::{Refusal, sys};
 /// Number of user and group IDs of a pod.
 const COUNT: u32 = 65_536;
 
-/// The user namespace of a pod.
+/// User namespace of a pod.
 pub(super) struct Users {
     namespace: OwnedFd,
     first: u32,
@@ -36,7 +36,7 @@ impl Users {
         self.namespace.as_fd()
     }
 
-    /// Its path for this process and those that it forks.
+    /// Path of the namespace for this process and its forks.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.namespace.as_raw_fd()))
     }
@@ -85,7 +85,8 @@ impl Users {
         become_root()
     }
 
-    /// Moves this process into new namespaces that belong to these users, but not into theirs.
+    /// Moves this process into new namespaces that are owned by this user namespace, but not into
+    /// it.
     pub(super) fn unshare(&self, flags: CloneFlags) -> io::Result<()> {
         let (mut ready, told) = io::pipe()?;
         let (wait, go) = io::pipe()?;

@@ -1,4 +1,4 @@
-//! The directory that a container's program starts in, and others that have to be there.
+//! Working directory of a container, and other directories that must exist.
 
 use std::ffi::OsStr;
 use std::io;
@@ -17,7 +17,7 @@ use super::{links, stage};
 use crate::Refusal;
 use crate::sys::open_in_root;
 
-/// A working directory that lies in a volume.
+/// Working directory that lies in a volume.
 pub(super) struct InVolume {
     volume: PathBuf,
     directory: PathBuf,
@@ -27,14 +27,14 @@ pub(super) struct InVolume {
 }
 
 impl InVolume {
-    /// Makes it where the volume has none. No link leads out of it. What is in the way is said in the words that people know from
-    /// runc.
+    /// Creates it if the volume does not have it. Links cannot lead out of the volume. Errors are
+    /// in runc's words.
     pub(super) fn make(&self) -> Result<(), Refusal> {
         inside(&self.volume, &self.directory, &self.point, self.writable)
     }
 }
 
-/// The working directory, if it lies in a volume.
+/// Returns the working directory, if it lies in a volume.
 pub(super) fn in_volume(spec: &Spec) -> Option<InVolume> {
     let (directory, mount) = place(spec)?;
     let mount = mount?;
@@ -49,7 +49,7 @@ pub(super) fn in_volume(spec: &Spec) -> Option<InVolume> {
     })
 }
 
-/// The same where it is the image, or the pod's shared memory, that has none.
+/// Creates the working directory if it lies in the image or in the pod's shared memory.
 pub(super) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> Result<(), Refusal> {
     match place(spec) {
         Some((directory, None)) => {
@@ -66,18 +66,18 @@ pub(super) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> Resu
     }
 }
 
-/// Makes a directory of a root, which belongs to `owner` then, or to root.
+/// Creates a directory in a root, owned by `owner` or root.
 pub(super) fn make(rootfs: &Path, directory: &Path, owner: Option<u32>) -> Result<(), Refusal> {
     inside(rootfs, directory, Path::new("/"), Writable::By(owner))
 }
 
-/// The working directory and the mount that it lies in.
+/// Returns the working directory and the mount that it lies in.
 fn place(spec: &Spec) -> Option<(&Path, Option<&Mount>)> {
     let directory = spec.process().as_ref()?.cwd();
     Some((directory, around(spec, directory)))
 }
 
-/// The mount that a directory lies in, by its name.
+/// Returns the mount that contains a directory, by its path.
 fn around<'a>(spec: &'a Spec, directory: &Path) -> Option<&'a Mount> {
     let mounts = spec.mounts().iter().flatten();
     mounts
@@ -85,7 +85,7 @@ fn around<'a>(spec: &'a Spec, directory: &Path) -> Option<&'a Mount> {
         .max_by_key(|mount| mount.destination().components().count())
 }
 
-/// Makes a directory of the container's below `root`, which the container sees at `point`.
+/// Creates a directory of the container below `root`, which the container sees at `point`.
 fn inside(root: &Path, directory: &Path, point: &Path, writable: Writable) -> Result<(), Refusal> {
     let relative = directory.strip_prefix(point).unwrap_or(directory);
     let made = below(root, relative, writable).map_err(|error| error.under(point));
@@ -101,7 +101,7 @@ fn inside(root: &Path, directory: &Path, point: &Path, writable: Writable) -> Re
 /// Credentials with which directories are created.
 #[derive(Clone, Copy)]
 enum Writable {
-    /// The one whom they belong to then; none: root.
+    /// Created, owned by this user, or by root.
     By(Option<u32>),
     ByNobody,
 }
@@ -109,17 +109,17 @@ enum Writable {
 /// Cause why the directory cannot be created.
 #[derive(Debug)]
 enum Failure {
-    /// This one cannot be made.
+    /// This directory cannot be created.
     Making(PathBuf, Errno),
     /// The existing entry cannot be examined.
     Looking(io::Error),
 }
 
 impl Failure {
-    /// By its path in the container.
+    /// Prefixes the path in the container.
     fn under(self, point: &Path) -> Self {
         match self {
-            // Joining nothing would leave a slash behind.
+            // Joining an empty path would leave a trailing slash.
             Self::Making(path, why) if path.as_os_str().is_empty() => Self::Making(point.to_owned(), why),
             Self::Making(path, why) => Self::Making(point.join(path), why),
             Self::Looking(error) => Self::Looking(error),
@@ -141,7 +141,8 @@ fn volume(mount: &Mount) -> Option<(&Path, Writable)> {
     Some((source, if fixed { Writable::ByNobody } else { Writable::By(None) }))
 }
 
-/// Makes each directory that is missing, for its owner and readable by all. The paths of failures are relative.
+/// Creates each missing directory, for its owner and readable by all. The paths of failures are
+/// relative.
 fn below(root: &Path, directory: &Path, writable: Writable) -> Result<(), Failure> {
     let looking = |error: Errno| Failure::Looking(error.into());
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;

@@ -1,4 +1,4 @@
-//! The process that supervisors are forked from.
+//! Zygote: the process that supervisors are forked from.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,18 +22,18 @@ use super::stage::Stage;
 use super::{Failure, at};
 use crate::sys;
 
-/// Longest path of a sandbox's directory.
+/// Limit of the path of a sandbox's directory.
 const PATH_LIMIT: usize = 4096;
-/// A child is made ahead when nothing was ordered for so long: pods that start have the machine for themselves.
+/// Idle time after which a child is forked ahead: starting pods have the machine for themselves.
 const QUIET_MILLISECONDS: u8 = 250;
-/// A spare ends within microseconds.
+/// Timeout of the spare's exit, which takes microseconds.
 const END_MILLISECONDS: u16 = 2000;
 
 /// Order from which a new supervisor starts.
 pub(super) struct Order {
-    /// The sandbox's directory.
+    /// Directory of the sandbox.
     pub(super) directory: PathBuf,
-    /// The agent that ordered it.
+    /// Connection of the agent that ordered it.
     pub(super) agent: UnixStream,
     /// State that the process prepared ahead.
     pub(super) ready: Result<Ready, Failure>,
@@ -54,18 +54,20 @@ pub(crate) fn order(zygote: &OwnedFd, directory: &Path, agent: &OwnedFd, log: &O
     Ok(())
 }
 
-/// Has a child for each order; returns the order in the child, and nothing when the agent is gone. One child is there before it
-/// is needed, with what nearly every pod wants: a fork, and what a new process touches first, take longer than the rest that a
-/// supervisor does before its pod has a network.
+/// Forks a child for each order; returns the order in the child, and `None` when the agent is gone.
+///
+/// One child (the spare) is forked ahead, with what nearly every pod needs: the fork and the first
+/// page faults of a new process take longer than the rest that a supervisor does before its pod has
+/// a network.
 pub(super) fn serve(stage: &Stage) -> io::Result<Option<Order>> {
     let orders = take_over()?;
-    // Until the first order comes, this process may not be in its control group yet, nor would a spare be.
+    // Until the first order, this process may not be in its cgroup yet, nor would a spare be.
     let (mut spare, mut ordered) = (None, false);
     loop {
         if ordered && spare.is_none() && !comes(&orders, QUIET_MILLISECONDS.into())? {
             match begin_spare() {
                 Forked::Child(own) => {
-                    // Only the process that forks hears of all orders.
+                    // Only the zygote receives all orders.
                     drop(orders);
                     return be_spare(&own, stage);
                 }
@@ -88,16 +90,16 @@ pub(super) fn serve(stage: &Stage) -> io::Result<Option<Order>> {
                 drop(orders);
                 return begin(directory, agent, log, get_ready()).map(Some);
             }
-            // Without a child the socket is closed here, and the agent sees that.
+            // Without a child the socket is closed here, and the agent notices.
             Ok(ForkResult::Parent { .. }) | Err(_) => {}
         }
     }
 }
 
-/// On which side of a fork this process is, with its end of the socket between them.
+/// Side of a fork, with this process's end of the socket between them.
 enum Forked {
     Child(OwnedFd),
-    /// None: there is no child.
+    /// `None` if there is no child.
     Parent(Option<OwnedFd>),
 }
 
@@ -116,7 +118,7 @@ fn begin_spare() -> Forked {
     }
 }
 
-/// Waits for the order to be the supervisor of a pod.
+/// Waits for an order to become the supervisor of a pod.
 fn be_spare(orders: &OwnedFd, stage: &Stage) -> io::Result<Option<Order>> {
     // A failed process is missing when it is needed: its replacement reports the cause if it fails,
     // too.
@@ -143,8 +145,8 @@ fn begin(directory: PathBuf, agent: OwnedFd, log: OwnedFd, ready: Result<Ready, 
     })
 }
 
-/// Returns when it is gone: nothing of the agent's is left when the process that forks is. One that was stopped hears of it when
-/// it goes on.
+/// Waits until the spare is gone: no process of the agent's outlives the zygote. A stopped spare
+/// exits when it is continued.
 fn end_spare(spare: &OwnedFd) -> io::Result<()> {
     shutdown(spare.as_raw_fd(), Shutdown::Write)?;
     if !comes(spare, END_MILLISECONDS.into())? {
@@ -168,10 +170,10 @@ fn comes(orders: &OwnedFd, time: PollTimeout) -> io::Result<bool> {
     }
 }
 
-/// Becomes a process that forks; returns the socket that its orders come by.
+/// Becomes a zygote; returns the socket of its orders.
 pub(crate) fn take_over() -> io::Result<OwnedFd> {
     let orders = take_over_stdin()?;
-    // EPERM: it leads a session already.
+    // EPERM: it is a session leader already.
     setsid().ok();
     forget_ignored()?;
     children(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT)?;
@@ -209,7 +211,7 @@ fn children(handler: SigHandler, flags: SaFlags) -> io::Result<()> {
     Ok(())
 }
 
-/// The next order: directory, socket, log.
+/// Receives the next order: directory, socket, log.
 pub(crate) fn receive(orders: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedFd)>> {
     let mut path = vec![0; PATH_LIMIT];
     loop {

@@ -1,4 +1,4 @@
-//! File systems and mounts that are attached nowhere yet.
+//! Detached file systems and mounts.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -19,7 +19,7 @@ const OPEN_TREE_CLOEXEC: libc::c_long = 0o2_000_000;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_long = 4;
 const MOVE_MOUNT_T_EMPTY_PATH: libc::c_long = 0x40;
 
-/// A file system being configured (`fsopen`).
+/// File system being configured (`fsopen`).
 pub(crate) struct FileSystem(OwnedFd);
 
 impl FileSystem {
@@ -48,7 +48,7 @@ impl FileSystem {
         self.configure(FSCONFIG_SET_STRING, Some(key), Some(value))
     }
 
-    /// Makes the file system and a mount of it that is not attached anywhere.
+    /// Creates the file system and a detached mount of it.
     #[expect(unsafe_code, reason = "fsmount has no wrapper")]
     pub(crate) fn mount(&self, attributes: u32) -> io::Result<Mount> {
         self.configure(FSCONFIG_CMD_CREATE, None, None)?;
@@ -58,16 +58,16 @@ impl FileSystem {
     }
 }
 
-/// A detached mount.
+/// Detached mount.
 pub(crate) struct Mount(pub(crate) OwnedFd);
 
 impl Mount {
-    /// A copy of the mount at a path of this process's mount namespace.
+    /// Copies the mount at a path of this process's mount namespace.
     pub(crate) fn copy(path: &Path) -> io::Result<Self> {
         Self::open_tree(path, 0)
     }
 
-    /// The same with all that is mounted below it.
+    /// Copies the mount with all mounts below it.
     pub(crate) fn copy_tree(path: &Path) -> io::Result<Self> {
         Self::open_tree(path, libc::AT_RECURSIVE.into())
     }
@@ -80,7 +80,8 @@ impl Mount {
         owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) }).map(Self)
     }
 
-    /// Makes ids on the disk those that they are in a user namespace. The mount must not have been attached.
+    /// Maps the IDs on the disk by a user namespace (`MOUNT_ATTR_IDMAP`). The mount must not have
+    /// been attached.
     pub(crate) fn map_ids(&self, users: BorrowedFd<'_>) -> io::Result<()> {
         let users = u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?;
         self.change(
@@ -94,7 +95,7 @@ impl Mount {
         )
     }
 
-    /// Sets `MOUNT_ATTR_…` of this mount, not of those below it.
+    /// Sets `MOUNT_ATTR_…` of this mount, without those below it.
     pub(crate) fn protect(&self, attributes: u64) -> io::Result<()> {
         self.change(
             0,
@@ -107,7 +108,7 @@ impl Mount {
         )
     }
 
-    /// The same for all that are mounted below it, too.
+    /// Sets `MOUNT_ATTR_…` of this mount and all below it.
     pub(crate) fn protect_all(&self, attributes: u64) -> io::Result<()> {
         self.change(
             libc::AT_RECURSIVE,
@@ -162,7 +163,7 @@ impl Mount {
         self.attach_to(libc::AT_FDCWD, &target, 0)
     }
 
-    /// Attaches it over a file or directory that is open.
+    /// Attaches it over an open file or directory.
     pub(crate) fn attach_over(&self, target: &OwnedFd) -> io::Result<()> {
         self.attach_to(target.as_raw_fd(), c"", MOVE_MOUNT_T_EMPTY_PATH)
     }
