@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
-/// Name and version of a runtime, for `Node.status.nodeInfo.containerRuntimeVersion` (`name://version`).
+/// Name and version of a runtime, for `Node.status.nodeInfo.containerRuntimeVersion`
+/// (`name://version`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Scheme of container IDs: `youki`.
@@ -30,7 +31,8 @@ pub struct PodId {
 /// Limits of a cgroup; `None` leaves the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// `cpu.shares` as cgroup v1 counts them, 2 to 262144 (1024 is one core); converted to `cpu.weight` on v2.
+    /// `cpu.shares` as cgroup v1 counts them, 2 to 262144 (1024 is one core); converted to
+    /// `cpu.weight` on v2.
     pub cpu_shares: Option<u64>,
     /// CPU time in microseconds per period.
     pub cpu_quota: Option<i64>,
@@ -102,7 +104,8 @@ pub struct SandboxSpec {
 /// `/etc/group`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// `""` (root), `name`, `uid`, `name:group`, `uid:gid`: the image's `User`, or `runAsUser` in digits.
+    /// `""` (root), `name`, `uid`, `name:group`, `uid:gid`: the image's `User`, or `runAsUser` in
+    /// digits.
     pub user: String,
     /// `runAsGroup`: overrides the primary group of `user`.
     pub group: Option<u32>,
@@ -404,7 +407,8 @@ pub enum Event {
         /// Exit code, signal and time.
         exit: Exit,
     },
-    /// The supervisor of a sandbox is gone; its containers are being killed. The sandbox must be removed.
+    /// The supervisor of a sandbox is gone; its containers are being killed. The sandbox must be
+    /// removed.
     SandboxLost {
         /// ID of the sandbox.
         sandbox_id: String,

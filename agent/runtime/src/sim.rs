@@ -118,7 +118,7 @@ impl Sim {
     }
 
     fn tell(&self, event: Event) {
-        // No receiver is no failure.
+        // It fails without receivers, which is harmless.
         drop(self.events.send(event));
     }
 

@@ -106,7 +106,8 @@ pub(crate) fn close_on_exec_all() -> io::Result<()> {
 /// Closes every descriptor from 3 on, for a process that owns none.
 #[expect(unsafe_code, reason = "close_range has no wrapper")]
 pub(crate) fn close_all() -> io::Result<()> {
-    // SAFETY: the caller is a fork that uses no descriptor any more and ends without running destructors.
+    // SAFETY: the caller is a fork that uses no descriptor any more and ends without running
+    // destructors.
     checked(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0) }).map(drop)
 }
 
@@ -129,9 +130,11 @@ pub(crate) fn fork_into(group: Option<BorrowedFd<'_>>) -> io::Result<(nix::unist
     };
     let into = u64::try_from(group.as_raw_fd()).map_err(io::Error::other)?;
     let exit_signal = u64::try_from(libc::SIGCHLD).map_err(io::Error::other)?;
-    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
+    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+    // set_tid_size, cgroup
     let arguments: [u64; 11] = [CLONE_INTO_CGROUP, 0, 0, 0, exit_signal, 0, 0, 0, 0, 0, into];
-    // SAFETY: like fork: no memory is shared and this process has one thread, so the child may go on here.
+    // SAFETY: like fork: no memory is shared and this process has one thread, so the child may go
+    // on here.
     let result = unsafe { libc::syscall(libc::SYS_clone3, arguments.as_ptr(), size_of_val(&arguments)) };
     match i32::try_from(result) {
         Ok(0) => Ok((nix::unistd::ForkResult::Child, true)),

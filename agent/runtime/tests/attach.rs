@@ -43,7 +43,7 @@ async fn clients_share_a_containers_streams_with_the_log(kind: Kind) {
     let seen = until(session.stdout.as_mut().unwrap(), "got two\n").await;
     assert!(seen.ends_with("got one\ngot two\n"), "{seen}");
     drop(stdin);
-    // The container's input ends with that of its client; both see the rest.
+    // The container's input ends with that of its client; both clients get the rest.
     let (out, err, code) = end(session).await;
     assert_eq!((out.as_str(), err.as_str(), code), ("", "end\n", 0));
     let (out, err, _) = end(watcher).await;
@@ -106,7 +106,7 @@ async fn an_open_input_outlives_its_clients_and_what_is_not_open_takes_nothing(k
         stdin.write_all(format!("{line}\n").as_bytes()).await.unwrap();
         until(session.stdout.as_mut().unwrap(), &format!("got {line}\n")).await;
         drop(stdin);
-        // The client's input ends, and with it the session; the container's goes on.
+        // The client's input ends, and with it the session; the container's input stays open.
         assert_eq!(end(session).await, (String::new(), String::new(), 0));
     }
     machine.run("s", machine.container("closed", &["/bin/cat"])).await;
@@ -132,7 +132,8 @@ async fn an_open_input_outlives_its_clients_and_what_is_not_open_takes_nothing(k
     machine.finish().await;
 }
 
-/// An agent that dies leaves a container that had a client without one: its input is at the end then, as if the client had left.
+/// A container loses its client when the agent dies: its single input (`stdinOnce`) ends then, as
+/// if the client had left.
 async fn a_single_input_ends_with_the_agent_of_its_client(kind: Kind) {
     let mut machine = Machine::of(kind, "once").await;
     machine.sandbox("s").await;
@@ -182,7 +183,7 @@ async fn attack_17_clients_that_attach_and_vanish_or_do_not_read_leave_nothing(k
         loop {
             match attached(&machine, "c").await {
                 Ok(session) => sessions.push(session),
-                // Of those before, some may not have left yet.
+                // Some of the earlier clients may not have left yet.
                 Err(_) if sessions.is_empty() => {}
                 Err(refused) => break refused.to_string(),
             }
@@ -249,7 +250,7 @@ async fn a_container_can_have_a_terminal(kind: Kind) {
     stdin.write_all(b"one\n").await.unwrap();
     let seen = until(session.stdout.as_mut().unwrap(), "got one").await;
     assert!(seen.contains("33 99"), "{seen}");
-    // Its input is at its end, and with it the session; the container goes on.
+    // The client's input ends, and with it the session; the container goes on.
     drop(stdin);
     assert_eq!(end(session).await.2, 0);
     let again = machine.runtime.attach("s", "c", ALL).await.unwrap();

@@ -1,4 +1,5 @@
-//! Images and programs that try to reach the machine: each must fail clearly or change nothing outside its container.
+//! Images and programs that attack the machine: each must fail clearly or change nothing outside
+//! its container.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,7 +18,7 @@ use std::time::Duration;
 use common::{Kind, Machine, contract};
 use runtime::{ContainerSpec, Event, Limits};
 
-/// A second layer that replaces one directory of the first.
+/// Adds a second layer that replaces one directory of the first.
 fn poisoned(machine: &Machine, name: &str, make: impl FnOnce(&Path)) -> ContainerSpec {
     let layer = machine.directory.path().join(format!("poison-{name}"));
     common::busybox(&layer);
@@ -59,7 +60,8 @@ async fn attack_09_a_root_whose_proc_sys_or_dev_is_a_link_does_not_start(kind: K
             let id = format!("c{index}{kind}");
             let spec = poisoned(&machine, &id, |layer| replace_by_link(layer, name, target));
             match machine.runtime.create_container("s", spec).await {
-                // A link for /dev or /sys may be followed, inside the root: then the mount is in there.
+                // A link at /dev or /sys may be followed inside the root: then the mount is at its
+                // target.
                 Ok(_) => assert_ne!(name, "proc", "proc -> {target}"),
                 Err(error) => assert!(!error.to_string().is_empty()),
             }
@@ -165,7 +167,7 @@ async fn attack_11_no_descriptor_or_directory_of_the_machine_is_open_in_a_contai
 async fn attack_12_the_runtimes_program_cannot_be_written_from_a_container() {
     let mut machine = Machine::new("attack-12").await;
     machine.sandbox("s").await;
-    // The program that a container is entered with is the supervisor's.
+    // A container is entered by the supervisor's program.
     machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     let supervisor = common::holders::supervisor(&machine, "s");
     let error = fs::OpenOptions::new()
@@ -246,7 +248,7 @@ async fn attack_39_limits_hold_against_bombs_and_hogs(kind: Kind) {
             .any(|line| line.starts_with("Max open files") && line.contains(" 100 ")),
         "{limits}"
     );
-    // Its own pod is no worse off than it makes itself, others are not at all.
+    // The attack affects its own pod at most, and no others.
     let said = machine.exec("good", "well", "echo well", Duration::from_secs(20)).await;
     assert_eq!((said.exit_code, said.output.as_slice()), (0, b"well\n".as_slice()));
     for container in ["bomb", "files", "memory"] {
@@ -283,7 +285,7 @@ async fn attack_39_thousands_that_are_killed_are_not_held_up_by_a_quota() {
     machine.finish().await;
 }
 
-/// The process that writes a container's log: its supervisor, or containerd's logger.
+/// Process that writes a container's log: its supervisor, or containerd's logger.
 fn log_writer(machine: &Machine) -> String {
     if machine.kind == Kind::Containerd {
         let file = "state/sandboxes/s/containers/c/logger.pid";

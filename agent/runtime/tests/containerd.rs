@@ -51,7 +51,7 @@ async fn attack_37_ends_while_containerd_is_away_are_told_when_it_is_back_and_no
     machine.finish().await;
 }
 
-/// The one that the shim was started for is gone, as after restarts.
+/// The container for which the shim was started is gone, as after restarts.
 #[tokio::test]
 async fn attack_25_an_end_that_only_its_shim_knows_is_told_to_the_next_agent() {
     let mut machine = machine("unread").await;
@@ -178,7 +178,7 @@ async fn what_others_have_in_the_namespace_is_left_alone_and_what_no_sandbox_nam
     machine.sandbox("s").await;
     machine.run("s", machine.container("c", &SLEEP)).await;
     machine.crash().await;
-    // The record says that there is no container; containerd knows better.
+    // The record has no container, but containerd does.
     let path = machine.directory.path().join("state/sandboxes/s/sandbox.json");
     let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     record["sandbox"]["containers"] = serde_json::json!([]);
@@ -213,7 +213,7 @@ async fn attack_25_a_start_that_nobody_wrote_down_counts_when_the_shim_is_gone_t
     machine.runtime.create_container("s", spec).await.unwrap();
     let pid = machine.run("s", machine.container("started", &SLEEP)).await;
     machine.crash().await;
-    // The record as it was when the agent had containerd start the program.
+    // The record as of the moment when the agent had containerd start the program.
     let path = machine.directory.path().join("state/sandboxes/s/sandbox.json");
     let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let all = record["sandbox"]["containers"].as_array_mut().unwrap();
@@ -241,7 +241,7 @@ async fn attack_25_a_start_that_nobody_wrote_down_counts_when_the_shim_is_gone_t
             other => panic!("{other:?}"),
         }
     }
-    // containerd may still be about to learn that the shim is gone.
+    // containerd may not have noticed yet that the shim is gone.
     let removing = async {
         for id in ["made", "started"] {
             while machine.runtime.remove_container("s", id).await.is_err() {

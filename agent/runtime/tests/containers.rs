@@ -1,4 +1,4 @@
-//! Real containers, as root: what every runtime promises about starting, ending, logs, limits and exec.
+//! Contract of all runtimes, as root: starts, exits, logs, limits and exec.
 
 #![allow(
     clippy::unwrap_used,
@@ -59,7 +59,7 @@ async fn signals_end_a_container_and_are_told(kind: Kind) {
     let exit = machine.exit().await;
     assert_eq!((exit.code, exit.signal, exit.oom_killed), (137, Some(9), false));
     machine.runtime.signal("s", "kill", 15).await.unwrap();
-    // SIGRTMIN+3 asks systemd to end; by default it ends a program as any other signal does.
+    // SIGRTMIN+3 tells systemd to halt; its default action terminates a program.
     let script = "trap 'exit 6' 37; echo up; while :; do sleep 0.01; done";
     machine.run("s", machine.shell("real", script)).await;
     while !machine.output("real").contains("up") {
@@ -86,7 +86,7 @@ async fn a_container_over_its_memory_limit_is_oom_killed(kind: Kind) {
     machine.run("s", spec).await;
     let exit = machine.exit().await;
     assert_eq!((exit.code, exit.signal, exit.oom_killed), (137, Some(9), true));
-    // Also one that goes on when a child of its was killed.
+    // Also for a program that goes on when its child was killed.
     let mut spec = machine.shell("d", "dd if=/dev/zero of=/dev/null bs=200M count=2; exit 5");
     limit(&mut spec, Some(32 << 20), None, None);
     machine.run("s", spec).await;
@@ -192,12 +192,13 @@ async fn attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for(kind:
     let processes = machine.exec("s", "c", "ps", Duration::from_secs(10)).await;
     let processes = String::from_utf8(processes.output).unwrap();
     assert_eq!(processes.matches("sleep 1000").count(), 1, "{processes}");
-    // A shim may also have closed what it needed for the container itself.
+    // A shim may have closed files of the container itself, too.
     eventually("no file stays open", || open_files(supervisor) <= before).await;
     machine.finish().await;
 }
 
-/// Without those for processes that are gone: newer shims hold them until their memory is swept.
+/// Open files, without those for processes that are gone: newer shims keep them until a garbage
+/// collection.
 fn open_files(pid: i32) -> usize {
     let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
     let of_gone = |text: String| text.lines().any(|line| line == "Pid:\t-1");

@@ -1,4 +1,4 @@
-//! An agent that dies at any moment leaves what the next one can adopt or remove.
+//! After a crash of the agent at any moment, the next one can adopt or remove all that is left.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::{Kind, Machine, connected, contract, holders};
 use runtime::Event;
 
-/// Drops the runtime, as a crash would, after so long, and opens it again on the same state.
+/// Drops the runtime, as a crash would, after a delay, and opens it again on the same state.
 async fn crash_within(machine: &mut Machine, sandbox: &str, container: &str, after: Duration) {
     let work = async {
         machine.sandbox(sandbox).await;
@@ -77,7 +77,7 @@ async fn attack_38_a_stopped_supervisor_is_killed_and_its_pod_removed() {
     machine.finish().await;
 }
 
-/// Waits until these are gone.
+/// Waits until these processes are gone.
 async fn ended(pids: &[i32]) {
     let wait = async {
         while pids
@@ -200,7 +200,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
         3
     );
     assert!(std::path::Path::new(&format!("/proc/{kept}")).exists());
-    // The same while an agent looks: cleaning up finds it.
+    // The same while an agent runs: the cleanup finds it.
     let supervisor = holders::supervisor(&machine, "kept");
     std::fs::remove_dir_all(state.join("kept")).unwrap();
     machine.runtime.cleanup().await.unwrap();
@@ -236,7 +236,7 @@ async fn the_end_of_a_shared_pid_namespace_is_the_end_of_its_sandbox() {
         let children = children.split_whitespace().map(|child| child.parse::<i32>().unwrap());
         children.filter(|child| *child != pid).collect::<Vec<_>>()
     };
-    // The child that made the container may still be ending.
+    // The child that created the container may still be exiting.
     let alone = async {
         while first().len() > 1 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,4 +1,4 @@
-//! Volumes that an image declares.
+//! Volumes of images (`VOLUME`).
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -19,7 +19,8 @@ use runtime::ContainerSpec;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A container of an image with a directory `/data`, a link `/link` to `/srv/deep`, which is not there, and one out of the root.
+/// Container of an image with a directory `/data`, a link `/link` to the missing `/srv/deep`, and a
+/// link out of the root.
 fn container(machine: &Machine, id: &str, volumes: &[&str], closed: bool) -> ContainerSpec {
     let layer = machine.directory.path().join(format!("layer-{id}"));
     common::busybox(&layer);

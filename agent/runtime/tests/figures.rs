@@ -1,4 +1,5 @@
-//! Figures of the runtime on this machine: run by hand with `cargo test --release -p agent-runtime --test figures -- --ignored --nocapture`.
+//! Benchmarks of the runtime on this machine: run by hand with `cargo test --release -p
+//! agent-runtime --test figures -- --ignored --nocapture`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

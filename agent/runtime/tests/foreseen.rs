@@ -1,4 +1,4 @@
-//! Containers that a runtime is told of while their sandbox is being made.
+//! Containers that are announced to a runtime while their sandbox is being created.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -82,7 +82,8 @@ fn directory(machine: &Machine) -> PathBuf {
     machine.directory.path().join("state/sandboxes/s/containers/c")
 }
 
-/// Makes the sandbox `s` whose container is foreseen, with its volume if that is there; `then` is what happens when its making has begun, as far as it does.
+/// Creates the sandbox `s` with a foreseen container, whose volume may exist already; calls `then`
+/// once the creation of the container has progressed as far as it can.
 async fn sandbox<F: Future<Output = ()>>(
     machine: &Machine,
     spec: SandboxSpec,
@@ -109,7 +110,7 @@ async fn run(machine: &Machine, spec: ContainerSpec) {
     ran.unwrap();
 }
 
-/// A container with a volume that is not there yet.
+/// Specification of a container with a volume that does not exist yet.
 fn with_volume(machine: &Machine, script: &str) -> ContainerSpec {
     let mut spec = machine.shell("c", script);
     let volume = MountBuilder::default()
@@ -199,13 +200,13 @@ async fn what_is_foreseen_and_cannot_be_made_says_why_when_it_is_asked_for(kind:
 async fn nothing_is_left_of_what_was_foreseen_for_nothing(kind: Kind) {
     let machine = Machine::of(kind, "for-nothing").await;
     let foreseen = machine.shell("c", "exec sleep 1000");
-    // Without a network.
+    // The network fails.
     let made = sandbox(&machine, Machine::sandbox_spec("s"), &foreseen, async |told| drop(told));
     let unmade = made.await;
     assert!(matches!(unmade, Err(Error::Unconnected(_))), "{unmade:?}");
     assert_eq!(members(&machine, "c"), Vec::<i32>::new());
     assert!(!machine.directory.path().join("state/sandboxes/s").exists());
-    // Killed before its request.
+    // Removed before its request.
     let made = sandbox(&machine, Machine::sandbox_spec("s"), &foreseen, async |told| {
         told.send(()).unwrap();
     });
@@ -339,7 +340,7 @@ async fn nothing_is_left_of_a_container_that_was_made_before_anybody_asked_for_i
     let mut machine = Machine::of(Kind::Embedded, "unasked").await;
     let foreseen = with_volume(&machine, "exec sleep 1000");
     made_ahead(&machine, Machine::sandbox_spec("s"), &foreseen).await;
-    // Another one is wanted in its place.
+    // A different container is requested in its place.
     run(&machine, machine.shell("c", "echo wanted")).await;
     assert_eq!(machine.exit().await.code, 0);
     assert_eq!(machine.output("c"), "wanted\n");

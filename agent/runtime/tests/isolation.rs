@@ -21,7 +21,7 @@ use runtime::{ContainerSpec, Error};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A profile that refuses to make directories, with an error that nothing else gives.
+/// Adds a seccomp profile that refuses `mkdir`, with an error that nothing else returns.
 fn filter(spec: &mut ContainerSpec, no_new_privileges: Option<bool>) {
     let profile = r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"], "syscalls": [
         {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 55}]}"#;
@@ -66,7 +66,7 @@ async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_us
     machine.finish().await;
 }
 
-/// A machine that does not count huge pages has none.
+/// A machine without a hugetlb controller has no huge pages.
 async fn no_huge_pages_can_be_had_everywhere(kind: Kind) {
     let machine = Machine::of(kind, "pages").await;
     machine.sandbox("s").await;
@@ -121,7 +121,7 @@ async fn what_the_agent_was_started_to_ignore_stops_containers(kind: Kind) {
     let script = "grep -hE 'Sig(Ign|Blk)' /proc/1/status /proc/self/status | sort -u";
     let status = machine.exec("s", "c", script, LIMIT).await;
     let status = String::from_utf8(status.output).unwrap();
-    // The two that the C library keeps to itself are no program's.
+    // The C library reserves two signals for itself.
     let sets: Vec<u64> = status
         .lines()
         .map(|line| u64::from_str_radix(line.split_whitespace().last().unwrap(), 16).unwrap() & !(3 << 31))
@@ -140,7 +140,7 @@ async fn an_exec_that_was_oom_killed_is_told_at_the_end_of_its_container(kind: K
         .exec("s", "c", "exec dd if=/dev/zero of=/dev/null bs=200M count=2", LIMIT)
         .await;
     assert_eq!(killed.exit_code, 137);
-    // Others after it change nothing of that.
+    // Later processes do not change that.
     assert_eq!(machine.exec("s", "c", "true", LIMIT).await.exit_code, 0);
     machine.runtime.signal("s", "c", 9).await.unwrap();
     let exit = machine.exit().await;
@@ -205,14 +205,14 @@ async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does(kind: Kind
         std::fs::read_link("/proc/self/ns/ipc").unwrap().to_str(),
         Some(host.trim())
     );
-    // Without a network of its own a pod has the machine's names.
+    // Without its own network namespace a pod has the machine's UTS namespace.
     let uts = ask("s", "one", "ls -l /proc/self/ns/uts | tr ' ' '\\n' | grep uts:").await;
     let own = std::fs::read_link("/proc/self/ns/uts").unwrap();
     assert_eq!(own.to_str(), Some(uts.trim()));
     machine.finish().await;
 }
 
-/// Lets a container use every device.
+/// Allows a container to use every device.
 fn allow(spec: &mut ContainerSpec) {
     let every = r#"{"devices": [{"allow": true, "access": "rwm"}]}"#;
     let mut linux = spec.spec.linux().clone().unwrap_or_default();
@@ -220,7 +220,8 @@ fn allow(spec: &mut ContainerSpec) {
     spec.spec.set_linux(Some(linux));
 }
 
-/// The machine's devices that it does not share with every container, with their numbers in hexadecimal digits and their modes.
+/// Collects the machine's devices that not every container has, with their numbers in hexadecimal
+/// and their modes.
 fn devices(folder: &Path, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();

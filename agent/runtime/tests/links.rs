@@ -17,8 +17,8 @@ use runtime::ContainerSpec;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A link of the image, or of another volume, does not bring a volume to where devices are made; and the image's `/dev` leads
-/// nowhere.
+/// A link of the image, or of another volume, does not redirect a volume to the directory of
+/// devices; and the image's `/dev` must not be a link.
 #[tokio::test]
 async fn attack_links_to_dev_put_devices_into_nothing_of_others() {
     let machine = Machine::of(Kind::Embedded, "dev-links").await;
@@ -72,7 +72,7 @@ async fn attack_links_to_dev_put_devices_into_nothing_of_others() {
         assert!(told.contains(&format!("mount {at}: ")), "{id}: {told:?}");
         machine.runtime.remove_container("s", &id).await.unwrap();
     }
-    // Below it there is nothing to fear: that is the container's own.
+    // Below it a link is harmless: that directory is the container's own.
     let below = moved(poisoned("below", "v", "/dev"), "/v/sub");
     machine.run("s", below).await;
     let told = machine.exec("s", "below", "ls /dev/sub && : >/dev/null", LIMIT).await;

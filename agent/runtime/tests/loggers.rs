@@ -1,4 +1,4 @@
-//! containerd's loggers, which may be killed.
+//! Loggers of containerd's containers, which may be killed.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,10 +15,10 @@ use nix::unistd::Pid;
 use runtime::ContainerSpec;
 use tokio::io::AsyncWriteExt;
 
-/// More than a pipe holds.
+/// Output that exceeds a pipe's capacity.
 const MUCH: &str = "head -c 300000 /dev/zero | tr '\\0' 'x'; echo; echo all of it; exit 3";
 
-/// Kills the writer of the log of `c` until there is another, twice.
+/// Kills the logger of `c` until it is replaced, twice.
 async fn kill_the_logger(machine: &Machine) {
     let file = machine
         .directory
@@ -57,7 +57,7 @@ async fn attack_14_a_killed_logger_does_not_stop_a_container() {
         kill_the_logger(&machine).await;
         std::fs::write(volume.join("go"), "").unwrap();
         assert_eq!(machine.exit().await.code, 3, "terminal: {terminal}");
-        // The logger may still be writing what it has read.
+        // The logger may still be writing the data that it has read.
         eventually("the log is whole", || {
             let output = machine.output("c").replace('\r', "");
             assert!(!output.contains("nobody listened"), "terminal: {terminal}");
@@ -84,7 +84,7 @@ async fn attack_14_a_killed_logger_does_not_stop_a_container_with_an_input() {
     let mut stdin = session.stdin.take().unwrap();
     stdin.write_all(b"go\n").await.unwrap();
     assert_eq!(machine.exit().await.code, 3);
-    // The logger may still be writing what it has read.
+    // The logger may still be writing the data that it has read.
     eventually("the log is whole", || {
         let output = machine.output("c");
         output.len() > 300_000 && output.ends_with("all of it\n")

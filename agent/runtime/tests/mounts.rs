@@ -25,7 +25,7 @@ fn tmpfs(at: &Path) {
     mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
 }
 
-/// A shared directory of the machine, unmounted with all below it in the end.
+/// Shared mount on the machine, finally unmounted with all mounts below it.
 struct Shared<'a>(&'a Path);
 
 impl<'a> Shared<'a> {
@@ -105,7 +105,7 @@ async fn a_mount_is_read_only_as_deep_as_it_says(kind: Kind) {
     machine.finish().await;
 }
 
-/// The runtime rearranges control groups for itself while it makes a container.
+/// The runtime rearranges its own view of cgroups while it creates a container.
 async fn the_machines_control_groups_are_seen_as_they_are(kind: Kind) {
     let machine = Machine::of(kind, "groups").await;
     machine.sandbox("s").await;
@@ -127,7 +127,7 @@ async fn the_machines_control_groups_are_seen_as_they_are(kind: Kind) {
     machine.finish().await;
 }
 
-/// Moves the volume of [`with`] to `/dev`, and the pod's memory and a file over it.
+/// Moves the volume of [`with`] to `/dev`, and mounts the pod's shared memory and a file over it.
 fn at_dev(spec: &mut ContainerSpec, message: &Path) {
     let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
     let below = mounts
@@ -145,7 +145,7 @@ fn at_dev(spec: &mut ContainerSpec, message: &Path) {
     spec.spec.set_mounts(Some(mounts));
 }
 
-/// runc makes no container without a `/dev/null`.
+/// runc creates no container without a `/dev/null`.
 #[tokio::test]
 async fn a_volume_at_dev_stays_as_it_is() {
     let machine = Machine::of(Kind::Embedded, "dev").await;
@@ -195,7 +195,7 @@ async fn a_volume_at_dev_stays_as_it_is() {
         "{told}"
     );
 
-    // And of the pod's own things, only where there is a place for them.
+    // The pod's own mounts are made only if the volume has mount points for them.
     let empty = machine.directory.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     let mut spec = with(&machine, "empty", &empty, "rprivate", &["rbind", "rprivate", "ro"]);

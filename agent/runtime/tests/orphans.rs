@@ -121,7 +121,7 @@ async fn a_root_file_system_that_was_made_ahead_is_its_containers_or_goes_with_t
     assert_eq!(writable(&machine), ["comes", "stays-away"]);
     machine.runtime.remove_sandbox("s").await.unwrap();
     assert_eq!(writable(&machine), Vec::<String>::new());
-    // Nor is it left by an agent that ends before.
+    // Nor does it outlive an agent that dies before the request.
     machine.runtime.foresee("t", &machine.container("lost", &SLEEP), false);
     until_writable(&machine, &["lost"]).await;
     machine.crash().await;
@@ -130,7 +130,8 @@ async fn a_root_file_system_that_was_made_ahead_is_its_containers_or_goes_with_t
     machine.finish().await;
 }
 
-/// Directories with the numbers of the next snapshots, as a containerd leaves one when it is killed before it notes a snapshot.
+/// Creates directories with the numbers of the next snapshots, as a containerd leaves one when it
+/// is killed before it records a snapshot.
 fn leave_directories(machine: &Machine) {
     let root = machine.directory.path().join("containerd/root");
     let snapshots = root.join("io.containerd.snapshotter.v1.overlayfs/snapshots");
@@ -177,7 +178,7 @@ async fn what_runc_has_begun_goes_with_the_node_and_what_runs_does_not() {
         fs::create_dir(directory).unwrap();
         nix::unistd::mkfifo(&directory.join("exec.fifo"), Mode::S_IRWXU).unwrap();
     }
-    // Another runtime's, which has other files.
+    // State of another runtime, which has other files.
     fs::write(other.join("status"), "{}").unwrap();
     let long_ago = std::time::UNIX_EPOCH;
     for directory in [&old, &other] {

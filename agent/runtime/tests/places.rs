@@ -27,7 +27,7 @@ fn moved(mut spec: ContainerSpec, destination: &str) -> ContainerSpec {
     spec
 }
 
-/// Mounts another volume at `/s`, and at `/s/sub` the one of [`with`].
+/// Mounts another volume at `/s`, and the one of [`with`] at `/s/sub`.
 fn below(spec: ContainerSpec, shared: &Path) -> ContainerSpec {
     let mut spec = moved(spec, "/s/sub");
     let mut mounts = spec.spec.mounts().clone().unwrap();
@@ -38,7 +38,7 @@ fn below(spec: ContainerSpec, shared: &Path) -> ContainerSpec {
     spec
 }
 
-/// Has a link lead to the two by turns, as fast as it goes, until told to stop.
+/// Switches a link between two targets, as fast as possible, until told to stop.
 fn flip(link: &Path, targets: [&str; 2], over: &AtomicBool) {
     let next = link.with_extension("next");
     while !over.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Containers that are made and run in one go, as the agent does it.
+//! Containers that are created and started in one call, as the agent does it.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -21,10 +21,10 @@ use nix::unistd::Pid;
 use runtime::{Container, ContainerSpec, NotRun, State};
 use tokio::time::Instant;
 
-/// The name of a container's first process that has not been told to run the program.
+/// Name of a container's init process before it was started.
 const WAITING: &str = "youki:[2:INIT]\n";
 
-/// Runs a container; whether it was told that it was made, too.
+/// Runs a container; also returns whether its creation was reported.
 async fn run(machine: &Machine, spec: ContainerSpec) -> (Result<Container, NotRun>, bool) {
     let told = AtomicBool::new(false);
     let created = Box::new(|| told.store(true, Ordering::SeqCst));
@@ -83,7 +83,7 @@ async fn a_container_that_was_only_made_does_not_run_when_its_supervisor_is_gone
     names.sort_unstable();
     let ours = ["config.json", "record.json", "rootfs", "upper", "work"];
     assert_eq!(names, ours, "what libcontainer notes for itself is not on the disk");
-    // The child that made it may be there still.
+    // The child that created it may still exist.
     let group = groups(&format!("{}/kubepods/s/c", machine.cgroup_root));
     let waits = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == WAITING);
     let first = group.iter().find_map(|group| {
@@ -92,7 +92,7 @@ async fn a_container_that_was_only_made_does_not_run_when_its_supervisor_is_gone
     });
     let first = first.unwrap();
     kill(Pid::from_raw(supervisor(&machine, "s")), Signal::SIGKILL).unwrap();
-    // The runtime, which would kill it, has no turn meanwhile.
+    // The runtime, which would kill it, is not polled meanwhile.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) {
         assert!(waits(&first), "it runs");
@@ -132,7 +132,7 @@ async fn a_variables_value_may_be_any_bytes_but_for_nul(kind: Kind) {
             panic!("{ran:?}")
         };
         let said = error.to_string();
-        // Versions of runc have words of their own.
+        // The message depends on the version of runc.
         let words = if kind == Kind::Embedded {
             words
         } else {

@@ -1,4 +1,4 @@
-//! The simulated runtime keeps the same promises, in virtual time.
+//! Contract of the simulated runtime, in virtual time.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,7 +14,7 @@ use runtime::{
     User,
 };
 
-/// A network that is there already.
+/// Receiver that reports an existing network.
 fn connected() -> Connected {
     let (told, connected) = tokio::sync::oneshot::channel();
     told.send(()).unwrap();

@@ -44,7 +44,7 @@ async fn a_program_has_streams_of_its_own(kind: Kind) {
     let words = ["sh", "-c", "cat; echo $GREETING >&2; exit 3"];
     let mut session = machine.runtime.exec_stream("s", "c", spec(&words)).await.unwrap();
     let mut stdin = session.stdin.take().unwrap();
-    // More than any pipe holds.
+    // Exceeds any pipe's capacity.
     let text = "0123456789abcdef".repeat(1 << 16);
     let write = async {
         stdin.write_all(text.as_bytes()).await.unwrap();
@@ -180,7 +180,7 @@ async fn attack_17_clients_that_vanish_leave_nothing(kind: Kind) {
         loop {
             let seen = machine.exec("s", "c", "ps", Duration::from_secs(5)).await.output;
             let left = String::from_utf8_lossy(&seen).matches("sleep 1000").count();
-            // A moment after its start, the pipes of a container's log are held.
+            // Just after its start, a container holds the pipes of its log.
             if left == 1 && descriptors() <= before + 4 {
                 return;
             }

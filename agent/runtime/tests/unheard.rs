@@ -52,7 +52,8 @@ async fn a_container_that_ends_its_own_shim_has_run() {
     machine.finish().await;
 }
 
-/// An agent that ends once it is on disk that it will start a container; its order never comes to containerd, which ends as well.
+/// Ends the agent once its record of a start is on the disk; the order does not reach containerd,
+/// which ends as well.
 async fn end_all_before_a_start(machine: &mut Machine, id: &str) {
     machine.sandbox("s").await;
     let wanted = machine.container(id, &["/bin/sleep", "1000"]);
@@ -102,7 +103,7 @@ async fn a_container_whose_start_was_not_told_to_its_shim_has_not_run() {
     machine.finish().await;
 }
 
-/// The shims of the machine's containerd.
+/// Shims of the test's containerd.
 fn shims(machine: &Machine) -> Vec<Pid> {
     let namespace = Daemon::namespace(&machine.directory.path().join("containerd"));
     let processes = std::fs::read_dir("/proc").unwrap().flatten();

@@ -15,7 +15,7 @@ const READ: u8 = 2;
 const WRITE: u8 = 4;
 const USE: u8 = MAKE | READ | WRITE;
 
-/// Block and character devices as the kernel's programs number them.
+/// Device types in BPF programs (`BPF_DEVCG_DEV_BLOCK`, `BPF_DEVCG_DEV_CHAR`).
 const BLOCK: u8 = 1;
 const CHARACTER: u8 = 2;
 

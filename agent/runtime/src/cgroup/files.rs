@@ -115,8 +115,8 @@ pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
     set("pids.max", limits.pids.map(or_max))
 }
 
-/// Limits memory, and memory and swap together to the same where the kernel counts swap. The kernel refuses a limit of
-/// both below that of memory alone, so the larger one is written first.
+/// Limits memory, and memory and swap together to the same value if the kernel counts swap. The
+/// kernel refuses a total limit below that of memory alone, so the larger one is written first.
 pub(super) fn limit_memory_v1(dir: &Path, bytes: i64) -> io::Result<()> {
     let (memory, both) = (
         dir.join("memory.limit_in_bytes"),
@@ -138,7 +138,7 @@ pub(super) fn pids(dir: &Path) -> io::Result<BTreeSet<i32>> {
     match fs::read_to_string(dir.join("cgroup.procs")) {
         Ok(text) => Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
-        // ENODEV: the group was removed meanwhile; EOPNOTSUPP: a threaded one.
+        // ENODEV: the group was removed meanwhile; EOPNOTSUPP: it is a threaded group.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EOPNOTSUPP)) => Ok(BTreeSet::new()),
         Err(error) => Err(error),
     }
@@ -271,7 +271,8 @@ mod tests {
 
     const ROOT: &str = "31 24 0:26 / MOUNT rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    /// A v2 hierarchy whose groups exist, with the files that the kernel would give them.
+    /// Imitates a v2 hierarchy with these groups, and the files that the kernel would create in
+    /// them.
     fn unified(groups: &[&str]) -> (tempfile::TempDir, Cgroups) {
         let mount = tempfile::tempdir().unwrap();
         for group in ["", "skiff", "skiff/node"].iter().chain(groups) {

@@ -55,7 +55,7 @@ fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
 }
 
 impl Shared {
-    /// Joins the streams of a running container.
+    /// Attaches to the streams of a running container.
     pub(super) async fn attach(
         self: &Arc<Self>,
         sandbox: &str,

@@ -301,7 +301,7 @@ impl Shared {
         match changed {
             Ok(None) => return,
             Ok(Some(())) => {}
-            // A disk that refuses the record must not hide the exit from the agent.
+            // A failed write must not hide the exit from the agent.
             Err(error) => tracing::warn!(container, %error, "an exit is not on disk"),
         }
         let event = Event::ContainerExited {
@@ -309,7 +309,7 @@ impl Shared {
             container_id: container.to_owned(),
             exit,
         };
-        // No receiver is no failure.
+        // It fails without receivers, which is harmless.
         drop(self.events.send(event));
     }
 }

@@ -99,7 +99,7 @@ impl Connection {
         };
         let encoded = protocol::encode(&Request { id, call }, body);
         let bytes = encoded.map_err(|error| Refusal::failed("encode the request", &error))?;
-        // Written by a separate task, so that a cancelled caller cannot leave a partial frame.
+        // Written by a separate task, so that a canceled caller cannot leave a partial frame.
         let sent = self.frames.send(Frame { bytes, descriptors }).await;
         sent.map_err(|_closed| self.lost())?;
         Ok((id, receiver))

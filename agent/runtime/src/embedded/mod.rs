@@ -1,14 +1,15 @@
-//! Real containers: one supervisor process for each pod, libcontainer inside it.
+//! Containers by libcontainer, with one supervisor process per pod.
 //!
 //! ```text
 //! STATE/sandboxes/ID/            0700
-//!   sandbox.json                 what it is, and its supervisor's pid
+//!   sandbox.json                 record of the sandbox, with its supervisor's PID
 //!   supervisor.sock              0600; one frame protocol, see `protocol`
-//!   containers/CID/record.json   what it is, where it is in its life, how it ended
+//!   containers/CID/record.json   record of the container, its state and exit
 //!   containers/CID/{config.json,rootfs/,upper/,work/}
 //! ```
 //!
-//! The state on disk and the supervisors are the truth; this process keeps only connections, so that another may take over.
+//! The state on disk and in the supervisors is authoritative; this process keeps only connections,
+//! so that another agent may take over.
 
 mod ahead;
 mod calls;

@@ -27,7 +27,7 @@ use crate::{Connected, Error, Event, Sandbox, SandboxSpec, sys};
 
 /// Bytes of a message read before its length is known; each pod has such a buffer.
 const READ_AHEAD: usize = 256;
-/// A supervisor that does not answer within this is broken.
+/// Timeout after which a silent supervisor counts as broken.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Zygote: the process that supervisors, or loggers, are forked from. It exits when this is
@@ -290,7 +290,7 @@ impl Shared {
                             container_id,
                             exit,
                         };
-                        // No receiver is no failure.
+                        // It fails without receivers, which is harmless.
                         drop(shared.events.send(event));
                     }
                 }

@@ -362,7 +362,7 @@ fn make_writable(creation: &Creation<'_>, layers: &[PathBuf], label: Option<&str
     let upper = creation.directory.join(UPPER);
     for made in [&creation.directory.join(ROOTFS), &upper, &creation.directory.join(WORK)] {
         match fs::create_dir(made) {
-            // Made ahead.
+            // It was made ahead.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             created => created?,
         }

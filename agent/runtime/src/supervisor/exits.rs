@@ -218,7 +218,7 @@ impl Supervisor {
         };
         let tickets = std::mem::take(&mut entry.removal);
         let record = directory.join(&id).join(RECORD);
-        // A disk that refuses the record must not hide the exit from the agent.
+        // A failed write must not hide the exit from the agent.
         drop(record::write(&record, &entry.container));
         self.unsettled.push((record, monotonic() + SETTLE));
         let message = Message::Exited {

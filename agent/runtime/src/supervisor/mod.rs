@@ -104,9 +104,9 @@ pub(crate) struct SandboxRecord {
     pub(crate) started: u64,
 }
 
-/// Waits for orders and forks one supervisor for each; returns in the supervisor's own exit. Must
-/// be called before the process has any other thread; standard input is a socket to the agent.
-/// Exits with the agent; the supervisors go on.
+/// Runs the zygote, which forks one supervisor for each order, or a supervisor in such a fork. Must
+/// be called before the process has any other thread; standard input is a socket to the agent. The
+/// zygote exits with the agent; the supervisors go on.
 ///
 /// Forked supervisors share all memory that they do not write, relocated tables of the program
 /// above all, and start in less than a millisecond.

@@ -153,7 +153,7 @@ impl Last {
 fn mount_in(root: &mut Root, wanted: &Wanted, copy: Option<Mount>, place: &Path) -> io::Result<()> {
     match (copy, wanted.source(), wanted.typ()) {
         (Some(copy), _, _) => root.mount(&copy, wanted, place),
-        // From the stage.
+        // A mount of the stage.
         (None, Some(source), _) if late::is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted, place),
         (None, _, Some(kind)) => root.mount_new(kind, wanted),
         (None, _, None) => Err(Errno::ENODEV.into()),

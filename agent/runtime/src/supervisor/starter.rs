@@ -23,7 +23,7 @@ use crate::sys::FileSystem;
 
 /// ID of every container in libcontainer, whose directory belongs to one creation.
 pub(super) const NAME: &str = "oci";
-/// More than libcontainer writes.
+/// Size of the tmpfs, more than libcontainer writes.
 const SIZE: &[u8] = b"1m";
 
 /// Connection to the init process, which runs the program when it reads end-of-file; bytes before

@@ -1,4 +1,4 @@
-//! The program that this crate's tests run helpers with.
+//! Helper program of this crate's tests.
 
 fn main() -> std::process::ExitCode {
     // Containers must not depend on the umask of the process that starts the agent; this is that of

@@ -1,5 +1,5 @@
-//! A containerd of one test alone: own root, state, socket and no plugin that reaches further. The machine's own service is
-//! neither started nor used.
+//! A containerd for one test: with its own root, state and socket, and without plugins that reach
+//! further. The machine's own service is neither started nor used.
 #![allow(dead_code, reason = "some tests let it only run")]
 
 use std::fs;
@@ -42,7 +42,7 @@ impl Daemon {
         daemon
     }
 
-    /// Runs it, again after [`Daemon::kill`], and waits until it listens.
+    /// Starts it, also after [`Daemon::kill`], and waits until it listens.
     pub(crate) async fn resume(&mut self) {
         let log = fs::File::options()
             .create(true)
@@ -77,7 +77,7 @@ impl Daemon {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
             process.wait().unwrap();
-            // Not there when it was killed before it listened.
+            // Missing if it was killed before it listened.
             drop(fs::remove_file(Self::address(&self.directory)));
         }
     }
@@ -119,7 +119,7 @@ impl Daemon {
         name.to_owned()
     }
 
-    /// The snapshots that can be written to.
+    /// Names of the writable snapshots.
     pub(crate) fn writable(&self) -> Vec<String> {
         let listed = self.ctr(&["snapshots", "ls"]);
         let lines = listed.lines().filter(|line| line.trim_end().ends_with(" Active"));
@@ -134,7 +134,8 @@ impl Daemon {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
-    /// Each machine has its own: runc keeps its state by namespace alone, whichever containerd it works for.
+    /// Each machine has its own namespace: runc separates its state only by namespace, not by
+    /// containerd.
     pub(crate) fn namespace(directory: &Path) -> String {
         let name = directory.parent().unwrap().file_name().unwrap();
         name.to_str().unwrap().to_owned()
@@ -153,9 +154,9 @@ impl Daemon {
         ] {
             assert_eq!(self.ctr(&words), "", "left: {words:?}");
         }
-        // Of containers; those of images stay.
+        // Those of containers; those of images stay.
         assert_eq!(self.writable(), Vec::<String>::new(), "left: snapshots");
-        // A shim ends by itself after its last task.
+        // A shim exits by itself after its last task.
         let directory = self.directory.display().to_string();
         let alone = async {
             while !shims(&directory).is_empty() {

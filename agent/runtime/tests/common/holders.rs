@@ -3,7 +3,7 @@
 
 use super::{Kind, Machine};
 
-/// A process's parent: of a container's first one, over containerd, the shim.
+/// Parent of a process: with containerd, that of an init process is the shim.
 pub(crate) fn parent(pid: i32) -> i32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields = stat.rsplit_once(')').unwrap().1;
@@ -21,7 +21,7 @@ pub(crate) fn supervisor(machine: &Machine, sandbox: &str) -> i32 {
     i32::try_from(record["supervisor"].as_i64().unwrap()).unwrap()
 }
 
-/// The processes in the group of all supervisors; who forks them is one.
+/// Processes in the cgroup of all supervisors, including their zygote.
 pub(crate) fn supervisors(cgroup_root: &str) -> Vec<i32> {
     let groups = super::remains::groups(&format!("{cgroup_root}/supervisors"));
     let listed = groups

@@ -1,4 +1,5 @@
-//! A machine of its own for each test: state directory, cgroup root, and a root file system made of busybox.
+//! Environment of one test: a state directory, a cgroup root, and a root file system made of
+//! busybox.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +22,7 @@ pub(crate) mod volumes;
 
 pub(crate) use daemon::Daemon;
 
-/// A network that is there already.
+/// Receiver that reports an existing network.
 pub(crate) fn connected() -> Connected {
     let (told, connected) = tokio::sync::oneshot::channel();
     told.send(()).unwrap();
@@ -66,9 +67,9 @@ pub(crate) struct Machine {
     pub(crate) events: broadcast::Receiver<Event>,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) cgroup_root: String,
-    /// The containerd of this machine alone.
+    /// The containerd of this test.
     pub(crate) daemon: Option<Daemon>,
-    /// The same layer as a snapshot of it.
+    /// The layer as a snapshot in it.
     pub(crate) snapshot: Option<String>,
 }
 
@@ -96,7 +97,7 @@ pub(crate) async fn open(kind: Kind, directory: &Path, cgroup_root: &str) -> Box
     }
 }
 
-/// A layer with busybox and its usual names.
+/// Creates a layer with busybox and its usual links.
 pub(crate) fn busybox(directory: &Path) {
     for made in ["bin", "etc", "tmp", "proc", "sys", "dev"] {
         fs::create_dir_all(directory.join(made)).unwrap();
@@ -221,7 +222,7 @@ impl Machine {
         self.container(id, &["/bin/sh", "-c", script])
     }
 
-    /// Creates and starts; returns the pid.
+    /// Creates and starts a container; returns its PID.
     pub(crate) async fn run(&self, sandbox: &str, spec: ContainerSpec) -> i32 {
         let id = spec.id.clone();
         self.runtime.create_container(sandbox, spec).await.unwrap();
@@ -264,7 +265,7 @@ impl Machine {
         self.runtime.exec(sandbox, container, spec).await.unwrap()
     }
 
-    /// Drops the runtime as a crash would; what takes its place is of no use.
+    /// Drops the runtime as a crash would, and leaves an unusable one in its place.
     pub(crate) async fn crash(&mut self) {
         let root = format!("{}-crashed", self.cgroup_root);
         let nothing = Config {
@@ -291,7 +292,7 @@ impl Machine {
         assert_eq!(self.leaks(), Vec::<String>::new());
     }
 
-    /// Cgroups, mounts and processes that name this machine.
+    /// Cgroups, mounts and processes that refer to this test.
     pub(crate) fn leaks(&self) -> Vec<String> {
         let mut found = Vec::new();
         let directory = self.directory.path().to_str().unwrap();
@@ -303,7 +304,7 @@ impl Machine {
         let groups = remains::groups(&self.cgroup_root);
         found.extend(groups.iter().map(|group| format!("cgroup {}", group.display())));
         for (pid, works) in remains::processes(self.directory.path()) {
-            // A log's writer is at the root.
+            // A logger's working directory is `/`.
             if works || self.daemon.is_none() {
                 found.push(format!("process {pid}"));
             }
@@ -313,7 +314,7 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// Also of a test that failed nothing stays.
+    /// Removes the remains of failed tests, too.
     fn drop(&mut self) {
         drop(self.daemon.take());
         remains::remove(self.directory.path(), &self.cgroup_root);
@@ -344,7 +345,7 @@ pub(crate) fn limit(spec: &mut ContainerSpec, memory: Option<i64>, quota: Option
     spec.spec.set_linux(Some(linux));
 }
 
-/// Asks until it holds; there is no event for it.
+/// Polls until the condition holds, if there is no event for it.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let wait = async {
         while !holds() {

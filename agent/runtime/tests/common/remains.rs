@@ -20,7 +20,7 @@ pub(crate) fn groups(root: &str) -> Vec<PathBuf> {
     places.filter(|place| place.exists()).collect()
 }
 
-/// The processes that work in a directory, or that were told of it.
+/// Processes whose working directory or arguments refer to a directory.
 pub(crate) fn processes(directory: &Path) -> Vec<(i32, bool)> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -37,7 +37,7 @@ pub(crate) fn processes(directory: &Path) -> Vec<(i32, bool)> {
     found
 }
 
-/// Ends processes, unmounts and removes groups, as far as that can be done. What was finished has none.
+/// Kills processes, unmounts and removes groups, as far as possible. Finished tests have none.
 pub(crate) fn remove(directory: &Path, cgroup_root: &str) {
     let crashed = format!("{cgroup_root}-crashed");
     let roots: Vec<PathBuf> = [cgroup_root, &crashed].into_iter().flat_map(groups).collect();
@@ -73,14 +73,14 @@ pub(crate) fn remove(directory: &Path, cgroup_root: &str) {
     for group in all {
         fs::remove_dir(group).ok();
     }
-    // Other tests' may be there too.
+    // Groups of other tests may exist there, too.
     let parents = roots.iter().filter_map(|root| root.parent());
     for parent in parents {
         fs::remove_dir(parent).ok();
     }
 }
 
-/// A group and all below it, the deepest first.
+/// Collects a group and all below it, deepest first.
 fn below(group: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(group).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -1,4 +1,4 @@
-//! Reading what programs say.
+//! Reading the output of sessions.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub(crate) const ALL: Streams = Streams {
     stderr: true,
 };
 
-/// Both outputs to their end, and the exit code.
+/// Reads both outputs to their end, and the exit code.
 pub(crate) async fn end(session: Session) -> (String, String, i32) {
     let Session {
         stdout, stderr, end, ..
@@ -31,7 +31,7 @@ pub(crate) async fn end(session: Session) -> (String, String, i32) {
     (out, err, code.unwrap())
 }
 
-/// Reads until a text has come.
+/// Reads until a text has appeared.
 pub(crate) async fn until(output: &mut runtime::Output, expected: &str) -> String {
     let mut seen = Vec::new();
     let reading = async {

@@ -7,7 +7,7 @@ use runtime::ContainerSpec;
 
 use super::Machine;
 
-/// A container with the directory at `/v`, which may mount.
+/// Specification of a container with the directory at `/v`, which may mount.
 pub(crate) fn with(machine: &Machine, id: &str, source: &Path, whole: &str, options: &[&str]) -> ContainerSpec {
     let mut spec = machine.shell(id, "exec sleep 1000");
     let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
