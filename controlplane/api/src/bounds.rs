@@ -3,21 +3,21 @@
 //! A body of 3 MiB of `{},{},…` where containers belong would become 2 GiB of containers. One pass over the bytes,
 //! without memory, counts what it would take.
 
-/// How deep values may be nested. Readers go 128 levels deep, and find objects in lists, in their managed fields and in the
-/// audit log.
+/// Maximum nesting depth of values. Readers go 128 levels deep, and find objects in lists, in their
+/// managed fields and in the audit log.
 pub const MAX_DEPTH: usize = 100;
 
-/// How many objects may stand in lists: containers, endpoints, rules.
+/// Maximum number of objects in lists: containers, endpoints, rules.
 pub const MAX_LISTED_OBJECTS: usize = 8_192;
 
-/// How many objects there may be at all.
+/// Maximum number of objects in total.
 pub const MAX_OBJECTS: usize = 32_768;
 
-/// How many values there may be, scalars included.
+/// Maximum number of values, scalars included.
 pub const MAX_VALUES: usize = 262_144;
 
-/// How many times as much of everything an object may have that was accepted, with what the server added and a patch makes of
-/// it.
+/// Factor by which an accepted object may exceed every bound, to leave room for what the server
+/// adds and for the result of a patch.
 const GROWTH: usize = 4;
 
 /// No JSON of this size or less can exceed a bound other than the depth.
@@ -34,7 +34,7 @@ pub enum Exceeded {
     Count {
         /// The bound.
         limit: usize,
-        /// What is counted.
+        /// The items that are counted.
         what: &'static str,
     },
 }
@@ -47,7 +47,7 @@ pub fn check(json: &[u8]) -> Result<(), Exceeded> {
     scan(json, MAX_LISTED_OBJECTS, 1)
 }
 
-/// As [`check`], for what has become of an object that was accepted.
+/// Like [`check`], for an accepted object that the server or a patch has changed.
 ///
 /// # Errors
 /// The first bound that is exceeded.
@@ -55,7 +55,8 @@ pub fn check_grown(json: &[u8]) -> Result<(), Exceeded> {
     scan(json, MAX_LISTED_OBJECTS, GROWTH)
 }
 
-/// As [`check`], for a list of operations, each of which is an object: how many there may be is said elsewhere.
+/// Like [`check`], for a list of operations, each of which is an object: the number of operations
+/// is limited elsewhere.
 ///
 /// # Errors
 /// The first bound that is exceeded.
@@ -97,7 +98,7 @@ fn scan(json: &[u8], most_listed: usize, growth: usize) -> Result<(), Exceeded> 
 
 #[derive(Default)]
 struct Counts {
-    /// One bit for each level, the innermost last: whether it is a list.
+    /// One bit for each level, the innermost last: set if the level is a list.
     lists: u128,
     depth: usize,
     values: usize,

@@ -32,14 +32,14 @@ pub enum AlternativeName {
     Uri(String),
 }
 
-/// What a request asks to be certified.
+/// Contents of a certificate signing request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     /// The subject's common name.
     pub common_name: String,
     /// The subject's organizations.
     pub organizations: Vec<String>,
-    /// Further names; those of sorts that nobody here reads are left out.
+    /// Subject alternative names; types that the control plane does not read are left out.
     pub names: Vec<AlternativeName>,
     /// The whole subject, as DER.
     pub subject: Vec<u8>,
@@ -47,7 +47,7 @@ pub struct Request {
     pub key: Vec<u8>,
 }
 
-/// Why something is no request.
+/// Error of parsing a certificate signing request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Malformed {
     /// Not PEM, or something else in PEM.
@@ -73,7 +73,8 @@ pub enum Malformed {
     Signature,
 }
 
-/// Who a subject is: its last common name, as in Go's `pkix.Name`, and its organizations. Nothing when they are no texts.
+/// Common name and organizations of a subject. Takes the last common name, as Go's `pkix.Name`
+/// does; none if a value is not text.
 pub fn subject_of(subject: &X509Name<'_>) -> Option<(String, Vec<String>)> {
     let common_name = match subject.iter_common_name().last() {
         Some(name) => name.as_str().ok()?.to_owned(),
@@ -176,8 +177,8 @@ fn alternative_name(name: &GeneralName<'_>) -> Result<Option<AlternativeName>, M
     })
 }
 
-/// Whether clients reach the API server, or another Service of the cluster, by this name: a node of it could show them a
-/// certificate of the authority that they trust.
+/// True if clients reach the API server, or another Service of the cluster, by this name. With it,
+/// a node could present a certificate of the CA that they trust.
 pub fn is_the_servers(name: &str, server: &[String]) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     // A name for many is the server's as well.
@@ -189,7 +190,7 @@ pub fn is_the_servers(name: &str, server: &[String]) -> bool {
         || server.iter().any(|own| own.eq_ignore_ascii_case(&name))
 }
 
-/// Why a signer does not sign a request.
+/// Reason for which a signer does not sign a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The subject's organizations.
@@ -218,10 +219,11 @@ pub enum Unfit {
     NotForClients,
 }
 
-/// Whether one of the cluster's own signers signs a request for these usages.
+/// Checks that one of the cluster's own signers signs a request for these usages.
 ///
 /// # Errors
-/// Why not. Signers of others have rules of their own: nothing is wrong for them.
+/// Reason for which the signer refuses. Other signers have rules of their own: every request passes
+/// for them.
 pub fn check(signer: &str, request: &Request, usages: &[String]) -> Result<(), Unfit> {
     let names = |sorts: &[&'static str]| {
         let unwanted = sorts
@@ -284,7 +286,7 @@ fn check_usages(usages: &[String], needed: &'static [&'static str]) -> Result<()
     if fits { Ok(()) } else { Err(Unfit::Usages(needed)) }
 }
 
-/// Why a text is no chain of certificates.
+/// Error of parsing a certificate chain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoChain {
     /// Something else in PEM.
@@ -298,10 +300,10 @@ pub enum NoChain {
     Empty,
 }
 
-/// Checks that a text in PEM holds certificates and nothing else. Text outside of the blocks is nobody's concern.
+/// Checks that a PEM text holds certificates and nothing else. Text outside the blocks is ignored.
 ///
 /// # Errors
-/// What else it holds.
+/// The text holds another block, a malformed certificate or no block.
 pub fn check_chain(pem: &[u8]) -> Result<(), NoChain> {
     let mut found = 0_usize;
     for block in Pem::iter_from_buffer(pem) {

@@ -1,4 +1,4 @@
-//! What upstream says of the fields that columns of tables show.
+//! Upstream's descriptions of the fields that table columns show.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -12,7 +12,8 @@ static BY_FIELD: LazyLock<BTreeMap<&str, &str>> = LazyLock::new(|| {
     records.map(|(field, text)| (field, text.trim_end())).collect()
 });
 
-/// What upstream says of a field like `core.v1.PodSpec.nodeName`; a text that is no such name is returned as it is.
+/// Upstream's description of a field like `core.v1.PodSpec.nodeName`. A text that is no such name
+/// is returned unchanged.
 pub fn described(text: &'static str) -> &'static str {
     if text.contains(' ') {
         return text;

@@ -89,7 +89,7 @@ pub fn indent(json: &[u8], blanks: usize) -> Vec<u8> {
     out
 }
 
-/// What a value is, when the schema knows it.
+/// Position of a value in the schema, if the schema knows it.
 #[derive(Clone, Copy)]
 enum Place {
     Message(Schema),
@@ -106,9 +106,9 @@ fn place(field: &Field) -> Option<Place> {
     })
 }
 
-/// Where a member of a message stands, and its field. Kind and version of an object are of no
-/// message. `names` are those that come after the one that was asked for last: serializers of Rust
-/// sort the members of most structs.
+/// Number and field of a message's member. `apiVersion` and `kind` belong to no message. `names`
+/// are the ones after the last that was looked up: Rust serializers write the members of most
+/// structs in order.
 fn placed(schema: Option<Schema>, names: &mut &'static [Named], key: &[u8]) -> (u32, Option<&'static Field>) {
     let key = std::str::from_utf8(key).unwrap_or_default();
     let passed = names.iter().position(|(name, ..)| *name >= key).unwrap_or(names.len());
@@ -130,7 +130,7 @@ fn placed(schema: Option<Schema>, names: &mut &'static [Named], key: &[u8]) -> (
 struct Writer<'a> {
     json: &'a [u8],
     at: usize,
-    /// Whether what is not set is written as `null`.
+    /// True if unset fields are written as `null`.
     nulls: bool,
     out: Vec<u8>,
     /// Members of the open messages: their places, and where they are written.
@@ -284,7 +284,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(passed);
     }
 
-    /// Goes past one value, or a key, that nobody looks into.
+    /// Skips one value or key without reading it.
     fn skip(&mut self) {
         let mut depth = 0_usize;
         while let Some(byte) = self.json.get(self.at) {

@@ -97,12 +97,13 @@ fn escape(code: u32) -> String {
     }
 }
 
-/// One field error. `Display` is upstream's text: `spec.replicas: Invalid value: -1: must be greater than or equal to 0`.
+/// Field error. `Display` is upstream's text: `spec.replicas: Invalid value: -1: must be greater
+/// than or equal to 0`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Invalid {
     /// Path of the field, such as `spec.containers[0].image`.
     pub field: String,
-    /// What sort of error.
+    /// Type of the error.
     pub kind: InvalidKind,
     /// The bad value as upstream renders it (texts in quotes, numbers bare); none for the kinds that show none.
     pub value: Option<String>,

@@ -1,4 +1,5 @@
-//! What a kind of object must say of itself. Everything has a default body, so that a plain kind is a few lines.
+//! The `Kind` trait: properties of a kind of object. Everything has a default, so that a plain kind
+//! takes a few lines.
 
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,12 +13,12 @@ use crate::decode::DecodeError;
 use crate::invalid::Invalid;
 use crate::names::Rule;
 
-/// Where objects of a kind live.
+/// Scope of a kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Scope {
-    /// One set for the cluster.
+    /// Cluster-scoped.
     Cluster,
-    /// One set in each namespace.
+    /// Namespaced.
     Namespaced,
 }
 
@@ -94,7 +95,7 @@ impl Subresource {
     }
 }
 
-/// What may be done with a kind.
+/// Verbs that a kind supports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verbs {
     /// Stored objects with all verbs.
@@ -105,7 +106,7 @@ pub enum Verbs {
     CreateOnly,
     /// Objects that the server makes up when it is asked.
     ReadOnly,
-    /// Objects that the nodes' agents measure when somebody asks.
+    /// Objects that the node agents measure on request.
     Measured,
 }
 
@@ -129,18 +130,18 @@ impl Verbs {
         }
     }
 
-    /// Whether there are objects that stay.
+    /// True if objects are stored.
     pub const fn are_stored(self) -> bool {
         matches!(self, Self::All | Self::OneByOne)
     }
 
-    /// Whether there is nothing to write.
+    /// True if objects cannot be written.
     pub const fn only_read(self) -> bool {
         matches!(self, Self::ReadOnly | Self::Measured)
     }
 }
 
-/// What a PUT may do besides replacing the version that it names.
+/// Behavior of a PUT besides replacing the version that it names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Updates {
     /// Creates the object when nothing has the name.
@@ -197,7 +198,7 @@ impl CellType {
     }
 }
 
-/// One column of the server-side table, after the name that every kind has.
+/// Column of the server-side table, after the name that every kind has.
 pub struct Column<K> {
     /// Heading, such as `Ready`.
     pub name: &'static str,
@@ -205,8 +206,8 @@ pub struct Column<K> {
     pub cell_type: CellType,
     /// 0 is always shown; 1 only with `-o wide`.
     pub priority: i32,
-    /// What the column means, for people; or the field that it shows, like `core.v1.PodSpec.nodeName`, of which upstream's
-    /// description is told.
+    /// Description of the column, for people; or a field like `core.v1.PodSpec.nodeName`, whose
+    /// upstream description is shown.
     pub description: &'static str,
     /// The cell of one object at a time.
     pub cell: fn(&K, Timestamp) -> Value,
@@ -252,14 +253,14 @@ pub struct Representation<K> {
     pub decode: fn(&[u8]) -> Result<K, DecodeError>,
 }
 
-/// What becomes of what objects of a kind own when they are deleted.
+/// Default for the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dependents {
     /// It is collected unless the client says otherwise.
     Collected,
     /// It is left alone unless the client says otherwise, as it was before there was a collector.
     Orphaned,
-    /// Nobody looks at it, whatever the client says.
+    /// Dependents are ignored, whatever the client says.
     Unseen,
 }
 
@@ -283,13 +284,13 @@ pub trait Kind:
     const CATEGORIES: &'static [&'static str] = &[];
     /// Subresources that are served.
     const SUBRESOURCES: &'static [Subresource] = &[];
-    /// What may be done.
+    /// Verbs that are supported.
     const VERBS: Verbs = Verbs::All;
     /// Columns of the table besides the name.
     const COLUMNS: &'static [Column<Self>] = &[crate::table::age_column::<Self>()];
     /// Members that no cell tells of.
     const UNSHOWN: &'static [Unshown] = &[Unshown::Within("metadata", &[Unshown::Whole("managedFields")])];
-    /// Whether the name is the last, wide column instead of the first.
+    /// True if the name is the last, wide column instead of the first.
     const NAME_LAST: bool = false;
     /// Fields that selectors may name.
     const FIELDS: &'static [Field<Self>] = &[];
@@ -298,17 +299,18 @@ pub trait Kind:
     const FIELD_NAMES: &'static [(&'static str, &'static str)] = &[];
     /// The rule for `metadata.name`.
     const NAME: Rule = Rule::Subdomain;
-    /// Whether a write of status may change labels, annotations, finalizers and owners, too.
+    /// True if a write of status may also change labels, annotations, finalizers and owner
+    /// references.
     const STATUS_WITH_METADATA: bool = true;
-    /// Whether `metadata.generation` counts changes of what is asked for.
+    /// True if `metadata.generation` counts changes of the spec.
     const GENERATION: bool = false;
-    /// What a PUT may do.
+    /// Behavior of a PUT.
     const UPDATES: Updates = Updates::PLAIN;
-    /// Whether a deletion answers the object that is gone instead of a `Status`.
+    /// True if a deletion returns the deleted object instead of a `Status`.
     const ANSWERS_DELETED: bool = false;
-    /// What becomes of what an object owns.
+    /// Default for dependents when the owner is deleted.
     const DEPENDENTS: Dependents = Dependents::Collected;
-    /// What clients are warned of who use the kind.
+    /// Deprecation warning that clients of the kind get.
     const DEPRECATED: Option<&'static str> = None;
     /// Set when objects are stored in another kind's form.
     const STORED_AS: Option<Representation<Self>> = None;
@@ -331,7 +333,7 @@ pub trait Kind:
     fn prepare_own(&mut self, old: &Self) {
         self.clone_from(old);
     }
-    /// Whether what is asked for differs; moves `generation`.
+    /// True if the spec differs; increments `generation`.
     fn spec_changed(&self, _old: &Self) -> bool {
         false
     }

@@ -1,13 +1,13 @@
-//! Who manages which field: `metadata.managedFields`, and server-side apply, which merges by it.
+//! Field management: `metadata.managedFields`, and server-side apply, which merges by it.
 //!
 //! ```text
-//! live, new ─► compare ─► update: who loses fields, who gains them ─► entries of managedFields
+//! live, new ─► compare ─► update: moves fields between managers ─► managedFields
 //! live, applied ─► check ─► merge ─► prune ─► compare ─► apply: conflicts, or the new object and its entries
 //! ```
 //!
-//! Objects are walked as JSON along their [`Schema`](crate::schema::Schema), which knows lists with keys, sets, and what
-//! is owned as a whole. Stored objects keep their entries as text, which [`splice`] puts in and takes out: nobody pays for
-//! the entries of an object that nobody asks for.
+//! Objects are walked as JSON along their [`Schema`](crate::schema::Schema), which knows lists with
+//! keys, sets, and atomic values. Stored objects keep their entries as text, which [`splice`]
+//! inserts and removes: entries are decoded only when they are needed.
 
 mod apply;
 mod check;
@@ -35,7 +35,7 @@ pub use types::Scalar;
 pub use update::{MAX_UPDATERS, Writer, update};
 pub use versions::{Change, Conversion, Conversions, Versioning};
 
-/// Fields of metadata that nobody owns.
+/// Fields of metadata that no manager owns.
 const UNOWNED: [&str; 9] = [
     "f:clusterName",
     "f:creationTimestamp",
@@ -48,7 +48,7 @@ const UNOWNED: [&str; 9] = [
     "f:uid",
 ];
 
-/// Takes out what nobody owns: names, and what the server alone writes.
+/// Removes fields that no manager owns: names, and fields that only the server writes.
 fn strip(set: &mut Set) {
     set.remove("f:apiVersion");
     set.remove("f:kind");

@@ -21,7 +21,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// What is wrong with a name; `prefix` says that more will be appended, as to `generateName`.
+    /// Validates a name; `prefix` means that more will be appended, as with `generateName`.
     pub fn check(self, name: &str, prefix: bool) -> Vec<String> {
         // A trailing dash is fine in a prefix: upstream masks it with a letter.
         let masked = if prefix && name.len() > 1 {
@@ -96,7 +96,7 @@ pub fn dns1035_label(text: &str) -> Vec<String> {
     errors
 }
 
-/// What is wrong with an RFC 1123 label.
+/// Validates an RFC 1123 label.
 pub fn dns1123_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 63 {
@@ -113,7 +113,7 @@ pub fn dns1123_label(text: &str) -> Vec<String> {
     errors
 }
 
-/// What is wrong with a subdomain whose first label is `*`.
+/// Validates a wildcard subdomain: the first label is `*`.
 pub fn wildcard_subdomain(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 253 {
@@ -129,7 +129,7 @@ fn is_subdomain(text: &str) -> bool {
     text.split('.').all(is_label)
 }
 
-/// What is wrong with an RFC 1123 subdomain.
+/// Validates an RFC 1123 subdomain.
 pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 253 {
@@ -145,7 +145,8 @@ const LOOSE_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lo
 or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
 '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
 
-/// What is wrong with an RFC 1123 subdomain whose labels may have underscores, as those that resolvers search.
+/// Validates an RFC 1123 subdomain whose labels may have underscores, as in search domains of
+/// resolvers.
 pub(crate) fn loose_subdomain(text: &str) -> Vec<String> {
     let is_label = |label: &str| {
         let label = label.strip_prefix('_').unwrap_or(label);
@@ -161,7 +162,7 @@ pub(crate) fn loose_subdomain(text: &str) -> Vec<String> {
     errors
 }
 
-/// What is wrong with a name that stands in a path.
+/// Validates a name that is used as a path segment.
 pub(crate) fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     if !prefix && (name == "." || name == "..") {
         return vec![format!("may not be '{name}'")];
@@ -182,7 +183,7 @@ fn is_qualified_part(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// What is wrong with a qualified name, such as a label's key: `[subdomain/]name`.
+/// Validates a qualified name, such as a label's key: `[subdomain/]name`.
 pub fn qualified_name(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let parts: Vec<&str> = text.split('/').collect();
@@ -217,7 +218,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     errors
 }
 
-/// What is wrong with a label's value.
+/// Validates a label's value.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 63 {
@@ -229,7 +230,7 @@ pub fn label_value(text: &str) -> Vec<String> {
     errors
 }
 
-/// What is wrong with a key of a `ConfigMap` or Secret.
+/// Validates a key of a `ConfigMap` or Secret.
 pub fn config_key(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 253 {
@@ -250,7 +251,7 @@ pub fn config_key(text: &str) -> Vec<String> {
     errors
 }
 
-/// What is wrong with the name of an HTTP header.
+/// Validates the name of an HTTP header.
 pub(crate) fn http_header(text: &str) -> Vec<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if !text.is_empty() && text.bytes().all(fits) {
@@ -261,7 +262,7 @@ pub(crate) fn http_header(text: &str) -> Vec<String> {
     vec![format!("{rule} {example}")]
 }
 
-/// What is wrong with the name of an environment variable.
+/// Validates the name of an environment variable.
 pub fn environment_name(text: &str) -> Vec<String> {
     if !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=') {
         return Vec::new();
@@ -269,7 +270,7 @@ pub fn environment_name(text: &str) -> Vec<String> {
     vec!["a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned()]
 }
 
-/// What is wrong with the name of a port.
+/// Validates the name of a port.
 pub fn port_name(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 15 {

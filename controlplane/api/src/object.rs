@@ -67,9 +67,9 @@ pub(crate) fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// Where a resource version belongs in an object's JSON: the offset between the quotes of the empty
-/// `metadata.resourceVersion`. None when there is none, or it is not empty. Only the object's own metadata counts: not
-/// an annotation of that name, nor a template's metadata.
+/// Offset between the quotes of an empty `metadata.resourceVersion` in an object's JSON. None if
+/// there is no such field or it is not empty. Only the object's own metadata counts: not an
+/// annotation of that name, nor a template's metadata.
 pub fn revision_at(json: &[u8]) -> Option<usize> {
     let mut scanner = Scanner { json, at: 0 };
     scanner.enter_member(b"metadata")?;

@@ -1,4 +1,5 @@
-//! What Go's `omitempty` leaves out: empty lists, maps and strings, zeroes and false of fields that are values.
+//! Removal of what Go's `omitempty` leaves out: empty lists, maps and strings, zeroes and false of
+//! fields that are values.
 //!
 //! Upstream an object that a client sent with `volumes: []` is the same as one without, is stored and shown without,
 //! and has the same hash. Here the types hold an empty list apart from none, so clients' JSON is cleared of what means
@@ -35,7 +36,7 @@ enum Empty {
     False,
 }
 
-/// What the members or items of an open object or list are.
+/// Type of the members or items of an open object or list.
 #[derive(Clone, Copy)]
 enum Place {
     Message(Schema),
@@ -62,10 +63,10 @@ impl Place {
 struct Level {
     is_object: bool,
     expects_key: bool,
-    /// Where the last member begins, and its key without the quotation marks.
+    /// Offset of the last member, and its key without the quotation marks.
     member: usize,
     key: Range<usize>,
-    /// Where the last comma stands that stays.
+    /// Offset of the last comma that stays.
     comma: Option<usize>,
     /// Found when it is first needed.
     place: Option<Place>,
@@ -75,7 +76,7 @@ struct Scanner<'a> {
     schema: Schema,
     json: &'a [u8],
     levels: Vec<Level>,
-    /// What goes, in order, none touching another.
+    /// Ranges to remove, in order and not adjacent.
     cuts: Vec<Range<usize>>,
 }
 
@@ -165,7 +166,7 @@ impl<'a> Scanner<'a> {
         schema.field(key(self.json, self.levels.last()?))
     }
 
-    /// What the innermost open object is; none in a list.
+    /// Type of the innermost open object; none in a list.
     fn place(&mut self) -> Option<Place> {
         if !self.levels.last()?.is_object {
             return None;

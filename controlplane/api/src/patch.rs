@@ -10,7 +10,7 @@ pub mod json;
 pub mod merge;
 pub mod strategic;
 
-/// Why a patch was not applied. The variants are the answers that upstream gives for them; `Display` is upstream's text.
+/// Error of applying a patch. The variants are upstream's responses; `Display` is upstream's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// The patch itself is malformed: 400 `BadRequest` with this text.
@@ -19,16 +19,17 @@ pub enum PatchError {
     /// More operations than are allowed: 413 `RequestEntityTooLarge` with this text.
     #[error("The allowed maximum operations in a JSON patch is {limit}, got {got}")]
     TooManyOperations {
-        /// How many are allowed.
+        /// Maximum number of operations.
         limit: usize,
-        /// How many were sent.
+        /// Number of operations in the patch.
         got: usize,
     },
     /// A well-formed patch that does not fit the document: 422 `Invalid`. Upstream's answer hides this text behind
     /// "the server rejected our request due to an error in our request".
     #[error("{0}")]
     Unprocessable(String),
-    /// What upstream answers with 500 `InternalError` and this text, such as a list item without its merge key.
+    /// The lists cannot be merged, such as for an item without its merge key: 500 `InternalError`
+    /// with this text.
     #[error("{0}")]
     Unmergeable(String),
 }

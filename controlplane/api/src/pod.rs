@@ -1,4 +1,4 @@
-//! What pods ask for and how they are, as scheduler, controllers and agent all see it.
+//! Resources and state of pods, as used by scheduler, controllers and agent alike.
 
 pub mod affinity;
 pub(crate) mod apparmor;
@@ -27,13 +27,13 @@ pub use unsupported::unsupported;
 /// Amounts by resource, such as `cpu`, `memory`, `ephemeral-storage`.
 pub type Resources = BTreeMap<String, Quantity>;
 
-/// Whether an init container goes on beside the others: a sidecar.
+/// True if an init container is a sidecar: it keeps running beside the main containers.
 pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// What a pod needs of its node: what it asks for as a whole, or the sum of its containers and sidecars, or the largest step of
-/// its init containers where that is more; with overhead.
+/// Effective requests of a pod: its pod-level requests, or the sum of its containers and sidecars,
+/// or the largest init container step if that is more; plus overhead.
 pub fn requests(spec: &PodSpec) -> Resources {
     let mut total = container_requests(spec);
     level::overrule(
@@ -46,7 +46,7 @@ pub fn requests(spec: &PodSpec) -> Resources {
     total
 }
 
-/// What a pod may use at most, for the resources that have a limit; with overhead.
+/// Effective limits of a pod, for the resources that have one; plus overhead.
 pub fn limits(spec: &PodSpec) -> Resources {
     let mut total = container_limits(spec);
     level::overrule(&mut total, spec.resources.as_ref().and_then(|own| own.limits.as_ref()));
@@ -58,12 +58,12 @@ pub fn limits(spec: &PodSpec) -> Resources {
     total
 }
 
-/// What a pod's containers ask for together.
+/// Sum of the requests of a pod's containers.
 pub fn container_requests(spec: &PodSpec) -> Resources {
     aggregate(spec, |container| container.resources.as_ref()?.requests.clone())
 }
 
-/// What a pod's containers may use together.
+/// Sum of the limits of a pod's containers.
 pub fn container_limits(spec: &PodSpec) -> Resources {
     aggregate(spec, |container| container.resources.as_ref()?.limits.clone())
 }
@@ -163,7 +163,7 @@ pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
         .find(|condition| condition.type_ == kind)
 }
 
-/// Whether the pod's `Ready` condition is true.
+/// True if the pod's `Ready` condition is true.
 pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
@@ -176,12 +176,12 @@ pub fn phase(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// Whether all containers have ended for good.
+/// True if the pod has succeeded or failed.
 pub fn is_terminal(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Whether the pod counts as a live replica: neither ended nor being deleted.
+/// True if the pod counts as a live replica: neither terminal nor being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     !is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
 }

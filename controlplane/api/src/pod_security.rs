@@ -13,12 +13,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use policy::{Demand, Level, Policy, Version};
 
-/// Why a pod does not fit a level.
+/// Violation of a pod security level.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Finding {
     /// In short, such as `hostPort`.
     pub reason: &'static str,
-    /// Who asks for what.
+    /// Containers and fields that violate the level.
     pub detail: String,
 }
 
@@ -57,7 +57,7 @@ struct Pod<'a> {
     version: Version,
 }
 
-/// What is wrong with a pod; nothing when it fits.
+/// Violations of a pod; empty if it fits.
 pub fn evaluate(demand: Demand, metadata: &ObjectMeta, spec: &PodSpec) -> Vec<Finding> {
     let pod = Pod {
         metadata,
@@ -69,7 +69,8 @@ pub fn evaluate(demand: Demand, metadata: &ObjectMeta, spec: &PodSpec) -> Vec<Fi
         Level::Baseline => &[],
         Level::Restricted => restricted::CHECKS,
     };
-    // As in upstream's `populate` (`staging/src/k8s.io/pod-security-admission/policy/registry.go`).
+    // Same as upstream's `populate`
+    // (`staging/src/k8s.io/pod-security-admission/policy/registry.go`).
     let holds = |check: &&Check| demand.version.reaches(check.since);
     let replaced: Vec<&str> = stricter
         .iter()
@@ -133,12 +134,12 @@ impl<'a> Pod<'a> {
         chosen.map(|container| container.name).collect()
     }
 
-    /// Whether users of the pod are not users of the node, which lets newer versions be lenient.
+    /// True if the pod has a user namespace, for which newer versions relax some rules.
     fn has_own_users(&self) -> bool {
         self.spec.host_users == Some(false) && self.version.reaches(35)
     }
 
-    /// Whether the pod runs on Windows, where some rules mean nothing.
+    /// True if the pod runs on Windows, where some rules do not apply.
     fn is_windows(&self) -> bool {
         self.version.reaches(25) && self.spec.os.as_ref().is_some_and(|os| os.name == "windows")
     }
@@ -149,7 +150,7 @@ fn containers(names: &[&str]) -> String {
     format!("{} {}", plural(names.len(), "container", "containers"), quoted(names))
 }
 
-/// `pod`, `container "a"` or `pod and containers "a", "b"`; nothing for nobody.
+/// `pod`, `container "a"` or `pod and containers "a", "b"`; none if neither is set.
 fn setters(pod: bool, names: &[&str]) -> Option<String> {
     match (pod, names.is_empty()) {
         (false, true) => None,

@@ -22,13 +22,14 @@ pub use list::ListEncoder;
 /// The media type of such bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// What every body begins with.
+/// Prefix of every body.
 pub const MAGIC: &[u8; 4] = b"k8s\0";
 
-/// How deep messages may be nested. No kind's own messages go deeper than half of it.
+/// Maximum nesting depth of messages. No kind's own messages use more than half of it.
 pub const MAX_DEPTH: usize = 64;
 
-/// How many messages and list items one body may hold; a body of 3 MiB could else ask for 50 times its size.
+/// Maximum number of messages and list items in one body; otherwise a body of 3 MiB could use 50
+/// times its size in memory.
 pub const MAX_VALUES: usize = 100_000;
 
 /// A decoded body.
@@ -42,7 +43,7 @@ pub struct Decoded {
     pub json: Value,
 }
 
-/// Why bytes could not be decoded or a value not be encoded. `Display` is upstream's text where it has one.
+/// Error of decoding or encoding. `Display` is upstream's text where it has one.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtobufError {
     /// The body is something else.
@@ -51,17 +52,17 @@ pub enum ProtobufError {
     /// The body's kind is not in the table.
     #[error("no kind {kind:?} is registered for version {api_version:?}")]
     UnknownKind {
-        /// As the body says.
+        /// API version in the body.
         api_version: String,
-        /// As the body says.
+        /// Kind in the body.
         kind: String,
     },
     /// The inner message is compressed or of another format.
     #[error("unsupported content type {content_type:?} or encoding {content_encoding:?} inside of a protobuf body")]
     UnsupportedContent {
-        /// As the body says.
+        /// Content type in the body.
         content_type: String,
-        /// As the body says.
+        /// Content encoding in the body.
         content_encoding: String,
     },
     /// The bytes end inside of a value.
@@ -73,7 +74,7 @@ pub enum ProtobufError {
     /// A field of a type that its number does not have.
     #[error("proto: wrong wireType = {wire_type} for field {field}")]
     WrongWireType {
-        /// What was found: 0 to 7.
+        /// Wire type in the message: 0 to 7.
         wire_type: u8,
         /// The field's name in JSON.
         field: &'static str,
@@ -92,7 +93,7 @@ pub enum ProtobufError {
     InvalidValue {
         /// The field's name in JSON.
         field: &'static str,
-        /// What it should be.
+        /// Expected type of the value.
         what: &'static str,
     },
     /// Embedded JSON that is none.
@@ -100,7 +101,7 @@ pub enum ProtobufError {
     InvalidJson {
         /// The field's name in JSON.
         field: &'static str,
-        /// Where and why.
+        /// Error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
@@ -137,8 +138,8 @@ pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, Pro
     Ok(body.0)
 }
 
-/// One frame of a watch: an event's type and its object, encoded as a body of its own, after four bytes that tell how
-/// long they are.
+/// Frame of a watch: the event's type and its object, encoded as a body of its own, after a
+/// four-byte length.
 pub fn frame(event: &str, object: &[u8]) -> Vec<u8> {
     // Four bytes for the length, and what stands around the object.
     let mut frame = Writer(Vec::with_capacity(object.len() + event.len() + 24));
@@ -163,7 +164,7 @@ fn unknown_kind(api_version: &str, kind: &str) -> ProtobufError {
     }
 }
 
-/// Whether [`decode()`] knows the kind.
+/// True if [`decode()`] supports the kind.
 pub fn knows(api_version: &str, kind: &str) -> bool {
     Schema::of_kind(api_version, kind).is_some()
 }

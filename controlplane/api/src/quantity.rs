@@ -8,7 +8,7 @@ use std::str::FromStr;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use thiserror::Error;
 
-/// How the text of an amount is written.
+/// Format of a quantity.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Format {
     /// Powers of ten as `1e3`.
@@ -20,7 +20,7 @@ pub enum Format {
     DecimalSuffix,
 }
 
-/// Why a text is no quantity.
+/// Error of parsing a quantity.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 pub enum QuantityError {
     /// The text as a whole.
@@ -29,7 +29,7 @@ pub enum QuantityError {
     /// The digits.
     #[error("unable to parse numeric part of quantity")]
     Number,
-    /// What follows the digits.
+    /// The suffix after the digits is unknown.
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }
@@ -116,17 +116,17 @@ impl Quantity {
         i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Whether the amount is zero.
+    /// True if the amount is zero.
     pub const fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// Whether the amount is below zero.
+    /// True if the amount is negative.
     pub const fn is_negative(self) -> bool {
         self.nanos < 0
     }
 
-    /// Whether the amount is a whole number of units.
+    /// True if the amount is an integer.
     pub const fn is_whole(self) -> bool {
         self.nanos % NANOS == 0
     }
@@ -141,7 +141,7 @@ impl Quantity {
         }
     }
 
-    /// How often another amount goes into this one; for comparisons and for people.
+    /// Ratio of this amount to another; for comparisons and for people.
     #[expect(clippy::cast_precision_loss, reason = "a ratio is not exact")]
     pub fn per(self, other: Self) -> f64 {
         self.nanos as f64 / other.nanos as f64
@@ -192,7 +192,7 @@ impl Ord for Quantity {
     }
 }
 
-/// What a suffix multiplies by: 10 to the power of `ten`, 2 to the power of `two`.
+/// Factor of a suffix: 10 to the power of `ten`, 2 to the power of `two`.
 struct Multiplier {
     ten: i32,
     two: u32,

@@ -1,4 +1,5 @@
-//! What objects take of a `ResourceQuota`, as admission charges it and the quota controller counts it.
+//! Usage of a `ResourceQuota` by objects, as admission charges it and the quota controller counts
+//! it.
 
 mod scope;
 
@@ -30,7 +31,7 @@ const STATED: [&str; 6] = [
     "requests.cpu",
     "requests.memory",
 ];
-/// What a storage class's share of a quota is called, after the class's name.
+/// Infix of a storage class's quota names, after the class's name.
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
 
 /// `count/pods`, `count/deployments.apps`
@@ -42,7 +43,7 @@ pub fn count_name(group: &str, plural: &str) -> String {
     }
 }
 
-/// Whether an amount of a quota is about objects of a resource.
+/// True if a quota name concerns objects of a resource.
 pub fn is_about(group: &str, plural: &str, name: &str) -> bool {
     if name.starts_with("count/") {
         return name == count_name(group, plural);
@@ -69,7 +70,7 @@ fn is_huge(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// What an object takes, by the names that a quota may limit.
+/// Usage of an object, by the names that a quota may limit.
 pub fn usage(group: &str, plural: &str, object: &dyn Object) -> Resources {
     let one = Quantity::units(1);
     let mut usage = Resources::from([(count_name(group, plural), one)]);
@@ -113,7 +114,7 @@ fn computing(requests: &Resources, limits: &Resources, usage: &mut Resources) {
     }
 }
 
-/// Whether a resource is one that somebody added to nodes, such as `nvidia.com/gpu`.
+/// True for an extended resource such as `nvidia.com/gpu`.
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
@@ -161,7 +162,8 @@ fn of_claim(claim: &PersistentVolumeClaim, usage: &mut Resources) {
     }
 }
 
-/// What a pod leaves unsaid that a quota with these names demands of every container, in upstream's words.
+/// Message about requests and limits that a quota with these names requires of every container and
+/// that a pod lacks, in upstream's words.
 pub fn unstated<'a>(object: &dyn Object, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let spec = object.as_any().downcast_ref::<Pod>()?.spec.as_ref()?;
     let demanded: Vec<&str> = names.filter(|name| STATED.contains(name)).collect();
@@ -172,7 +174,7 @@ pub fn unstated<'a>(object: &dyn Object, names: impl Iterator<Item = &'a str>) -
             .collect()
     };
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    // What the pod as a whole says, no container has to.
+    // Pod-level resources need not be repeated by the containers.
     let mut stated = Resources::new();
     if let Some(own) = pod::level::own(spec) {
         computing(&read(own.requests.as_ref()), &read(own.limits.as_ref()), &mut stated);

@@ -1,4 +1,4 @@
-//! One row of the table of kinds: a [`Kind`] of the program, or a kind that is defined by an object.
+//! Row of the table of kinds: a built-in [`Kind`], or one that an object defines.
 
 mod derived;
 mod erased;
@@ -36,13 +36,13 @@ pub struct ColumnDefinition {
     pub cell_type: &'static str,
     /// `name` for the first column, else empty or as the definition says.
     pub format: &'static str,
-    /// What the column means, for people.
+    /// Description of the column, for people.
     pub description: Cow<'static, str>,
     /// 0 is always shown; 1 only with `-o wide`.
     pub priority: i32,
 }
 
-/// Where objects of a kind are kept, and in which form.
+/// Storage location and form of a kind's objects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Storage {
     /// Group of the stored form; empty for core.
@@ -170,7 +170,7 @@ pub struct Defined {
     pub asks: bool,
 }
 
-/// A row of the table, for as long as somebody needs it: that of a kind of the program stays for ever.
+/// Row of the table, kept alive while it is in use; rows of built-in kinds are static.
 #[derive(Clone)]
 pub enum Row {
     /// A kind of the program.
@@ -223,25 +223,26 @@ pub struct Registration {
     pub categories: &'static [&'static str],
     /// Subresources that are served.
     pub subresources: &'static [Subresource],
-    /// What may be done.
+    /// Verbs that are supported.
     pub verbs: Verbs,
     /// The rule for `metadata.name`.
     pub name_rule: Rule,
-    /// Whether `metadata.generation` counts.
+    /// True if `metadata.generation` is maintained.
     pub counts_generations: bool,
-    /// Whether a deletion answers the object that is gone instead of a `Status`.
+    /// True if a deletion returns the deleted object instead of a `Status`.
     pub answers_deleted: bool,
-    /// Whether a write of status may change metadata, too.
+    /// True if a write of status may also change metadata.
     pub status_with_metadata: bool,
-    /// What becomes of what an object owns.
+    /// Default for dependents when the owner is deleted.
     pub dependents: Dependents,
-    /// What clients are warned of who use the kind.
+    /// Deprecation warning that clients of the kind get.
     pub deprecated: Option<&'static str>,
-    /// What a PUT may do.
+    /// Behavior of a PUT.
     pub updates: Updates,
-    /// Where and as what objects are kept.
+    /// Storage location and form of the objects.
     pub storage: Storage,
-    /// Whether the stored form is another kind's, so that stored bytes need [`Registration::decode_stored`].
+    /// True if the stored form is another kind's, so that stored bytes need
+    /// [`Registration::decode_stored`].
     pub converts: bool,
     /// True if a webhook converts objects of other versions.
     pub asks: bool,
@@ -350,7 +351,7 @@ impl Registration {
         self.behavior().types()
     }
 
-    /// Whether a subresource is served.
+    /// True if a subresource is served.
     pub fn has(&self, subresource: Subresource) -> bool {
         self.subresources.contains(&subresource)
     }
@@ -402,12 +403,12 @@ impl Registration {
         self.behavior().prepare_own(new, old);
     }
 
-    /// Whether what is asked for differs.
+    /// True if the spec differs.
     pub fn spec_changed(&self, new: &dyn Object, old: &dyn Object) -> bool {
         self.behavior().spec_changed(new, old)
     }
 
-    /// Whether two objects are equal in every field: an update that changes nothing needs no write.
+    /// True if two objects are equal in every field: an update without changes needs no write.
     pub fn same(&self, new: &dyn Object, old: &dyn Object) -> bool {
         self.behavior().same(new, old)
     }

@@ -55,7 +55,7 @@ impl Schema {
         self.0.name
     }
 
-    /// Whether server-side apply takes the whole message as one value, wherever it stands.
+    /// True if server-side apply treats the whole message as one value, wherever it is used.
     pub fn is_atomic(self) -> bool {
         self.0.is_atomic()
     }
@@ -108,7 +108,7 @@ impl fmt::Debug for Schema {
     }
 }
 
-/// One field of a message.
+/// Field of a message.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// The name in JSON.
@@ -117,19 +117,20 @@ pub struct Field {
     pub number: u32,
     /// The place in upstream's struct.
     place: u32,
-    /// Whether there are many, and how JSON holds them.
+    /// Cardinality of the field, and its form in JSON.
     pub shape: Shape,
-    /// What one of them is.
+    /// Type of one value.
     pub form: Form,
-    /// Whether JSON leaves out an empty string, zero or false.
+    /// True if JSON leaves out an empty string, zero or false.
     pub omit_zero: bool,
-    /// How a strategic merge patch changes it.
+    /// Strategy of a strategic merge patch for the field.
     pub patch: PatchStrategy,
     /// The type of the list, map or struct, as server-side apply understands it.
     pub list_type: Option<ListType>,
-    /// What a key of a list is taken to be when an item lacks it.
+    /// Default of a list's key, for items that lack it.
     pub key_default: Option<&'static str>,
-    /// Whether upstream writes it even when there is nothing in it: a struct as `{}`, a list or a map as `null`.
+    /// True if upstream writes the field even when it is empty: a struct as `{}`, a list or a map
+    /// as `null`.
     pub always_written: bool,
     /// The message, once it was looked for.
     target: OnceLock<Option<Schema>>,
@@ -159,10 +160,10 @@ impl Field {
     }
 }
 
-/// Whether a field is one value or many.
+/// Cardinality of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One value.
+    /// Single value.
     One,
     /// A list.
     List,
@@ -172,7 +173,7 @@ pub enum Shape {
     Inline,
 }
 
-/// What a value is, and so how protobuf and JSON write it.
+/// Type of a value, which determines its form in protobuf and JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A string in both.
@@ -236,7 +237,8 @@ impl Alternative {
     }
 }
 
-/// How a strategic merge patch changes a field (the struct tags `patchStrategy` and `patchMergeKey` upstream).
+/// Strategy of a strategic merge patch for a field (the struct tags `patchStrategy` and
+/// `patchMergeKey` upstream).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatchStrategy {
     /// Lists are merged instead of replaced.

@@ -11,16 +11,16 @@ use thiserror::Error;
 use crate::names;
 pub use fields::FieldSelector;
 
-/// Why a text or structure is no selector. `Display` is upstream's text.
+/// Error of parsing a selector. `Display` is upstream's text.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 pub enum SelectorError {
     /// The text does not follow the grammar.
     #[error("{found}")]
     Syntax {
-        /// What was found, and what was expected.
+        /// Text that was found, and the one that was expected.
         found: String,
     },
-    /// One requirement of the text is none.
+    /// A requirement of the text is invalid.
     #[error("unable to parse requirement: {0}")]
     Requirement(Box<Self>),
     /// A key or value is no label.
@@ -36,7 +36,7 @@ pub enum SelectorError {
     /// The operator is not known.
     #[error("{operator:?} is not a valid label selector operator")]
     Operator {
-        /// What was given.
+        /// The unknown operator.
         operator: String,
     },
     /// A field selector has a term without `=`, `==` or `!=`.
@@ -49,7 +49,7 @@ pub enum SelectorError {
     },
 }
 
-/// What one requirement asks of one label.
+/// Condition of a requirement on one label.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Test {
     In(Vec<String>),
@@ -145,7 +145,7 @@ impl LabelSelector {
         Ok(selector)
     }
 
-    /// Whether labels satisfy every requirement.
+    /// True if labels satisfy every requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         !self.nothing && self.requirements.iter().all(|(key, test)| holds(test, labels.get(key)))
     }
@@ -155,7 +155,7 @@ impl LabelSelector {
         labels.map_or_else(|| self.matches(&BTreeMap::new()), |labels| self.matches(labels))
     }
 
-    /// Whether every object matches.
+    /// True if every object matches.
     pub fn is_everything(&self) -> bool {
         !self.nothing && self.requirements.is_empty()
     }
@@ -228,7 +228,7 @@ fn fits(field: String, value: &str, details: &[String]) -> Result<(), SelectorEr
     })
 }
 
-/// Whether a requirement begins with this.
+/// True if the token can start a requirement.
 fn begins(token: &str) -> bool {
     token == "!" || !SYMBOLS.contains(&token)
 }
@@ -299,7 +299,7 @@ fn requirement(tokens: &mut Tokens<'_>) -> Result<(String, Test), SelectorError>
     Ok((key, test))
 }
 
-/// One value; none before a comma or the end is the empty text.
+/// Parses one value; empty before a comma or the end.
 fn value(tokens: &mut Tokens<'_>) -> Result<String, SelectorError> {
     match tokens.peek() {
         None | Some(",") => Ok(String::new()),

@@ -1,4 +1,5 @@
-//! What create, update and status updates keep and drop, for the many kinds with a spec and a status.
+//! Defaults for create, update and status update strategies, for the many kinds with a spec and a
+//! status.
 
 use k8s_openapi::api::autoscaling::v1::{Scale, ScaleSpec, ScaleStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};

@@ -21,8 +21,8 @@ pub fn duplicates(json: &[u8]) -> Result<Vec<String>, serde_json::Error> {
     Ok(walk.found)
 }
 
-/// What a strict reader complains about, in the order of the document: of a field that is unknown and occurs twice, only
-/// that it is unknown.
+/// Strict decoding errors, in the order of the document: for a field that is unknown and occurs
+/// twice, only that it is unknown.
 pub fn complaints(json: &[u8], unknown: &[String], duplicates: &[String]) -> Vec<String> {
     if unknown.is_empty() && duplicates.is_empty() {
         return Vec::new();
@@ -34,7 +34,8 @@ pub fn complaints(json: &[u8], unknown: &[String], duplicates: &[String]) -> Vec
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     // It was read before: what cannot be read is told elsewhere.
     drop(Node(&mut walk).deserialize(&mut deserializer));
-    // What a document lost on its way to JSON has no place there.
+    // Fields that were dropped in the conversion from YAML have no position in the JSON; they come
+    // last.
     for path in unknown.iter().chain(duplicates) {
         if walk.found.len() < MAX_FINDINGS && !walk.found.contains(path) {
             walk.found.push(path.clone());
@@ -90,7 +91,7 @@ const PATH: usize = 2048;
 /// A field's path while a document is walked; one that is too long is cut.
 #[derive(Debug, Default)]
 pub(crate) struct FieldPath {
-    /// What upstream prints.
+    /// The path as upstream prints it.
     pub(crate) text: String,
 }
 

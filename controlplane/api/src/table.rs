@@ -138,7 +138,7 @@ pub(crate) fn shortened(mut items: Vec<String>, none: &str) -> String {
     }
 }
 
-/// How long ago, or `<unknown>`.
+/// Age, or `<unknown>`.
 pub fn since(then: Option<&Time>, now: Timestamp) -> String {
     then.map_or_else(|| "<unknown>".to_owned(), |then| age(now, then.0))
 }

@@ -54,7 +54,7 @@ impl Url {
             if url.scheme.is_empty() && first.contains(':') {
                 return Err(refuse("first path segment in URL cannot contain colon".to_owned()));
             }
-            // What follows a scheme without slashes is no path.
+            // Without slashes after the scheme, the rest is not a path.
             if url.scheme.is_empty() || rest.starts_with('/') {
                 rest.clone_into(&mut url.path);
             }

@@ -39,7 +39,8 @@ use crate::names;
 /// Upstream's text for a field that may not change.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// What was not wrong before: what was taken once, when there were fewer rules, may still change.
+/// Errors that the stored object does not have: objects from before a rule was added may still be
+/// updated.
 pub(crate) fn newly(found: Vec<Invalid>, before: impl FnOnce() -> Vec<Invalid>) -> Vec<Invalid> {
     if found.is_empty() {
         return found;
@@ -49,7 +50,7 @@ pub(crate) fn newly(found: Vec<Invalid>, before: impl FnOnce() -> Vec<Invalid>) 
     found.into_iter().filter(is_new).collect()
 }
 
-/// One error for each message about one value.
+/// Adds one error for each message about one value.
 pub(crate) fn each(errors: &mut Vec<Invalid>, field: &str, value: &str, messages: Vec<String>) {
     errors.extend(
         messages
@@ -58,7 +59,8 @@ pub(crate) fn each(errors: &mut Vec<Invalid>, field: &str, value: &str, messages
     );
 }
 
-/// Errors of one list after which nobody looks for more: an object may have a hundred thousand labels.
+/// Number of errors of one list after which validation stops: an object may have a hundred thousand
+/// labels.
 pub(crate) const ENOUGH: usize = 200;
 
 /// A value that several errors show: a long one only in the first of them, or a list would be written as often as it has items.
@@ -79,7 +81,7 @@ impl Shown {
     }
 }
 
-/// What is wrong with a path that begins with a domain, `acme.io/foo`.
+/// Validates a path that begins with a domain, `acme.io/foo`.
 pub fn domain_prefixed_path(field: &str, text: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let parts = text
@@ -175,7 +177,7 @@ pub(crate) fn port_or_name(errors: &mut Vec<Invalid>, field: &str, value: &IntOr
     }
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// Effects of taints on pods that do not tolerate them.
 pub(crate) const TAINT_EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// The protocols that ports may have.

@@ -1,4 +1,5 @@
-//! What clients are warned of though it is accepted, with upstream's words (`pkg/api/…/warnings.go` and the strategies).
+//! Warnings about accepted objects, in upstream's words (`pkg/api/…/warnings.go` and the
+//! strategies).
 
 mod addresses;
 mod paths;
@@ -52,7 +53,7 @@ const OLD_LABELS: [(&str, &str); 8] = [
     ),
 ];
 
-/// What is to be said of a node's label.
+/// Warning about a deprecated node label.
 pub(crate) fn old_label(label: &str) -> Option<&'static str> {
     let found = OLD_LABELS.iter().find(|(own, _)| *own == label);
     found.map(|(_, message)| *message)

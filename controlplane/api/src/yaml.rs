@@ -10,13 +10,13 @@ mod scalar;
 
 use serde_json::Value;
 
-/// How deep values may be nested.
+/// Maximum nesting depth of values.
 pub const MAX_DEPTH: usize = 100;
 
-/// How many values a document may have, aliases expanded.
+/// Maximum number of values in a document, aliases expanded.
 pub const MAX_VALUES: usize = 65_536;
 
-/// How much text a document may hold, aliases expanded.
+/// Maximum size of a document's text, aliases expanded.
 pub const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// A document as JSON.
@@ -32,18 +32,18 @@ pub struct Yaml {
 #[derive(Clone, Debug, Eq, thiserror::Error, PartialEq)]
 #[error("line {line}: key {key:?} already set in map")]
 pub struct Duplicate {
-    /// Where it is again, counted from one.
+    /// Line of the repetition, counted from one.
     pub line: usize,
     /// The key.
     pub key: String,
 }
 
-/// What a strict reader says of keys that occur twice.
+/// Strict decoding error for keys that occur twice.
 pub fn unmarshal_errors(lines: &[String]) -> String {
     format!("yaml: unmarshal errors:\n  {}", lines.join("\n  "))
 }
 
-/// Why a body is no YAML document that can be read. `Display` follows upstream's `error converting YAML to JSON: `.
+/// Error of reading a body as YAML. `Display` follows upstream's `error converting YAML to JSON: `.
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
     /// Not UTF-8.
@@ -54,7 +54,7 @@ pub enum YamlError {
     Syntax {
         /// Counted from one.
         line: usize,
-        /// What the parser says.
+        /// Message of the parser.
         message: String,
     },
     /// Something that JSON cannot hold: a key that is a list, a number that is not finite.
@@ -62,15 +62,15 @@ pub enum YamlError {
     NotJson {
         /// Counted from one.
         line: usize,
-        /// What it is.
+        /// Description of the value.
         message: &'static str,
     },
-    /// One of the bounds.
+    /// A limit is exceeded.
     #[error("yaml: document contains excessive aliasing or exceeds the limit of {limit} {what}")]
     TooLarge {
         /// The bound.
         limit: usize,
-        /// What is counted.
+        /// The items that are counted.
         what: &'static str,
     },
 }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 type Data = BTreeMap<String, String>;
 
-/// One write of a test.
+/// Write of a test.
 #[derive(Clone, Debug)]
 enum Write {
     Apply {
@@ -41,7 +41,7 @@ struct Rules {
 }
 
 impl Rules {
-    /// Whether the write is let through.
+    /// Performs the write; true if it is accepted.
     fn write(&mut self, write: &Write) -> bool {
         match write {
             Write::Update { manager, new } => {
@@ -81,7 +81,8 @@ impl Rules {
     }
 }
 
-/// What is tested: the data of a ConfigMap, or the variables of a container, each with a part that is always there.
+/// Object under test: the data of a ConfigMap, or the variables of a container, each with a part
+/// that is always there.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     kind: &'static str,
@@ -246,7 +247,8 @@ proptest! {
 
     #[test]
     fn lists_follow_the_rules(mut writes in prop::collection::vec(applies(), 0..12)) {
-        // Who takes a value by force has the value, but not the item: the rules here know no such difference.
+        // A forced apply takes the value, but not the item: the rules of this test do not model
+        // that.
         for write in &mut writes {
             if let Write::Apply { force, .. } = write {
                 *force = false;

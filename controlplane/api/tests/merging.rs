@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::{Map, Value, json};
 
-/// How a field is merged, for the few fields of a pod that the generated pods have.
+/// Merge rule of a field, for the few fields of a pod that are generated.
 #[derive(Clone, Copy)]
 enum Rule {
     /// Maps and structs: member by member.
@@ -218,7 +218,7 @@ fn names(pod: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Whether the items of a list are among those of another, in the same order.
+/// True if the items of a list are a subsequence of another's.
 fn in_order(part: &[&str], whole: &[&str]) -> bool {
     let mut rest = whole.iter();
     part.iter().all(|item| rest.any(|other| other == item))
@@ -240,7 +240,8 @@ proptest! {
         prop_assert_eq!(&patched(&new, &between(&new, &new)), &new, "nothing to do");
     }
 
-    /// As `kubectl apply` does it: the patch knows the last and the new object, not what others added meanwhile.
+    /// Same as `kubectl apply`: the patch is made from the last and the new object and does not
+    /// know what others added meanwhile.
     #[test]
     fn what_others_added_stays(
         last in pods(NAMES),

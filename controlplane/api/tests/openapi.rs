@@ -80,7 +80,7 @@ fn every_kind_is_marked_and_can_be_created_with_field_validation() {
             .collect::<Vec<_>>();
         assert_eq!(create.is_empty(), row.verbs.only_read(), "{}", row.kind);
         for item in create {
-            // What all operations of a path take, the path takes.
+            // Parameters that all operations of a path share belong to the path.
             let all = [&item["post"]["parameters"], &item["parameters"]];
             let all = all.into_iter().filter_map(Value::as_array).flatten();
             let names: Vec<_> = all.filter_map(|parameter| parameter["name"].as_str()).collect();

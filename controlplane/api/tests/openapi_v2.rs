@@ -125,7 +125,7 @@ fn parameters_stand_there_once_under_upstreams_names() {
     // Old kubectls look for two of them in the operation itself.
     let write = ["body", "dryRun", "fieldManager-Qy4HdaTW", "fieldValidation"];
     assert_eq!(names(&pods["post"]["parameters"]), write);
-    // What the only operation of a path takes, the path takes.
+    // Parameters of a path's only operation belong to the path.
     let watch = &document["paths"]["/api/v1/watch/namespaces/{namespace}/pods/{name}"];
     assert_eq!(watch["get"]["operationId"], "watchCoreV1NamespacedPod");
     assert_eq!(

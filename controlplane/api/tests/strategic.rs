@@ -190,7 +190,8 @@ fn retained_keys_clear_the_others() {
 
 #[test]
 fn the_order_of_elements_can_be_set() {
-    // What kubectl apply sends when a container is added in front and another comes from an injector.
+    // Patch that kubectl apply sends when a container is added in front and another comes from an
+    // injector.
     check(
         "core.v1.PodSpec",
         &json!({"containers": [{"name": "sidecar"}, {"name": "b", "image": "b:1"}]}),

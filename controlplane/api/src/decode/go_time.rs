@@ -1,6 +1,6 @@
 //! Times as Go reads them, and what it says of a text that is none.
 
-/// One element of a layout.
+/// Element of a layout.
 #[derive(Clone, Copy)]
 enum Part {
     Year,
@@ -14,7 +14,7 @@ enum Part {
     Letter(&'static str),
 }
 
-/// How a time is written.
+/// Layout of a time, like Go's `time` layouts.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     text: &'static str,
@@ -78,7 +78,7 @@ impl Part {
     }
 }
 
-/// What is wrong with an element.
+/// Mismatch between a text and an element.
 enum Wrong {
     /// It is not there.
     Bad,
@@ -193,7 +193,7 @@ fn digits(text: &str, count: usize) -> Result<(u32, &str), Wrong> {
     Ok((number.parse().or(Err(Wrong::Bad))?, rest))
 }
 
-/// What follows a fraction of a second, if there is one.
+/// Text that follows an optional fraction of a second.
 fn fraction(text: &str) -> &str {
     match text.strip_prefix(['.', ',']) {
         Some(rest) if rest.starts_with(|first: char| first.is_ascii_digit()) => {

@@ -1,4 +1,4 @@
-//! What Go's reader says of JSON that does not fit a message.
+//! Errors of Go's JSON decoder for JSON that does not fit a message.
 //!
 //! Go keeps the first value of a wrong type, reads on, and gives up at once where a type that reads itself (a quantity, a
 //! time) refuses. It names the innermost struct, the fields that lead there without indices and keys, and the Go type.
@@ -10,7 +10,7 @@ use super::{go_time, names};
 use crate::quantity::Quantity;
 use crate::schema::{Field, Form, Schema, Shape};
 
-/// Why JSON does not fit.
+/// JSON value that does not fit the schema.
 #[derive(Debug, PartialEq)]
 pub(super) struct Misfit {
     /// The path of the value, without indices and keys.
@@ -19,21 +19,22 @@ pub(super) struct Misfit {
     pub(super) message: String,
 }
 
-/// What Go sees in JSON.
+/// What Go's decoder finds in JSON.
 #[derive(Default)]
 pub(super) struct Seen {
     /// The first thing that it would tell.
     pub(super) misfit: Option<Misfit>,
-    /// Whether it would leave out blanks around a quantity.
+    /// True if the decoder drops blanks around a quantity.
     pub(super) blanks: bool,
 }
 
-/// What a quantity may have around it: white space that JSON does not write as an escape, which Go does not resolve there.
+/// True for white space that a quantity may have around it. JSON must not write it as an escape,
+/// which Go does not resolve there.
 pub(super) fn is_blank(character: char) -> bool {
     character.is_whitespace() && character >= ' '
 }
 
-/// Looks through well-formed JSON; what is not well-formed is told by nobody here.
+/// Looks through well-formed JSON. Malformed JSON is not reported here.
 pub(super) fn find(schema: Option<Schema>, json: &[u8]) -> Seen {
     let Some(schema) = schema else { return Seen::default() };
     let mut walk = Walk {
@@ -53,7 +54,7 @@ pub(super) fn find(schema: Option<Schema>, json: &[u8]) -> Seen {
     Seen { misfit, blanks }
 }
 
-/// Why a walk ends.
+/// Reason for which a walk ends.
 enum Stop {
     /// A type that reads itself refused.
     Refused(Misfit),
@@ -320,7 +321,7 @@ fn kind_of(found: &Found<'_>) -> &'static str {
     }
 }
 
-/// Where text stops being base64 with padding; ends of lines do not count for Go.
+/// Offset of the first byte that is not padded base64. As in Go, line ends are skipped.
 fn misspelt(text: &[u8]) -> Option<usize> {
     let digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     let mut letters = text

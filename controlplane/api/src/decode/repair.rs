@@ -27,7 +27,7 @@ pub fn strings(json: &[u8]) -> Option<Vec<u8>> {
     (repaired != json).then_some(repaired)
 }
 
-/// What a text goes on with that goes on with a backslash, and how many bytes that takes.
+/// Replacement for the escape at the start of `rest`, and the number of bytes that it replaces.
 fn escape(rest: &[u8]) -> (&[u8], usize) {
     let keep = |length: usize| {
         let length = length.min(rest.len());

@@ -1,8 +1,8 @@
-//! What Go's reader says of JSON that cannot be read.
+//! Error messages of Go's JSON decoder for JSON that cannot be parsed.
 
 use serde::de::IgnoredAny;
 
-/// Why text is no JSON, in Go's words.
+/// Go's error message for text that is not JSON.
 pub fn words(json: &[u8], error: &serde_json::Error) -> String {
     let said = error.to_string();
     if error.is_eof() {
@@ -42,7 +42,7 @@ pub fn words(json: &[u8], error: &serde_json::Error) -> String {
     format!("invalid character {quoted} {place}")
 }
 
-/// Why text is neither an object nor null, in Go's words; nothing when it is one of them.
+/// Go's error message for text that is neither an object nor null; none if it is one of them.
 pub fn no_map(json: &[u8]) -> Option<String> {
     if let Err(error) = serde_json::from_slice::<IgnoredAny>(json) {
         return Some(words(json, &error));
@@ -53,7 +53,7 @@ pub fn no_map(json: &[u8]) -> Option<String> {
     ))
 }
 
-/// What JSON is that is neither an object nor null, as Go calls it.
+/// Go's name for the type of a JSON value that is neither an object nor null.
 pub fn no_object(json: &[u8]) -> Option<&'static str> {
     match json.trim_ascii_start().first()? {
         b'[' => Some("array"),
@@ -73,7 +73,7 @@ fn at(json: &[u8], line: usize, column: usize) -> Option<char> {
     line.get(column).copied().map(char::from)
 }
 
-/// Where in `true`, `false` or `null` reading stopped.
+/// Error message for an invalid character in `true`, `false` or `null`.
 fn in_literal(json: &[u8], error: &serde_json::Error) -> String {
     let line = json.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1));
     let read = line.and_then(|line| line.get(..error.column().saturating_sub(1)));

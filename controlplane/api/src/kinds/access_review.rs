@@ -1,4 +1,4 @@
-//! Questions about what somebody may do. Answered, never stored.
+//! Access reviews: questions about what a user may do. Answered, never stored.
 
 use k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,

@@ -100,7 +100,7 @@ impl Kind for CertificateSigningRequest {
 
 const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
-/// What an approver says, and nobody else.
+/// Conditions that only an approver may set.
 const DECISIONS: [&str; 2] = [APPROVED, DENIED];
 
 fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {

@@ -90,7 +90,7 @@ impl Kind for CronJob {
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = unfit(self, Some(old));
         let zone = self.spec.time_zone.as_deref();
-        // One that is known no longer may stay.
+        // An unchanged time zone may stay though it is no longer known.
         if let Some(zone) = zone.filter(|_| self.spec.time_zone != old.spec.time_zone) {
             errors.extend(time_zone::validate(zone, "spec.timeZone"));
         }
@@ -98,7 +98,7 @@ impl Kind for CronJob {
     }
 }
 
-/// What is wrong with one, but for the time zone.
+/// Validates a CronJob, except for its time zone.
 fn unfit(job: &CronJob, old: Option<&CronJob>) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let spec = &job.spec;

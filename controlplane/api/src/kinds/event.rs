@@ -118,7 +118,7 @@ const fn fields<E: AsCore>() -> [Field<E>; 11] {
     ]
 }
 
-/// How the newer form calls them.
+/// Field labels of `events.k8s.io`, with their names in `v1`.
 const NAMES: [(&str, &str); 10] = [
     ("regarding.kind", "involvedObject.kind"),
     ("regarding.namespace", "involvedObject.namespace"),

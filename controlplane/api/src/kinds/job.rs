@@ -207,7 +207,7 @@ fn succeeded(job: &Job) -> i32 {
     of_status(job, |status| status.succeeded).unwrap_or(0)
 }
 
-/// Whether a condition of the type is true.
+/// True if the job has a condition of the type with status `True`.
 pub fn has_condition(job: &Job, kind: &str) -> bool {
     let conditions = job
         .status
@@ -253,7 +253,7 @@ fn duration(job: &Job, now: Timestamp) -> String {
     age(end.map_or(now, |end| end.0), start.0)
 }
 
-/// What a job's spec cannot say where it is a template: each job's selector is its own.
+/// Validates that a job template leaves out what each job must have of its own: the selector.
 pub(super) fn unfit_for_template(spec: &JobSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if let Some(selector) = &spec.selector {
@@ -278,8 +278,8 @@ fn unfit_host_name(metadata: &ObjectMeta, spec: &JobSpec) -> Option<Invalid> {
     (last.len() > 63 || last.contains('.')).then(|| Invalid::value("metadata.name", name, detail))
 }
 
-/// What is wrong with a job's spec, wherever it stands. What was wrong with the old one in the same way may stay: it was
-/// stored when less was asked.
+/// Validates a job's spec at any path. Errors that the old spec has, too, are ignored: it was
+/// stored when there were fewer rules.
 pub(super) fn validate_spec(spec: &JobSpec, old: Option<&JobSpec>, path: &str) -> Vec<Invalid> {
     let before = old.map(|old| rules::validate(old, path)).unwrap_or_default();
     let mut errors = rules::validate(spec, path);

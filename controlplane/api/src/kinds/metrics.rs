@@ -1,6 +1,7 @@
-//! `NodeMetrics` and `PodMetrics` of `metrics.k8s.io`: what nodes and pods use now. Measured when somebody asks, never stored.
+//! `NodeMetrics` and `PodMetrics` of `metrics.k8s.io`: current usage of nodes and pods. Measured on
+//! request, never stored.
 //!
-//! [`Measures`] is what an agent tells of its node when it is asked at [`PATH`].
+//! [`Measures`] is the agent's response to a request to [`PATH`] on its node.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ const API_VERSION: &str = "metrics.k8s.io/v1beta1";
 /// Amounts by resource.
 type ResourceList = BTreeMap<String, Text>;
 
-/// Where agents tell their [`Measures`].
+/// Path at which agents serve their [`Measures`].
 pub const PATH: &str = "/measures";
 
 /// What a node uses.
@@ -181,12 +182,12 @@ fn total<'a>(usages: impl IntoIterator<Item = &'a ResourceList>, resource: &str)
     all.fold(first, Quantity::plus).to_text().0
 }
 
-/// What an agent measured on its node.
+/// Measurements that an agent took on its node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Measures {
-    /// When.
+    /// Time of the measurement.
     pub time: Time,
-    /// How long CPU time was counted.
+    /// Window over which CPU time was measured.
     pub window_millis: u64,
     /// The whole node.
     pub node: Usage,
@@ -194,7 +195,7 @@ pub struct Measures {
     pub pods: Vec<PodUsage>,
 }
 
-/// What a pod's containers use.
+/// Usage of a pod's containers.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PodUsage {
     /// The pod's uid.
@@ -213,7 +214,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// As the metrics API tells it: `cpu` and `memory`.
+    /// Usage in the form of the metrics API: `cpu` and `memory`.
     pub fn to_list(self) -> BTreeMap<String, Text> {
         let cpu = Quantity::of(&Text(format!("{}n", self.nanocores)));
         let memory = Quantity::bytes(i64::try_from(self.working_set_bytes).unwrap_or(i64::MAX));

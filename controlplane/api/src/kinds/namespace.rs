@@ -77,7 +77,7 @@ impl Kind for Namespace {
                 "may only be 'Terminating' if `deletionTimestamp` is not empty",
             )
         };
-        // One that says nothing is taken to be active.
+        // A missing phase counts as Active.
         let phase = Some(phase(self)).filter(|phase| !phase.is_empty()).unwrap_or("Active");
         let wrong = (phase != expected).then(|| Invalid::value("status.Phase", phase, detail));
         wrong.into_iter().collect()

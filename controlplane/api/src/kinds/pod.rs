@@ -15,7 +15,7 @@ use crate::validation::{annotations, pod_spec, required};
 use crate::warnings;
 use summary::Summary;
 
-/// Where a pod's annotations are.
+/// Path of a pod's annotations.
 const ANNOTATIONS: &str = "metadata.annotations";
 
 /// Long members of a container that stand in no cell of its pod.
@@ -186,7 +186,8 @@ impl Kind for Pod {
         self.spec != old.spec
     }
 
-    /// Nobody changes pods by hand, and who does it often is not to pay for warnings.
+    /// Skips warnings for updates: people do not edit pods by hand, and controllers that do so
+    /// often would pay for the checks.
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
         match (&self.spec, old) {
             (Some(spec), None) => warnings::of_pod(&self.metadata, spec),
@@ -242,7 +243,7 @@ impl Kind for Pod {
     }
 }
 
-/// Whoever does not know of generations leaves them out, and takes none away.
+/// Keeps observed generations that a client leaves out because it does not know the field.
 fn keep_generations(new: &mut PodStatus, old: &PodStatus) {
     new.observed_generation = new.observed_generation.or(old.observed_generation);
     for condition in new.conditions.iter_mut().flatten() {
@@ -278,7 +279,7 @@ fn address(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.pod_ip.as_deref()
 }
 
-/// How many readiness gates are true, of how many.
+/// Number of readiness gates that are true, and number of gates.
 fn gates(pod: &Pod) -> String {
     let gates = spec(pod)
         .and_then(|spec| spec.readiness_gates.as_deref())

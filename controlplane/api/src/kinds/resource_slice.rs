@@ -81,7 +81,7 @@ fn identity(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
     }
 }
 
-/// Where they are: one way to say it. And that no two have one name.
+/// Validates that exactly one field selects the nodes, and that the names of devices are unique.
 fn place(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let mut set = Vec::new();

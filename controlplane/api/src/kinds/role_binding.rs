@@ -13,7 +13,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Either binding.
 trait Binding: Kind {
-    /// What the columns are: the role, users, groups and service accounts.
+    /// Descriptions of the columns: role, users, groups and service accounts.
     const DESCRIPTIONS: [&'static str; 4];
 
     fn role(&self) -> &RoleRef;

@@ -12,7 +12,7 @@ use crate::pod::defaults::text;
 use crate::table::age_column;
 use crate::validation::{each, immutable};
 
-/// How PEM begins.
+/// Start of a PEM text.
 const PEM: &[u8] = b"-----BEGIN";
 
 impl Kind for Secret {

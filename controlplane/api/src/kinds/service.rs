@@ -135,12 +135,12 @@ fn is(spec: &ServiceSpec, kind: &str) -> bool {
     spec.type_.as_deref() == Some(kind)
 }
 
-/// Whether the service has an address inside the cluster, or is headless.
+/// True if the service has a cluster IP or is headless.
 pub fn needs_cluster_ip(spec: &ServiceSpec) -> bool {
     !is(spec, "ExternalName")
 }
 
-/// Whether the service has no address by its own wish.
+/// True if the service is headless.
 pub fn is_headless(spec: &ServiceSpec) -> bool {
     let first = spec.cluster_ips.as_ref().and_then(|addresses| addresses.first());
     first
@@ -148,12 +148,13 @@ pub fn is_headless(spec: &ServiceSpec) -> bool {
         .is_some_and(|address| address == "None")
 }
 
-/// Whether ports of the nodes are handed out to the service.
+/// True if node ports are allocated for the service.
 pub fn needs_node_ports(spec: &ServiceSpec) -> bool {
     is(spec, "NodePort") || is(spec, "LoadBalancer") && spec.allocate_load_balancer_node_ports != Some(false)
 }
 
-/// Whether a node's port tells if the node has endpoints of the service.
+/// True if the service has a health check node port, which tells if a node has endpoints of the
+/// service.
 pub fn needs_health_port(spec: &ServiceSpec) -> bool {
     is(spec, "LoadBalancer") && spec.external_traffic_policy.as_deref() == Some("Local")
 }

@@ -176,7 +176,7 @@ fn set_spec_defaults(spec: &mut StatefulSetSpec) {
         strategy.type_ = Some("RollingUpdate".to_owned());
         strategy.rolling_update.get_or_insert_default();
     }
-    // Who names the type alone leaves the rest of it open.
+    // A strategy with only its type gets no `rollingUpdate`.
     if let Some(rolling) = &mut strategy.rolling_update
         && strategy.type_.as_deref() == Some("RollingUpdate")
     {
@@ -195,7 +195,7 @@ fn set_spec_defaults(spec: &mut StatefulSetSpec) {
 const FIXED: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
 
-/// What is wrong with a set that is made.
+/// Validates a new StatefulSet.
 fn validate_new(spec: &StatefulSetSpec) -> Vec<Invalid> {
     let mut errors = validate_spec(spec);
     for (index, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {
@@ -210,7 +210,7 @@ fn validate_new(spec: &StatefulSetSpec) -> Vec<Invalid> {
     errors
 }
 
-/// What is wrong with everything but the templates and the name of the service, which may not change.
+/// Validates everything but the templates and the service name, which are immutable.
 fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if !matches!(spec.pod_management_policy.as_deref(), Some("OrderedReady" | "Parallel")) {
@@ -282,7 +282,7 @@ fn max_unavailable(errors: &mut Vec<Invalid>, most: &IntOrString) {
     }
 }
 
-/// What is wrong with the selector and the template; with the pods of it only when `pods` says so.
+/// Validates the selector and the template; the template's pods only if `pods` is true.
 fn validate_template(spec: &StatefulSetSpec, pods: bool) -> Vec<Invalid> {
     let template = with_claims(spec);
     let mut errors = selector_and_template(&spec.selector, Some(&template), "StatefulSet");

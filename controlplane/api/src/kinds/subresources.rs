@@ -1,4 +1,4 @@
-//! What is sent to subresources: kinds that nobody lists, found at no path of their own.
+//! Bodies of subresources: kinds that cannot be listed and have no path of their own.
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -26,7 +26,7 @@ pub static SCALE: Registration = Registration::of::<Scale>();
 /// The body of `token`.
 pub static TOKEN_REQUEST: Registration = Registration::of::<TokenRequest>();
 
-/// Whether a name is that of a subresource's body.
+/// True if the kind is the body of a subresource.
 pub(super) fn is_one(group: &str, version: &str, kind: &str) -> bool {
     [&EVICTION, &SCALE, &TOKEN_REQUEST]
         .iter()

@@ -1,4 +1,5 @@
-//! `TokenReview` and `SelfSubjectReview`: questions about who somebody is. Answered, never stored.
+//! `TokenReview` and `SelfSubjectReview`: questions about a user's identity. Answered, never
+//! stored.
 
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview};
 

@@ -1,4 +1,5 @@
-//! Server-side apply: merging what a manager wants into an object, as far as nobody else manages it otherwise.
+//! Server-side apply: merges a manager's configuration into an object and detects conflicts with
+//! other managers.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use super::strip;
 use super::update::{Writer, take};
 use super::versions::{self, Change, Versioning, Versions, converted};
 
-/// What is applied, to what.
+/// Inputs of a server-side apply.
 pub struct Application<'a> {
     /// The table of kinds.
     pub kinds: Versioning<'a>,
@@ -27,9 +28,9 @@ pub struct Application<'a> {
     pub kind: &'a str,
     /// The object as stored, without its entries; `{}` when there is none.
     pub live: &'a Value,
-    /// What the manager wants.
+    /// The applied configuration.
     pub applied: &'a Value,
-    /// Who applies, with the version that is served.
+    /// The applying manager, with the served version.
     pub writer: &'a Writer,
     /// Takes fields from other managers.
     pub force: bool,
@@ -37,7 +38,7 @@ pub struct Application<'a> {
     pub ignored: &'a Set,
 }
 
-/// What an apply leads to.
+/// Result of a server-side apply.
 #[derive(Debug)]
 pub struct Applied {
     /// The new object, before defaults.
@@ -46,7 +47,7 @@ pub struct Applied {
     pub managed: Managed,
 }
 
-/// Why something cannot be applied.
+/// Error of a server-side apply.
 #[derive(Debug, Error)]
 pub enum ApplyError {
     /// 400: not an object of the kind and version that the path names, or one with entries.
@@ -205,10 +206,10 @@ fn check_fields(application: &Application<'_>) -> Result<(), ApplyError> {
     check_shape(application.types, api_version, application.kind, application.applied)
 }
 
-/// Whether what is applied has the shape of its kind.
+/// Checks that an applied configuration fits the schema of its kind.
 ///
 /// # Errors
-/// Upstream's words for what does not fit.
+/// Upstream's message for the fields that do not fit.
 pub fn check_shape<'s>(
     types: impl Into<Types<'s>>,
     api_version: &str,
@@ -228,7 +229,7 @@ pub fn check_shape<'s>(
     )))
 }
 
-/// Somebody must have the fields of an object whose managers are not known.
+/// Adds an entry for the fields of an object that has no managed fields yet.
 fn begin(application: &Application<'_>, managed: &mut Managed) {
     let mut whole = compare(application.types, "{}", &application.live.to_string());
     whole.changed.subtract_trees(application.ignored);
@@ -295,7 +296,8 @@ fn merged(application: &Application<'_>, mut managed: Managed, force: bool) -> R
     Ok(Applied { object, managed })
 }
 
-/// Takes out what the manager applied last time and not this time, unless somebody else has it.
+/// Removes fields that the manager applied last time but not this time, unless another manager owns
+/// them.
 fn prune(application: &Application<'_>, merged: Value, managed: &Managed, last: &Entry) -> Value {
     let own = &application.writer.api_version;
     let mut owned: BTreeMap<&str, Set> = BTreeMap::new();
@@ -333,7 +335,7 @@ fn taken_out(
     let mut left = without(types, &whole, &applied);
     let mut current = &*last.api_version;
     for (version, owned) in versions {
-        // What others have comes back.
+        // Fields of other managers are restored.
         let row = versions::row(kinds, kind, version)?;
         let types = row.types()?;
         let merged = converted(kinds, kind, own, version, merged)?;

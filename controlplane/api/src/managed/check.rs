@@ -1,4 +1,4 @@
-//! Whether an applied object fits its schema, with upstream's words for what does not.
+//! Schema validation of an applied object, with upstream's messages.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::schema::Schema;
 /// The most complaints about one object.
 const MAX_COMPLAINTS: usize = 100;
 
-/// What is wrong with an applied object, one text a complaint.
+/// Validates an applied object; returns one message per error.
 pub(super) fn check(types: Types<'_>, object: &Value) -> Vec<String> {
     let mut check = Check::default();
     check.value(Type::of_object(types), object);
@@ -142,7 +142,7 @@ fn is_type_meta(schema: Schema, name: &str) -> bool {
     matches!(name, "apiVersion" | "kind") && schema.field("metadata").is_some()
 }
 
-/// How upstream prints a value of the wrong type.
+/// Value of the wrong type, in upstream's notation.
 fn unstructured(value: &Value) -> String {
     let inner = match value {
         Value::String(_) | Value::Bool(_) | Value::Number(_) => value.to_string(),

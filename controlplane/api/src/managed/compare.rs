@@ -1,4 +1,4 @@
-//! Which fields differ between two versions of an object.
+//! Comparison of two versions of an object by field.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use super::set::{Node, Set};
 use super::shape::Types;
 use super::types::Type;
 
-/// What a new version changes.
+/// Differences between two versions of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Fields that are new, or have another value.
@@ -19,7 +19,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether no field differs.
+    /// True if no field differs.
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.removed.is_empty()
     }
@@ -91,7 +91,7 @@ fn maps(kind: Type<'_>, live: Option<&str>, new: Option<&str>, found: &mut Found
 fn below(kind: Type<'_>, name: &str, live: Option<&str>, new: Option<&str>, found: &mut Found) {
     let is_new_null = live.is_none() && new == Some("null");
     if is_new_null && is_always_written(kind, name) {
-        // What upstream's objects have from the beginning belongs to who makes them.
+        // A field that upstream's types always write belongs to the object's creator.
         found.changed.children.add(&format!("f:{name}"), Node::leaf());
     } else if live != new {
         let difference = values(kind.member(name), live, new);
@@ -117,7 +117,7 @@ fn is_always_written(kind: Type<'_>, name: &str) -> bool {
     matches!(kind, Type::Struct { schema, .. } if schema.field(name).is_some_and(|field| field.always_written))
 }
 
-/// What upstream's objects have in place of a member that ours leave out: some are never left out.
+/// JSON that upstream's types write for an unset member that ours leave out.
 fn unset(kind: Type<'_>, name: &str, parent: Option<&str>) -> Option<&'static str> {
     parent?;
     let Type::Struct { schema, .. } = kind else { return None };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::set::Set;
 
-/// How a manager came by its fields.
+/// Type of write by which a manager got its fields.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Operation {
     /// Server-side apply.
@@ -22,11 +22,11 @@ pub struct Entry {
     /// Name of the manager.
     #[serde(default)]
     pub manager: String,
-    /// How it came by them.
+    /// Type of the write.
     pub operation: Operation,
     /// The version of the object that the fields are of.
     pub api_version: String,
-    /// When its fields last changed, as RFC 3339.
+    /// Time of the last change of the fields, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
     fields_type: FieldsType,
@@ -56,7 +56,8 @@ impl Entry {
         }
     }
 
-    /// Whether two entries are one manager's. An applier has one entry, whatever version it applies.
+    /// True if both entries belong to the same manager. An applier has one entry, whatever version
+    /// it applies.
     pub(super) fn is_same_manager(&self, other: &Self) -> bool {
         self.manager == other.manager
             && self.operation == other.operation
@@ -73,7 +74,7 @@ impl Entry {
         (self.manager.clone(), self.operation, self.subresource.clone(), version)
     }
 
-    /// Whether two entries differ in their times at most.
+    /// True if the entries are equal except for their times.
     fn equals_without_time(&self, other: &Self) -> bool {
         self.is_same_manager(other) && self.api_version == other.api_version && self.fields == other.fields
     }
@@ -117,7 +118,7 @@ impl Managed {
         &self.entries
     }
 
-    /// Whether nobody manages anything.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -148,7 +149,7 @@ impl Managed {
         self.entries.sort_by(order);
     }
 
-    /// Whether both have the same entries, their times aside.
+    /// True if both have the same entries, except for their times.
     pub fn equals_without_times(&self, other: &Self) -> bool {
         let theirs: BTreeMap<_, _> = other.entries.iter().map(|entry| (entry.identity(), entry)).collect();
         let known = |entry: &Entry| {

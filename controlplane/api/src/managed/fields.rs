@@ -1,4 +1,4 @@
-//! Which fields an applied object names.
+//! Field set of an applied object.
 
 use std::collections::BTreeMap;
 

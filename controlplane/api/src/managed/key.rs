@@ -1,4 +1,4 @@
-//! What tells the items of a list apart.
+//! Keys that identify the items of a list.
 
 use std::borrow::Cow;
 
@@ -79,7 +79,7 @@ fn keyed(keys: &mut [(&str, Option<Cow<'_, str>>)], item: &str) -> Result<String
     Ok(element)
 }
 
-/// What an item that lacks a key is taken to have, as JSON.
+/// Default of a list's key, as JSON, for items that lack it.
 fn default_of(list: &Field, name: &str) -> Option<String> {
     let field = list.message()?.field(name)?;
     if let Some(default) = field.key_default {

@@ -9,7 +9,7 @@ use super::fields::fields;
 use super::set::Set;
 use super::shape::Types;
 
-/// Where client-side apply keeps what it applied.
+/// Annotation in which client-side apply keeps the last applied configuration.
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The manager for whom the annotation counts.
@@ -18,7 +18,8 @@ pub(super) const MANAGER: &str = "kubectl";
 /// The most bytes of all annotations.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
-/// The fields that client-side apply set and nobody changed since: they may be taken without force.
+/// Fields that client-side apply set and that have not changed since: they may be taken without
+/// force.
 pub(super) fn allowed(types: Types<'_>, api_version: &str, live: &Value) -> Option<Set> {
     let text = annotation(live)?;
     crate::bounds::check(text.as_bytes()).ok()?;

@@ -144,7 +144,7 @@ fn remaining(kind: Type<'_>, value: &Value, gone: &Set) -> Value {
     }
 }
 
-/// One part of a value, when the set does not have it.
+/// Member or item of a value, if it is not in the set of removed fields.
 fn kept(kind: Type<'_>, value: &Value, gone: &Set, element: &str) -> Option<Value> {
     match gone.get(element) {
         Some(node) if node.member => None,

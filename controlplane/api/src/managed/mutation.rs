@@ -1,5 +1,6 @@
-//! Setting the fields that a mutating admission policy names: merged as server-side apply does, but nobody comes to own
-//! them (`ApplyStructuredMergeDiff` of `k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch/smd.go`).
+//! Merges the fields that a mutating admission policy sets as server-side apply does, but without
+//! making a manager their owner (`ApplyStructuredMergeDiff` of
+//! `k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch/smd.go`).
 
 use serde_json::Value;
 use thiserror::Error;

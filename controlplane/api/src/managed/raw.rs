@@ -44,7 +44,7 @@ impl<'a> Iterator for Items<'a> {
     }
 }
 
-/// What a JSON string says.
+/// Text of a JSON string.
 pub(crate) fn text(json: &str) -> Cow<'_, str> {
     let inner = json
         .strip_prefix('"')
@@ -56,7 +56,7 @@ pub(crate) fn text(json: &str) -> Cow<'_, str> {
     Cow::Borrowed(inner)
 }
 
-/// Where the value that begins the text ends; nothing when none begins there.
+/// End of the value at the start of the text; none if there is no value.
 pub(crate) fn end(json: &str) -> Option<usize> {
     let bytes = json.as_bytes();
     match bytes.first()? {

@@ -15,10 +15,10 @@ pub struct Set {
     items: Vec<(Box<str>, Node)>,
 }
 
-/// What is known of one field.
+/// State of one field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Whether the field itself is in the set.
+    /// True if the field itself is in the set.
     pub(super) member: bool,
     /// Fields below it.
     pub(super) children: Set,
@@ -39,7 +39,7 @@ impl Node {
 }
 
 impl Set {
-    /// Whether no field is in the set.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -158,7 +158,7 @@ impl Set {
         Self { items: both.collect() }
     }
 
-    /// Whether a path is in the set.
+    /// True if a path is in the set.
     pub fn contains(&self, path: &[&str]) -> bool {
         match path {
             [] => false,

@@ -44,7 +44,7 @@ pub enum Shape {
 /// The members of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
-    /// Those that are declared.
+    /// Declared fields.
     pub fields: BTreeMap<String, Shape>,
     /// The type of all others, if there may be others.
     pub others: Option<Box<Shape>>,

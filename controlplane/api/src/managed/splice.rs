@@ -62,7 +62,7 @@ pub fn metadata(json: &[u8]) -> Option<&str> {
 struct Place<'a> {
     /// The range of the member with one comma beside it, and its value.
     member: Option<(usize, usize, &'a str)>,
-    /// Where the metadata's closing bracket stands.
+    /// Offset of the closing bracket of the metadata.
     end: usize,
     is_empty: bool,
 }

@@ -1,4 +1,5 @@
-//! What a value is to server-side apply: a scalar, or something with parts that have owners of their own.
+//! Type of a value for server-side apply: a scalar, or a list, map or struct whose parts may have
+//! owners of their own.
 
 use super::raw;
 use super::shape::{Keys, Members, Shape, Types};
@@ -23,7 +24,7 @@ pub(super) enum Type<'s> {
     Shape(&'s Shape),
 }
 
-/// Which scalars fit.
+/// Type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     /// Texts.
@@ -68,7 +69,7 @@ impl<'s> Type<'s> {
         }
     }
 
-    /// Whether the value is owned as a whole.
+    /// True if the value is atomic: owned as a whole.
     pub(super) fn is_atomic(self) -> bool {
         match self {
             Self::Scalar(_) => true,

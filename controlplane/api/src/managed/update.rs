@@ -1,4 +1,4 @@
-//! What a write other than an apply does to the entries.
+//! Update of managed fields by a write other than an apply.
 
 use super::compare::Comparison;
 use super::entries::{Entry, Managed, Operation};
@@ -9,10 +9,10 @@ use super::versions::{Change, Versions};
 /// The most entries of updates; older ones are merged into one.
 pub const MAX_UPDATERS: usize = 10;
 
-/// Who is named in place of updaters over [`MAX_UPDATERS`].
+/// Manager name for the merged entries of updaters beyond [`MAX_UPDATERS`].
 const ANCIENT: &str = "ancient-changes";
 
-/// Who writes, through what, and when.
+/// Manager that writes, with the subresource and the time.
 #[derive(Clone, Debug)]
 pub struct Writer {
     /// The manager's name.
@@ -32,9 +32,10 @@ impl Writer {
     }
 }
 
-/// Gives the writer the fields that it changed; nobody has those that are gone.
+/// Assigns the changed fields to the writer and removes deleted fields from all managers.
 ///
-/// `comparison` is that of the change. Entries of versions in which the object is not served cannot be kept up and go.
+/// `comparison` is that of the change. Entries of versions in which the object is not served cannot
+/// be updated and are removed.
 pub fn update(managed: &mut Managed, change: Change<'_>, comparison: Comparison, writer: &Writer) {
     if comparison.is_empty() {
         return;

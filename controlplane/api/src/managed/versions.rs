@@ -1,5 +1,5 @@
-//! One object in several versions. An entry is of the version that its manager wrote, so what a write changes is told to
-//! each entry in its own.
+//! Conversion of managed fields between versions. An entry belongs to the version that its manager
+//! wrote, so a change is converted to the version of each entry.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use super::compare::{Comparison, compare};
 use crate::kinds::Kinds;
 use crate::registration::Row;
 
-/// One object to be converted.
+/// Conversion of one object.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Conversion {
     /// `example.com/v1`
@@ -22,8 +22,8 @@ pub struct Conversion {
     pub object: String,
 }
 
-/// Conversions that webhooks make. What is decided here waits for nobody: it notes what it lacks, and is done again once
-/// that is known.
+/// Cache of webhook conversions. Callers do not block: a missing conversion is recorded, and the
+/// caller retries once it is there.
 #[derive(Debug, Default)]
 pub struct Conversions(Mutex<State>);
 
@@ -90,7 +90,7 @@ pub(super) fn row(Versioning { kinds, .. }: Versioning<'_>, kind: &str, api_vers
     kinds.find_kind(group, version, kind)
 }
 
-/// Whether an object of one version is served in the other.
+/// True if an object of one version is also served in the other.
 pub(super) fn are_one(kinds: Versioning<'_>, kind: &str, one: &str, other: &str) -> bool {
     let storage = |api_version| row(kinds, kind, api_version).map(|row| row.storage);
     one == other || storage(one).is_some_and(|own| storage(other) == Some(own))
@@ -142,7 +142,7 @@ pub struct Change<'a> {
     pub new: &'a str,
 }
 
-/// What a write changes, in each version that is asked for.
+/// Comparison of a write, in each version that is asked for.
 pub(super) struct Versions<'a> {
     change: Change<'a>,
     api_version: &'a str,
@@ -161,7 +161,7 @@ impl<'a> Versions<'a> {
         }
     }
 
-    /// What is changed in a version; nothing when the object is not served in it.
+    /// Comparison in a version; none if the object is not served in it.
     pub(super) fn of(&mut self, api_version: &str) -> Option<&Comparison> {
         if api_version == self.api_version {
             return Some(&self.own);
@@ -180,7 +180,7 @@ impl<'a> Versions<'a> {
         Some(compare(row.types()?, &converted(live)?, &converted(new)?))
     }
 
-    /// What is changed in the write's own version.
+    /// Comparison in the write's own version.
     pub(super) fn into_own(self) -> Comparison {
         self.own
     }

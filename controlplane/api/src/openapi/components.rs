@@ -18,7 +18,7 @@ use crate::kind::{Subresource, Verbs};
 use crate::registration::Registration;
 use crate::schema::Schema;
 
-/// Where definitions are found inside of a document.
+/// Prefix of references to definitions in a document.
 const DEFINITIONS: &str = "#/components/schemas/";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 /// The place where upstream keeps the definitions of custom kinds' definitions.
@@ -27,7 +27,7 @@ const EXTENSIONS: &str = "apiextensions-apiserver.pkg.apis.";
 const AGGREGATION: &str = "kube-aggregator.pkg.apis.";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
-/// What upstream requires, where the Rust types tell it otherwise.
+/// Fields that upstream requires, where they differ from the Rust types.
 const REQUIRED: [(&str, &[&str]); 10] = [
     ("io.k8s.api.core.v1.ConfigMapEnvSource", &[]),
     ("io.k8s.api.core.v1.ConfigMapKeySelector", &["key"]),
@@ -103,7 +103,7 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
     definitions
 }
 
-/// What a generator is told of, in upstream's form.
+/// Definitions that a generator collects, in upstream's form.
 pub(super) fn defined(define: impl FnOnce(&mut SchemaGenerator)) -> Map<String, Value> {
     let mut settings = SchemaSettings::openapi3();
     settings.transforms.clear();
@@ -212,7 +212,7 @@ pub(super) fn mark_everywhere<'r>(
     mark_kind(definition, &kinds);
 }
 
-/// How clients say who they are.
+/// Security scheme of bearer tokens.
 pub(super) fn bearer_token() -> Value {
     json!({
         "type": "apiKey",
@@ -250,7 +250,7 @@ fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
         .filter_map(|line| line.strip_prefix(short)?.strip_prefix("List\t"));
     let texts: Vec<&str> = lines.next().map(|line| line.split('\t').collect()).unwrap_or_default();
     let text = |at: usize, otherwise: String| texts.get(at).map_or(otherwise, |text| (*text).to_owned());
-    // What every kind says of the two.
+    // Descriptions of `apiVersion` and `kind` are the same for every kind.
     let said = |field: &str, otherwise: String| {
         let said = of.and_then(|of| of.pointer(&format!("/properties/{field}/description")));
         said.cloned().unwrap_or_else(|| Value::from(otherwise))
@@ -358,7 +358,7 @@ fn wrap_references(property: &mut Value) {
     let Some(members) = property.as_object_mut() else {
         return;
     };
-    // What may be there or not, of types of our own.
+    // Optional fields of Skiff's own types.
     if let Some(Value::Array(choices)) = members.remove("anyOf") {
         let reference = choices.into_iter().find_map(|choice| choice.get("$ref").cloned());
         members.extend(reference.map(|reference| ("$ref".to_owned(), reference)));

@@ -20,7 +20,7 @@ pub(super) fn head(info: &Value) -> Vec<u8> {
     document.0
 }
 
-/// One path and its operations.
+/// Encodes one path and its operations.
 pub(super) fn path(path: &str, item: &Value) -> Vec<u8> {
     let mut document = Writer::default();
     within(&mut document, 8, |paths| {
@@ -40,7 +40,7 @@ pub(super) fn shared(parameters: &BTreeMap<String, Value>) -> Vec<u8> {
     document.0
 }
 
-/// One definition.
+/// Encodes one definition.
 pub(super) fn definition(name: &str, definition: &Value) -> Vec<u8> {
     let mut document = Writer::default();
     within(&mut document, 9, |definitions| {

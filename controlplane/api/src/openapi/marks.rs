@@ -1,4 +1,4 @@
-//! What a field's schema says besides its type: how it is patched and owned, its default, and which values it takes.
+//! Properties of a field's schema besides its type: patch strategy, list type, default and enum.
 
 use serde_json::{Map, Value, json};
 
@@ -17,7 +17,7 @@ pub(super) fn mark(property: &mut Value, message: Schema, field: &Field, require
     enumeration(members, message, field);
 }
 
-/// What Go makes of a text that is not sent, in a structure that is no message.
+/// Adds the default that Go has for a text that is not sent, in a structure that is not a message.
 pub(super) fn empty_text(property: &mut Value) {
     if let Value::Object(members) = property
         && members.get("type").and_then(Value::as_str) == Some("string")
@@ -52,7 +52,7 @@ fn extensions(members: &mut Map<String, Value>, field: &Field) {
     }
 }
 
-/// What Go makes of a value that is not sent, for all that is no pointer there.
+/// Adds Go's zero values as defaults for fields that are not pointers.
 fn defaults(members: &mut Map<String, Value>, field: &Field, required: bool) {
     let zero = match field.form {
         Form::String => json!(""),

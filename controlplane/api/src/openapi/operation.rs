@@ -10,7 +10,7 @@ pub(super) const ANSWERS: [&str; 3] = [
     "application/vnd.kubernetes.protobuf",
     "application/yaml",
 ];
-/// What lists answer, as a watch too.
+/// Media types of responses to lists and watches.
 pub(super) const LISTS: [&str; 5] = [
     "application/json",
     "application/json;stream=watch",
@@ -18,7 +18,7 @@ pub(super) const LISTS: [&str; 5] = [
     "application/vnd.kubernetes.protobuf;stream=watch",
     "application/yaml",
 ];
-/// What logs answer.
+/// Media types of responses with logs.
 pub(super) const LOGS: [&str; 4] = [
     "application/json",
     "application/vnd.kubernetes.protobuf",
@@ -33,7 +33,7 @@ pub(super) const PATCHES: [&str; 4] = [
     "application/strategic-merge-patch+json",
 ];
 
-/// What a request's body or an answer is.
+/// Type of a request's or a response's body.
 pub(super) struct Type {
     pub(super) definition: String,
     pub(super) kind: String,
@@ -50,7 +50,7 @@ impl Type {
     }
 }
 
-/// One method of a path, while it is put together.
+/// Operation of a path, while it is built.
 pub(super) struct Operation(pub(super) Value);
 
 impl Operation {
@@ -72,7 +72,7 @@ impl Operation {
         )
     }
 
-    /// What deletions take and answer.
+    /// Adds the parameters, body and responses of a deletion.
     pub(super) fn deletes(self, parameters: Vec<Value>, codes: &[&str], answer: Option<&Type>) -> Value {
         let status = Type::new(components::STATUS, "", "v1", "Status");
         let body = json!({"content": content(&BODIES, components::DELETE_OPTIONS)});

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 static TEXT: &str = include_str!("../../schema/parameters.txt");
 
-/// Those of a sort of operations.
+/// Parameters of a type of operation.
 pub(super) fn of(sort: &str) -> Vec<Value> {
     let lines = TEXT.lines().filter_map(|line| line.split_once('\t'));
     let own = lines.filter(|(own, _)| *own == sort);
@@ -13,7 +13,7 @@ pub(super) fn of(sort: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Those of deletions of collections, which also select.
+/// Parameters of deletions of collections, which also take selectors.
 pub(super) fn of_collections() -> Vec<Value> {
     let watches = |one: &Value| matches!(place(one), [Some("allowWatchBookmarks" | "watch"), _]);
     let select = of("list").into_iter().filter(|one| !watches(one));

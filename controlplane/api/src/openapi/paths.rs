@@ -60,7 +60,7 @@ impl<'r> Resource<'r> {
         }
     }
 
-    /// What the group version has, at its own path.
+    /// Path of the group version, which lists its resources.
     fn resources(&self) -> (String, Value) {
         let of = Type::new(components::RESOURCES, "", "v1", "APIResourceList");
         let operation = Operation(json!({

@@ -56,7 +56,8 @@ pub fn v2_protobuf(kinds: &[Registration], defined: &[Defined<'_>], out: &mut im
     })
 }
 
-/// What a patch of this says of validation is what kubectl believes of custom resources.
+/// Path whose PATCH tells kubectl, by its parameter `fieldValidation`, if the server validates
+/// fields of custom resources.
 const NAMESPACE: &str = "/api/v1/namespaces/{name}";
 
 /// For a kind that it does not find, kubectl reads here whether the server would check fields of custom resources, and if so
@@ -252,7 +253,7 @@ fn operation(operation: &mut Value) {
             response.insert("schema".to_owned(), of);
         }
     }
-    // What tells what there is says the same of both.
+    // Discovery consumes and produces the same media types.
     if members.get("x-kubernetes-action").is_none() {
         consumes.clone_from(&produces);
     }

@@ -9,14 +9,14 @@ use crate::bounds::{Exceeded, MAX_DEPTH};
 /// The most operations that one patch may have.
 pub const MAX_OPERATIONS: usize = 10_000;
 
-/// How much the `copy` operations of one patch may add to a document, in bytes of JSON.
+/// Maximum size that the `copy` operations of one patch may add to a document, in bytes of JSON.
 pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
-/// How many items of lists the operations of one patch may move by a place, to make room or to close a gap, and how many
-/// values they may move with what holds them.
+/// Maximum number of list items that the operations of one patch may shift, plus the number of
+/// values that they may move inside other values.
 const MAX_MOVED_ITEMS: usize = 50_000_000;
 
-/// What a patch has taken so far.
+/// Cost of a patch so far.
 #[derive(Default)]
 struct Spent {
     copied: usize,
@@ -44,7 +44,7 @@ impl Spent {
     }
 }
 
-/// Whether a value has no more levels than this; counts what was looked at.
+/// True if a value has at most this number of levels; counts the values that it visits.
 fn fits(value: &Value, room: usize, seen: &mut usize) -> bool {
     *seen += 1;
     let within = |inner: &Value| room.checked_sub(1).is_some_and(|room| fits(inner, room, seen));
@@ -93,7 +93,7 @@ pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
         .try_for_each(|operation| step(document, operation, &mut spent).map_err(PatchError::Unprocessable))
 }
 
-/// What Go's decoder says of a value that is not of the type that it decodes into.
+/// Go's error message for decoding a value into another type.
 pub fn mismatch(value: &Value, target: &str) -> String {
     let found = match value {
         Value::Null => "null",

@@ -51,7 +51,7 @@ pub fn go_text(patch: &Value) -> String {
     go::text(patch)
 }
 
-/// What is known of a member while it is merged.
+/// Schema of a member while it is merged.
 #[derive(Clone, Copy, Default)]
 struct Known {
     field: Option<&'static Field>,

@@ -1,8 +1,8 @@
-//! Which nodes a pod asks for by their labels and names.
+//! Node selectors and node affinity of pods.
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 
-/// Whether the node has what `nodeSelector` and required node affinity ask for.
+/// True if the node matches `nodeSelector` and the required node affinity.
 pub fn required(spec: &PodSpec, node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let selected = spec
@@ -18,7 +18,7 @@ pub fn required(spec: &PodSpec, node: &Node) -> bool {
     selected && wanted.is_none_or(|wanted| selects(wanted, node))
 }
 
-/// Whether the node meets one of the terms.
+/// True if the node matches one of the terms.
 pub fn selects(selector: &NodeSelector, node: &Node) -> bool {
     selector.node_selector_terms.iter().any(|term| meets(term, node))
 }

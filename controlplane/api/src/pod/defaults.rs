@@ -1,4 +1,4 @@
-//! What a pod's spec means where it says nothing (`k8s.io/kubernetes/pkg/apis/core/v1/defaults.go`).
+//! Defaults of a pod's spec (`k8s.io/kubernetes/pkg/apis/core/v1/defaults.go`).
 
 use std::collections::BTreeMap;
 
@@ -306,7 +306,7 @@ fn downward_file(file: &mut DownwardAPIVolumeFile) {
     file.resource_field_ref.iter_mut().for_each(resource_ref);
 }
 
-/// Whether a volume names a source of any type.
+/// True if a volume has a source of any type.
 fn has_source(volume: &Volume) -> bool {
     let name = volume.name.clone();
     *volume

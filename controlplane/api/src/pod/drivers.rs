@@ -1,4 +1,4 @@
-//! What is filled in of volumes that drivers of other systems provide.
+//! Defaults of volumes of third-party in-tree drivers.
 
 use k8s_openapi::api::core::v1::{
     AzureDiskVolumeSource, ISCSIPersistentVolumeSource, ISCSIVolumeSource, PersistentVolumeSpec,

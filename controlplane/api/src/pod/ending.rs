@@ -1,4 +1,4 @@
-//! Whether a container that ended may ever run again.
+//! Rules that decide if a terminated container may restart.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -10,14 +10,14 @@ use k8s_openapi::api::core::v1::{
 /// The action of a rule that starts all containers again.
 const RESTART_ALL: &str = "RestartAllContainers";
 
-/// Which of a pod's containers.
+/// Type of container in a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Those that run side by side.
+    /// Regular containers, which run in parallel.
     Main,
-    /// Those before them.
+    /// Init containers.
     Init,
-    /// Those that somebody added to look into the pod.
+    /// Ephemeral containers, added for debugging.
     Ephemeral,
 }
 
@@ -35,12 +35,12 @@ pub fn rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
     rules.find(|rule| rule.exit_codes.as_ref().is_some_and(covers))
 }
 
-/// Whether a rule starts all containers of the pod again.
+/// True if the rule restarts all containers of the pod.
 pub fn restarts_all(rule: &ContainerRestartRule) -> bool {
     rule.action == RESTART_ALL
 }
 
-/// Whether any rule of the pod may start all of its containers again.
+/// True if a rule of the pod may restart all of its containers.
 pub fn may_restart_all(spec: &PodSpec) -> bool {
     let all = spec.init_containers.iter().flatten().chain(&spec.containers);
     all.flat_map(|container| container.restart_policy_rules.iter().flatten())
@@ -59,11 +59,11 @@ pub fn status_at<'a>(statuses: &'a [ContainerStatus], index: usize, name: &str) 
     there.or_else(|| statuses.iter().find(|status| status.name == name))
 }
 
-/// Whether containers of a group may be told to have left their ends.
+/// Rules by which containers of a group may leave the terminated state.
 #[derive(Debug)]
 pub struct Leaving<'a> {
     policy: Option<&'a str>,
-    /// None: nobody ever.
+    /// None: containers of the group never restart.
     containers: Option<&'a [Container]>,
     /// The same by their names, where one was not at its index.
     names: OnceCell<BTreeMap<&'a str, &'a Container>>,
@@ -87,8 +87,8 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Whether the container `name`, likely the one at `index`, may run again after it ended with `code`: by a rule of its, by
-    /// its own policy or the pod's.
+    /// True if the container `name`, probably the one at `index`, may restart after it exited with
+    /// `code`: by one of its rules, by its own restart policy or by the pod's.
     pub fn allows(&self, index: usize, name: &str, code: i32) -> bool {
         let Some(containers) = self.containers else {
             return false;

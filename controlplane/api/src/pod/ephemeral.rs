@@ -1,4 +1,4 @@
-//! Containers that somebody adds to a pod that runs, to look into it.
+//! Ephemeral containers: added to a running pod for debugging.
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 

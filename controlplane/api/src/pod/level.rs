@@ -1,4 +1,4 @@
-//! What a pod asks for as a whole (`spec.resources`), over what its containers ask for each.
+//! Pod-level resources (`spec.resources`), which take precedence over those of the containers.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::quantity::Quantity;
 
 const PAGES: &str = "hugepages-";
 
-/// Whether a pod as a whole can ask for it.
+/// True if the resource is supported at pod level.
 pub fn is_shared(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with(PAGES)
 }
 
-/// What the pod as a whole asks for, where it asks for anything.
+/// Pod-level resources, if set.
 pub fn own(spec: &PodSpec) -> Option<&ResourceRequirements> {
     let own = spec.resources.as_ref()?;
     let mut names = own.requests.iter().chain(&own.limits).flat_map(BTreeMap::keys);

@@ -32,7 +32,7 @@ impl<'a> References<'a> {
         references
     }
 
-    /// What a pod's volumes name.
+    /// ConfigMaps and Secrets that a pod's volumes refer to.
     pub fn of_volumes(spec: &'a PodSpec) -> Self {
         let mut references = Self::default();
         for volume in spec.volumes.iter().flatten() {
@@ -41,14 +41,14 @@ impl<'a> References<'a> {
         references
     }
 
-    /// What a container's environment names.
+    /// ConfigMaps and Secrets that a container's environment refers to.
     pub fn of_container(container: &'a Container) -> Self {
         let mut references = Self::default();
         references.add_container(container);
         references
     }
 
-    /// Whether nothing is named.
+    /// True if there are no references.
     pub fn is_empty(&self) -> bool {
         self.config_maps.is_empty() && self.secrets.is_empty()
     }

@@ -11,7 +11,7 @@ use crate::validation::{newly, pod_spec};
 
 type Amounts = Option<BTreeMap<String, Text>>;
 
-/// What can be changed.
+/// Resources that can be resized.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
 /// An update of the subresource `resize`: everything else of the pod stays as it is.
@@ -95,7 +95,7 @@ fn take_over(into: &mut [Container], from: Vec<Container>) {
     }
 }
 
-/// Whether the node tells what containers that run really have.
+/// True if the node reports the actual resources of running containers.
 fn is_told(pod: &Pod) -> bool {
     let statuses = pod
         .status
@@ -147,7 +147,7 @@ fn changes(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
     }
 }
 
-/// What the pod asks for as a whole.
+/// Validates the change of pod-level resources.
 fn whole(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
     if new.resources == old.resources {
         return;

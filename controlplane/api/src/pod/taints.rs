@@ -1,4 +1,4 @@
-//! Which taints of nodes pods tolerate.
+//! Taints that pods tolerate.
 
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 
@@ -14,7 +14,7 @@ pub fn untolerated<'a>(node: &'a Node, tolerations: &[Toleration], effects: &[&s
     })
 }
 
-/// Whether a toleration covers a taint.
+/// True if a toleration tolerates a taint.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let empty_or =
         |field: &Option<String>, value: &str| field.as_deref().is_none_or(|field| field.is_empty() || field == value);

@@ -1,4 +1,4 @@
-//! What a pod takes of its node while it is given more or less.
+//! Effective requests of a pod during a resize.
 
 use std::collections::BTreeMap;
 

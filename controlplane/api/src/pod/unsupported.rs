@@ -1,5 +1,5 @@
-//! What the node agent cannot do yet. A pod that asks for it is refused when it is created, wherever leaving it out would
-//! weaken isolation or correctness; nothing is dropped in silence.
+//! Features that the node agent does not support yet. A pod that needs one is rejected on creation
+//! if leaving it out would weaken isolation or correctness; nothing is dropped silently.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 

@@ -201,7 +201,7 @@ fn se_linux(pod: &Pod<'_>) -> Option<Finding> {
     Some(finding("seLinuxOptions", detail))
 }
 
-/// Whether a seccomp profile takes the runtime's protection away.
+/// True if a seccomp profile removes the runtime's protection.
 pub(super) fn is_bad_profile(kind: &str) -> bool {
     !matches!(kind, "RuntimeDefault" | "Localhost")
 }
@@ -228,7 +228,7 @@ fn seccomp_annotations(pod: &Pod<'_>) -> Option<Finding> {
     })
 }
 
-/// Who sets a seccomp profile that is not allowed.
+/// Checks for seccomp profiles that are not allowed.
 pub(super) fn seccomp(pod: &Pod<'_>) -> Option<Finding> {
     if !pod.version.reaches(19) {
         return seccomp_annotations(pod);

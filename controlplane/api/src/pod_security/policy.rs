@@ -7,7 +7,7 @@ use crate::invalid::Invalid;
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
 
-/// How strict a policy is.
+/// Level of a policy.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Level {
     /// Everything goes.
@@ -44,7 +44,7 @@ pub enum Version {
     /// The newest rules.
     #[default]
     Latest,
-    /// Those of release 1.x.
+    /// Rules of release 1.x.
     Minor(u32),
 }
 
@@ -62,7 +62,7 @@ impl Version {
         minor.flatten().filter(|_| plain).map(Self::Minor)
     }
 
-    /// Whether rules that came with release 1.`minor` belong to it.
+    /// True if the version includes rules that were added in release 1.`minor`.
     pub(super) fn reaches(self, minor: u32) -> bool {
         match self {
             Self::Latest => true,
@@ -83,7 +83,7 @@ impl fmt::Display for Version {
 /// A level of a version: `restricted:latest`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Demand {
-    /// How strict.
+    /// Level of the rules.
     pub level: Level,
     /// By which rules.
     pub version: Version,
@@ -95,7 +95,7 @@ impl fmt::Display for Demand {
     }
 }
 
-/// What a namespace demands of its pods.
+/// Pod security policy of a namespace.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Policy {
     /// Pods that do not fit are refused.
@@ -126,7 +126,7 @@ impl Policy {
         let warned = read_level(labels, "warn", Level::Privileged, &mut errors);
         let version = read_version(labels, "warn", &mut errors);
         policy.warn = match (warned, enforced) {
-            // Who enforces without a word on warnings warns of the same, for what makes pods.
+            // Without a warn label, workloads are warned about at the level that is enforced.
             (None, Some((level, true))) => Demand {
                 level,
                 version: version.unwrap_or(policy.enforce.version),

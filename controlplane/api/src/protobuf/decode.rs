@@ -8,7 +8,7 @@ use super::wire::{Reader, Wire};
 use super::{Decoded, MAGIC, MAX_DEPTH, MAX_VALUES, MEDIA_TYPE, ProtobufError, forms, unknown_kind};
 use crate::schema::{Alternative, Field, Form, Schema, Shape};
 
-/// What one body may still cost.
+/// Remaining budget of a body.
 pub(super) struct Budget {
     depth: usize,
     values: usize,
@@ -218,7 +218,7 @@ fn absent(field: &Field, budget: &mut Budget) -> Result<Value, ProtobufError> {
     value(field, wire, None, budget)
 }
 
-/// One value of a field, whatever its shape. `Null` is a time or raw JSON that is not set.
+/// Decodes one value of a field, whatever its shape. `Null` is a time or raw JSON that is not set.
 fn value(
     field: &Field,
     wire: Wire<'_>,

@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for Object<'_> {
 /// rule: the number is the field to look at first.
 struct Key<'n>(Schema, &'n mut usize);
 
-/// Where a member belongs.
+/// Field that a member is encoded as.
 struct Place {
     field: &'static Field,
     /// Numbers of the structs around it that JSON inlines, outermost first.
@@ -170,7 +170,7 @@ impl<'w> Member<'w> {
         }
     }
 
-    /// One value of a list or a map.
+    /// Encodes one value of a list or a map.
     fn item(field: &'static Field, number: u32, out: &'w mut Writer, depth: usize) -> Self {
         Self {
             field,

@@ -7,7 +7,8 @@ use crate::schema::Schema;
 /// The number of `items` in every list.
 const ITEMS: u32 = 2;
 
-/// What follows the message in a body: upstream writes the content's encoding and type even when they are empty.
+/// Bytes after the message in a body: upstream writes the content's encoding and type even when
+/// they are empty.
 pub(super) const TAIL: [u8; 4] = [0x1a, 0, 0x22, 0];
 
 /// Encodes lists of one kind.
@@ -17,7 +18,7 @@ pub struct ListEncoder {
 }
 
 impl ListEncoder {
-    /// What stands behind the items.
+    /// Bytes after the items.
     pub const TAIL: &'static [u8] = &TAIL;
 
     /// For lists of a kind of the table.
@@ -40,7 +41,7 @@ impl ListEncoder {
         written
     }
 
-    /// What stands before the items: `metadata` is the list's as JSON, `length` the bytes of all items.
+    /// Bytes before the items: `metadata` is the list's as JSON, `length` the size of all items.
     ///
     /// # Errors
     /// [`ProtobufError::Unfit`]

@@ -2,7 +2,7 @@
 
 use super::ProtobufError;
 
-/// One field as it stands on the wire.
+/// Field in its wire format.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wire<'b> {
     Varint(u64),

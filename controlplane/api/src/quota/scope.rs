@@ -1,11 +1,12 @@
-//! Which objects a quota is about.
+//! Scopes of a quota.
 
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement};
 
 use crate::object::Object;
 use crate::pod::qos;
 
-/// Whether a quota counts an object: all of its scopes fit. Scopes are about pods, so one with scopes counts nothing else.
+/// True if a quota counts an object: all of its scopes match. Scopes concern pods, so a quota with
+/// scopes counts nothing else.
 pub fn covers(quota: &ResourceQuota, object: &dyn Object) -> bool {
     let Some(spec) = &quota.spec else { return true };
     let scopes = spec
@@ -54,7 +55,7 @@ fn fits(pod: &PodSpec, demand: &ScopedResourceSelectorRequirement) -> bool {
     }
 }
 
-/// Whether an affinity of the pod looks into other namespaces.
+/// True if the pod has an affinity term that selects other namespaces.
 fn reaches_out(pod: &PodSpec) -> bool {
     let Some(affinity) = &pod.affinity else { return false };
     let out = |term: &PodAffinityTerm| {

@@ -36,7 +36,7 @@ impl Registration {
         errors.extend(self.behavior().validate_update(new, old, warnings));
         // Kinds that are defined by objects say themselves what an update may leave as it is.
         if !errors.is_empty() && !self.is_defined() {
-            // What was accepted once is not held against changes of something else.
+            // Errors that the stored object already has do not block changes of other fields.
             let before = self.behavior().validate(old);
             errors.retain(|error| !before.contains(error));
         }

@@ -66,7 +66,7 @@ fn times(rows: &[(&str, &str, &str)], expected: &Expect) {
     expected.assert_eq(&lines.join("\n"));
 }
 
-/// As `robfig/cron` itself answers.
+/// Expected times are those of `robfig/cron`.
 #[test]
 fn the_next_times() {
     let from = "2026-01-31T22:58:30Z";

@@ -6,7 +6,7 @@ use super::{Alternative, Field, Form, ListType, PatchStrategy, Shape};
 
 static TEXT: &str = include_str!("../../schema/messages.txt");
 
-/// One line of the table; its fields are read on first use.
+/// Line of the table; its fields are parsed on first use.
 pub(super) struct Message {
     pub(super) name: &'static str,
     line: &'static str,

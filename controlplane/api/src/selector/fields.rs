@@ -56,14 +56,14 @@ impl FieldSelector {
         found.map(|(_, _, value)| value.as_str())
     }
 
-    /// Whether fields satisfy every requirement; a field that `value` does not know is empty.
+    /// True if fields satisfy every requirement; a field that `value` does not know is empty.
     pub fn matches<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements
             .iter()
             .all(|(label, equal, wanted)| (value(label).unwrap_or_default() == wanted) == *equal)
     }
 
-    /// Whether every object matches.
+    /// True if every object matches.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty()
     }

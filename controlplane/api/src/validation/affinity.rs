@@ -286,7 +286,7 @@ pub(crate) fn unique_tolerations(errors: &mut Vec<Invalid>, all: &[Toleration], 
     }
 }
 
-/// How pods are spread over parts of the cluster.
+/// Validates topology spread constraints.
 pub(super) fn spread(errors: &mut Vec<Invalid>, constraints: &[TopologySpreadConstraint], path: &str) {
     let kind = |own: &TopologySpreadConstraint| (own.topology_key.clone(), own.when_unsatisfiable.clone());
     let numbered = constraints.iter().enumerate();
@@ -320,7 +320,7 @@ pub(super) fn spread(errors: &mut Vec<Invalid>, constraints: &[TopologySpreadCon
     }
 }
 
-/// Which parts of the cluster count, and how many there must be.
+/// Validates `minDomains` and the node inclusion policies.
 fn domains(errors: &mut Vec<Invalid>, constraint: &TopologySpreadConstraint, path: &str) {
     if let Some(least) = constraint.min_domains {
         let field = format!("{path}.minDomains");

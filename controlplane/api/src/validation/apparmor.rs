@@ -7,7 +7,7 @@ use crate::invalid::Invalid;
 /// The kernel takes no longer path.
 const LONGEST: usize = 4095;
 
-/// What is wrong with the profile of a pod or container that is at `path`.
+/// Validates the AppArmor profile of a pod or container at `path`.
 pub(crate) fn profile(errors: &mut Vec<Invalid>, own: Option<&AppArmorProfile>, path: &str) {
     let Some(own) = own else { return };
     let (kind, kinds) = (format!("{path}.type"), ["Localhost", "RuntimeDefault", "Unconfined"]);

@@ -27,7 +27,7 @@ const VARIABLE_FIELDS: &[&str] = &[
     "status.podIPs",
 ];
 
-/// What containers share with their pod.
+/// Context that a pod's containers share.
 pub(super) struct Context<'a> {
     /// Names of the pod's volumes.
     pub(super) volumes: BTreeSet<&'a str>,
@@ -37,9 +37,9 @@ pub(super) struct Context<'a> {
     pub(super) host_ports: BTreeSet<(&'a str, &'a str, i32)>,
     /// The pod's grace period, seconds.
     pub(super) grace: i64,
-    /// Whether the pod's containers are not started again.
+    /// True if the pod's containers are not restarted.
     pub(super) never_restarts: bool,
-    /// Whether the pod's users are not the node's.
+    /// True if the pod has a user namespace.
     pub(super) own_users: bool,
     /// The system that the pod says it is for.
     pub(super) os: Option<&'a str>,
@@ -122,7 +122,7 @@ pub(super) fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, pa
     }
 }
 
-/// What becomes of a container whose processor or memory changes.
+/// Validates the resize policies of a container, for changes of CPU and memory.
 fn resize_policy(errors: &mut Vec<Invalid>, container: &Container, path: &str, never_restarts: bool) {
     let mut known = BTreeSet::new();
     for (index, policy) in container.resize_policy.iter().flatten().enumerate() {

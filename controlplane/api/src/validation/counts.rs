@@ -3,7 +3,7 @@
 use super::non_negative;
 use crate::invalid::Invalid;
 
-/// Why a part cannot be more than all pods.
+/// Message for a count that exceeds the number of replicas.
 pub(crate) const OF_ALL: &str = "cannot be greater than status.replicas";
 
 /// Errors for numbers below zero.
@@ -32,7 +32,7 @@ pub(crate) struct OfSet {
     pub(crate) observed: Option<i64>,
 }
 
-/// What is wrong with them.
+/// Validates the counts.
 pub(crate) fn of_set(counts: &OfSet) -> Vec<Invalid> {
     const OF_READY: &str = "cannot be greater than readyReplicas";
     let mut errors = Vec::new();

@@ -6,7 +6,7 @@ use super::{address, each, non_empty};
 use crate::invalid::Invalid;
 use crate::names;
 
-/// What is wrong with a pod's own configuration of its resolver, at `path`.
+/// Validates a pod's DNS configuration, at `path`.
 pub(super) fn config(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     let alone = spec.dns_policy.as_deref() == Some("None");
     let Some(config) = &spec.dns_config else {
@@ -62,7 +62,7 @@ fn searches(errors: &mut Vec<Invalid>, searches: &[String], path: &str) {
     }
 }
 
-/// What is wrong with the names that a pod gives to addresses.
+/// Validates the host aliases of a pod.
 pub(super) fn host_aliases(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let path = format!("{path}.hostAliases[{index}]");

@@ -7,7 +7,8 @@ use crate::invalid::Invalid;
 
 const DETAIL: &str = "cannot be set for an Ephemeral Container";
 
-/// What such a container asks for, in the form of the others. It takes nothing that the pod was not given.
+/// Validates an ephemeral container, in the form of a regular one. It may have no resources of its
+/// own.
 pub(super) fn container<'a>(
     errors: &mut Vec<Invalid>,
     container: &'a Container,

@@ -10,7 +10,7 @@ use crate::names;
 /// The longest key.
 const KEY: usize = 128;
 
-/// What selects the value.
+/// Validates a file key selector.
 pub(super) fn selector(errors: &mut Vec<Invalid>, selector: &FileKeySelector, path: &str) {
     let field = format!("{path}.key");
     if required(errors, &field, Some(&selector.key)) {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 const NULL: &str = "null";
 
-/// One structure, field by field.
+/// Structure in Go's notation, built field by field.
 #[derive(Default)]
 struct Fields(String);
 

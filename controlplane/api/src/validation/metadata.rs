@@ -12,7 +12,7 @@ use crate::names::{self, Rule};
 /// Keys and values of all annotations together, in bytes.
 pub const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
-/// What is wrong with a new object's metadata.
+/// Validates a new object's metadata.
 pub fn validate(metadata: &ObjectMeta, scope: Scope, rule: Rule) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if let Some(prefix) = metadata.generate_name.as_deref().filter(|prefix| !prefix.is_empty()) {
@@ -43,7 +43,7 @@ pub fn validate(metadata: &ObjectMeta, scope: Scope, rule: Rule) -> Vec<Invalid>
     errors
 }
 
-/// What is wrong with an update's metadata.
+/// Validates an update's metadata.
 pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta, scope: Scope, rule: Rule) -> Vec<Invalid> {
     let mut errors = Vec::new();
     immutable(&mut errors, "metadata.name", &new.name, &old.name);
@@ -88,7 +88,7 @@ pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta, scope: Scope, rule: R
     errors
 }
 
-/// What is wrong with labels.
+/// Validates labels.
 pub fn labels(labels: Option<&BTreeMap<String, String>>, field: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     for (key, value) in labels.into_iter().flatten() {
@@ -101,7 +101,7 @@ pub fn labels(labels: Option<&BTreeMap<String, String>>, field: &str) -> Vec<Inv
     errors
 }
 
-/// What is wrong with annotations.
+/// Validates annotations.
 pub fn annotations(annotations: Option<&BTreeMap<String, String>>, field: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let mut size = 0;
@@ -170,7 +170,7 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
 /// (`ValidateFinalizerName` of `pkg/apis/core/validation/validation.go`).
 pub(crate) const UNQUALIFIED: &str = "name is neither a standard finalizer name nor is it fully qualified";
 
-/// What is wrong with the names of finalizers at a path.
+/// Validates the names of finalizers at a path.
 pub(crate) fn finalizer_names(names: &[String], path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     for name in names {

@@ -38,7 +38,7 @@ pub(super) fn mounts(errors: &mut Vec<Invalid>, container: &Container, path: &st
     }
 }
 
-/// Which later mounts are seen, and how far a mount can be written to.
+/// Validates mount propagation and recursive read-only mounts.
 fn propagation(errors: &mut Vec<Invalid>, mount: &VolumeMount, privileged: bool, path: &str) {
     let later = mount.mount_propagation.as_deref();
     let field = format!("{path}.mountPropagation");

@@ -8,10 +8,10 @@ use crate::names;
 
 pub(super) const LINUX: &str = "linux";
 pub(super) const WINDOWS: &str = "windows";
-/// How long a specification of a credential may be, bytes.
+/// Maximum size of a credential spec, in bytes.
 const CREDENTIAL_LIMIT: usize = 64 * 1024;
 
-/// What a pod that names its system cannot have.
+/// Rejects the fields that a pod with this `spec.os` must not set.
 pub(super) fn pod(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     let Some(os) = &spec.os else { return };
     match os.name.as_str() {
@@ -103,7 +103,7 @@ fn contexts(spec: &PodSpec) -> impl Iterator<Item = (String, Option<&SecurityCon
     init.chain(main).chain(added)
 }
 
-/// What is wrong with what only Windows knows, in a pod or a container.
+/// Validates the Windows options of a pod or container.
 pub(super) fn options(errors: &mut Vec<Invalid>, own: Option<&WindowsSecurityContextOptions>, path: &str) {
     let Some(own) = own else { return };
     if let Some(name) = &own.gmsa_credential_spec_name {

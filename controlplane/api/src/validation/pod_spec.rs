@@ -16,7 +16,7 @@ use crate::pod::ephemeral::as_container;
 /// The kernel keeps no longer name of a machine.
 const LONGEST_HOSTNAME: usize = 64;
 
-/// What is wrong with a pod's spec that stands at `path`, such as `spec` or `spec.template.spec`.
+/// Validates a pod's spec at `path`, such as `spec` or `spec.template.spec`.
 pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let volumes = volume::volumes(
@@ -77,7 +77,7 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     errors
 }
 
-/// What a pod waits for before it is ready, and before it is placed.
+/// Validates readiness gates and scheduling gates.
 fn gates(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     for (index, gate) in spec.readiness_gates.iter().flatten().enumerate() {
         let field = format!("{path}.readinessGates[{index}].conditionType");

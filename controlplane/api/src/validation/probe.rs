@@ -101,7 +101,7 @@ fn lifecycle(errors: &mut Vec<Invalid>, lifecycle: &Lifecycle, path: &str, grace
     }
 }
 
-/// What may be done; exactly one must be.
+/// Handlers of a probe or hook; exactly one must be set.
 struct Handlers<'a> {
     exec: Option<&'a ExecAction>,
     http_get: Option<&'a HTTPGetAction>,

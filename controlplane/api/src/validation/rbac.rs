@@ -9,7 +9,7 @@ use crate::selector::LabelSelector;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// What is wrong with the rules of a role.
+/// Validates the rules of a role.
 pub(crate) fn rules(errors: &mut Vec<Invalid>, rules: Option<&Vec<PolicyRule>>, namespaced: bool) {
     for (at, rule) in rules.into_iter().flatten().enumerate() {
         let field = |name: &str| format!("rules[{at}].{name}");
@@ -45,7 +45,7 @@ pub(crate) fn rules(errors: &mut Vec<Invalid>, rules: Option<&Vec<PolicyRule>>, 
     }
 }
 
-/// What is wrong with the way a role is made of others.
+/// Validates the aggregation rule of a ClusterRole.
 pub(crate) fn aggregation(errors: &mut Vec<Invalid>, rule: Option<&AggregationRule>) {
     let Some(rule) = rule else { return };
     let field = "aggregationRule.clusterRoleSelectors";
@@ -62,7 +62,7 @@ pub(crate) fn aggregation(errors: &mut Vec<Invalid>, rule: Option<&AggregationRu
     }
 }
 
-/// What is wrong with a binding.
+/// Validates a role binding.
 pub(crate) fn binding(errors: &mut Vec<Invalid>, role: &RoleRef, subjects: &[Subject], namespaced: bool) {
     let group = role.api_group.as_deref().unwrap_or_default();
     if group != GROUP {

@@ -108,12 +108,12 @@ pub(super) fn of_pod(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
 }
 
-/// Whether a request may be smaller than the limit: of what belongs to Kubernetes, everything but huge pages.
+/// True if a request may be smaller than the limit: all native resources but huge pages.
 pub(crate) fn may_differ(name: &str) -> bool {
     is_native(name) && !is_pages(name)
 }
 
-/// Whether a resource is counted in whole numbers.
+/// True if a resource takes only integer amounts.
 pub(crate) fn is_integer(name: &str) -> bool {
     COUNTED.contains(&name) || is_extended(name)
 }
@@ -131,7 +131,7 @@ fn is_extended(name: &str) -> bool {
     !is_native(name) && !name.starts_with("requests.") && names::qualified_name(&quota).is_empty()
 }
 
-/// Whether an amount of huge pages is one of whole pages.
+/// True if an amount of huge pages is a multiple of the page size.
 fn is_divisible(name: &str, amount: Quantity) -> bool {
     let Some(page) = name.strip_prefix("hugepages-") else {
         return true;
@@ -141,7 +141,7 @@ fn is_divisible(name: &str, amount: Quantity) -> bool {
     })
 }
 
-/// What is counted in whole numbers.
+/// Resources that take only integer amounts.
 const COUNTED: [&str; 9] = [
     "configmaps",
     "persistentvolumeclaims",
@@ -195,7 +195,7 @@ pub(crate) fn resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) 
     each(errors, field, name, found);
 }
 
-/// Whether a name without a domain means something somewhere.
+/// True for a standard resource name of containers or quotas.
 fn is_standard(name: &str) -> bool {
     let split = name.strip_prefix("limits.").or_else(|| name.strip_prefix("requests."));
     is_standard_of_containers(split.unwrap_or(name))

@@ -41,7 +41,7 @@ const PLAIN: [&str; 34] = [
     "SIGXFSZ",
 ];
 
-/// What is wrong with the signal of a container at `path`, in a pod of a system.
+/// Validates the stop signal of a container at `path`, in a pod with this `os`.
 pub(super) fn check(errors: &mut Vec<Invalid>, signal: Option<&str>, path: &str, os: Option<&str>) {
     let Some(signal) = signal else { return };
     let supported: Vec<String> = match os {
@@ -52,7 +52,7 @@ pub(super) fn check(errors: &mut Vec<Invalid>, signal: Option<&str>, path: &str,
         }
         Some(WINDOWS) => ["SIGKILL", "SIGTERM"].map(str::to_owned).to_vec(),
         Some(LINUX) => of_linux(),
-        // What is wrong with the name of the system is told there.
+        // An unknown OS name is reported by the validation of `spec.os`.
         Some(_) => return,
     };
     if !supported.iter().any(|own| own == signal) {

@@ -13,7 +13,7 @@ const SIZE: usize = 256 << 10;
 /// Number of parameters.
 const COUNT: usize = 512;
 
-/// Who makes volumes: a name that may have a domain.
+/// Validates the name of a volume driver, which may have a domain.
 pub(crate) fn driver(errors: &mut Vec<Invalid>, field: &str, name: &str) {
     if required(errors, field, Some(name)) {
         let lower = name.to_lowercase();
@@ -31,7 +31,7 @@ pub(crate) fn csi_driver(errors: &mut Vec<Invalid>, field: &str, name: &str) {
     each(errors, field, name, names::dns1123_subdomain(&name.to_lowercase()));
 }
 
-/// What a driver is told.
+/// Validates the parameters for a driver.
 pub(crate) fn parameters(errors: &mut Vec<Invalid>, parameters: Option<&BTreeMap<String, String>>) {
     const FIELD: &str = "parameters";
     let count = parameters.map_or(0, BTreeMap::len);
@@ -50,7 +50,7 @@ pub(crate) fn parameters(errors: &mut Vec<Invalid>, parameters: Option<&BTreeMap
     }
 }
 
-/// Where volumes may be made.
+/// Validates the allowed topologies of volumes.
 pub(crate) fn topologies(errors: &mut Vec<Invalid>, terms: &[TopologySelectorTerm]) {
     for (index, term) in terms.iter().enumerate() {
         let path = format!("allowedTopologies[{index}].matchLabelExpressions");

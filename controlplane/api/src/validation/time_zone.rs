@@ -2,7 +2,7 @@
 
 use crate::{invalid::Invalid, schedule::time_zone};
 
-/// What is wrong with the name of a time zone.
+/// Validates the name of a time zone.
 pub(crate) fn validate(zone: &str, field: &str) -> Vec<Invalid> {
     if zone.is_empty() {
         let detail = "timeZone must be nil or non-empty string";

@@ -4,7 +4,7 @@
 const DOMAIN_LIMIT: usize = 256;
 const USER_LIMIT: usize = 104;
 
-/// What is wrong with a name.
+/// Problems of a user name.
 pub(super) fn problems(name: &str) -> Vec<String> {
     let one = |problem: &str| vec![format!("runAsUserName {problem}")];
     if name.is_empty() {

@@ -64,7 +64,7 @@ pub fn selector_and_template(selector: &Structure, template: Option<&PodTemplate
     }
     match template {
         None => errors.push(Invalid::required("spec.template", "")),
-        // What is wrong with the template is told once its selector can be read.
+        // Template errors are reported only once the selector is valid.
         Some(template) if parsed.is_ok() || kind == "DaemonSet" => errors.extend(self::template(template, kind)),
         Some(_) => {}
     }

@@ -58,7 +58,7 @@ pub(super) fn of_volumes(warnings: &mut Vec<String>, volumes: &[Volume]) {
     }
 }
 
-/// What a source is called, and the paths of its files.
+/// Name of a source, and the paths of its files.
 fn projected(source: &VolumeProjection) -> Option<(String, Vec<&str>)> {
     if let Some((own, items)) = source
         .config_map

@@ -33,7 +33,7 @@ pub(super) fn document(text: &str) -> Result<Yaml, YamlError> {
             (Event::DocumentStart(..), _) => {
                 let first = composer.next()?;
                 value = Some(composer.value(first)?);
-                // What follows the first document is nobody's; that this one ends must be seen.
+                // Later documents are ignored, but the first must end properly.
                 composer.next()?;
                 break;
             }

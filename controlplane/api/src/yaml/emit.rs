@@ -21,7 +21,7 @@ pub fn document(value: &Value) -> String {
     out
 }
 
-/// One item of a list that stands `indent` columns from the left.
+/// Writes one item of a list, indented by `indent` columns.
 pub fn item(out: &mut String, value: &Value, indent: usize) {
     pad(out, indent);
     inline_item(out, value, indent);
@@ -88,7 +88,7 @@ fn pad(out: &mut String, indent: usize) {
     out.extend(std::iter::repeat_n(' ', indent));
 }
 
-/// What needs no lines of its own.
+/// Writes a value that fits on one line.
 fn line(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::String(value) => text(out, value, Some(indent)),
@@ -152,7 +152,7 @@ fn is_hidden(character: char) -> bool {
         )
 }
 
-/// Whether a text that stands alone is read as itself, by YAML 1.1 and 1.2.
+/// True if a plain scalar is read as the same text, by YAML 1.1 and 1.2.
 fn is_plain(value: &str) -> bool {
     const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
     let Some(first) = value.chars().next() else {
@@ -168,7 +168,7 @@ fn is_plain(value: &str) -> bool {
         && !WORDS.iter().any(|word| word.eq_ignore_ascii_case(value))
 }
 
-/// Whether a text could be a number, a date or a time: it has nothing but what these have.
+/// True if a text could be a number, a date or a time: it has only their characters.
 fn is_number_like(value: &str) -> bool {
     let has = |character: char| character.is_ascii_hexdigit() || "xXoO_+-.:TtZz ".contains(character);
     value.chars().all(has)

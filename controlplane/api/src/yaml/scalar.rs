@@ -1,4 +1,4 @@
-//! What a plain scalar means: the rules of the YAML 1.1 library that upstream uses.
+//! Meaning of plain scalars, by the rules of the YAML 1.1 library that upstream uses.
 
 use serde_json::{Number, Value};
 

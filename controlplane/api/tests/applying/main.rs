@@ -43,7 +43,7 @@ impl Real {
             new: &new.to_string(),
         };
         let comparison = compare(schema, change.live, change.new);
-        // As the server does: an object without entries keeps none.
+        // Same as the server: an object without entries keeps none.
         if !self.managed.is_empty() || self.object == json!({}) {
             update(&mut self.managed, change, comparison, &writer(manager));
         }
@@ -68,7 +68,7 @@ impl Real {
         Ok(())
     }
 
-    /// As the server does after an apply: what comes in by default is nobody's.
+    /// Adds defaults after an apply, as the server does: no manager owns them.
     fn set_defaults(&mut self) {
         self.object = defaulted(&self.object);
     }
@@ -203,12 +203,12 @@ proptest! {
         real.set_defaults();
         prop_assert_eq!(&real.object, &object);
         prop_assert_eq!(&real.managed, &managed);
-        // What was applied is there, and is the applier's.
+        // Applied fields are there, and the applier owns them.
         let (all, own) = (facts(&real.object), facts(&wanted));
         for (path, fact) in own {
             prop_assert_eq!(all.get(&path), Some(&fact), "{:?}", path);
         }
-        // Who applies nothing any more leaves nothing that only it had.
+        // Applying nothing removes all fields that only this applier owned.
         let nothing = bare();
         real.apply("me", &nothing, false).unwrap();
         prop_assert!(real.managed.entries().iter().all(|entry| entry.manager != "me"));
@@ -220,7 +220,8 @@ fn bare() -> Value {
     object(&json!({}), &json!({}))
 }
 
-/// Where live items stay when others are applied around them: before the shared item before which they stood.
+/// Live items keep their position when others are applied around them: before the shared item that
+/// followed them.
 #[test]
 fn live_items_keep_their_neighbours() {
     let rows = [

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use controlplane_api::managed::Operation;
 use serde_json::{Value, json};
 
-/// What a field is, for the few fields of a Service that the generated ones have.
+/// Type of a field, for the few fields of a Service that are generated.
 #[derive(Clone, Copy)]
 enum Rule {
     Whole,
@@ -40,7 +40,7 @@ fn service(member: &str) -> Rule {
 pub(crate) type Path = Vec<String>;
 pub(crate) type Paths = BTreeSet<Path>;
 
-/// What is so: a value, or that there is a struct, a map, a list or an item.
+/// Fact about an object: a value, or the existence of a struct, a map, a list or an item.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fact {
     Value(Value),
@@ -126,7 +126,7 @@ pub(crate) fn port(item: &Value) -> String {
 
 pub(crate) type Owner = (Operation, &'static str);
 
-/// Who has which facts.
+/// Facts and their owners.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) facts: Facts,
@@ -136,7 +136,8 @@ pub(crate) struct Rules {
 const FIRST: Owner = (Operation::Update, "before-first-apply");
 
 impl Rules {
-    /// What differs: new or with another value, and gone. Metadata and spec are always there.
+    /// Differences: paths that are new or have another value, and removed paths. Metadata and spec
+    /// are always there.
     fn difference(&self, new: &Facts) -> (Paths, Paths) {
         let counts = |path: &&Path| path.len() > 1;
         let changed = new.iter().filter(|(path, fact)| self.facts.get(*path) != Some(fact));
@@ -146,7 +147,7 @@ impl Rules {
     }
 
     pub(crate) fn update(&mut self, manager: &'static str, new: Facts) {
-        // Until somebody has something, nobody is noted; the first apply makes up for it.
+        // Nothing is tracked while there are no owners; the first apply makes up for it.
         if !self.is_tracked() && !self.facts.is_empty() {
             self.facts = new;
             return;
@@ -210,8 +211,8 @@ impl Rules {
     }
 }
 
-/// Takes out what the last application had and nobody has now; what lies below goes with it. Answers what only
-/// became empty, which the object loses and nobody is told.
+/// Removes what the last application had and no manager has now, with everything below. Returns
+/// paths that only became empty: the object loses them without a change of ownership.
 fn take_out(new: &mut Facts, last: &Paths, owned: &BTreeMap<Owner, Paths>) -> Paths {
     let (last, mut held) = (with_fields_above(last), Paths::new());
     for paths in owned.values() {

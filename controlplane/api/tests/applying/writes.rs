@@ -1,9 +1,9 @@
-//! What is written, by chance.
+//! Generated writes.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// One write of a test.
+/// Write of a test.
 #[derive(Clone, Debug)]
 pub(crate) enum Write {
     Apply {
@@ -15,7 +15,7 @@ pub(crate) enum Write {
     Update { manager: &'static str, change: Value },
 }
 
-/// What the server makes of a document: nulls are nothing to it.
+/// Document as the server decodes it: nulls are dropped.
 pub(crate) fn typed(document: &Value) -> Value {
     through(document, false)
 }

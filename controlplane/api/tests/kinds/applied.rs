@@ -46,7 +46,8 @@ fn a_second_apply_changes_nothing() {
         let wanted: Value = serde_json::from_slice(&fixture(row)).unwrap();
         let (first, mut managed) = applied(row, schema, &json!({}), &wanted, Managed::default());
         if managed.is_empty() {
-            // A name alone is nobody's: the second apply finds what the server added, and gives it to somebody.
+            // No manager owns the name alone: the second apply finds fields that the server added,
+            // and assigns them.
             managed = applied(row, schema, &first, &wanted, managed).1;
         }
         let (second, again) = applied(row, schema, &first, &wanted, managed.clone());

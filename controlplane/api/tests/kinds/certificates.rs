@@ -42,7 +42,7 @@ fn requests_are_read() {
         "names of other sorts are left out"
     );
     assert_eq!(request("ec").common_name, "jane");
-    // As Go reads it: the approver must see the name that counts.
+    // Same as Go's parser: the approver must see the name that counts.
     assert_eq!(request("named-twice").common_name, "jane");
 }
 

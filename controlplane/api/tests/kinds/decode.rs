@@ -85,7 +85,7 @@ fn base64_is_read_as_go_reads_it() {
     assert!(String::from_utf8(secret.to_json()).unwrap().contains(r#""a":"YWJj""#));
 }
 
-/// As Go does, which leaves them out before it reads, and does not resolve JSON's escapes there.
+/// Same as Go, which trims blanks before it parses and does not resolve JSON's escapes there.
 #[test]
 fn quantities_may_have_blanks_around_them() {
     let limit =

@@ -160,7 +160,7 @@ fn daemon_sets_count_their_templates() {
     let mut old = with_image("x");
     row.prepare_create(old.as_mut());
     assert_eq!(count(old.as_ref()), "9");
-    // What an update says of it counts for nothing.
+    // The value in an update is ignored.
     let mut same = with_image("x");
     same.metadata_mut().annotations = None;
     row.prepare_update(same.as_mut(), old.as_ref());

@@ -1,4 +1,4 @@
-//! What holds for every row of the table of kinds. A new kind brings its fixture and gets these for nothing.
+//! Properties of every row of the table of kinds. A new kind only needs a fixture.
 
 use controlplane_api::{KINDS, Object, Registration, find, find_kind};
 use k8s_openapi::jiff::Timestamp;

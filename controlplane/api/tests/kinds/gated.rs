@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::refused::{refused, texts, with};
 
-/// What is said of a pod that is written over another one.
+/// Validation errors of an update of a pod.
 fn changed(old: &Value, new: &Value) -> Vec<String> {
     let row = find("", "v1", "pods").unwrap();
     let (old, mut new) = (with(row, old), with(row, new));

@@ -60,7 +60,7 @@ fn members_stand_in_the_order_of_upstreams_structs() {
         r#"{"apiVersion":"v1","kind":"Pod","metadata":{"creationTimestamp":"2026-01-01T00:00:00Z","labels":{"z":"1","a":"{,"},"managedFields":[],"name":"a","namespace":"b","ownerReferences":[{"apiVersion":"v1","kind":"K","name":"n","uid":"u"}],"uid":"u"},"spec":{"containers":[{"image":"i","name":"c","ports":[{"containerPort":1,"name":"p"}]}],"volumes":[{"emptyDir":{},"name":"v"}]}}"#,
         r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"b","uid":"u","creationTimestamp":"2026-01-01T00:00:00Z","labels":{"z":"1","a":"{,"},"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"n","uid":"u"}],"managedFields":[]},"spec":{"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"c","image":"i","ports":[{"name":"p","containerPort":1}]}]}}"#,
     );
-    // As upstream's example of a Service has it.
+    // The example is upstream's Service.
     check(
         "core.v1.ServiceSpec",
         r#"{"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"ports":[{"nodePort":2,"port":1,"protocol":"TCP","targetPort":1}],"selector":{},"type":"NodePort"}"#,
@@ -112,7 +112,7 @@ fn objects_are_written_with_their_nulls() {
         let row = find(group, "v1", plural).unwrap();
         let object: Box<dyn Object> = row.decode(object.to_string().as_bytes()).unwrap();
         let (shown, stored) = (object.to_json(), row.encode_stored(object.as_ref()));
-        // What is written is read.
+        // The stored form can be decoded.
         row.decode_stored(&stored).unwrap();
         [shown, stored].map(|json| serde_json::from_slice::<serde_json::Value>(&json).unwrap())
     };

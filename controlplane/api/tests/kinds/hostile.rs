@@ -1,4 +1,5 @@
-//! Every value of every fixture replaced by what nobody expects: it is refused or it is borne, and never worse.
+//! Replaces every value of every fixture by an unexpected one: it must be rejected or accepted
+//! without a panic.
 
 use controlplane_api::KINDS;
 use k8s_openapi::jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! What jobs and the makers of jobs are refused for.
+//! Validation errors of Jobs and CronJobs.
 
 use controlplane_api::find;
 use serde_json::{Value, json};
@@ -143,7 +143,7 @@ fn all_refused(cases: Vec<(Value, Vec<String>)>) {
     }
 }
 
-/// What was stored when less was asked can still be changed elsewhere.
+/// Other fields of an object can still be updated when it was stored under fewer rules.
 #[test]
 fn what_was_wrong_before_may_stay() {
     let row = find("batch", "v1", "jobs").unwrap();

@@ -1,4 +1,4 @@
-//! What holds for every kind, and tables for the rules that kinds share.
+//! Tests that hold for every kind, and tables for the rules that kinds share.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What pods ask for as a whole, and rules that only they have.
+//! Pod-level resources, and rules that only pods have.
 
 use serde_json::json;
 

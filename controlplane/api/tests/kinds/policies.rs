@@ -1,4 +1,4 @@
-//! What network policies may not say.
+//! Validation errors of network policies.
 
 use serde_json::{Value, json};
 

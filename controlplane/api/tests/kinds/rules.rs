@@ -148,7 +148,7 @@ fn updates() {
     }
 }
 
-/// What is said of a status that is written over one without numbers.
+/// Validation errors of a status that replaces one without counts.
 pub(crate) fn status_refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
     let row = find(group, "v1", plural).unwrap();
     let mut old = with(row, &json!({}));
@@ -227,7 +227,7 @@ fn a_load_balancer_is_reached_at_places_that_there_can_be() {
             format!("{path}.hostname: Invalid value: \"10.0.0.1\": must be a DNS name, not an IP address"),
         ]
     );
-    // Who is no load balancer any more is not reached as one.
+    // A service that is no longer a load balancer loses its load balancer status.
     let old = with(
         row,
         &json!({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}),

@@ -1,4 +1,4 @@
-//! What `kubectl get` shows.
+//! Columns that `kubectl get` shows.
 
 use controlplane_api::{KINDS, find, table::age};
 use k8s_openapi::jiff::Timestamp;
@@ -203,7 +203,8 @@ fn restarts_say_when_the_last_was() {
     first["lastState"] = json!({"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T00:07:30Z"}});
     let status = json!({"phase": "Running", "containerStatuses": [first, container("b", &json!({"running": {}}))]});
     assert_eq!(pod(&status, false), "2/3 Running 3 (2m30s ago)");
-    // What an init container needed counts only until the others run; a sidecar's restarts always do.
+    // Restarts of an init container count only until the regular containers run; a sidecar's always
+    // do.
     let mut init = container("i", &json!({"terminated": {"exitCode": 0}}));
     init["restartCount"] = json!(5);
     let mut sidecar = container("s", &json!({"running": {}}));

@@ -1,4 +1,4 @@
-//! Statuses that nobody may write.
+//! Statuses that are rejected.
 
 use controlplane_api::find;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::refused::{texts, with};
 use crate::rules::status_refused;
 
-/// What is said of a status that is written over another one.
+/// Validation errors of a status update.
 fn changed(group: &str, plural: &str, old: &Value, new: &Value) -> Vec<String> {
     let row = find(group, "v1", plural).unwrap();
     let (old, mut new) = (with(row, old), with(row, new));
@@ -109,7 +109,7 @@ fn containers_that_have_ended_for_good_stay_so() {
             assert!(changed("", "pods", &ended, &other).is_empty());
         }
     }
-    // Those that were added never run again.
+    // Ephemeral containers never restart.
     let added = |state: Value| json!({"status": {"ephemeralContainerStatuses": status(state)}});
     let (ended, runs) = (
         added(json!({"terminated": {"exitCode": 1}})),

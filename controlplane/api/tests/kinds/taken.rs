@@ -1,4 +1,4 @@
-//! What was taken once, and what is wrong with it.
+//! Values that were once accepted, and their errors.
 
 use controlplane_api::find;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What clients are warned of, in upstream's words.
+//! Warnings for clients, in upstream's words.
 
 use controlplane_api::find;
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ fn pods_are_warned_of_when_they_are_new() {
     let name = "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is \
                 recommended: [must not contain dots]";
     let mut expected: Vec<&str> = [name].into_iter().chain(ODD).chain([ALONE]).collect();
-    // What a pod's container is limited to, it asks for.
+    // A container's requests default to its limits.
     let asked =
         "spec.containers[0].resources.requests[memory]: fractional byte value \"100m\" is invalid, must be an integer";
     expected.insert(12, asked);

@@ -7,7 +7,8 @@ use controlplane_api::schema::Schema;
 use controlplane_api::{KINDS, Registration, go_json, openapi, protobuf, yaml};
 use serde_json::Value;
 
-/// What of 1.36 the table lacks: 1.37 took it back, and no definition that still has it could be read.
+/// Definitions of 1.36 that the table lacks: 1.37 removed them, and no definition that still has
+/// them could be read.
 const ABSENT: [&str; 2] = [
     "core.v1.NodeAllocatableResourceClaimStatus",
     "core.v1.PodStatus.nodeAllocatableResourceClaimStatuses",

@@ -177,7 +177,7 @@ fn text(text: &str) -> Option<Text> {
     })
 }
 
-/// What another implementation reads of a message that we encoded.
+/// Decodes a message of ours with another implementation.
 fn read<M: Message + Default>(api_version: &str, kind: &str, object: &Value) -> M {
     let mut object = object.clone();
     object["apiVersion"] = json!(api_version);

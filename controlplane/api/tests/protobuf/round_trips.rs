@@ -122,7 +122,7 @@ fn an_empty_patch_changes_nothing() {
     }
 }
 
-/// What prost reads from our bytes, ours reads from prost's.
+/// Decodes our bytes with prost, and prost's bytes with our decoder.
 #[test]
 fn an_independent_decoder_reads_what_we_write() {
     let schema = Schema::of_kind("v1", "Pod").unwrap();

@@ -14,7 +14,7 @@ use crate::validation::{ENOUGH, each};
 
 const CONDITIONS: &str = "status.conditions";
 const CERTIFICATE: &str = "status.certificate";
-/// What a signer says when it does not sign.
+/// Condition that a signer sets when it does not sign.
 const FAILED: &str = "Failed";
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 /// Seconds.
@@ -105,7 +105,7 @@ fn signer_name(errors: &mut Vec<Invalid>, name: &str) {
     }
 }
 
-/// What is wrong with the first label that breaks the rule: more would say the same again.
+/// Problems of the first label that breaks the rule. More labels would repeat the same messages.
 fn first_wrong(labels: &str, rule: fn(&str) -> Vec<String>) -> Vec<String> {
     let wrong = labels.split('.').find_map(|label| {
         let details = rule(label).into_iter();
@@ -117,7 +117,7 @@ fn first_wrong(labels: &str, rule: fn(&str) -> Vec<String>) -> Vec<String> {
     wrong.unwrap_or_default()
 }
 
-/// What a signer has changed.
+/// Validates a signer's update of the status.
 pub(super) fn status(new: &CertificateSigningRequest, old: &CertificateSigningRequest) -> Vec<Invalid> {
     let mut errors = both(new, old);
     for kind in DECISIONS {
@@ -134,12 +134,13 @@ pub(super) fn status(new: &CertificateSigningRequest, old: &CertificateSigningRe
     errors
 }
 
-/// What an approver has changed.
+/// Validates an approver's update.
 pub(super) fn approval(new: &CertificateSigningRequest, old: &CertificateSigningRequest) -> Vec<Invalid> {
     both(new, old)
 }
 
-/// What holds for signers and approvers. What was wrong already may stay so.
+/// Validates rules that hold for signers and approvers. Errors that the old object already has are
+/// ignored.
 fn both(new: &CertificateSigningRequest, old: &CertificateSigningRequest) -> Vec<Invalid> {
     let mut errors = Vec::new();
     check_conditions(&mut errors, new, old);
@@ -199,7 +200,7 @@ fn check_conditions(errors: &mut Vec<Invalid>, new: &CertificateSigningRequest, 
     }
 }
 
-/// Whether an earlier condition has the same type.
+/// True if an earlier condition has the same type.
 fn is_repeated(conditions: &[CertificateSigningRequestCondition], index: usize) -> bool {
     let own = conditions.get(index).map(|condition| &condition.type_);
     conditions.iter().take(index).any(|earlier| Some(&earlier.type_) == own)

@@ -1,4 +1,4 @@
-//! Which of a definition's names it gets, and what its conditions say of that.
+//! Accepted names of a CustomResourceDefinition, and the conditions about them.
 
 use std::collections::BTreeSet;
 

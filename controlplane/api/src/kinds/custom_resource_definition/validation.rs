@@ -19,7 +19,7 @@ use crate::validation::{immutable, one_of};
 const COLUMN_TYPES: &str = "boolean,date,integer,number,string";
 const COLUMN_FORMATS: &str = "byte,date,date-time,double,float,int32,int64,password";
 
-/// One error with all messages about a value.
+/// Adds one error that joins all messages about a value.
 fn joined(errors: &mut Vec<Invalid>, field: String, value: &str, prefix: &str, messages: &[String]) {
     if !messages.is_empty() {
         errors.push(Invalid::value(field, value, format!("{prefix}{}", messages.join(","))));

@@ -12,7 +12,7 @@ const SHORT: usize = 128;
 /// Bytes of a message.
 const MESSAGE: usize = 1024;
 
-/// What is wrong with an event in whatever form.
+/// Validates the fields that both versions of an event have.
 pub(super) fn of_core(event: &Event) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let about = event.involved_object.namespace.as_deref().unwrap_or_default();
@@ -62,7 +62,7 @@ fn at_most(errors: &mut Vec<Invalid>, field: &str, text: Option<&str>, limit: us
     }
 }
 
-/// What is wrong with a new event of `events.k8s.io`.
+/// Validates a new event of `events.k8s.io`.
 pub(super) fn of_new(event: &Event) -> Vec<Invalid> {
     let mut errors = of_core(event);
     series(&mut errors, event);
@@ -101,7 +101,7 @@ fn series(errors: &mut Vec<Invalid>, event: &Event) {
     }
 }
 
-/// What is wrong with a change of an event through `events.k8s.io`: only its series may change.
+/// Validates an update of an event through `events.k8s.io`: only its series may change.
 pub(super) fn of_change(new: &Event, old: &Event) -> Vec<Invalid> {
     let mut errors = of_core(new);
     if new.series != old.series {

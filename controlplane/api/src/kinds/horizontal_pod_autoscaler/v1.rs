@@ -78,7 +78,7 @@ fn member<'v>(value: &'v mut Value, name: &str) -> Option<&'v mut Map<String, Va
     value.get_mut(name)?.as_object_mut()
 }
 
-/// Whether a metric is the processor's load, in hundredths.
+/// CPU utilization in percent, if the metric is that.
 fn load(metric: &Value, place: &str) -> Option<Value> {
     let resource = metric.get("resource").filter(|resource| resource["name"] == "cpu")?;
     let load = resource.get(place)?.get("averageUtilization")?;
@@ -203,7 +203,7 @@ fn note(noted: &mut Map<String, Value>, name: &str, list: &Vec<Value>) {
     }
 }
 
-/// Where the parts of a metric are in version 2, and their names in version 1.
+/// Paths of a metric's fields in version 2, and their names in version 1.
 const PARTS: [(&str, &[&str], &str); 19] = [
     ("resource", &["name"], "name"),
     (

@@ -1,4 +1,4 @@
-//! What is wrong with an autoscaler, in upstream's order and words.
+//! Validation of a HorizontalPodAutoscaler, in upstream's order and words.
 
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricSource, CrossVersionObjectReference, ExternalMetricSource, HPAScalingPolicy,
@@ -17,7 +17,7 @@ const LONGEST_PERIOD: i32 = 1800;
 /// The longest time that is looked back, in seconds.
 const LONGEST_WINDOW: i32 = 3600;
 
-/// What is wrong with what is asked for.
+/// Validates the spec.
 pub(super) fn validate(spec: &HorizontalPodAutoscalerSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let (fewest, most) = (spec.min_replicas, spec.max_replicas);
@@ -51,7 +51,7 @@ pub(super) fn validate(spec: &HorizontalPodAutoscalerSpec) -> Vec<Invalid> {
     errors
 }
 
-/// What is wrong with what was counted.
+/// Validates the replica counts of the status.
 pub(super) fn validate_status(current: i32, desired: i32) -> Vec<Invalid> {
     let mut errors = Vec::new();
     non_negative(&mut errors, "status.currentReplicas", current.into());
@@ -177,7 +177,7 @@ fn of_container(errors: &mut Vec<Invalid>, own: &ContainerResourceMetricSource, 
     share(errors, &own.target, path);
 }
 
-/// Whether a resource is named.
+/// Checks that a resource is named; returns true if it is.
 fn resource_name(errors: &mut Vec<Invalid>, name: &str, path: &str) -> bool {
     if name.is_empty() {
         let detail = "must specify a resource name";
@@ -195,7 +195,8 @@ fn identifier(errors: &mut Vec<Invalid>, name: &str, path: &str) {
     }
 }
 
-/// What shall be used of a resource: so much, or such a share of what is asked for.
+/// Validates the target of a resource metric: an average value, or a utilization in percent of the
+/// request.
 fn share(errors: &mut Vec<Invalid>, own: &MetricTarget, path: &str) {
     target(errors, own, path);
     match (own.average_utilization, &own.average_value) {

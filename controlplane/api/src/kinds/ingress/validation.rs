@@ -65,7 +65,8 @@ pub(super) fn validate(spec: &IngressSpec, old: Option<&IngressSpec>) -> Vec<Inv
     errors
 }
 
-/// What was wrong before rules of hosts with `*` were looked at stays allowed.
+/// True if the stored Ingress already has an invalid rule with a wildcard host. It stays allowed:
+/// such hosts were once not validated.
 fn has_invalid_wildcard_rule(old: &IngressSpec) -> bool {
     let mut rules = old.rules.iter().flatten();
     rules.any(|rule| {
@@ -204,7 +205,7 @@ fn tls(errors: &mut Vec<Invalid>, tls: &IngressTLS, path: &str, tolerant: bool) 
     }
 }
 
-/// Where an Ingress says that it is served.
+/// Validates the load balancer status of an Ingress.
 pub(super) fn status(new: &Ingress, old: &Ingress) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let before: Vec<_> = points(old).collect();

@@ -1,4 +1,4 @@
-//! What fields of a job's spec mean together.
+//! Validation of the fields of a job's spec that depend on each other.
 
 use k8s_openapi::api::batch::v1::{
     JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule, SuccessPolicyRule,
@@ -19,7 +19,7 @@ const MOST_BYTES_OF_INDEXES: usize = 64 << 10;
 const MOST_BYTES_OF_MANAGER: usize = 63;
 const INDEXED: &str = "requires indexed completion mode";
 
-/// What is wrong with it.
+/// Validates the spec.
 pub(super) fn validate(spec: &JobSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if spec.max_failed_indexes.is_some() && spec.backoff_limit_per_index.is_none() {
@@ -144,7 +144,7 @@ fn failure_rule(errors: &mut Vec<Invalid>, spec: &JobSpec, rule: &PodFailurePoli
     errors.push(Invalid::rendered(path, String::new(), detail));
 }
 
-/// Whether a text is one of those that are supported.
+/// Checks that a text is one of the supported values; returns true if it is.
 fn known(errors: &mut Vec<Invalid>, field: &str, value: &str, supported: &[&str]) -> bool {
     if value.is_empty() {
         let quoted: Vec<String> = supported.iter().map(|text| format!("{text:?}")).collect();
@@ -237,7 +237,7 @@ fn success_rule(errors: &mut Vec<Invalid>, rule: &SuccessPolicyRule, completions
     }
 }
 
-/// How many indexes `0,2-4` names, of so many.
+/// Number of indexes in a text like `0,2-4`, for this number of completions.
 fn count_indexes(text: &str, completions: i32) -> Result<i64, String> {
     let number = |text: &str| match text.parse::<i64>() {
         Ok(number) if number >= i64::from(completions) => Err(format!("too large index: {text:?}")),

@@ -1,4 +1,4 @@
-//! What a Job's status may say.
+//! Validation of a Job's status.
 
 use std::collections::BTreeSet;
 
@@ -160,7 +160,7 @@ fn conditions(errors: &mut Vec<Invalid>, job: &Job) {
     }
 }
 
-/// When it began and was complete, and what a Job that has ended has no more.
+/// Validates start and completion times, and the fields that a finished Job must not have.
 fn times(errors: &mut Vec<Invalid>, job: &Job, status: &JobStatus) {
     let complete = has_condition(job, "Complete");
     match &status.completion_time {

@@ -81,7 +81,7 @@ fn item(errors: &mut Vec<Invalid>, item: &LimitRangeItem, path: &str) {
     }
 }
 
-/// What is said about one resource.
+/// Limits for one resource.
 struct Bounds {
     min: Option<Quantity>,
     max: Option<Quantity>,

@@ -131,7 +131,7 @@ fn block(errors: &mut Vec<Invalid>, block: &IPBlock, path: &str) {
     }
 }
 
-/// Whether a range is within another and smaller.
+/// True if a CIDR is a strict subset of another.
 fn is_part(whole: (IpAddr, u8), part: (IpAddr, u8)) -> bool {
     let same_beginning = match (whole.0, part.0) {
         (IpAddr::V4(whole_address), IpAddr::V4(address)) => {

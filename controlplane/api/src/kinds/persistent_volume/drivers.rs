@@ -1,4 +1,4 @@
-//! What volumes of the drivers that storage had before CSI must say.
+//! Validation of volumes of the in-tree drivers from before CSI.
 
 use k8s_openapi::api::core::v1::{FCVolumeSource, ISCSIPersistentVolumeSource, PersistentVolumeSpec};
 
@@ -64,7 +64,8 @@ fn iscsi(errors: &mut Vec<Invalid>, iscsi: &ISCSIPersistentVolumeSource) {
     }
 }
 
-/// Whether a text is a name of iSCSI: `iqn.2015-02.example.com:storage`, or a number behind `eui.` or `naa.`.
+/// True if a text is an iSCSI name: `iqn.2015-02.example.com:storage`, or a number after `eui.` or
+/// `naa.`.
 fn is_name(text: &str) -> bool {
     let is_number =
         |text: &str, length: usize| text.len() == length && text.bytes().all(|byte| byte.is_ascii_alphanumeric());

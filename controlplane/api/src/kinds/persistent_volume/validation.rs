@@ -13,7 +13,7 @@ use crate::validation::{
     IMMUTABLE, each, immutable, internal, non_empty, one_of_or_none, required, volume_node_affinity, volume_path,
 };
 
-/// What of the spec is not the place where the storage is.
+/// Fields of the spec that are not volume sources.
 const OTHERS: [&str; 9] = [
     "accessModes",
     "capacity",
@@ -176,12 +176,12 @@ fn secret(errors: &mut Vec<Invalid>, secret: &SecretReference, path: &str) {
     }
 }
 
-/// Whether a path is `/`, however it is written.
+/// True if a path resolves to `/`.
 fn is_root(path: &str) -> bool {
     path.starts_with('/') && path.split('/').all(|part| matches!(part, "" | "." | ".."))
 }
 
-/// Where the storage is: the spec without all else. The secret for growing may be added once.
+/// Volume source: the spec without all other fields. The secret for expansion may be added once.
 fn place(spec: &PersistentVolumeSpec, old: &PersistentVolumeSpec) -> PersistentVolumeSpec {
     let mut place = PersistentVolumeSpec {
         access_modes: None,

@@ -21,7 +21,8 @@ fn requested(spec: &PersistentVolumeClaimSpec) -> Option<Amount> {
 
 type Specified<'a> = (&'a PersistentVolumeClaim, &'a PersistentVolumeClaimSpec);
 
-/// What of a claim may change: the volume and the class, once; how much is asked for, and the class of attributes.
+/// Validates the changes of a claim's spec. Volume and class may be set once; the requested storage
+/// and the attributes class may change.
 pub(super) fn may_differ(errors: &mut Vec<Invalid>, (new, spec): Specified<'_>, (old, before): Specified<'_>) {
     let mut fixed = spec.clone();
     if volume(old).is_none() {
@@ -89,13 +90,14 @@ fn class_may_differ(
     }
 }
 
-/// What is wrong with a claim's spec, wherever it stands.
+/// Validates a claim's spec at any path.
 pub(crate) fn validate_spec(spec: &PersistentVolumeClaimSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let modes = spec.access_modes.as_deref();
     let (at_least, mut of_modes) = ("at least 1 access mode is required", Vec::new());
     modes_of(&mut of_modes, modes, path, at_least);
-    // What the selector lacks is told between the lack of modes and what is wrong with them.
+    // Errors of the selector come between the error for missing access modes and the errors in the
+    // modes.
     let missing = usize::from(modes.unwrap_or_default().is_empty());
     errors.extend(of_modes.drain(..missing.min(of_modes.len())));
     if let Some(selector) = &spec.selector {
@@ -134,7 +136,7 @@ pub(crate) fn validate_spec(spec: &PersistentVolumeClaimSpec, path: &str) -> Vec
     errors
 }
 
-/// What the volume is to be filled with.
+/// Validates the data sources of the volume.
 fn sources(errors: &mut Vec<Invalid>, spec: &PersistentVolumeClaimSpec, path: &str) {
     let (own, other) = (&spec.data_source, &spec.data_source_ref);
     if let Some(own) = own {
@@ -177,7 +179,7 @@ fn source(errors: &mut Vec<Invalid>, group: Option<&str>, kind: &str, name: &str
     }
 }
 
-/// What is wrong with access modes.
+/// Validates access modes.
 pub(in crate::kinds) fn modes_of(errors: &mut Vec<Invalid>, modes: Option<&[String]>, path: &str, missing: &str) {
     let modes = modes.unwrap_or_default();
     let field = format!("{path}.accessModes");

@@ -1,4 +1,4 @@
-//! What of a pod that may not be scheduled yet may change: it may be narrowed to fewer nodes.
+//! Changes of a pod that is not ready for scheduling: its nodes may be narrowed.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a pod's status may say.
+//! Validation of a pod's status.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -70,7 +70,7 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     errors
 }
 
-/// Those of the system are what they are.
+/// Validates condition types. The built-in types need no check.
 fn conditions(errors: &mut Vec<Invalid>, conditions: &[PodCondition]) {
     for (index, condition) in conditions.iter().enumerate() {
         let name = condition.type_.as_str();
@@ -82,7 +82,7 @@ fn conditions(errors: &mut Vec<Invalid>, conditions: &[PodCondition]) {
     }
 }
 
-/// One of each family at most.
+/// Validates IP addresses: at most one of each family.
 fn addresses(errors: &mut Vec<Invalid>, texts: &[&str], path: &str) {
     for (index, text) in texts.iter().enumerate() {
         address(errors, &format!("{path}[{index}]"), text);

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::pod::{condition, is_sidecar, is_terminal, phase};
 use crate::table::age;
 
-/// What the columns Ready, Status and Restarts say.
+/// Contents of the columns Ready, Status and Restarts.
 pub(super) struct Summary {
     ready: usize,
     total: usize,
@@ -15,7 +15,7 @@ pub(super) struct Summary {
     restarts: Restarts,
 }
 
-/// How often containers were restarted, and when the last of them ended.
+/// Number of container restarts, and the time at which the last of these containers ended.
 #[derive(Clone, Copy, Default)]
 struct Restarts {
     count: i64,

@@ -1,4 +1,4 @@
-//! What of a pod may change once it is created.
+//! Validation of changes to a pod's spec.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
         annotations::changes(&mut errors, is, was, ANNOTATIONS);
         annotations::of_pod(&mut errors, is, new, ANNOTATIONS);
     }
-    // What a pod asks for was judged when it was created; only what may change is judged again.
+    // The spec was validated on creation; only a changed one is validated again.
     if new != old {
         errors.extend(pod_spec::validate(new, "spec"));
     }

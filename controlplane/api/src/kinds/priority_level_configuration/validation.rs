@@ -8,7 +8,7 @@ use crate::invalid::Invalid;
 
 const EXEMPT: &str = "exempt";
 const QUEUES: i32 = 10_000_000;
-/// What a flow's hash can choose its queues by.
+/// Entropy bits of a flow's hash, with which shuffle sharding chooses queues.
 const HASH_BITS: u32 = 60;
 
 /// The spec of the level of this name.

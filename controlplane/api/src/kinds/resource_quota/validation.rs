@@ -18,7 +18,7 @@ const PLAIN: [&str; 5] = [
     "Terminating",
 ];
 const PAIRS: [(&str, &str); 2] = [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")];
-/// What of pods can be limited.
+/// Compute resources of pods that a quota can limit.
 const COMPUTE: [&str; 6] = [
     "cpu",
     "memory",
@@ -27,7 +27,7 @@ const COMPUTE: [&str; 6] = [
     "requests.cpu",
     "requests.memory",
 ];
-/// What else can be limited without a domain in its name.
+/// Other resources without a domain in their name that a quota can limit.
 const OTHERS: [&str; 13] = [
     "configmaps",
     "ephemeral-storage",
@@ -117,7 +117,8 @@ fn is_scope(scope: &str) -> bool {
     PLAIN.contains(&scope) || scope == "PriorityClass" || scope == "VolumeAttributesClass"
 }
 
-/// How many of the limited resources each scope says nothing about; there are few scopes, and may be many resources.
+/// Number of limited resources that each scope does not match; scopes are few, resources may be
+/// many.
 struct Misfits<'a> {
     standard: Vec<&'a str>,
     known: BTreeMap<&'a str, usize>,

@@ -28,7 +28,7 @@ pub fn family_of(address: &str) -> &'static str {
     if address.contains(':') { "IPv6" } else { "IPv4" }
 }
 
-/// Whether a service that prefers two families is left as it was, whatever the cluster has by now
+/// True if a service that prefers dual-stack keeps its families, whatever the cluster supports now
 /// (`isMatchingPreferDualStackClusterIPFields`, there).
 pub fn is_left(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> bool {
     old.is_some_and(|old| {

@@ -1,4 +1,4 @@
-//! What an update of a service keeps of what was handed out, and what a change of its type drops.
+//! Allocated values that an update of a service keeps, and those that a change of its type drops.
 
 use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 
@@ -27,7 +27,7 @@ pub(super) fn agree(new: &mut ServiceSpec, old: Option<&ServiceSpec>) {
     }
 }
 
-/// What was handed out stays where the client leaves it out, so that the same manifest can be sent
+/// Keeps allocated values that the client leaves out, so that the same manifest can be applied
 /// again (`patchAllocatedValues`, there).
 fn keep_allocated(new: &mut ServiceSpec, old: &ServiceSpec) {
     if needs_cluster_ip(old) && needs_cluster_ip(new) {

@@ -1,4 +1,4 @@
-//! What upstream warns of in Services (`pkg/api/service/warnings.go`).
+//! Upstream's warnings for Services (`pkg/api/service/warnings.go`).
 
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 

@@ -85,14 +85,14 @@ pub(super) fn delete_scalars(
     Ok(())
 }
 
-/// What a list holds.
+/// Type of a list's items.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Element {
     Scalar,
     Object,
 }
 
-/// What all items of these lists are; nothing when there is no item.
+/// Common type of all items of these lists; none if there are no items.
 pub(super) fn element_type(lists: &[&[Value]]) -> Result<Option<Element>, PatchError> {
     let mut found: Option<Discriminant<Value>> = None;
     for item in lists.iter().copied().flatten() {

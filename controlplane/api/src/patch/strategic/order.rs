@@ -57,7 +57,7 @@ fn check(changes: &[Value], wanted: &[Value], key: &str) -> Result<(), PatchErro
     Ok(())
 }
 
-/// What makes an item the same as another: its merge key's value, or the scalar itself.
+/// Identity of an item: its merge key's value, or the scalar itself.
 fn identity(item: &Value, key: &str) -> Result<String, PatchError> {
     if key.is_empty() {
         Ok(item.to_string())

@@ -1,4 +1,4 @@
-//! How objects are converted between versions.
+//! Validation of `spec.conversion`.
 
 use std::collections::BTreeSet;
 
