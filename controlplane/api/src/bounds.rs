@@ -1,7 +1,7 @@
-//! Bounds on JSON before anything is built from it.
+//! Limits on JSON, checked before anything is built from it.
 //!
-//! A body of 3 MiB of `{},{},…` where containers belong would become 2 GiB of containers. One pass over the bytes,
-//! without memory, counts what it would take.
+//! A body of 3 MiB of `{},{},…` in place of containers would become 2 GiB of containers. One pass
+//! over the bytes, without allocations, counts what decoding would create.
 
 /// Maximum nesting depth of values. Readers go 128 levels deep, and find objects in lists, in their
 /// managed fields and in the audit log.
@@ -23,26 +23,26 @@ const GROWTH: usize = 4;
 /// No JSON of this size or less can exceed a bound other than the depth.
 const HARMLESS: usize = MAX_LISTED_OBJECTS * 3;
 
-/// A bound that is exceeded.
+/// Limit that is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exceeded {
     /// Deeper than [`MAX_DEPTH`].
     #[error("json: exceeded max depth")]
     Depth,
-    /// More than a number of things.
+    /// Too many of the counted items.
     #[error("json: more than {limit} {what}")]
     Count {
-        /// The bound.
+        /// The limit.
         limit: usize,
         /// The items that are counted.
         what: &'static str,
     },
 }
 
-/// Checks JSON, well-formed or not, against all bounds.
+/// Checks JSON, well-formed or not, against all limits.
 ///
 /// # Errors
-/// The first bound that is exceeded.
+/// The first limit that is exceeded.
 pub fn check(json: &[u8]) -> Result<(), Exceeded> {
     scan(json, MAX_LISTED_OBJECTS, 1)
 }
@@ -78,7 +78,7 @@ fn scan(json: &[u8], most_listed: usize, growth: usize) -> Result<(), Exceeded> 
     while let Some(byte) = bytes.next() {
         match byte {
             b'"' => {
-                // To the closing quotation mark; a backslash takes the next byte with it.
+                // Skips to the closing quotation mark; a backslash escapes the next byte.
                 while let Some(byte) = bytes.find(|byte| matches!(byte, b'"' | b'\\')) {
                     if *byte == b'"' {
                         break;

@@ -1,4 +1,4 @@
-//! Requests for certificates (PKCS #10 in PEM): what they ask for, and what the cluster's own signers sign.
+//! Certificate signing requests (PKCS #10 in PEM), and the rules of the cluster's own signers.
 
 use std::collections::BTreeSet;
 
@@ -9,66 +9,66 @@ use x509_parser::extensions::{GeneralName, ParsedExtension, X509Extension};
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
-/// Signs clients of the API server.
+/// Signer of client certificates for the API server.
 pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// Signs nodes' agents as clients of the API server.
+/// Signer of client certificates for node agents.
 pub const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// Signs what nodes' agents show to the API server.
+/// Signer of serving certificates for node agents.
 pub const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 
 const NODE: &str = "system:node:";
 const NODES: &str = "system:nodes";
 
-/// A name that a certificate shall be for, besides its subject.
+/// Subject alternative name of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AlternativeName {
-    /// A host name.
+    /// DNS name.
     Dns(String),
-    /// A mail address.
+    /// Email address.
     Email(String),
-    /// The octets of an IP address.
+    /// Octets of an IP address.
     Address(Vec<u8>),
-    /// A URI.
+    /// URI.
     Uri(String),
 }
 
 /// Contents of a certificate signing request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The subject's common name.
+    /// Common name of the subject.
     pub common_name: String,
-    /// The subject's organizations.
+    /// Organizations of the subject.
     pub organizations: Vec<String>,
     /// Subject alternative names; types that the control plane does not read are left out.
     pub names: Vec<AlternativeName>,
-    /// The whole subject, as DER.
+    /// Subject in DER.
     pub subject: Vec<u8>,
-    /// The public key with its algorithm, as DER.
+    /// Public key with its algorithm, in DER.
     pub key: Vec<u8>,
 }
 
 /// Error of parsing a certificate signing request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Malformed {
-    /// Not PEM, or something else in PEM.
+    /// The text is not PEM, or another type of block.
     #[error("PEM block type must be CERTIFICATE REQUEST")]
     Block,
-    /// Not the structure of a request.
+    /// The block is not a PKCS #10 request.
     #[error("asn1: structure error: {0}")]
     Structure(X509Error),
-    /// Bytes after the request.
+    /// Bytes follow the request.
     #[error("asn1: syntax error: trailing data")]
     Trailing,
-    /// A name that is no text, or an address of another length than addresses have.
+    /// A name is not text, or an IP address has the wrong length.
     #[error("x509: malformed name")]
     Name,
-    /// An extension is asked for twice.
+    /// An extension is requested twice.
     #[error("x509: certificate request contains duplicate requested extensions")]
     Duplicate,
-    /// Signed in a way that cannot be checked.
+    /// The signature algorithm is not supported.
     #[error("x509: cannot verify signature: algorithm unimplemented")]
     Algorithm,
-    /// Not signed by its own key.
+    /// The signature does not match the request's public key.
     #[error("x509: invalid signature: the request is not signed by its own key")]
     Signature,
 }
@@ -85,10 +85,10 @@ pub fn subject_of(subject: &X509Name<'_>) -> Option<(String, Vec<String>)> {
 }
 
 impl Request {
-    /// Reads a request in PEM that is signed by its own key.
+    /// Parses a PEM request and verifies its signature.
     ///
     /// # Errors
-    /// Faults of it, as people read it.
+    /// The request is malformed; the message is for people.
     pub fn parse(pem: &[u8]) -> Result<Self, Malformed> {
         let block = first_block(pem).ok_or(Malformed::Block)?;
         if block.label != "CERTIFICATE REQUEST" {
@@ -181,7 +181,7 @@ fn alternative_name(name: &GeneralName<'_>) -> Result<Option<AlternativeName>, M
 /// a node could present a certificate of the CA that they trust.
 pub fn is_the_servers(name: &str, server: &[String]) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
-    // A name for many is the server's as well.
+    // A wildcard may cover the server's names as well.
     name.contains('*')
         || matches!(name.as_str(), "localhost" | "kubernetes" | "kubernetes.default")
         || [".svc", ".cluster.local"]
@@ -193,28 +193,28 @@ pub fn is_the_servers(name: &str, server: &[String]) -> bool {
 /// Reason for which a signer does not sign a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The subject's organizations.
+    /// The subject's organizations are wrong.
     #[error("subject organization is not system:nodes")]
     Organization,
-    /// The subject's common name.
+    /// The subject's common name is wrong.
     #[error("subject common name does not begin with system:node:")]
     CommonName,
-    /// No name that a server could be known by.
+    /// There is no DNS name or IP address.
     #[error("DNS or IP subjectAltName is required")]
     NamesMissing,
-    /// Names of a sort that the signer does not certify.
+    /// The signer does not certify names of this type.
     #[error("{0} subjectAltNames are not allowed")]
     Names(&'static str),
-    /// The usages are not the ones that there must be.
+    /// The usages are not exactly the required ones.
     #[error("usages did not match [{}]", .0.join(" "))]
     Usages(&'static [&'static str]),
-    /// A usage that clients do not have.
+    /// A usage is not allowed for clients.
     #[error("invalid usage for client certificate: {0}")]
     Usage(String),
-    /// Clients of the API server would take the holder for it.
+    /// Clients would take the holder for the API server.
     #[error("the certificate would be valid for a name of the API server")]
     TheServers,
-    /// Not for a client.
+    /// The certificate is not for a client.
     #[error("missing required usage for client certificate: client auth")]
     NotForClients,
 }
@@ -278,7 +278,8 @@ fn check_common_name(request: &Request) -> Result<(), Unfit> {
     if fits { Ok(()) } else { Err(Unfit::CommonName) }
 }
 
-/// All of the usages and no others; only `key encipherment`, which keys other than RSA's cannot do, may be left out.
+/// Checks for exactly the needed usages; only `key encipherment`, which only RSA keys support, may
+/// be left out.
 fn check_usages(usages: &[String], needed: &'static [&'static str]) -> Result<(), Unfit> {
     let has = |usage: &str| usages.iter().any(|own| own == usage);
     let fits = usages.iter().all(|usage| needed.contains(&usage.as_str()))
@@ -289,13 +290,13 @@ fn check_usages(usages: &[String], needed: &'static [&'static str]) -> Result<()
 /// Error of parsing a certificate chain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoChain {
-    /// Something else in PEM.
+    /// A block is not a certificate.
     #[error("only CERTIFICATE PEM blocks are allowed, found {0:?}")]
     Block(String),
-    /// A block that holds no certificate.
+    /// A certificate is malformed.
     #[error("x509: malformed certificate")]
     Malformed,
-    /// Nothing in PEM at all.
+    /// The text has no certificate.
     #[error("must contain at least one CERTIFICATE PEM block")]
     Empty,
 }
@@ -317,7 +318,7 @@ pub fn check_chain(pem: &[u8]) -> Result<(), NoChain> {
     if found == 0 { Err(NoChain::Empty) } else { Ok(()) }
 }
 
-/// The second in which the first certificate of a chain in PEM ends.
+/// Expiry of the first certificate of a PEM chain, in Unix seconds.
 pub fn end_of(pem: &[u8]) -> Option<i64> {
     let block = first_block(pem)?;
     let (_, certificate) = X509Certificate::from_der(&block.contents).ok()?;

@@ -1,4 +1,4 @@
-//! From bytes to a kind, with upstream's words for what does not fit.
+//! Decoding of JSON into a kind, with upstream's messages for values that do not fit.
 
 mod cursor;
 mod go_time;
@@ -19,25 +19,27 @@ use crate::object::encode;
 use crate::schema::Schema;
 use crate::strict::ignored_path;
 
-/// The bytes are not an object of the kind. `Display` is the text after upstream's
-/// `X in version "v1" cannot be handled as a X: `.
+/// Error for bytes that are not an object of the kind. `Display` is the text after upstream's `X in
+/// version "v1" cannot be handled as a X: `.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// Path of the value that does not fit, indices left out as upstream does; empty when the JSON itself is broken.
+    /// Path of the value that does not fit, without indices as in upstream's; empty if the JSON
+    /// itself is malformed.
     pub path: String,
     /// Upstream's text.
     pub message: String,
 }
 
-/// Decodes straight into the type. What upstream tolerates and the types do not, such as a quantity that is a bare
-/// number, is mended on a second, slower way. What is stored was bounded when it came in, and the server added to it.
+/// Decodes directly into the type. Values that upstream accepts and the types do not, such as a
+/// quantity that is a bare number, are mended on a slower second path. No limits are checked:
+/// stored objects were checked on the way in, and the server added to them.
 pub(crate) fn decode<T: Resource + DeserializeOwned>(json: &[u8]) -> Result<T, DecodeError> {
     decode_tracking(json, None)
 }
 
-/// Like [`decode`], and as strict as upstream: texts must be the quantities and times that they stand for. Also returns
-/// the paths of fields that the type does not know, such as `spec.foo`.
+/// Like [`decode`], but as strict as upstream: texts must be valid quantities and times. Also
+/// returns the paths of unknown fields, such as `spec.foo`.
 pub(crate) fn decode_reporting<T: Resource + DeserializeOwned>(json: &[u8]) -> Result<(T, Vec<String>), DecodeError> {
     within_bounds(json)?;
     let mut unknown = Vec::new();
@@ -54,7 +56,7 @@ pub(crate) fn decode_reporting<T: Resource + DeserializeOwned>(json: &[u8]) -> R
     Ok((value, unknown))
 }
 
-/// The metadata of an object that is part of another one, and the paths of fields that metadata does not have.
+/// Metadata of an embedded object, and the paths of its unknown fields.
 ///
 /// # Errors
 /// A value does not fit.
@@ -98,8 +100,8 @@ impl From<misfit::Misfit> for DecodeError {
     }
 }
 
-/// The one place where a type's `Deserialize` is put to work: each further deserializer would cost a kind tens of
-/// kilobytes of code, so reporting, tracking of paths and mending all go through this one.
+/// Single call of a type's `Deserialize`: each further deserializer would cost a kind tens of
+/// kilobytes of code, so reporting, path tracking and mending all go through this function.
 fn attempt<T: DeserializeOwned>(json: &[u8], unknown: Option<&mut Vec<String>>) -> Result<T, serde_json::Error> {
     let mut nowhere = Vec::new();
     let report = unknown.is_some();
@@ -124,7 +126,7 @@ fn within_bounds(json: &[u8]) -> Result<(), DecodeError> {
     })
 }
 
-/// The JSON as the types want it, on one line.
+/// JSON in the form that the types expect, on one line.
 fn mended(schema: Option<Schema>, json: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let mut value: Value = serde_json::from_slice(json).map_err(|error| broken(&error))?;
     if let Some(schema) = schema {
@@ -133,10 +135,10 @@ fn mended(schema: Option<Schema>, json: &[u8]) -> Result<Vec<u8>, DecodeError> {
     Ok(encode(&value))
 }
 
-/// A misfit of which only the types know.
+/// Error for a value that only the types reject.
 fn plain(error: &serde_json::Error) -> DecodeError {
     let text = error.to_string();
-    // The position is of no use to a client: it is one in the mended text.
+    // The position is in the mended text and means nothing to a client.
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     DecodeError {
         path: String::new(),

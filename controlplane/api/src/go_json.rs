@@ -20,12 +20,12 @@ pub fn write(schema: Schema, json: &[u8]) -> Vec<u8> {
     Writer::new(json, true).whole(Some(schema))
 }
 
-/// The JSON of a document that is never stored, in upstream's order.
+/// JSON of a document that is never stored, in upstream's order.
 pub fn order(schema: Option<Schema>, json: &[u8]) -> Vec<u8> {
     Writer::new(json, false).whole(schema)
 }
 
-/// A value that always encodes as JSON in upstream's order, if it says its kind.
+/// JSON of a value in upstream's order, if it has a kind. Encoding must not fail.
 pub fn encode(value: &impl Serialize) -> Vec<u8> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -44,8 +44,8 @@ pub fn encode(value: &impl Serialize) -> Vec<u8> {
     order(Schema::of_kind(version, &own.kind), &json)
 }
 
-/// Compact JSON over many lines, as `json.MarshalIndent` writes it; those after the first begin
-/// with so many blanks.
+/// Multi-line JSON like that of `json.MarshalIndent`; all lines but the first are indented by
+/// `blanks`.
 pub fn indent(json: &[u8], blanks: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(json.len().saturating_mul(2));
     let (mut depth, mut in_text, mut is_escaped) = (0_usize, false, false);
@@ -133,9 +133,9 @@ struct Writer<'a> {
     /// True if unset fields are written as `null`.
     nulls: bool,
     out: Vec<u8>,
-    /// Members of the open messages: their places, and where they are written.
+    /// Members of the open messages: their positions and their ranges in the output.
     members: Vec<(u32, Range<usize>)>,
-    /// Members on their way to another place.
+    /// Buffer for members that are moved.
     moving: Vec<u8>,
 }
 
@@ -160,7 +160,7 @@ impl<'a> Writer<'a> {
         self.out
     }
 
-    /// Writes one value. Only messages are entered, so this is no deeper than they are.
+    /// Writes one value. Only messages are entered, so the recursion is no deeper than they are.
     fn value(&mut self, place: Option<Place>) {
         match (self.json.get(self.at), place) {
             (Some(b'{'), Some(Place::Message(schema))) => self.message(Some(schema)),
@@ -185,8 +185,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Goes to the next member or item of what is open, or past its end, and writes what is
-    /// between.
+    /// Advances to the next member or item of the open value, or past its end, and copies the text
+    /// in between.
     fn next(&mut self, close: u8) -> bool {
         let is_there = matches!(self.json.get(self.at), Some(b'{' | b'[' | b','));
         let is_empty = self.json.get(self.at + 1) == Some(&close);
@@ -196,7 +196,7 @@ impl<'a> Writer<'a> {
         is_there && !is_empty
     }
 
-    /// Goes past a key and its colon; the key.
+    /// Skips a key and its colon; returns the key.
     fn key(&mut self) -> &'a [u8] {
         let start = self.at + 1;
         self.text();
@@ -259,7 +259,7 @@ impl<'a> Writer<'a> {
         self.members.push((place, start..self.out.len()));
     }
 
-    /// Brings the members from the first one on, each with its comma, into order and forgets them.
+    /// Sorts the members from `first` on, each with its comma, and forgets them.
     fn sort(&mut self, first: usize) {
         let Some(members) = self.members.get_mut(first..) else {
             return;
@@ -278,7 +278,7 @@ impl<'a> Writer<'a> {
         self.members.truncate(first);
     }
 
-    /// Writes what was passed since then.
+    /// Copies the text since `start`.
     fn pass(&mut self, start: usize) {
         let passed = self.json.get(start..self.at).unwrap_or_default();
         self.out.extend_from_slice(passed);

@@ -1,8 +1,8 @@
-//! Field errors: what is wrong with which field, in upstream's words (`k8s.io/apimachinery/pkg/util/validation/field`).
+//! Field errors, in upstream's words (`k8s.io/apimachinery/pkg/util/validation/field`).
 
 use std::fmt;
 
-/// The class of a field error; its `reason` goes into `Status.details.causes[].reason`.
+/// Type of a field error; its `reason` goes into `Status.details.causes[].reason`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum InvalidKind {
     /// A field that must be set is not.
@@ -19,7 +19,7 @@ pub enum InvalidKind {
     TooLong,
     /// A list has too many items.
     TooMany,
-    /// Something that the field names does not exist.
+    /// An object that the field refers to does not exist.
     NotFound,
     /// The check itself failed.
     Internal,
@@ -59,7 +59,7 @@ impl InvalidKind {
     }
 }
 
-/// A value as Go shows it: what cannot be printed has other names there.
+/// Value in Go's `%q` notation: unprintable characters have other escapes there.
 fn quoted(value: &impl fmt::Debug) -> String {
     let shown = format!("{value:?}");
     if !shown.contains("\\u{") && !shown.contains("\\0") {
@@ -131,12 +131,13 @@ impl Invalid {
         Self::of(InvalidKind::Invalid, field, Some(quoted(&value)), detail)
     }
 
-    /// Like [`Invalid::value`], for a value that is rendered already: structures as JSON.
+    /// Like [`Invalid::value`], for a value that is already rendered: structures as JSON.
     pub fn rendered(field: impl Into<String>, value: String, detail: impl Into<String>) -> Self {
         Self::of(InvalidKind::Invalid, field, Some(value), detail)
     }
 
-    /// `field: Unsupported value: "x": supported values: "a", "b"`, in the order that is given: upstream sorts only its sets.
+    /// `field: Unsupported value: "x": supported values: "a", "b"`, in the given order: upstream
+    /// sorts only its sets.
     pub fn not_supported(field: impl Into<String>, value: impl fmt::Debug, supported: &[&str]) -> Self {
         let supported: Vec<String> = supported.iter().map(quoted).collect();
         let detail = if supported.is_empty() {
@@ -188,7 +189,7 @@ impl Invalid {
         self.kind.reason()
     }
 
-    /// The text without the field: what `Status.details.causes[].message` carries.
+    /// Text without the field, for `Status.details.causes[].message`.
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_owned();
         for part in [self.value.as_deref(), Some(self.detail.as_str())]

@@ -40,7 +40,7 @@ impl Scoped for SubResourceScope {
     const SCOPE: Scope = Scope::Namespaced;
 }
 
-/// A subresource that a kind offers.
+/// Subresource of a kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Subresource {
     /// `status`: the part that controllers write.
@@ -49,21 +49,21 @@ pub enum Subresource {
     Scale,
     /// `binding`: assigns a pod to a node.
     Binding,
-    /// `eviction`: a deletion that heeds disruption budgets, as `policy/v1` Eviction.
+    /// `eviction`: a deletion that respects disruption budgets, as `policy/v1` Eviction.
     Eviction,
     /// `log`: a container's output.
     Log,
-    /// `ephemeralcontainers`: containers that are added to a pod that runs.
+    /// `ephemeralcontainers`: adds debugging containers to a running pod.
     EphemeralContainers,
-    /// `resize`: what the containers of a pod that runs may use.
+    /// `resize`: resources of a running pod's containers.
     Resize,
-    /// `exec`: a program in a container, and its streams.
+    /// `exec`: a command in a container, with its streams.
     Exec,
     /// `attach`: a container's own streams.
     Attach,
     /// `portforward`: connections to a pod's ports.
     PortForward,
-    /// `proxy`: HTTP to what is behind the object.
+    /// `proxy`: HTTP requests to the backend of the object.
     Proxy,
     /// `finalize`: a namespace's own finalizers.
     Finalize,
@@ -100,11 +100,11 @@ impl Subresource {
 pub enum Verbs {
     /// Stored objects with all verbs.
     All,
-    /// The same, but they are deleted one by one.
+    /// Stored objects without `deletecollection`.
     OneByOne,
     /// An action in the form of an object: created, never stored.
     CreateOnly,
-    /// Objects that the server makes up when it is asked.
+    /// Objects that the server generates on request.
     ReadOnly,
     /// Objects that the node agents measure on request.
     Measured,
@@ -144,14 +144,14 @@ impl Verbs {
 /// Behavior of a PUT besides replacing the version that it names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Updates {
-    /// Creates the object when nothing has the name.
+    /// Creates the object if it does not exist.
     pub create: bool,
-    /// Replaces whatever version there is when it names none.
+    /// Replaces the current version if the request names none.
     pub unconditional: bool,
 }
 
 impl Updates {
-    /// Most kinds: the object must be there, its version need not be named.
+    /// Most kinds: the object must exist, its version need not be named.
     pub const PLAIN: Self = Self {
         create: false,
         unconditional: true,
@@ -182,7 +182,7 @@ pub enum CellType {
     Integer,
     /// True or false.
     Boolean,
-    /// A moment.
+    /// A time.
     Date,
 }
 
@@ -209,16 +209,16 @@ pub struct Column<K> {
     /// Description of the column, for people; or a field like `core.v1.PodSpec.nodeName`, whose
     /// upstream description is shown.
     pub description: &'static str,
-    /// The cell of one object at a time.
+    /// Function that returns the cell of an object.
     pub cell: fn(&K, Timestamp) -> Value,
 }
 
-/// A member of an object's JSON, or of each item of a list, that no cell of the table tells of.
+/// Member of an object's JSON, or of each item of a list, that no cell of the table shows.
 #[derive(Debug, Clone, Copy)]
 pub enum Unshown {
-    /// It is left out.
+    /// The whole member is left out.
     Whole(&'static str),
-    /// Some of its members are.
+    /// Some of its members are left out.
     Within(&'static str, &'static [Unshown]),
 }
 
@@ -239,7 +239,7 @@ pub struct Field<K> {
     pub value: fn(&K) -> String,
 }
 
-/// Another kind as which objects are stored, for one object with two representations.
+/// Other kind in whose form objects are stored, for one object with two representations.
 pub struct Representation<K> {
     /// Group of the stored form; empty for core.
     pub group: &'static str,
@@ -256,9 +256,9 @@ pub struct Representation<K> {
 /// Default for the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dependents {
-    /// It is collected unless the client says otherwise.
+    /// Deleted unless the client says otherwise.
     Collected,
-    /// It is left alone unless the client says otherwise, as it was before there was a collector.
+    /// Kept unless the client says otherwise, as before there was a garbage collector.
     Orphaned,
     /// Dependents are ignored, whatever the client says.
     Unseen,
@@ -288,14 +288,14 @@ pub trait Kind:
     const VERBS: Verbs = Verbs::All;
     /// Columns of the table besides the name.
     const COLUMNS: &'static [Column<Self>] = &[crate::table::age_column::<Self>()];
-    /// Members that no cell tells of.
+    /// Members that no cell shows.
     const UNSHOWN: &'static [Unshown] = &[Unshown::Within("metadata", &[Unshown::Whole("managedFields")])];
     /// True if the name is the last, wide column instead of the first.
     const NAME_LAST: bool = false;
     /// Fields that selectors may name.
     const FIELDS: &'static [Field<Self>] = &[];
-    /// The names that selectors use instead, each with the label of [`Kind::FIELDS`] that it stands for; none says that
-    /// the labels are the names.
+    /// Names that selectors use instead, each with the label of [`Kind::FIELDS`] that it stands
+    /// for; if empty, the labels are the names.
     const FIELD_NAMES: &'static [(&'static str, &'static str)] = &[];
     /// The rule for `metadata.name`.
     const NAME: Rule = Rule::Subdomain;
@@ -319,17 +319,18 @@ pub trait Kind:
     fn shown_name(&self) -> String {
         self.metadata().name.clone().unwrap_or_default()
     }
-    /// Keeps what the JSON that a client sent tells and the type does not.
+    /// Keeps information from the client's JSON that the type cannot hold.
     fn decoded(&mut self, _json: &[u8]) {}
-    /// Fills in what was left out, as upstream does. Idempotent.
+    /// Sets upstream's defaults. Idempotent.
     fn set_defaults(&mut self) {}
-    /// Drops what a creator may not set, such as status.
+    /// Drops fields that a create must not set, such as status.
     fn prepare_create(&mut self) {}
-    /// Keeps what an update of the main resource may not change, such as status.
+    /// Keeps fields that an update of the main resource must not change, such as status.
     fn prepare_update(&mut self, _old: &Self) {}
-    /// Keeps what an update of `status` may not change, such as spec.
+    /// Keeps fields that an update of `status` must not change, such as spec.
     fn prepare_status(&mut self, _old: &Self) {}
-    /// Keeps all but what the kind's own subresource changes: `finalize` or `approval`.
+    /// Keeps all fields but those that the kind's own subresource changes: `finalize` or
+    /// `approval`.
     fn prepare_own(&mut self, old: &Self) {
         self.clone_from(old);
     }
@@ -353,17 +354,17 @@ pub trait Kind:
     fn validate_own(&self, old: &Self) -> Vec<Invalid> {
         self.validate_status(old)
     }
-    /// Warnings for a client whose new object, or whose change of `old`, is accepted.
+    /// Warnings for a client whose create, or update of `old`, is accepted.
     fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
         Vec::new()
     }
-    /// The `scale` subresource, where there is one.
+    /// The `scale` subresource, if the kind has one.
     fn scale(&self) -> Option<Scale> {
         None
     }
     /// Sets the replicas of the `scale` subresource.
     fn set_scale(&mut self, _replicas: i32) {}
-    /// Seconds between a deletion's request and the end; 0 deletes at once.
+    /// Grace period of a deletion in seconds; 0 deletes immediately.
     fn grace(&self, _requested: Option<i64>) -> i64 {
         0
     }

@@ -71,7 +71,8 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration;
 
 use crate::registration::{Registration, Row};
 
-/// Every kind that is served. One place in memory: as a constant, every crate that names it would get the code of all kinds again.
+/// All built-in kinds. A static instead of a constant: otherwise every crate that uses it would get
+/// the code of all kinds again.
 pub static KINDS: &[Registration] = &[
     Registration::of::<core::v1::Binding>(),
     Registration::of::<core::v1::ComponentStatus>(),
@@ -160,13 +161,13 @@ pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Regi
         .find(|row| row.group == group && row.version == version && row.kind == kind)
 }
 
-/// Tells whether there is a kind of the program of this name, be it only the body of a subresource or a list.
+/// True if a built-in kind has this name, including bodies of subresources and lists.
 pub fn is_kind(group: &str, version: &str, kind: &str) -> bool {
     let of = |kind: &str| find_kind(group, version, kind).is_some();
     of(kind) || kind.strip_suffix("List").is_some_and(of) || subresources::is_one(group, version, kind)
 }
 
-/// All kinds that are served: those of the program, and those that objects define.
+/// All kinds that are served: built-in kinds and those that objects define.
 #[derive(Clone, Default)]
 pub struct Kinds {
     /// Rows by group, version and plural.
@@ -174,7 +175,7 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// The table with these rows besides the program's own, which come first.
+    /// Table with these rows in addition to the built-in ones, which come first.
     pub fn with(defined: impl IntoIterator<Item = Arc<Registration>>) -> Self {
         let rows = defined
             .into_iter()
@@ -204,12 +205,12 @@ impl Kinds {
         find_kind(group, version, kind).map(Row::Program).or_else(defined)
     }
 
-    /// All rows, the program's own first.
+    /// All rows, built-in kinds first.
     pub fn rows(&self) -> impl Iterator<Item = Row> {
         KINDS.iter().map(Row::Program).chain(self.defined())
     }
 
-    /// The rows that objects define.
+    /// Rows of kinds that objects define.
     pub fn defined(&self) -> impl Iterator<Item = Row> {
         self.defined.values().cloned().map(Row::Defined)
     }

@@ -1,7 +1,8 @@
-//! The contract of the control plane: what each kind is, its defaults, its rules and how it is shown. Pure: no I/O, no
-//! clock, no randomness; times and random numbers are arguments. Types are `k8s_openapi`'s.
+//! API types of the control plane: defaults, validation and table columns of each kind. Pure: no
+//! I/O, no clock, no randomness; times and random numbers are arguments. Types are `k8s_openapi`'s.
 //!
-//! A kind is a row of [`KINDS`]: one file in `kinds/` that implements [`Kind`], one line in `kinds.rs`, one fixture.
+//! A kind is a row of [`KINDS`]: one file in `kinds/` that implements [`Kind`], one line in
+//! `kinds.rs`, one fixture.
 
 pub mod bounds;
 pub mod certificate;

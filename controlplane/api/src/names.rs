@@ -1,4 +1,5 @@
-//! Names: the rules they follow, in upstream's words (`k8s.io/apimachinery/pkg/util/validation`), and made-up ones.
+//! Validation of names, in upstream's words (`k8s.io/apimachinery/pkg/util/validation`), and
+//! generated names.
 
 use std::net::IpAddr;
 
@@ -14,16 +15,16 @@ pub enum Rule {
     Subdomain,
     /// RFC 1123 label, up to 63 bytes.
     Label,
-    /// Anything that can stand between two slashes of a URL.
+    /// Valid as a path segment of a URL.
     PathSegment,
-    /// An IP address, as short as it can be written.
+    /// IP address in canonical form.
     Address,
 }
 
 impl Rule {
     /// Validates a name; `prefix` means that more will be appended, as with `generateName`.
     pub fn check(self, name: &str, prefix: bool) -> Vec<String> {
-        // A trailing dash is fine in a prefix: upstream masks it with a letter.
+        // A trailing dash is valid in a prefix: upstream masks it with a letter.
         let masked = if prefix && name.len() > 1 {
             mask_trailing_dash(name)
         } else {
@@ -84,7 +85,7 @@ fn is_label(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// The fault of an RFC 1035 label, which begins with a letter.
+/// Validates an RFC 1035 label, which begins with a letter.
 pub fn dns1035_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 63 {
@@ -103,7 +104,7 @@ pub fn dns1123_label(text: &str) -> Vec<String> {
         errors.push(too_long(63));
     }
     if !is_label(text) {
-        // Upstream answers with the subdomain's text where only dots are the trouble.
+        // Upstream returns the subdomain's message if dots are the only problem.
         errors.push(if is_subdomain(text) {
             "must not contain dots".to_owned()
         } else {
@@ -294,7 +295,7 @@ pub fn port_name(text: &str) -> Vec<String> {
     errors
 }
 
-/// Letters and digits that make no words, as upstream's `rand.String` and `rand.SafeEncodeString`.
+/// Alphabet without vowels, as in upstream's `rand.String` and `rand.SafeEncodeString`.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 fn letter(number: u64) -> char {
@@ -302,7 +303,8 @@ fn letter(number: u64) -> char {
     ALPHABET.get(index).map_or('b', |byte| char::from(*byte))
 }
 
-/// A name from `generateName`: the prefix, cut to 58 bytes, and five characters drawn from `random`.
+/// Name from `generateName`: the prefix, cut to 58 bytes, and five characters derived from
+/// `random`.
 pub fn generate(prefix: &str, random: u64) -> String {
     let mut end = prefix.len().min(58);
     while !prefix.is_char_boundary(end) {
@@ -317,9 +319,9 @@ pub fn generate(prefix: &str, random: u64) -> String {
     name
 }
 
-/// The hash of a pod template that names a `ReplicaSet`: up to ten characters. It depends on content alone, not on the
-/// order of fields or on fields that this version does not know, so that the same template has one hash for ever. The
-/// label `pod-template-hash` itself does not count.
+/// Hash of a pod template in the name of a `ReplicaSet`: up to ten characters. It depends only on
+/// content, not on the order of fields or on fields that this version does not know, so that a
+/// template's hash never changes. The label `pod-template-hash` itself does not count.
 pub fn pod_template_hash(template: &PodTemplateSpec, collision: Option<i32>) -> String {
     let mut value = serde_json::to_value(template).unwrap_or_default();
     if let Some(labels) = value.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
@@ -369,7 +371,7 @@ impl Fnv {
     }
 }
 
-/// Feeds canonical JSON: members in order of their names, those that are null or empty left out.
+/// Hashes canonical JSON: members sorted by name, null and empty ones left out.
 fn hash_value(value: &Value, hash: &mut Fnv) {
     match value {
         Value::Object(members) => {

@@ -1,4 +1,4 @@
-//! An object of any kind, behind one pointer.
+//! Objects of any kind behind one pointer.
 
 use std::any::Any;
 
@@ -8,7 +8,7 @@ use crate::go_json;
 use crate::kind::{Kind, Verbs};
 use crate::schema::Schema;
 
-/// An object whose kind is known only at run time; every [`Kind`] is one.
+/// Object whose kind is known only at run time; implemented for every [`Kind`].
 pub trait Object: Any + Send + Sync {
     /// The object's metadata.
     fn metadata(&self) -> &ObjectMeta;
@@ -53,7 +53,7 @@ impl<K: Kind> Object for K {
 /// JSON of an object as upstream writes it.
 pub(crate) fn written<K: Kind>(object: &K) -> Vec<u8> {
     let json = encode(object);
-    // Answers that are never stored keep their empty lists.
+    // Responses that are never stored keep their empty lists.
     let is_stored = matches!(K::VERBS, Verbs::All | Verbs::OneByOne);
     match Schema::of_kind(K::API_VERSION, K::KIND) {
         Some(schema) if is_stored => go_json::write(schema, &json),
@@ -61,8 +61,9 @@ pub(crate) fn written<K: Kind>(object: &K) -> Vec<u8> {
     }
 }
 
-/// JSON of one of `k8s_openapi`'s types. Their maps have text keys and their `Serialize` returns no errors of its own,
-/// except for times outside years -9999 to 9999, which do not parse either; so an empty answer cannot be met.
+/// JSON of one of `k8s_openapi`'s types. Their maps have string keys and their `Serialize` returns
+/// no errors of its own, except for times outside years -9999 to 9999, which do not parse either;
+/// so the result is never empty.
 pub(crate) fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
@@ -80,14 +81,14 @@ pub fn revision_at(json: &[u8]) -> Option<usize> {
     }
 }
 
-/// A reader of compact JSON that was written by a serializer, so well formed.
+/// Reader of compact JSON that a serializer wrote, so it is well-formed.
 struct Scanner<'a> {
     json: &'a [u8],
     at: usize,
 }
 
 impl Scanner<'_> {
-    /// Goes to the value of a member of the object that starts here.
+    /// Moves to the value of a member of the object that starts here.
     fn enter_member(&mut self, name: &[u8]) -> Option<()> {
         if *self.json.get(self.at)? != b'{' {
             return None;
@@ -109,7 +110,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Goes past one value.
+    /// Skips one value.
     fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0_usize;
         loop {

@@ -26,7 +26,7 @@ pub fn empty(schema: Schema, json: &[u8]) -> Cow<'_, [u8]> {
     scanner.rest()
 }
 
-/// A value that may stand for nothing.
+/// Value that may be empty.
 #[derive(Clone, Copy)]
 enum Empty {
     List,
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// An object or a list that is not closed yet.
+/// Open object or list.
 struct Level {
     is_object: bool,
     expects_key: bool,
@@ -68,7 +68,7 @@ struct Level {
     key: Range<usize>,
     /// Offset of the last comma that stays.
     comma: Option<usize>,
-    /// Found when it is first needed.
+    /// Looked up on first use.
     place: Option<Place>,
 }
 
@@ -81,7 +81,7 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Reads what begins here; returns where the next thing may begin.
+    /// Reads the token at an offset; returns the offset of the next.
     fn step(&mut self, at: usize) -> usize {
         match self.json.get(at) {
             Some(b'"') => self.text(at),
@@ -110,7 +110,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A key or a value.
+    /// Reads a key or a string value.
     fn text(&mut self, at: usize) -> usize {
         let end = text_end(self.json, at);
         if let Some(level) = self.levels.last_mut().filter(|level| level.expects_key) {
@@ -138,7 +138,7 @@ impl<'a> Scanner<'a> {
         at + 1
     }
 
-    /// A value that is no more than this: its member goes when it means nothing.
+    /// Handles a complete value: removes its member if it is empty.
     fn value(&mut self, span: Range<usize>, empty: Option<Empty>) -> usize {
         let omitted = empty.is_some_and(|empty| self.field().is_some_and(|field| omits(field, empty)));
         let Some(level) = self.levels.last_mut().filter(|_| omitted) else {
@@ -158,7 +158,7 @@ impl<'a> Scanner<'a> {
         end
     }
 
-    /// The field whose value is read, when it is a message's.
+    /// Field whose value is read, if it belongs to a message.
     fn field(&mut self) -> Option<&'static Field> {
         let Place::Message(schema) = self.place()? else {
             return None;
@@ -208,13 +208,13 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The first place from here on whose byte is not wanted.
+/// First offset from `at` on whose byte is not wanted.
 fn skip(json: &[u8], at: usize, wanted: impl Fn(&u8) -> bool) -> usize {
     let rest = json.get(at..).unwrap_or_default();
     at + rest.iter().take_while(|byte| wanted(byte)).count()
 }
 
-/// The last key as it is written: one with an escape is no field's.
+/// Last key as it is written: one with escapes is no field's.
 fn key<'a>(json: &'a [u8], level: &Level) -> &'a str {
     let bytes = json.get(level.key.clone()).unwrap_or_default();
     std::str::from_utf8(bytes).unwrap_or_default()
@@ -222,7 +222,7 @@ fn key<'a>(json: &'a [u8], level: &Level) -> &'a str {
 
 fn omits(field: &Field, empty: Empty) -> bool {
     match empty {
-        // Of a field that is always written too: it is written as null.
+        // Also of fields that are always written: they are written as null.
         Empty::List => field.shape == Shape::List,
         Empty::Map => field.shape == Shape::Map,
         Empty::Text => field.omit_zero && field.form == Form::String,
@@ -231,7 +231,7 @@ fn omits(field: &Field, empty: Empty) -> bool {
     }
 }
 
-/// The offset behind the text that starts here.
+/// Offset after the string that starts here.
 fn text_end(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(byte) = json.get(at) {

@@ -1,11 +1,11 @@
-//! A place in the text of JSON that was found to be well-formed.
+//! Cursor over JSON that is known to be well-formed.
 
 use std::borrow::Cow;
 
-/// The text is no JSON after all.
+/// The text is not JSON after all.
 pub(super) struct Malformed;
 
-/// A value that is not looked into further, as Go calls it.
+/// Type of a value that is not read further, as Go calls it.
 pub(super) enum Found<'j> {
     Null,
     Bool,
@@ -15,7 +15,7 @@ pub(super) enum Found<'j> {
     Object,
 }
 
-/// A place in a text.
+/// Position in a text.
 pub(super) struct Cursor<'j> {
     /// The text.
     pub(super) json: &'j [u8],
@@ -31,7 +31,7 @@ impl<'j> Cursor<'j> {
         self.json.get(self.at).copied().ok_or(Malformed)
     }
 
-    /// Reads one value; of lists and objects only that they are some.
+    /// Reads one value; of lists and objects only the type.
     pub(super) fn scalar(&mut self) -> Result<Found<'j>, Malformed> {
         let json: &'j [u8] = self.json;
         let first = self.peek()?;
@@ -58,7 +58,7 @@ impl<'j> Cursor<'j> {
         }
     }
 
-    /// Reads a text; it is copied only when there are escapes in it.
+    /// Reads a string; copies it only if it has escapes.
     pub(super) fn string(&mut self) -> Result<Cow<'j, str>, Malformed> {
         let (json, start): (&'j [u8], _) = (self.json, self.at);
         self.skip_string()?;
@@ -85,7 +85,7 @@ impl<'j> Cursor<'j> {
         }
     }
 
-    /// Passes one value, however deep.
+    /// Skips one value of any depth.
     pub(super) fn skip(&mut self) -> Result<(), Malformed> {
         let mut depth = 0_usize;
         loop {

@@ -1,4 +1,4 @@
-//! Times as Go reads them, and what it says of a text that is none.
+//! Go's parsing of times, with its error messages.
 
 /// Element of a layout.
 #[derive(Clone, Copy)]
@@ -36,13 +36,13 @@ const DATE: [Part; 12] = [
     Part::Zone,
 ];
 
-/// RFC 3339; a fraction of a second is borne.
+/// RFC 3339; a fraction of a second is accepted.
 pub(super) const SECONDS: Layout = Layout {
     text: "2006-01-02T15:04:05Z07:00",
     parts: &DATE,
 };
 
-/// RFC 3339 with microseconds, which must be there.
+/// RFC 3339 with mandatory microseconds.
 pub(super) const MICROSECONDS: Layout = Layout {
     text: "2006-01-02T15:04:05.000000Z07:00",
     parts: &[
@@ -80,13 +80,13 @@ impl Part {
 
 /// Mismatch between a text and an element.
 enum Wrong {
-    /// It is not there.
+    /// The element is missing.
     Bad,
-    /// It is too small or too large.
+    /// The value is out of range.
     Range(&'static str),
 }
 
-/// Checks a text.
+/// Checks a text against a layout.
 pub(super) fn check(text: &str, layout: Layout) -> Result<(), String> {
     let mut rest = text;
     let mut date = (0, 0, 0);

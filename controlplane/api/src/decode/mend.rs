@@ -1,22 +1,23 @@
-//! JSON that Go reads and the types do not.
+//! Conversion of JSON that Go accepts and the types do not.
 
 use serde_json::Value;
 
 use super::misfit::is_blank;
 use crate::schema::{Field, Form, Schema, Shape};
 
-/// Go's time that is none, for the types that cannot be without one. Clients in Go take it for none again, and those in
-/// other languages, which refuse null there, can read it.
+/// Go's zero time, for types whose times are mandatory. Go clients read it as zero again, and
+/// clients in other languages, which reject null there, can parse it.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// The times without which the types read no message.
+/// Times that are mandatory for the types.
 const REQUIRED_TIMES: [(&str, &str); 2] = [
     ("meta.v1.Condition", "lastTransitionTime"),
     ("events.v1.EventSeries", "lastObservedTime"),
 ];
 
-/// Makes of the members of a message what the types want: numbers that are quantities become texts, quantities lose the blanks around them, nulls in lists and maps
-/// what Go puts there, times that must be there Go's zero, and base64 loses its ends of lines.
+/// Converts the members of a message to the form that the types expect: numbers to texts for
+/// quantities, quantities without blanks, Go's zero values for nulls in lists and maps, Go's zero
+/// time for missing mandatory times, and base64 without line ends.
 pub(super) fn message(schema: Schema, value: &mut Value) {
     let required = REQUIRED_TIMES.iter().find(|(name, _)| *name == schema.name());
     if let (Some((_, time)), Some(members)) = (required, value.as_object_mut())

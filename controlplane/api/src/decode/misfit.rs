@@ -15,14 +15,14 @@ use crate::schema::{Field, Form, Schema, Shape};
 pub(super) struct Misfit {
     /// The path of the value, without indices and keys.
     pub(super) path: String,
-    /// Go's words.
+    /// Go's message.
     pub(super) message: String,
 }
 
 /// What Go's decoder finds in JSON.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The first thing that it would tell.
+    /// The first error.
     pub(super) misfit: Option<Misfit>,
     /// True if the decoder drops blanks around a quantity.
     pub(super) blanks: bool,
@@ -56,9 +56,9 @@ pub(super) fn find(schema: Option<Schema>, json: &[u8]) -> Seen {
 
 /// Reason for which a walk ends.
 enum Stop {
-    /// A type that reads itself refused.
+    /// A type with an unmarshaler of its own rejects its value.
     Refused(Misfit),
-    /// The text is no JSON.
+    /// The text is not JSON.
     Malformed,
 }
 
@@ -68,7 +68,7 @@ impl From<Malformed> for Stop {
     }
 }
 
-/// The struct whose field is read.
+/// Struct whose field is read.
 struct Context {
     owner: &'static str,
 }
@@ -146,7 +146,7 @@ impl<'j> Walk<'j> {
         }
     }
 
-    /// The type's name is made up only when it is told: most texts are texts.
+    /// Reads a string. The type's name is built only for an error: most values are strings.
     fn text(&mut self, context: &Context, go_type: impl FnOnce() -> String) -> Result<Option<Cow<'j, str>>, Stop> {
         match self.text.scalar()? {
             Found::Text(text) => Ok(Some(text)),
@@ -230,7 +230,7 @@ impl<'j> Walk<'j> {
         Err(self.refuse(message))
     }
 
-    /// A value of another sort than a struct, list or map.
+    /// Records a value that does not fit, unless it is null.
     fn misplaced(&mut self, context: &Context, go_type: &str) -> Result<(), Stop> {
         match self.text.scalar()? {
             Found::Null => Ok(()),
@@ -332,7 +332,7 @@ fn misspelt(text: &[u8]) -> Option<usize> {
     let mut count = 0_usize;
     loop {
         let Some((at, byte)) = letters.next() else {
-            // A group was begun: Go names where it began.
+            // The last group is incomplete: Go reports its start.
             return (!count.is_multiple_of(4)).then(|| text.len() - count % 4);
         };
         if digit(byte) {

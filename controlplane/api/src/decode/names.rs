@@ -1,8 +1,8 @@
-//! The names of upstream's Go types, which it tells clients.
+//! Names of upstream's Go types, as used in error messages.
 
 use crate::schema::{Alternative, Field, Form, Schema, Shape};
 
-/// The types of strings that have names of their own: message, field, type.
+/// Named string types: message, field, type.
 const NAMED: &[(&str, &str, &str)] = &[
     (
         "apps.v1.DaemonSetUpdateStrategy",

@@ -1,9 +1,10 @@
-//! Texts in JSON that are none, as Go reads them: what is no UTF-8, and halves of surrogate pairs, become U+FFFD.
+//! Repair of invalid strings in JSON, as in Go: invalid UTF-8 and unpaired surrogates become
+//! U+FFFD.
 
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
-/// JSON with its texts repaired; nothing where there is nothing to repair. What stands between the texts stays as it is,
-/// and so does what is no JSON.
+/// JSON with its strings repaired; none if there is nothing to repair. Text between the strings is
+/// not changed, and neither is malformed JSON.
 pub fn strings(json: &[u8]) -> Option<Vec<u8>> {
     let surrogate = |bytes: &[u8]| matches!(bytes, [b'\\', b'u', b'd' | b'D']);
     if std::str::from_utf8(json).is_ok() && !json.windows(3).any(surrogate) {
@@ -41,7 +42,7 @@ fn escape(rest: &[u8]) -> (&[u8], usize) {
     }
 }
 
-/// The unit of UTF-16 that is written at a place as `\uXXXX`.
+/// UTF-16 code unit that is written as `\uXXXX` at an offset.
 fn unit(bytes: &[u8], at: usize) -> Option<u16> {
     let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
     if !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -50,7 +51,7 @@ fn unit(bytes: &[u8], at: usize) -> Option<u16> {
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// The character beyond ASCII that bytes begin with; each byte of none is one that is replaced.
+/// Non-ASCII character at the start of the bytes; each byte of an invalid one is replaced.
 fn character(rest: &[u8]) -> (&[u8], usize) {
     let whole = (2..=4).find_map(|length| rest.get(..length).filter(|bytes| std::str::from_utf8(bytes).is_ok()));
     whole.map_or((REPLACEMENT, 1), |whole| (whole, whole.len()))

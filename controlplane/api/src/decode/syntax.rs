@@ -64,7 +64,8 @@ pub fn no_object(json: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The character at which reading stopped; lines and columns begin at 1, and column 0 is the end of the line before.
+/// Character at which parsing stopped; lines and columns begin at 1, and column 0 is the end of the
+/// previous line.
 fn at(json: &[u8], line: usize, column: usize) -> Option<char> {
     let Some(column) = column.checked_sub(1) else {
         return Some('\n');

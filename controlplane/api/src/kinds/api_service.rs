@@ -13,7 +13,7 @@ use crate::validation::{each, one_of, port, required};
 
 /// API group of the kind.
 pub const GROUP: &str = "apiregistration.k8s.io";
-/// The condition that tells whether requests can be answered.
+/// Condition that tells if the API service can serve requests.
 pub const AVAILABLE: &str = "Available";
 
 impl Kind for APIService {
@@ -85,7 +85,7 @@ pub fn available(own: &APIService) -> Option<&APIServiceCondition> {
     conditions.iter().find(|condition| condition.type_ == AVAILABLE)
 }
 
-/// Sets the condition `Available`; tells whether it changed.
+/// Sets the condition `Available`; true if it changed.
 pub fn set_available(own: &mut APIService, is_true: bool, reason: &str, message: &str, now: Timestamp) -> bool {
     let status = if is_true { "True" } else { "False" };
     let old = available(own).cloned();

@@ -54,7 +54,7 @@ impl Kind for CertificateSigningRequest {
         self.status.clone_from(&old.status);
     }
 
-    /// A signer may not decide: decisions stay as they are. Where some come or go, the rules say no.
+    /// A signer may not decide: approval conditions stay as they are. Validation rejects changes.
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
         for kind in DECISIONS {
@@ -72,7 +72,7 @@ impl Kind for CertificateSigningRequest {
         }
     }
 
-    /// An approver only decides: the conditions alone are taken.
+    /// An approver only decides: only the conditions are taken from the new object.
     fn prepare_own(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
         let decided = self.status.take().and_then(|status| status.conditions);
@@ -84,7 +84,7 @@ impl Kind for CertificateSigningRequest {
         validation::create(self)
     }
 
-    /// Nothing but metadata can change.
+    /// Only metadata can change.
     fn validate_update(&self, _old: &Self) -> Vec<Invalid> {
         Vec::new()
     }

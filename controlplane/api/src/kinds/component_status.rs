@@ -1,4 +1,4 @@
-//! `ComponentStatus`: whether a part of the control plane is well. Made up when it is asked for, never stored.
+//! `ComponentStatus`: health of a control plane component. Generated on request, never stored.
 
 use k8s_openapi::api::core::v1::{ComponentCondition, ComponentStatus};
 

@@ -62,7 +62,7 @@ impl Kind for ConfigMap {
     }
 }
 
-/// All values together, in bytes.
+/// Maximum size of all values together, in bytes.
 pub(super) const DATA_LIMIT: usize = 1024 * 1024;
 
 pub(super) const FROZEN: &str = "field is immutable when `immutable` is set";

@@ -1,4 +1,4 @@
-//! `ControllerRevision`: a version of what a workload asked for.
+//! `ControllerRevision`: a snapshot of a workload's spec.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 

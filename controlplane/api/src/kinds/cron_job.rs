@@ -1,4 +1,4 @@
-//! `CronJob`: jobs at set times.
+//! `CronJob`: jobs on a schedule.
 
 use k8s_openapi::api::batch::v1::CronJob;
 
@@ -131,7 +131,7 @@ fn unfit(job: &CronJob, old: Option<&CronJob>) -> Vec<Invalid> {
         errors.extend(job::unfit_for_template(&own, "spec.jobTemplate.spec"));
     }
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    // The jobs' names are longer by eleven letters.
+    // Names of the jobs have eleven more characters.
     if name.len() > 52 {
         errors.push(Invalid::value(
             "metadata.name",

@@ -1,4 +1,4 @@
-//! `CSIDriver`: a driver of storage and what it can do.
+//! `CSIDriver`: capabilities of a storage driver.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ impl Kind for CSIDriver {
         spec.se_linux_mount.get_or_insert(false);
     }
 
-    /// Counts the changes alone: a new one has no generation.
+    /// Only counts changes: a new object has no generation.
     fn prepare_update(&mut self, old: &Self) {
         if self.spec != old.spec {
             self.metadata.generation = Some(old.metadata.generation.unwrap_or(0) + 1);

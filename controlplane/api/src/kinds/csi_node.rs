@@ -36,7 +36,7 @@ impl Kind for CSINode {
         errors
     }
 
-    /// Drivers come and go; one that stays changes only how many volumes it takes.
+    /// Drivers may be added and removed; of an existing one only the volume limit may change.
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = self.validate();
         let counted = |driver: &CSINodeDriver| CSINodeDriver {
@@ -53,7 +53,7 @@ impl Kind for CSINode {
     }
 }
 
-/// Bytes of a node's name in a driver's own words.
+/// Maximum length of a driver's node ID, in bytes.
 const IDENTIFIER: usize = 192;
 
 fn validate_driver(errors: &mut Vec<Invalid>, driver: &CSINodeDriver, path: &str) {

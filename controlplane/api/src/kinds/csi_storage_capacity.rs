@@ -1,4 +1,4 @@
-//! `CSIStorageCapacity`: how much storage of a class is left at some nodes.
+//! `CSIStorageCapacity`: remaining storage of a class for a set of nodes.
 
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 

@@ -1,5 +1,5 @@
-//! `CustomResourceDefinition`: a kind that others define. What the server makes of it stands in
-//! `server/src/definitions`; the schemas are checked there, too.
+//! `CustomResourceDefinition`: a custom kind. The server's part is in `server/src/definitions`,
+//! including the checks of schemas.
 
 pub mod names;
 mod validation;
@@ -14,11 +14,11 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::table::created_column;
 
-/// The group of definitions.
+/// API group of CustomResourceDefinitions.
 pub const GROUP: &str = "apiextensions.k8s.io";
-/// Holds a definition until all objects of its kind are gone.
+/// Finalizer that keeps a definition until all objects of its kind are deleted.
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-/// Says that a kind in one of the project's own groups was approved.
+/// Annotation for the approval of a kind in one of the Kubernetes project's own groups.
 pub const APPROVED: &str = "api-approved.kubernetes.io";
 
 impl Kind for CustomResourceDefinition {
@@ -105,7 +105,7 @@ impl Kind for CustomResourceDefinition {
 
 /// Preparation of both new and changed definitions.
 trait Stored {
-    /// Adds the version that is stored to those that ever were.
+    /// Adds the storage version to `storedVersions`.
     fn keep_stored(&mut self);
 }
 

@@ -1,4 +1,4 @@
-//! Deployment: replicas of a pod, rolled from version to version.
+//! Deployment: replicas of a pod with rolling updates.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, DeploymentStrategy};
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -67,7 +67,7 @@ impl Kind for Deployment {
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
         spec.replicas.get_or_insert(1);
-        // False and zero are what their absence means.
+        // False and zero are the same as unset.
         spec.paused = spec.paused.filter(|paused| *paused);
         spec.min_ready_seconds = spec.min_ready_seconds.filter(|seconds| *seconds != 0);
         spec.revision_history_limit.get_or_insert(10);
@@ -100,7 +100,7 @@ impl Kind for Deployment {
     }
 
     fn spec_changed(&self, old: &Self) -> bool {
-        // Annotations are copied to the replica sets, so they are asked for too.
+        // Annotations are copied to the replica sets, so they count as part of the spec.
         self.spec != old.spec || self.metadata.annotations != old.metadata.annotations
     }
 

@@ -1,4 +1,4 @@
-//! `DeviceClass`: a sort of devices that can be claimed.
+//! `DeviceClass`: a class of devices that can be claimed.
 
 use k8s_openapi::api::resource::v1::DeviceClass;
 

@@ -38,7 +38,7 @@ impl Kind for Endpoints {
         errors
     }
 
-    /// Subsets that stay as they are stay allowed.
+    /// Unchanged subsets are not validated.
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         if self.subsets == old.subsets {
             return Vec::new();

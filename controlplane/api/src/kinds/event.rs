@@ -1,4 +1,5 @@
-//! Event: what happened to an object. One stored object, core's, with two representations: `events.k8s.io/v1` converts.
+//! Event: a record of what happened to an object. One stored object of the core group with two
+//! representations: `events.k8s.io/v1` is converted.
 
 mod validation;
 
@@ -14,7 +15,7 @@ use crate::kind::{Column, Dependents, Field, Kind, Representation, Updates};
 use crate::object::written;
 use crate::table::{age, since};
 
-/// Either form, seen as core's.
+/// Event of either version, in its core form.
 trait AsCore {
     fn core(&self) -> Cow<'_, core::Event>;
 }
@@ -31,7 +32,7 @@ impl AsCore for events::Event {
     }
 }
 
-/// The columns of either form.
+/// Columns of either version.
 const fn columns<E: AsCore>() -> [Column<E>; 9] {
     [
         Column::text("Last Seen", "core.v1.Event.lastTimestamp", |event, now| {
@@ -68,7 +69,7 @@ const fn columns<E: AsCore>() -> [Column<E>; 9] {
     ]
 }
 
-/// The fields of either form.
+/// Fields of either version.
 const fn fields<E: AsCore>() -> [Field<E>; 11] {
     [
         Field {
@@ -161,7 +162,8 @@ impl Kind for events::Event {
     const SHORT_NAMES: &'static [&'static str] = &["ev"];
     const COLUMNS: &'static [Column<Self>] = &columns();
     const NAME_LAST: bool = true;
-    // The labels are those of the stored form, so that an event is found alike whichever way it came in.
+    // The labels are those of the stored form, so that selectors find an event whichever version it
+    // was created in.
     const FIELDS: &'static [Field<Self>] = &fields();
     const FIELD_NAMES: &'static [(&'static str, &'static str)] = &NAMES;
     const STORED_AS: Option<Representation<Self>> = Some(Representation {
@@ -173,7 +175,7 @@ impl Kind for events::Event {
     });
 
     fn set_defaults(&mut self) {
-        // Structs to upstream, which writes them always.
+        // Upstream's type always writes these structs.
         self.deprecated_source.get_or_insert_default();
         self.regarding.get_or_insert_default();
     }
@@ -253,7 +255,7 @@ pub fn to_core(event: events::Event) -> core::Event {
         metadata: event.metadata,
         reason: event.reason,
         related: event.related,
-        // This form shows the two when they are empty.
+        // This version writes both even if they are empty.
         reporting_component: Some(event.reporting_controller.unwrap_or_default()),
         reporting_instance: Some(event.reporting_instance.unwrap_or_default()),
         series: event.series.map(|series| core::EventSeries {
@@ -279,7 +281,7 @@ pub fn from_core(event: core::Event) -> events::Event {
         reason: event.reason,
         regarding: Some(event.involved_object),
         related: event.related,
-        // This form leaves the two out then.
+        // This version leaves both out if they are empty.
         reporting_controller: event.reporting_component.filter(|text| !text.is_empty()),
         reporting_instance: event.reporting_instance.filter(|text| !text.is_empty()),
         series: event.series.and_then(|series| {

@@ -1,4 +1,4 @@
-//! `FlowSchema`: which requests go into which flow.
+//! `FlowSchema`: assigns requests to flows.
 
 use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 

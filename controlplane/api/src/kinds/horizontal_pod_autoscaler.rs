@@ -1,4 +1,4 @@
-//! `HorizontalPodAutoscaler`: replicas by load.
+//! `HorizontalPodAutoscaler`: scales replicas by load.
 
 mod metrics;
 mod v1;
@@ -16,7 +16,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
 
-/// Either form, seen as the newest.
+/// Autoscaler of either version, in the newest form.
 trait Versioned: Kind {
     fn newest(&self) -> Cow<'_, HorizontalPodAutoscaler>;
 }
@@ -33,7 +33,7 @@ impl Versioned for old::HorizontalPodAutoscaler {
     }
 }
 
-/// The columns of either form.
+/// Columns of either version.
 const fn columns<S: Versioned>() -> [Column<S>; 6] {
     [
         Column::text(

@@ -1,4 +1,4 @@
-//! Ingress: rules by which requests from outside reach Services.
+//! Ingress: routing rules for external HTTP traffic to Services.
 
 use std::collections::BTreeSet;
 
@@ -93,7 +93,7 @@ fn no_status() -> k8s_openapi::api::networking::v1::IngressStatus {
     }
 }
 
-/// `*`, or up to three names and how many more rules there are.
+/// `*`, or up to three hosts and the number of further rules.
 fn hosts(spec: Option<&IngressSpec>) -> String {
     let rules = spec.and_then(|spec| spec.rules.as_deref()).unwrap_or_default();
     let hosts = rules.iter().filter_map(|rule| rule.host.as_deref());

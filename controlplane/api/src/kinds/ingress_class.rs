@@ -1,4 +1,4 @@
-//! `IngressClass`: who serves Ingresses.
+//! `IngressClass`: controller that serves Ingresses.
 
 use k8s_openapi::api::networking::v1::{IngressClass, IngressClassParametersReference};
 

@@ -1,4 +1,4 @@
-//! `IPAddress`: one address of a service range, and whose it is. Its name is the address.
+//! `IPAddress`: an allocated Service IP and its owner. The name is the address.
 
 use k8s_openapi::api::networking::v1::IPAddress;
 

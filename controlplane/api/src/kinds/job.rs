@@ -1,4 +1,4 @@
-//! Job: pods that run to their end.
+//! Job: pods that run to completion.
 
 mod rules;
 mod selector;
@@ -154,7 +154,7 @@ impl Kind for Job {
     }
 }
 
-/// A job without labels has those of its template.
+/// Defaults a job's labels to those of its template.
 fn label(metadata: &mut ObjectMeta, spec: &JobSpec) {
     let labels = spec.template.metadata.as_ref().and_then(|own| own.labels.as_ref());
     if let Some(labels) = labels.filter(|labels| !labels.is_empty())
@@ -165,7 +165,7 @@ fn label(metadata: &mut ObjectMeta, spec: &JobSpec) {
 }
 
 fn set_spec_defaults(spec: &mut JobSpec) {
-    // For non-parallel jobs both are one.
+    // Non-parallel jobs default both to 1.
     if spec.completions.is_none() && spec.parallelism.is_none() {
         spec.completions = Some(1);
     }
@@ -189,7 +189,7 @@ fn set_spec_defaults(spec: &mut JobSpec) {
     set_template_part_defaults(spec);
 }
 
-/// Defaults of what a job's spec also has inside of a `CronJob`.
+/// Sets defaults that a job's spec also has inside a `CronJob`.
 pub(super) fn set_template_part_defaults(spec: &mut JobSpec) {
     for rule in spec.pod_failure_policy.iter_mut().flat_map(|policy| &mut policy.rules) {
         for pattern in rule.on_pod_conditions.iter_mut().flatten() {
@@ -268,7 +268,7 @@ pub(super) fn unfit_for_template(spec: &JobSpec, path: &str) -> Vec<Invalid> {
     errors
 }
 
-/// The pods of an indexed job have its name and their index as host name.
+/// Validates the host names of an indexed job's pods, which are the job's name with the index.
 fn unfit_host_name(metadata: &ObjectMeta, spec: &JobSpec) -> Option<Invalid> {
     let indexed = spec.completion_mode.as_deref() == Some("Indexed");
     let completions = spec.completions.filter(|completions| indexed && *completions > 0)?;

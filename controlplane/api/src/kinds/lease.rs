@@ -1,4 +1,4 @@
-//! Lease: a sign of life, or a lock.
+//! Lease: a heartbeat or a lock.
 
 use k8s_openapi::api::coordination::v1::Lease;
 

@@ -1,4 +1,4 @@
-//! `LimitRange`: bounds and defaults for what is asked for in a namespace.
+//! `LimitRange`: limits and defaults for the resources of objects in a namespace.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ impl Kind for LimitRange {
     }
 }
 
-/// Of a container: without a default limit the maximum is one, without a default request the default limit, then the
-/// minimum.
+/// Sets defaults of a container item: the default limit is the maximum, and the default request is
+/// the default limit, then the minimum.
 fn set_item_defaults(item: &mut LimitRangeItem) {
     let lists = [
         &mut item.default,

@@ -209,7 +209,7 @@ pub struct PodUsage {
 pub struct Usage {
     /// Nanoseconds of CPU time in each second.
     pub nanocores: u64,
-    /// Bytes that cannot be given away: what is used, without pages of files that were not used lately.
+    /// Working set in bytes: memory usage without inactive file pages.
     pub working_set_bytes: u64,
 }
 

@@ -1,4 +1,5 @@
-//! `MutatingAdmissionPolicy` and `MutatingAdmissionPolicyBinding`: expressions that change an object before it is stored.
+//! `MutatingAdmissionPolicy` and `MutatingAdmissionPolicyBinding`: CEL expressions that change an
+//! object before it is stored.
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
 

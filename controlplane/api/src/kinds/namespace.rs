@@ -1,4 +1,4 @@
-//! Namespace: a set of names.
+//! Namespace: a scope for names.
 
 use k8s_openapi::api::core::v1::{Namespace, NamespaceStatus};
 

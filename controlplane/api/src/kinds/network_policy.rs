@@ -1,4 +1,4 @@
-//! `NetworkPolicy`: which traffic pods may have.
+//! `NetworkPolicy`: allowed traffic of pods.
 
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPort, NetworkPolicySpec};
 

@@ -52,7 +52,7 @@ impl Kind for Node {
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
-        // The single range is the first of the list; where they differ, upstream goes by the single one.
+        // `podCIDR` is the first of `podCIDRs`; if they differ, upstream uses `podCIDR`.
         let first = spec.pod_cidrs.as_ref().and_then(|ranges| ranges.first());
         match &spec.pod_cidr {
             Some(range) if first != Some(range) => spec.pod_cidrs = Some(vec![range.clone()]),
@@ -60,7 +60,8 @@ impl Kind for Node {
             None => spec.pod_cidr = first.cloned(),
         }
         let status = self.status.get_or_insert_default();
-        // Structs to upstream: they are there before the node's agent has said anything.
+        // Upstream's type always writes these structs, even before the node agent has reported
+        // anything.
         let endpoints = status.daemon_endpoints.get_or_insert_default();
         endpoints.kubelet_endpoint.get_or_insert_default();
         status.node_info.get_or_insert_default();
@@ -122,7 +123,7 @@ impl Kind for Node {
     }
 }
 
-/// Upstream no longer configures nodes by objects: what says so is not stored, unless it was.
+/// Drops `configSource`, which upstream no longer supports, unless it was already stored.
 fn drop_config_source(node: &mut Node, old: Option<&Node>) {
     let had = old.and_then(|old| old.spec.as_ref()?.config_source.as_ref());
     if let Some(spec) = node.spec.as_mut().filter(|_| had.is_none()) {
@@ -130,7 +131,7 @@ fn drop_config_source(node: &mut Node, old: Option<&Node>) {
     }
 }
 
-/// The same of what nodes say of it.
+/// The same for the status.
 fn drop_config(node: &mut Node, old: Option<&Node>) {
     let had = old.and_then(|old| old.status.as_ref()?.config.as_ref());
     if let Some(status) = node.status.as_mut().filter(|_| had.is_none()) {
@@ -138,7 +139,7 @@ fn drop_config(node: &mut Node, old: Option<&Node>) {
     }
 }
 
-/// `Ready`, `NotReady` or `Unknown`, and `SchedulingDisabled` where it is.
+/// `Ready`, `NotReady` or `Unknown`, followed by `SchedulingDisabled` if so.
 fn status(node: &Node) -> String {
     let conditions = node
         .status

@@ -146,7 +146,7 @@ impl Kind for PersistentVolumeClaim {
     }
 }
 
-/// Defaults of a claim's spec, wherever it stands.
+/// Sets defaults of a claim's spec at any path.
 pub(crate) fn set_spec_defaults(spec: &mut PersistentVolumeClaimSpec) {
     spec.volume_mode.get_or_insert_with(|| "Filesystem".to_owned());
     let resources = spec.resources.get_or_insert_default();
@@ -155,7 +155,7 @@ pub(crate) fn set_spec_defaults(spec: &mut PersistentVolumeClaimSpec) {
     }
 }
 
-/// The two fields that name a source say the same. The older one knows only claims and snapshots.
+/// Keeps both data source fields equal. The older one supports only claims and snapshots.
 fn unite_sources(spec: &mut PersistentVolumeClaimSpec) {
     let known = |source: &TypedLocalObjectReference| {
         let group = source.api_group.as_deref().unwrap_or_default();
@@ -195,7 +195,7 @@ fn volume(claim: &PersistentVolumeClaim) -> Option<&str> {
     name.filter(|name| !name.is_empty())
 }
 
-/// The status of a claim that has a volume.
+/// Status of a bound claim.
 fn bound(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimStatus> {
     volume(claim)?;
     claim.status.as_ref()
@@ -209,13 +209,13 @@ fn phase(claim: &PersistentVolumeClaim) -> &str {
     status.and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// The amount of storage among others; `0` where there is none.
+/// The storage among the resources; `0` if there is none.
 pub(super) fn storage(amounts: Option<&BTreeMap<String, Quantity>>) -> String {
     let amount = amounts.and_then(|amounts| amounts.get("storage"));
     amount.map_or_else(|| "0".to_owned(), |amount| amount.0.clone())
 }
 
-/// `RWO,ROX`: the modes by their short names, in a fixed order.
+/// `RWO,ROX`: access modes by their short names, in a fixed order.
 pub(super) fn modes(modes: Option<&[String]>) -> String {
     const SHORT: [(&str, &str); 4] = [
         ("ReadWriteOnce", "RWO"),
@@ -228,7 +228,7 @@ pub(super) fn modes(modes: Option<&[String]>) -> String {
     short.collect::<Vec<_>>().join(",")
 }
 
-/// The class by the old annotation, or else by the field.
+/// Storage class of the old annotation, or else of the field.
 pub(super) fn storage_class<'a>(metadata: &'a ObjectMeta, class: Option<&'a str>) -> &'a str {
     annotated(metadata).or(class).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Pod: containers that share a network and a life.
+//! Pod: containers that share a network and a lifecycle.
 
 mod gated;
 mod status;
@@ -18,7 +18,7 @@ use summary::Summary;
 /// Path of a pod's annotations.
 const ANNOTATIONS: &str = "metadata.annotations";
 
-/// Long members of a container that stand in no cell of its pod.
+/// Long members of a container that no cell of a pod shows.
 const OF_CONTAINERS: &[Unshown] = &[
     Unshown::Whole("args"),
     Unshown::Whole("command"),
@@ -208,7 +208,7 @@ impl Kind for Pod {
         }
         for (index, volume) in spec.volumes.iter().flatten().enumerate() {
             if let Some(image) = &volume.image {
-                // Templates may leave it to others.
+                // Templates may leave the reference out.
                 let field = format!("spec.volumes[{index}].image.reference");
                 required(&mut errors, &field, image.reference.as_deref());
             }
@@ -231,7 +231,8 @@ impl Kind for Pod {
         status::validate(self, old)
     }
 
-    /// A pod that no node runs, or that has ended, goes at once; else its own period, at least a second.
+    /// Grace period. A pod without a node, or one that has terminated, is deleted immediately;
+    /// otherwise the pod's own period, at least a second.
     fn grace(&self, requested: Option<i64>) -> i64 {
         let Some(spec) = &self.spec else { return 0 };
         let on_node = spec.node_name.as_ref().is_some_and(|name| !name.is_empty());

@@ -1,4 +1,4 @@
-//! `PodDisruptionBudget`: how many pods may be evicted at a time.
+//! `PodDisruptionBudget`: limit on voluntary evictions of pods.
 
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -104,7 +104,7 @@ impl Kind for PodDisruptionBudget {
     }
 }
 
-/// Upstream always writes these numbers.
+/// Sets the numbers that upstream always writes.
 fn set_status_defaults(status: &mut PodDisruptionBudgetStatus) {
     let numbers = [
         &mut status.current_healthy,

@@ -1,4 +1,4 @@
-//! `PodTemplate`: a pod to be made later.
+//! `PodTemplate`: a template for pods.
 
 use k8s_openapi::api::core::v1::PodTemplate;
 

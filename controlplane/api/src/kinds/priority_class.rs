@@ -1,4 +1,4 @@
-//! `PriorityClass`: a name for a priority.
+//! `PriorityClass`: a named priority.
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 

@@ -1,4 +1,4 @@
-//! `PriorityLevelConfiguration`: how many requests of a level may be in flight.
+//! `PriorityLevelConfiguration`: concurrency limit of a priority level.
 
 use k8s_openapi::api::flowcontrol::v1::{
     LimitedPriorityLevelConfiguration, PriorityLevelConfiguration, PriorityLevelConfigurationSpec, QueuingConfiguration,

@@ -78,7 +78,7 @@ impl Kind for ReplicationController {
         spec.min_ready_seconds = spec.min_ready_seconds.filter(|seconds| *seconds != 0);
         let Some(template) = &mut spec.template else { return };
         set_template_defaults(template);
-        // The labels of the template stand in for what was left out.
+        // Defaults the selector and labels to the labels of the template.
         let Some(own) = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref()) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! `ResourceQuota`: how much a namespace may ask for.
+//! `ResourceQuota`: limits on the total resources of a namespace.
 
 use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
 
@@ -73,7 +73,7 @@ impl Kind for ResourceQuota {
     }
 }
 
-/// `cpu: 1/2, pods: 3/10`, of limits or of all else.
+/// `cpu: 1/2, pods: 3/10`, for limits or for everything else.
 fn used(quota: &ResourceQuota, of_limits: bool) -> String {
     let Some(status) = &quota.status else {
         return String::new();

@@ -1,4 +1,4 @@
-//! `ResourceSlice`: devices that a driver offers on a node.
+//! `ResourceSlice`: devices that a driver publishes.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ impl Kind for ResourceSlice {
     crate::spec_alone!();
 }
 
-/// Whose devices they are.
+/// Validates the driver and the pool.
 fn identity(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
     csi_driver(errors, "spec.driver", &spec.driver);
     let pool = &spec.pool;

@@ -1,4 +1,4 @@
-//! Role and `ClusterRole`: what may be done.
+//! Role and `ClusterRole`: permissions.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 

@@ -1,4 +1,4 @@
-//! `RoleBinding` and `ClusterRoleBinding`: who may do what a role lets.
+//! `RoleBinding` and `ClusterRoleBinding`: grant a role to subjects.
 
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 
@@ -11,7 +11,7 @@ use crate::validation::rbac;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Either binding.
+/// Binding of either scope.
 trait Binding: Kind {
     /// Descriptions of the columns: role, users, groups and service accounts.
     const DESCRIPTIONS: [&'static str; 4];

@@ -1,4 +1,4 @@
-//! `RuntimeClass`: how containers are run.
+//! `RuntimeClass`: selects a container runtime configuration.
 
 use k8s_openapi::api::node::v1::RuntimeClass;
 
@@ -13,7 +13,7 @@ use crate::warnings::old_label;
 impl Kind for RuntimeClass {
     const UPDATES: Updates = Updates::CREATE_CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
-        // Upstream looks for what it says of it in the wrong place, and finds nothing.
+        // Upstream looks up the description in the wrong place, and finds none.
         Column::text("Handler", "", |class, _| class.handler.as_str().into()),
         age_column(),
     ];

@@ -1,4 +1,4 @@
-//! Secret: data for pods that is not shown.
+//! Secret: confidential data for pods.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -30,7 +30,7 @@ impl Kind for Secret {
 
     fn set_defaults(&mut self) {
         text(&mut self.type_, "Opaque");
-        // Texts are for writing only: they are kept as data.
+        // `stringData` is write-only: it is merged into `data`.
         for (key, value) in self.string_data.take().into_iter().flatten() {
             self.data
                 .get_or_insert_default()

@@ -1,4 +1,5 @@
-//! Service: one address for many pods. What is its own is here; addresses and node ports are handed out by the server.
+//! Service: one address for a set of pods. The rules of the kind are here; the server allocates
+//! addresses and node ports.
 
 pub mod families;
 mod update;

@@ -6,7 +6,7 @@ use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
 use crate::warnings::has_annotation;
 
-/// Of secrets only their names are kept.
+/// Keeps only the names of secret references.
 fn name_secrets(account: &mut ServiceAccount) {
     for secret in account.secrets.iter_mut().flatten() {
         *secret = ObjectReference {

@@ -1,4 +1,4 @@
-//! `ServiceCIDR`: a range of addresses for Services.
+//! `ServiceCIDR`: an IP range for Services.
 
 use k8s_openapi::api::networking::v1::{ServiceCIDR, ServiceCIDRStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -25,7 +25,7 @@ impl Kind for ServiceCIDR {
     }
 
     fn prepare_create(&mut self) {
-        // Nothing has to be made ready: addresses are handed out of the range from now on.
+        // No preparation is needed: addresses can be allocated from the range immediately.
         let ready = Condition {
             type_: "Ready".to_owned(),
             status: "True".to_owned(),
@@ -55,7 +55,7 @@ impl Kind for ServiceCIDR {
         validate(cidrs(self))
     }
 
-    /// A range may get one of the other family beside it, and nothing else changes.
+    /// A range of the other family may be added; nothing else may change.
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let (new, old) = (cidrs(self), cidrs(old));
         let mut errors = Vec::new();
@@ -91,7 +91,7 @@ fn validate(cidrs: &[String]) -> Vec<Invalid> {
         return vec![Invalid::required(FIELD, "at least one CIDR required")];
     }
     if cidrs.len() > 2 {
-        // Upstream shows its own structure, whose fields have the names of Go.
+        // Upstream shows its internal structure, whose fields have Go's names.
         let value = serde_json::json!({ "CIDRs": cidrs }).to_string();
         return vec![Invalid::rendered(FIELD, value, "may only hold up to 2 values")];
     }

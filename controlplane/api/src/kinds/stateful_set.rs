@@ -1,4 +1,4 @@
-//! `StatefulSet`: pods with names and storage of their own.
+//! `StatefulSet`: pods with stable names and storage.
 
 use std::collections::BTreeSet;
 
@@ -133,7 +133,8 @@ impl Kind for StatefulSet {
         let (Some(new), Some(old)) = (&self.spec, &old.spec) else {
             return self.validate();
         };
-        // A set that was stored when less was asked may stay as it is: its pods are told what is wrong with them.
+        // A set that was stored under fewer rules may stay invalid: errors are reported for its
+        // pods.
         let before = validate_spec(old);
         let was_valid = before.is_empty() && validate_template(old, true).is_empty();
         let mut errors = validate_spec(new);
@@ -293,7 +294,7 @@ fn validate_template(spec: &StatefulSetSpec, pods: bool) -> Vec<Invalid> {
     errors
 }
 
-/// The template with what a pod gets for each claim: a volume of its name, in the place of one that has that name already.
+/// Template with a volume for each claim, which replaces a volume of the same name.
 fn with_claims(spec: &StatefulSetSpec) -> PodTemplateSpec {
     let mut template = spec.template.clone();
     let mut volumes: Vec<Volume> = Vec::new();

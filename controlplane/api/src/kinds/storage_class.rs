@@ -1,4 +1,4 @@
-//! `StorageClass`: how volumes are made.
+//! `StorageClass`: parameters for provisioning volumes.
 
 use k8s_openapi::api::storage::v1::StorageClass;
 

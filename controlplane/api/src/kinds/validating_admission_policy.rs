@@ -1,4 +1,5 @@
-//! `ValidatingAdmissionPolicy` and `ValidatingAdmissionPolicyBinding`: expressions that decide whether an object is stored.
+//! `ValidatingAdmissionPolicy` and `ValidatingAdmissionPolicyBinding`: CEL expressions that admit
+//! or reject an object.
 
 pub(super) mod validation;
 

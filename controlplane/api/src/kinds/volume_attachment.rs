@@ -1,4 +1,4 @@
-//! `VolumeAttachment`: a volume that is to be attached to a node.
+//! `VolumeAttachment`: the intent to attach a volume to a node.
 
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeError};
 
@@ -93,9 +93,9 @@ impl Kind for VolumeAttachment {
     }
 }
 
-/// Bytes of what a driver tells of an attached volume.
+/// Maximum size of the attachment metadata from a driver, in bytes.
 const METADATA: usize = 256 << 10;
-/// Bytes of an error's text.
+/// Maximum length of an error message, in bytes.
 const MESSAGE: usize = 1024;
 
 fn validate_source(errors: &mut Vec<Invalid>, source: &VolumeAttachmentSource, path: &str) {
@@ -113,7 +113,7 @@ fn validate_source(errors: &mut Vec<Invalid>, source: &VolumeAttachmentSource, p
 
 fn validate_error(errors: &mut Vec<Invalid>, error: &VolumeError, path: &str) {
     if error.message.as_ref().is_some_and(|message| message.len() > MESSAGE) {
-        // Upstream names the other limit here.
+        // Upstream reports the other limit here.
         errors.push(Invalid::too_long(format!("{path}.message"), METADATA));
     }
     if let Some(code) = error.error_code.filter(|code| *code < 0) {

@@ -1,4 +1,4 @@
-//! `VolumeAttributesClass`: attributes of volumes that can be changed later.
+//! `VolumeAttributesClass`: mutable attributes of volumes.
 
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 

@@ -1,4 +1,5 @@
-//! `MutatingWebhookConfiguration` and `ValidatingWebhookConfiguration`: who is asked before an object is stored.
+//! `MutatingWebhookConfiguration` and `ValidatingWebhookConfiguration`: webhooks that are called
+//! before an object is stored.
 
 pub(super) mod validation;
 
@@ -12,7 +13,7 @@ use crate::pod::defaults::text;
 use crate::table::age_column;
 
 const COUNT: &str = "Webhooks indicates the number of webhooks registered in this configuration";
-/// End of the names that upstream keeps for configurations in files.
+/// Suffix of names that upstream reserves for static configurations.
 const STATIC: &str = ".static.k8s.io";
 
 impl Kind for MutatingWebhookConfiguration {
@@ -92,7 +93,7 @@ impl Kind for ValidatingWebhookConfiguration {
     }
 }
 
-/// A validating webhook as a mutating one, which has all its fields and one more.
+/// Validating webhook as a mutating one, which has all its fields and one more.
 fn common(webhook: &ValidatingWebhook) -> MutatingWebhook {
     let ValidatingWebhook {
         admission_review_versions,

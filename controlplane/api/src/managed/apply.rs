@@ -26,7 +26,7 @@ pub struct Application<'a> {
     pub types: Types<'a>,
     /// Name of the kind, for messages.
     pub kind: &'a str,
-    /// The object as stored, without its entries; `{}` when there is none.
+    /// Stored object without its managed fields; `{}` if there is none.
     pub live: &'a Value,
     /// The applied configuration.
     pub applied: &'a Value,
@@ -34,7 +34,7 @@ pub struct Application<'a> {
     pub writer: &'a Writer,
     /// Takes fields from other managers.
     pub force: bool,
-    /// Fields that this write cannot change: `status`, or all but `status`.
+    /// Fields that this write must not change: `status`, or all but `status`.
     pub ignored: &'a Set,
 }
 
@@ -50,10 +50,11 @@ pub struct Applied {
 /// Error of a server-side apply.
 #[derive(Debug, Error)]
 pub enum ApplyError {
-    /// 400: not an object of the kind and version that the path names, or one with entries.
+    /// 400: the configuration is not an object of the kind and version in the path, or has managed
+    /// fields.
     #[error("{0}")]
     Malformed(String),
-    /// 500 with this text and no reason, as upstream: what is applied does not fit the schema.
+    /// 500 with this text and no reason, as upstream: the configuration does not fit the schema.
     #[error("{0}")]
     Unfit(String),
     /// 409: other managers have these fields with other values.
@@ -61,7 +62,7 @@ pub enum ApplyError {
     Conflict(Vec<Conflict>),
 }
 
-/// A field that another manager has.
+/// Field that another manager owns with another value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Conflict {
     /// The manager as upstream prints it: `"kubectl" using apps/v1`.
@@ -90,7 +91,7 @@ pub fn conflict_message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-/// Applies.
+/// Applies a configuration.
 ///
 /// # Errors
 /// See [`ApplyError`].
@@ -115,7 +116,7 @@ pub fn apply(application: &Application<'_>, mut managed: Managed) -> Result<Appl
     Ok(applied)
 }
 
-/// Conflicts with what the same user applied from the client side are none.
+/// Retries without conflicts over fields that the same user set with client-side apply.
 fn retry(application: &Application<'_>, managed: Managed, conflicts: Conflicts) -> Result<Applied, ApplyError> {
     let allowed = if application.writer.manager == last_applied::MANAGER {
         let Application {
@@ -140,7 +141,7 @@ fn retry(application: &Application<'_>, managed: Managed, conflicts: Conflicts) 
     Err(ApplyError::Conflict(listed(&left)))
 }
 
-/// Fields by the entry that has them.
+/// Conflicting fields by the entry that owns them.
 type Conflicts = Vec<(Entry, Set)>;
 
 fn listed(conflicts: &Conflicts) -> Vec<Conflict> {
@@ -240,7 +241,7 @@ fn begin(application: &Application<'_>, managed: &mut Managed) {
     take(managed, whole.changed, &writer);
 }
 
-/// The merged object with its entries, or who stands against it.
+/// Merged object with its entries, or the conflicts.
 fn merged(application: &Application<'_>, mut managed: Managed, force: bool) -> Result<Applied, Conflicts> {
     let Application {
         types,
@@ -312,15 +313,16 @@ fn prune(application: &Application<'_>, merged: Value, managed: &Managed, last: 
     if left_out.is_empty() {
         return merged;
     }
-    // The version of the last time comes first: what is missing in it may not be there to be converted.
+    // The version of the last apply comes first: fields missing in it may be unavailable for a
+    // conversion.
     let first = (&*last.api_version, owned.remove(&*last.api_version).unwrap_or_default());
     let versions: Vec<(&str, Set)> = std::iter::once(first).chain(owned).collect();
     let pruned = taken_out((application.kinds, application.kind), own, &merged, &versions, last);
     pruned.unwrap_or(merged)
 }
 
-/// The object without what only the last application had; `versions` is what each version's managers have, that of
-/// `last` first. Nothing when the object is not served in one of them.
+/// Object without the fields that only the last apply owned; `versions` holds the fields of each
+/// version's managers, that of `last` first. None if the object is not served in one of them.
 fn taken_out(
     (kinds, kind): (Versioning<'_>, &str),
     own: &str,
@@ -345,14 +347,14 @@ fn taken_out(
         left = without(types, &merged, &gone);
         current = version;
     }
-    // And what only fell with its parent.
+    // Also the fields that were only removed with their parent.
     let rest = converted(kinds, kind, current, &last.api_version, &left)?;
     let gone = missing(types, &whole, &rest, current != last.api_version);
     let pruned = without(types, &whole, &gone.intersection(&applied));
     Some(converted(kinds, kind, &last.api_version, own, &pruned)?.into_owned())
 }
 
-/// The fields of the whole object that the rest of it lacks, which may have gone through a conversion.
+/// Fields of the whole object that the rest lacks; the rest may have been converted.
 fn missing(types: Types<'_>, whole: &Value, rest: &Value, is_converted: bool) -> Set {
     let all = |object: &str| with_structs(types, &fields(types, object));
     let (before, after) = (whole.to_string(), rest.to_string());
@@ -360,7 +362,7 @@ fn missing(types: Types<'_>, whole: &Value, rest: &Value, is_converted: bool) ->
     let mut gone = whole.clone();
     gone.subtract(&all(&after));
     if is_converted {
-        // A conversion sets defaults where something is gone.
+        // A conversion sets defaults for removed fields.
         gone.union(compare(types, &before, &after).changed.intersection(&whole));
     }
     gone

@@ -11,7 +11,7 @@ use super::types::{Scalar, Type};
 use crate::patch::strategic::go;
 use crate::schema::Schema;
 
-/// The most complaints about one object.
+/// Maximum number of errors for one object.
 const MAX_COMPLAINTS: usize = 100;
 
 /// Validates an applied object; returns one message per error.
@@ -21,7 +21,7 @@ pub(super) fn check(types: Types<'_>, object: &Value) -> Vec<String> {
     check.found
 }
 
-/// Upstream's text of several complaints.
+/// Upstream's text for several errors.
 pub(super) fn joined(complaints: &[String]) -> String {
     match complaints {
         [only] => only.clone(),
@@ -137,7 +137,7 @@ impl Check {
     }
 }
 
-/// Objects have an `apiVersion` and a `kind`, which are in no protobuf message.
+/// True for `apiVersion` and `kind`, which are in no protobuf message.
 fn is_type_meta(schema: Schema, name: &str) -> bool {
     matches!(name, "apiVersion" | "kind") && schema.field("metadata").is_some()
 }

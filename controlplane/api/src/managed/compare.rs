@@ -35,7 +35,7 @@ pub fn compare<'s>(types: impl Into<Types<'s>>, live: &str, new: &str) -> Compar
     }
 }
 
-/// The difference of one value.
+/// Difference of one value.
 #[derive(Default)]
 struct Found {
     changed: Node,
@@ -51,7 +51,7 @@ impl Found {
 }
 
 fn values(kind: Type<'_>, live: Option<&str>, new: Option<&str>) -> Found {
-    // A null that was sent and nothing at all are the same to the object that comes of it.
+    // A null and a missing member decode to the same object.
     if live == new || matches!((live, new), (None, Some("null")) | (Some("null"), None)) {
         return Found::default();
     }
@@ -70,7 +70,7 @@ fn values(kind: Type<'_>, live: Option<&str>, new: Option<&str>) -> Found {
     found
 }
 
-/// Compares member by member. False when neither side has any: then the values themselves differ.
+/// Compares member by member. False if neither side has any: then the values themselves differ.
 fn maps(kind: Type<'_>, live: Option<&str>, new: Option<&str>, found: &mut Found) -> bool {
     let (left, right) = (members(live), members(new));
     if left.is_empty() && right.is_empty() {
@@ -145,7 +145,7 @@ fn lists(kind: Type<'_>, live: Option<&str>, new: Option<&str>, found: &mut Foun
     true
 }
 
-/// The items by their path elements: several by one when they are duplicates.
+/// Items by their path elements; several for one element if they are duplicates.
 fn items<'a>(kind: Type<'_>, list: Option<&'a str>) -> BTreeMap<String, Vec<&'a str>> {
     let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for item in raw::items(list.unwrap_or_default()) {
@@ -156,7 +156,7 @@ fn items<'a>(kind: Type<'_>, list: Option<&'a str>) -> BTreeMap<String, Vec<&'a 
     found
 }
 
-/// Items that occur once are compared; duplicates are owned together.
+/// Compares items that occur once; duplicates are owned together.
 fn compare_items(item: Type<'_>, element: &str, left: &[&str], right: &[&str], found: &mut Found) {
     let mut one = |live: Option<&&str>, new: Option<&&str>| {
         found.take(element, values(item, live.copied(), new.copied()));

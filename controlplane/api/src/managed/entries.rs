@@ -15,7 +15,7 @@ pub enum Operation {
     Update,
 }
 
-/// The fields of one manager, as upstream's struct has them.
+/// Entry of `managedFields`: the fields of one manager.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
@@ -24,7 +24,7 @@ pub struct Entry {
     pub manager: String,
     /// Type of the write.
     pub operation: Operation,
-    /// The version of the object that the fields are of.
+    /// API version of the fields.
     pub api_version: String,
     /// Time of the last change of the fields, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ pub struct Entry {
     /// The fields.
     #[serde(rename = "fieldsV1", default)]
     pub fields: Set,
-    /// The subresource through which it wrote.
+    /// Subresource of the write.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub subresource: String,
 }
@@ -65,7 +65,7 @@ impl Entry {
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
-    /// The same of two entries that are one manager's.
+    /// Identity of an entry's manager.
     fn identity(&self) -> (String, Operation, String, String) {
         let version = match self.operation {
             Operation::Apply => String::new(),
@@ -87,10 +87,10 @@ pub struct Managed {
 }
 
 impl Managed {
-    /// Reads the list as JSON; an empty text is an empty list.
+    /// Parses the list from JSON; an empty text is an empty list.
     ///
     /// # Errors
-    /// An entry lacks its operation, version or type of fields, or has one that is not known.
+    /// An entry lacks its operation, version or fields type, or has an unknown one.
     pub fn parse(json: &str) -> Result<Self, serde_json::Error> {
         let mut managed = Self::default();
         if json.is_empty() {
@@ -102,7 +102,7 @@ impl Managed {
             if entry.api_version.is_empty() {
                 return Err(serde::de::Error::custom("apiVersion must not be empty"));
             }
-            // The last of one manager's counts, in the place of the first.
+            // The last entry of a manager wins, at the position of the first.
             let next = managed.entries.len();
             let place = *places.entry(entry.identity()).or_insert(next);
             match managed.entries.get_mut(place) {
@@ -135,7 +135,7 @@ impl Managed {
         }
     }
 
-    /// Drops entries without fields and brings the others into upstream's order.
+    /// Drops entries without fields and sorts the others in upstream's order.
     pub(super) fn tidy(&mut self) {
         self.entries.retain(|entry| !entry.fields.is_empty());
         let order = |left: &Entry, right: &Entry| {

@@ -43,7 +43,7 @@ fn node(kind: Type<'_>, value: &str) -> Node {
     own
 }
 
-/// The same set with the structs in it that lie above its fields: who has `spec.replicas` has `spec`, too.
+/// Set with the structs above its fields added: the owner of `spec.replicas` also owns `spec`.
 pub(super) fn with_structs(types: Types<'_>, set: &Set) -> Set {
     above(Type::of_object(types), set)
 }

@@ -9,7 +9,7 @@ use super::shape::{Keys, Shape};
 use super::types::Type;
 use crate::schema::{Field, Form, ListType};
 
-/// The path element of a list's item, or upstream's words for why it has none.
+/// Path element of a list's item, or upstream's error if it has none.
 pub(super) fn of_item(kind: Type<'_>, item: &str) -> Result<String, String> {
     match kind {
         Type::List(list) => match &list.list_type {
@@ -31,7 +31,7 @@ pub(super) fn of_item(kind: Type<'_>, item: &str) -> Result<String, String> {
     }
 }
 
-/// The same for an item that is not text yet.
+/// The same for an item that is a value.
 pub(super) fn of_value(kind: Type<'_>, item: &Value) -> Result<String, String> {
     of_item(kind, &item.to_string())
 }

@@ -1,5 +1,5 @@
-//! Objects that `kubectl apply` wrote before it applied on the server: what they were applied with is kept in an
-//! annotation, which allows the first server-side apply and is kept up afterwards.
+//! Last applied configuration of client-side apply: the annotation permits the first server-side
+//! apply of an object, and is updated afterwards.
 
 use serde_json::Value;
 
@@ -12,10 +12,10 @@ use super::shape::Types;
 /// Annotation in which client-side apply keeps the last applied configuration.
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The manager for whom the annotation counts.
+/// Manager that uses the annotation.
 pub(super) const MANAGER: &str = "kubectl";
 
-/// The most bytes of all annotations.
+/// Maximum size of all annotations, in bytes.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
 /// Fields that client-side apply set and that have not changed since: they may be taken without
@@ -42,7 +42,7 @@ fn annotation(object: &Value) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Brings the annotation of an object that has one up to what was applied now.
+/// Updates an existing annotation to the applied configuration.
 pub(super) fn keep_up(object: &mut Value, applied: &Value) {
     if annotation(object).is_none() {
         return;

@@ -1,4 +1,4 @@
-//! Merging an applied object into the live one, and taking fields out of an object.
+//! Merge of an applied object into the live one, and removal of fields.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,8 @@ use super::set::Set;
 use super::shape::{Shape, Types};
 use super::types::Type;
 
-/// The live object with the applied one's values in it. Both fit the schema; the applied one has no duplicates.
+/// Merges the applied object's values into the live one. Both fit the schema; the applied one has
+/// no duplicates.
 pub(super) fn merge(types: Types<'_>, live: &Value, applied: &Value) -> Value {
     values(Type::of_object(types), Some(live), Some(applied)).unwrap_or(Value::Null)
 }
@@ -50,7 +51,7 @@ fn array(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Merges lists: applied items in their order, live items between them near the neighbours that they had.
+/// Merges lists: applied items in their order, live items between them near their former neighbors.
 fn lists(kind: Type<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
     let keyed = |items: &[Value]| -> Vec<String> {
         let elements = items.iter().map(|item| key::of_value(kind, item).unwrap_or_default());
@@ -59,7 +60,7 @@ fn lists(kind: Type<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
     let (left, right) = (keyed(live), keyed(applied));
     let mut ours: BTreeMap<&str, Option<&Value>> = BTreeMap::new();
     for (element, item) in left.iter().zip(live) {
-        // Duplicates are not merged into: the applied item takes their place.
+        // Duplicates are not merged: the applied item replaces them.
         ours.entry(element).and_modify(|own| *own = None).or_insert(Some(item));
     }
     let theirs: BTreeMap<&str, &Value> = right.iter().map(String::as_str).zip(applied).collect();
@@ -88,7 +89,7 @@ fn lists(kind: Type<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
                         left.next();
                     }
                     if mine != other && !is_next && !shared.is_empty() {
-                        // An item of both sides whose turn comes later, or has come.
+                        // Item of both sides that comes later or has already come.
                         continue;
                     }
                 }

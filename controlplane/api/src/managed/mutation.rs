@@ -11,18 +11,18 @@ use super::set::shown;
 use super::shape::{Shape, Types};
 use super::types::Type;
 
-/// Reason that a configuration is not applied.
+/// Error of applying a mutation.
 #[derive(Debug, Error)]
 pub enum Unmergeable {
     /// It does not fit the schema.
     #[error("failed to convert patch object to typed object: {0}")]
     Unfit(String),
-    /// It names parts that are only ever set as a whole, so that it may remove what it does not know of.
+    /// The configuration sets atomic values, which may remove unknown parts.
     #[error("invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {}", .0.join(", "))]
     Atomic(Vec<String>),
 }
 
-/// The live object with the fields of a configuration set.
+/// Live object with the fields of a configuration set.
 ///
 /// # Errors
 /// See [`Unmergeable`].

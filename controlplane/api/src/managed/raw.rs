@@ -1,13 +1,13 @@
-//! Reading compact JSON without building anything from it.
+//! Reader of compact JSON without allocations.
 
 use std::borrow::Cow;
 
-/// The members of an object; nothing for any other value.
+/// Members of an object; none for any other value.
 pub(crate) fn members(value: &str) -> Members<'_> {
     Members(value.strip_prefix('{').unwrap_or_default())
 }
 
-/// The items of a list; nothing for any other value.
+/// Items of a list; none for any other value.
 pub(crate) fn items(value: &str) -> Items<'_> {
     Items(value.strip_prefix('[').unwrap_or_default())
 }

@@ -11,7 +11,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 /// A set of fields. A field may be in the set, fields below it may be, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
-    /// In the order of their elements; none is empty.
+    /// Sorted by element; none is empty.
     items: Vec<(Box<str>, Node)>,
 }
 
@@ -61,7 +61,7 @@ impl Set {
         self.items.get(place).map(|(_, node)| node)
     }
 
-    /// Adds what is known of a field to what the set knows of it.
+    /// Merges a node into the set.
     pub(super) fn add(&mut self, element: &str, node: Node) {
         if node.is_empty() {
             return;
@@ -77,14 +77,14 @@ impl Set {
         }
     }
 
-    /// Takes a field and all below it out.
+    /// Removes a field and everything below it.
     pub(super) fn remove(&mut self, element: &str) {
         if let Ok(place) = self.place(element) {
             self.items.remove(place);
         }
     }
 
-    /// Changes what is known of a field, if anything is.
+    /// Changes the node of a field, if there is one.
     pub(super) fn change(&mut self, element: &str, change: impl FnOnce(&mut Node)) {
         let Ok(place) = self.place(element) else { return };
         let Some((_, node)) = self.items.get_mut(place) else {
@@ -102,7 +102,7 @@ impl Set {
         self.put_in_order();
     }
 
-    /// Sorts the items and makes one of those of the same element.
+    /// Sorts the items and merges those with the same element.
     fn put_in_order(&mut self) {
         if self.items.is_sorted_by(|(left, _), (right, _)| left < right) {
             return;
@@ -118,7 +118,7 @@ impl Set {
         });
     }
 
-    /// Takes out the fields that are in another set. Fields below a field of the other set stay.
+    /// Removes the fields that are in another set. Fields below a field of the other set stay.
     pub fn subtract(&mut self, other: &Self) {
         if other.is_empty() {
             return;
@@ -132,7 +132,7 @@ impl Set {
         });
     }
 
-    /// Takes out the fields that are in another set and all below them.
+    /// Removes the fields that are in another set, and everything below them.
     pub fn subtract_trees(&mut self, other: &Self) {
         self.items.retain_mut(|(element, node)| {
             let Some(theirs) = other.get(element) else { return true };
@@ -189,7 +189,7 @@ impl Set {
 
     fn walk(&self, prefix: &mut String, found: &mut Vec<String>) {
         let length = prefix.len();
-        // Upstream lists the members of a level before what lies below them.
+        // Upstream lists the members of a level before the fields below them.
         for (element, _) in self.items().filter(|(_, node)| node.member) {
             found.push(format!("{prefix}{}", shown(element)));
         }
@@ -222,7 +222,7 @@ impl Serialize for Set {
     }
 }
 
-/// A level of the tree; `.` says that the level's own field is in the set.
+/// Serializes a level of the tree; `.` means that the level's own field is in the set.
 fn write<S: Serializer>(set: &Set, own: bool, serializer: S) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(None)?;
     if own && !set.is_empty() {
@@ -276,7 +276,7 @@ impl<'de> Visitor<'de> for Reader {
                 let child: Node = members.next_value()?;
                 node.children.items.push((element.into(), child));
             } else if element.as_bytes().get(1) == Some(&b':') {
-                // A later version may know what it is; upstream drops it too.
+                // Unknown elements of later versions are dropped, as upstream does.
                 members.next_value::<IgnoredAny>()?;
             } else {
                 return Err(serde::de::Error::custom(format!("missing colon: {element}")));

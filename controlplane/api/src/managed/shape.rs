@@ -1,5 +1,6 @@
-//! Types of the values of a kind that is defined by an object
-//! (`staging/src/k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager/schemaconv`, kube-openapi's `pkg/schemaconv`).
+//! Schemas of custom kinds for server-side apply
+//! (`staging/src/k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager/schemaconv`, kube-openapi's
+//! `pkg/schemaconv`).
 
 use std::collections::BTreeMap;
 
@@ -24,9 +25,9 @@ impl From<Schema> for Types<'_> {
 /// The type of a value.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// Shape deduced from the value: members of maps have owners of their own, lists are owned as a whole.
+    /// Shape deduced from the value: maps are granular, lists are atomic.
     Deduced,
-    /// Owned as a whole.
+    /// Atomic value.
     Scalar(Scalar),
     /// A message of the tables, as metadata.
     Message(Schema),
@@ -46,19 +47,19 @@ pub enum Shape {
 pub struct Members {
     /// Declared fields.
     pub fields: BTreeMap<String, Shape>,
-    /// The type of all others, if there may be others.
+    /// Type of all other members, if they are allowed.
     pub others: Option<Box<Shape>>,
-    /// Tells whether the object is owned as a whole.
+    /// True if the object is atomic.
     pub atomic: bool,
 }
 
 /// Identity of the items of a list.
 #[derive(Clone, Debug)]
 pub enum Keys {
-    /// Nothing: the list is owned as a whole.
+    /// None: the list is atomic.
     Atomic,
-    /// The items are scalars that occur once.
+    /// The items are unique scalars.
     Set,
-    /// Members of the items, each with what it is taken to be where it is missing, as JSON.
+    /// Key members of the items, each with its default as JSON.
     Map(Vec<(String, Option<String>)>),
 }

@@ -1,5 +1,5 @@
-//! `metadata.managedFields` as text in an object's JSON: taking it out before the object is decoded, and putting it in
-//! after it was encoded.
+//! Removal of `metadata.managedFields` from an object's JSON before it is decoded, and insertion
+//! after it is encoded.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub struct Parts<'a> {
     pub managed: &'a str,
 }
 
-/// Takes the entries out of compact JSON, as the server stores it.
+/// Removes the entries from compact JSON, as the server stores it.
 pub fn split(json: &[u8]) -> Parts<'_> {
     let whole = Parts {
         object: Cow::Borrowed(json),
@@ -38,7 +38,7 @@ pub fn split(json: &[u8]) -> Parts<'_> {
     }
 }
 
-/// Puts the entries into compact JSON that has none; an empty text puts in nothing.
+/// Inserts the entries into compact JSON without any; an empty text inserts nothing.
 pub fn join(mut json: Vec<u8>, managed: &str) -> Vec<u8> {
     if managed.is_empty() {
         return json;
@@ -60,7 +60,7 @@ pub fn metadata(json: &[u8]) -> Option<&str> {
 }
 
 struct Place<'a> {
-    /// The range of the member with one comma beside it, and its value.
+    /// Range of the member with one adjacent comma, and its value.
     member: Option<(usize, usize, &'a str)>,
     /// Offset of the closing bracket of the metadata.
     end: usize,
@@ -78,7 +78,7 @@ fn find(json: &str) -> Option<Place<'_>> {
     let mut is_first = true;
     for (key, value) in raw::members(metadata) {
         if key == "managedFields" {
-            // `"managedFields":` stands before the value.
+            // `"managedFields":` precedes the value.
             let start = offset(value)?.checked_sub("\"managedFields\":".len())?;
             let end = offset(value)?.checked_add(value.len())?;
             place.member = Some(if is_first {

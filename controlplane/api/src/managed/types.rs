@@ -8,12 +8,12 @@ use crate::schema::{self, Field, Form, ListType, Schema};
 /// The type of a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Type<'s> {
-    /// Owned as a whole.
+    /// Atomic value.
     Scalar(Scalar),
     /// A struct.
     Struct {
         schema: Schema,
-        /// Owned as a whole.
+        /// True if the struct is atomic.
         atomic: bool,
     },
     /// A map, by the field that holds it.
@@ -57,7 +57,8 @@ impl<'s> Type<'s> {
         }
     }
 
-    /// The type of a struct's member. What the schema does not know (`apiVersion`, `kind`) is a scalar.
+    /// Type of a struct's member. Members that are not in the schema (`apiVersion`, `kind`) are
+    /// scalars.
     pub(super) fn of_member(field: Option<&'static Field>) -> Self {
         match field {
             None => Self::Scalar(Scalar::Any),
@@ -82,7 +83,7 @@ impl<'s> Type<'s> {
         }
     }
 
-    /// The type of the items of a list or map, and the type of anything below what is not a struct.
+    /// Type of the items of a list or map, and of everything below a value that is not a struct.
     pub(super) fn item(self) -> Self {
         match self {
             Self::Map(field) | Self::List(field) => one(field, None),
@@ -105,17 +106,17 @@ impl<'s> Type<'s> {
         }
     }
 
-    /// Tells whether the value is a list whose items have owners of their own.
+    /// True if the value is a granular list.
     pub(super) fn is_list(self) -> bool {
         !self.is_atomic() && matches!(self, Self::List(_) | Self::Shape(Shape::List { .. }))
     }
 
-    /// Tells whether the value is owned as a whole because it is none of those whose parts have owners.
+    /// True if the value is atomic: declared so, or a deduced one that is not an object.
     pub(super) fn is_whole(self, value: &str) -> bool {
         self.is_atomic() || (matches!(self, Self::Shape(Shape::Deduced)) && !raw::is_object(value))
     }
 
-    /// Tells whether a member is declared: one that is not belongs to a map.
+    /// True if a member is declared: other members belong to a map.
     pub(super) fn declares(self, name: &str) -> bool {
         match self {
             Self::Struct { schema, .. } => schema.field(name).is_some(),
@@ -124,7 +125,7 @@ impl<'s> Type<'s> {
         }
     }
 
-    /// Tells whether the value's members are those of a map, each of which has an owner.
+    /// True if the value's members are those of a granular map.
     pub(super) fn is_map_at(self, name: &str) -> bool {
         match self {
             Self::Map(_) => true,
@@ -134,7 +135,7 @@ impl<'s> Type<'s> {
     }
 }
 
-/// The type of one value of a field, of which the field may say whether it is owned as a whole.
+/// Type of one value of a field, which may say whether it is atomic.
 fn one<'s>(field: &Field, own: Option<&ListType>) -> Type<'s> {
     match field.form {
         Form::Message(name) => match Schema::named(name) {

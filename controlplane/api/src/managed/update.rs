@@ -6,7 +6,7 @@ use super::set::Set;
 use super::strip;
 use super::versions::{Change, Versions};
 
-/// The most entries of updates; older ones are merged into one.
+/// Maximum number of update entries; older ones are merged into one.
 pub const MAX_UPDATERS: usize = 10;
 
 /// Manager name for the merged entries of updaters beyond [`MAX_UPDATERS`].
@@ -70,7 +70,7 @@ pub(super) fn take(managed: &mut Managed, mut fields: Set, writer: &Writer) {
     }
 }
 
-/// Merges the oldest updates of a version into one entry until there are few enough.
+/// Merges the oldest update entries of a version until there are few enough.
 fn cap(managed: &mut Managed) {
     let mut updaters: Vec<Entry> = Vec::new();
     let is_update = |entry: &Entry| entry.operation == Operation::Update;
@@ -93,7 +93,7 @@ fn cap(managed: &mut Managed) {
     let mut left = count;
     let mut kept: Vec<Entry> = Vec::with_capacity(MAX_UPDATERS);
     for entry in updaters {
-        // The first of a version becomes the bucket when the second is merged into it.
+        // The first entry of a version becomes the bucket when a second is merged into it.
         let first = kept.iter_mut().find(|own| own.api_version == entry.api_version);
         match first {
             Some(bucket) if left > MAX_UPDATERS => {

@@ -34,7 +34,8 @@ struct State {
 }
 
 impl Conversions {
-    /// Outcome of a conversion. What is not known is noted, and counts as not served until it is.
+    /// Result of a conversion. A missing one is recorded, and counts as not served until it is
+    /// there.
     fn ask(&self, conversion: Conversion) -> Option<String> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = state.known.get(&conversion).cloned();
@@ -44,20 +45,21 @@ impl Conversions {
         })
     }
 
-    /// Conversions that were lacking since this was asked last. While there are any, what was decided does not count.
+    /// Conversions that were missing since the last call. If there are any, the results so far are
+    /// invalid.
     pub fn take_missing(&self) -> Vec<Conversion> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut state.missing).into_iter().collect()
     }
 
-    /// Adds the outcome of a conversion: the object's compact JSON.
+    /// Adds the result of a conversion: the object's compact JSON.
     pub fn add(&self, conversion: Conversion, object: String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.insert(conversion, Some(object));
     }
 }
 
-/// The table of kinds, with the way from one version of a kind to another.
+/// Table of kinds with conversions between versions.
 #[derive(Clone, Copy)]
 pub struct Versioning<'a> {
     kinds: &'a Kinds,
@@ -65,7 +67,7 @@ pub struct Versioning<'a> {
 }
 
 impl<'a> Versioning<'a> {
-    /// With what is known of conversions that webhooks make.
+    /// With cached webhook conversions.
     pub fn new(kinds: &'a Kinds, conversions: &'a Conversions) -> Self {
         Self {
             kinds,
@@ -75,7 +77,7 @@ impl<'a> Versioning<'a> {
 }
 
 impl<'a> From<&'a Kinds> for Versioning<'a> {
-    /// For kinds that need no webhook.
+    /// Without webhook conversions.
     fn from(kinds: &'a Kinds) -> Self {
         Self {
             kinds,
@@ -96,7 +98,7 @@ pub(super) fn are_one(kinds: Versioning<'_>, kind: &str, one: &str, other: &str)
     one == other || storage(one).is_some_and(|own| storage(other) == Some(own))
 }
 
-/// An object of one version in another, both as compact JSON.
+/// Converts an object to another version, both as compact JSON.
 fn convert(kinds: Versioning<'_>, kind: &str, from: &str, to: &str, object: &str) -> Option<String> {
     let (from, to) = (row(kinds, kind, from)?, row(kinds, kind, to)?);
     if from.storage != to.storage {
@@ -114,7 +116,7 @@ fn convert(kinds: Versioning<'_>, kind: &str, from: &str, to: &str, object: &str
     String::from_utf8(object.to_json()).ok()
 }
 
-/// [`convert`] for values; the same version's is the value itself, which need not be whole.
+/// [`convert`] for values; the same version returns the value unchanged, which may be partial.
 pub(super) fn converted<'a>(
     kinds: Versioning<'_>,
     kind: &str,
@@ -136,9 +138,9 @@ pub struct Change<'a> {
     pub kinds: Versioning<'a>,
     /// The kind.
     pub kind: &'a str,
-    /// Before; `{}` when there was none.
+    /// Object before the write; `{}` if there was none.
     pub live: &'a str,
-    /// After.
+    /// Object after the write.
     pub new: &'a str,
 }
 
@@ -151,7 +153,7 @@ pub(super) struct Versions<'a> {
 }
 
 impl<'a> Versions<'a> {
-    /// The comparison is the one in the write's own version.
+    /// The comparison is in the write's own version.
     pub(super) fn new(change: Change<'a>, api_version: &'a str, own: Comparison) -> Self {
         Self {
             change,

@@ -23,7 +23,7 @@ fn empty_lists_maps_and_values_go() {
     );
 }
 
-/// They are written as null.
+/// Lists that are always written are removed too: they are written as null.
 #[test]
 fn lists_that_are_always_written_go() {
     check("rbac.v1.ClusterRole", r#"{"rules":[]}"#, "{}");

@@ -17,7 +17,7 @@ const CERTIFICATE: &str = "status.certificate";
 /// Condition that a signer sets when it does not sign.
 const FAILED: &str = "Failed";
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
-/// Seconds.
+/// Shortest expiration, in seconds.
 const SHORTEST: i32 = 600;
 const USAGES: [&str; 23] = [
     "any",
@@ -45,7 +45,7 @@ const USAGES: [&str; 23] = [
     "timestamping",
 ];
 
-/// A new request.
+/// Validates a new request.
 pub(super) fn create(request: &CertificateSigningRequest) -> Vec<Invalid> {
     let spec = &request.spec;
     let mut errors = Vec::new();

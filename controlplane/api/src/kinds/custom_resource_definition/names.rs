@@ -28,7 +28,7 @@ impl Taken {
         self.kinds.extend(names.list_kind.clone());
     }
 
-    /// Takes the names of a kind of the program.
+    /// Takes the names of a built-in kind.
     pub fn add_row(&mut self, row: &crate::Registration) {
         let resources = [row.plural, row.singular]
             .into_iter()
@@ -42,9 +42,10 @@ impl Taken {
     }
 }
 
-/// Brings the accepted names and the conditions of a definition up to date with its spec and with the names that others of
-/// its group have (`calculateNamesAndConditions` of `pkg/controller/status/naming_controller.go`; its
-/// `establishing_controller.go` and `apiapproval_controller.go`).
+/// Updates the accepted names and the conditions of a definition from its spec and the names that
+/// other definitions of its group have (`calculateNamesAndConditions` of
+/// `pkg/controller/status/naming_controller.go`; its `establishing_controller.go` and
+/// `apiapproval_controller.go`).
 pub fn settle(definition: &mut CustomResourceDefinition, taken: &Taken, now: Timestamp) {
     let wanted = definition.spec.names.clone();
     let mut status = definition.status.take().unwrap_or_default();
@@ -82,7 +83,7 @@ pub fn settle(definition: &mut CustomResourceDefinition, taken: &Taken, now: Tim
 
 type Conflict = Option<(&'static str, String)>;
 
-/// The names that a definition has from now on, and what stands against the others.
+/// Accepted names of a definition, and the conflicts of the others.
 fn calculate(
     wanted: &CustomResourceDefinitionNames,
     mut names: CustomResourceDefinitionNames,
@@ -122,7 +123,7 @@ fn calculate(
                 [only] => only.clone(),
                 several => format!("[{}]", several.join(", ")),
             };
-            // Conflicts of kinds are told rather than those of short names.
+            // Conflicts of kinds take precedence over those of short names.
             if kinds.iter().all(|decided| *decided) {
                 conflict = Some(("ShortNamesConflict", message));
             }
@@ -167,7 +168,7 @@ pub fn set(status: &mut CustomResourceDefinitionStatus, mut new: CustomResourceD
     old.message = new.message;
 }
 
-/// Tells whether a condition holds.
+/// True if a condition has the status `True`.
 pub fn is_true(status: &CustomResourceDefinitionStatus, kind: &str) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     conditions.any(|own| own.type_ == kind && own.status == "True")

@@ -1,5 +1,6 @@
-//! The rules of definitions, but for those of schemas (`pkg/apis/apiextensions/validation/validation.go`). As upstream's
-//! internal type has it, what all versions have in common stands beside them, and errors name it there.
+//! Validation of CustomResourceDefinitions except for their schemas
+//! (`pkg/apis/apiextensions/validation/validation.go`). As in upstream's internal type, parts that
+//! all versions have in common are outside the versions, and errors have their path there.
 
 mod conversion;
 
@@ -26,7 +27,7 @@ fn joined(errors: &mut Vec<Invalid>, field: String, value: &str, prefix: &str, m
     }
 }
 
-/// The name must say what is defined.
+/// Validates that the name is `PLURAL.GROUP`.
 pub(super) fn name(definition: &CustomResourceDefinition) -> Vec<Invalid> {
     let spec = &definition.spec;
     let name = definition.metadata.name.as_deref().unwrap_or_default();
@@ -72,7 +73,7 @@ pub(super) fn spec(definition: &CustomResourceDefinition, old: Option<&CustomRes
     errors
 }
 
-/// Tells whether a part is the same in all versions.
+/// True if a part is the same in all versions.
 fn is_common<T: PartialEq>(
     versions: &[CustomResourceDefinitionVersion],
     part: impl Fn(&CustomResourceDefinitionVersion) -> &T,
@@ -83,7 +84,8 @@ fn is_common<T: PartialEq>(
     })
 }
 
-/// The path of a part: beside the versions when all have it in common. Of a common part only the first version is looked at.
+/// Path of a part: outside the versions if all have it in common. Of a common part only the first
+/// version is validated.
 fn part_of<T: PartialEq>(
     versions: &[CustomResourceDefinitionVersion],
     part: impl Fn(&CustomResourceDefinitionVersion) -> &T,
@@ -96,14 +98,14 @@ fn part_of<T: PartialEq>(
     }
 }
 
-/// The path at which upstream tells of the schema of a version; nothing where that of another one stands for it.
+/// Path in errors about the schema of a version; none if that of another version stands for it.
 pub fn schema_path(versions: &[CustomResourceDefinitionVersion], index: usize) -> Option<String> {
     let place = part_of(versions, |version| &version.schema)(index)?;
     let name = if place == "spec" { "validation" } else { "schema" };
     Some(format!("{place}.{name}.openAPIV3Schema"))
 }
 
-/// The path at which upstream tells of the selectable fields of a version.
+/// Path in errors about the selectable fields of a version.
 pub fn selectable_path(versions: &[CustomResourceDefinitionVersion], index: usize) -> Option<String> {
     let place = part_of(versions, |version| &version.selectable_fields)(index)?;
     Some(format!("{place}.selectableFields"))
@@ -173,7 +175,7 @@ fn deprecation(errors: &mut Vec<Invalid>, path: &str, version: &CustomResourceDe
     }
 }
 
-/// A JSON path of names and dots.
+/// Validates a simple JSON path of names and dots.
 fn simple_path(errors: &mut Vec<Invalid>, field: &str, path: &str) -> bool {
     let fits = path.starts_with('.');
     if !fits {
@@ -291,7 +293,7 @@ pub(super) fn accepted_names(definition: &CustomResourceDefinition) -> Vec<Inval
     errors
 }
 
-/// The rules of the status of a definition whose spec is written.
+/// Validates the status of a definition whose spec is written.
 pub(super) fn status(definition: &CustomResourceDefinition) -> Vec<Invalid> {
     const PATH: &str = "status.storedVersions";
     let mut errors = accepted_names(definition);
@@ -326,13 +328,14 @@ pub(super) fn status(definition: &CustomResourceDefinition) -> Vec<Invalid> {
     errors
 }
 
-/// Tells whether the group is one of the project's own (`IsProtectedCommunityGroup` of `pkg/apihelpers/helpers.go`).
+/// True if the group is one of the Kubernetes project's own (`IsProtectedCommunityGroup` of
+/// `pkg/apihelpers/helpers.go`).
 pub(super) fn is_protected(group: &str) -> bool {
     let is_below = |domain: &str| group == domain || group.strip_suffix(domain).is_some_and(|head| head.ends_with('.'));
     is_below("k8s.io") || is_below("kubernetes.io")
 }
 
-/// Approval, by its annotation, of a kind in one of the project's own groups.
+/// Approval, by annotation, of a kind in one of the Kubernetes project's own groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Approval {
     Invalid,

@@ -15,7 +15,7 @@ const PORTS: usize = 20_000;
 const TOPOLOGY: usize = 16;
 const HINTS: usize = 8;
 
-/// A slice.
+/// Validates a slice.
 pub(super) fn validate(slice: &EndpointSlice) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let kinds = ["FQDN", "IPv4", "IPv6"];
@@ -108,7 +108,7 @@ fn address(errors: &mut Vec<Invalid>, kind: &str, field: &str, text: &str) {
     errors.push(Invalid::value(field, text, detail));
 }
 
-/// A name of at least two labels; it may end with a dot.
+/// Validates a domain of at least two labels; it may end with a dot.
 fn domain(errors: &mut Vec<Invalid>, field: &str, text: &str) {
     if text.is_empty() {
         return errors.push(Invalid::required(field, ""));

@@ -1,5 +1,5 @@
-//! Rules for events: few for those that come in the old form, as it always was, more for those of `events.k8s.io`. The paths
-//! are those of the old form.
+//! Validation of events: few rules for those of the core group, for compatibility, more for those
+//! of `events.k8s.io`. Paths are those of the core form.
 
 use k8s_openapi::api::core::v1::Event;
 
@@ -7,9 +7,9 @@ use crate::invalid::Invalid;
 use crate::names;
 use crate::validation::{each, immutable, required};
 
-/// Bytes of an action, a reason or an instance.
+/// Maximum length of an action, a reason or an instance, in bytes.
 const SHORT: usize = 128;
-/// Bytes of a message.
+/// Maximum length of a message, in bytes.
 const MESSAGE: usize = 1024;
 
 /// Validates the fields that both versions of an event have.

@@ -8,7 +8,7 @@ use crate::invalid::Invalid;
 use crate::names;
 use crate::validation::{each, one_of_or_none, required};
 
-/// The schema of requests that are never held up, the only one that may be asked first.
+/// Schema of requests that are never queued, the only one with the highest precedence.
 const EXEMPT: &str = "exempt";
 const LAST: i32 = 10_000;
 const VERBS: [&str; 9] = [
@@ -23,7 +23,7 @@ const VERBS: [&str; 9] = [
     "watch",
 ];
 
-/// The spec of the schema of this name.
+/// Validates the spec of the flow schema of this name.
 pub(super) fn validate(name: &str, spec: &FlowSchemaSpec) -> Vec<Invalid> {
     const PRECEDENCE: &str = "spec.matchingPrecedence";
     const LEVEL: &str = "spec.priorityLevelConfiguration.name";
@@ -141,7 +141,7 @@ fn named(errors: &mut Vec<Invalid>, subject: &Subject, path: &str) {
     }
 }
 
-/// A list that holds something; `*` stands alone in it.
+/// Validates a list that must not be empty and in which `*` must stand alone.
 fn list(errors: &mut Vec<Invalid>, field: &str, all: &[String], missing: &str, others: &str) {
     if all.is_empty() {
         errors.push(Invalid::required(field, missing));

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 const UNKNOWN: &str = "<unknown>";
 
-/// `cpu: 12%/80%, 3/10 (avg)`: two metrics, and how many more there are.
+/// `cpu: 12%/80%, 3/10 (avg)`: two metrics, and the number of further ones.
 pub(super) fn shown(scaler: &HorizontalPodAutoscaler) -> String {
     let metrics = scaler.spec.metrics.as_deref().unwrap_or_default();
     let status = scaler.status.as_ref();

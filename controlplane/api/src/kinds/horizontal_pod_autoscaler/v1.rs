@@ -1,5 +1,6 @@
-//! The form of `autoscaling/v1`, which knows the load of the processor alone. All else travels in annotations, in
-//! upstream's form, so that a client of this version loses nothing that one of version 2 set.
+//! The `autoscaling/v1` form, which supports only CPU utilization. All other fields are kept in
+//! annotations, in upstream's form, so that a client of this version loses nothing that one of
+//! version 2 set.
 
 use k8s_openapi::api::autoscaling::v1::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use k8s_openapi::api::autoscaling::v2;
@@ -58,7 +59,7 @@ impl Kind for HorizontalPodAutoscaler {
     }
 }
 
-/// The form that is stored. Annotations that hold no such thing count for nothing, as upstream takes them.
+/// Converts to the stored form. Malformed annotations are ignored, as upstream does.
 pub(super) fn to_v2(scaler: &HorizontalPodAutoscaler) -> v2::HorizontalPodAutoscaler {
     let mut document = serde_json::to_value(scaler).unwrap_or_default();
     renew(&mut document);
@@ -103,7 +104,7 @@ fn age(document: &mut Value) {
     }
     if let Some(status) = member(document, "status") {
         let metrics = take_list(status, "currentMetrics");
-        // All of them are noted: of the processor, too, more than its load is measured.
+        // All current metrics are kept: for CPU, too, more than the utilization is reported.
         note(
             &mut noted,
             CURRENT,
@@ -184,7 +185,7 @@ fn take_list(members: &mut Map<String, Value>, name: &str) -> Vec<Value> {
     }
 }
 
-/// The first load of the processor, and all other metrics.
+/// Splits off the first CPU utilization metric.
 fn split(metrics: Vec<Value>, place: &str) -> (Option<Value>, Vec<Value>) {
     let mut own = None;
     let mut others = Vec::new();
@@ -234,7 +235,7 @@ const PARTS: [(&str, &[&str], &str); 19] = [
     ("external", &["target", "averageValue"], "targetAverageValue"),
 ];
 
-/// A part's place and name; what is wanted of a metric is measured in a status.
+/// Path and name of a part; a metric's `target` is `current` in a status.
 fn part(place: &[&'static str], name: &str, measured: bool) -> (Vec<&'static str>, String) {
     let wanted = place.first() == Some(&"target");
     if !measured || !wanted {
@@ -246,7 +247,7 @@ fn part(place: &[&'static str], name: &str, measured: bool) -> (Vec<&'static str
     (place.collect(), name.replacen("target", "current", 1))
 }
 
-/// Sets a value inside of objects, which are made where they are missing.
+/// Sets a value at a path, creating missing objects.
 fn put(at: &mut Value, path: &[&str], value: Value) {
     match path {
         [] => *at = value,

@@ -12,9 +12,9 @@ use crate::quantity::Quantity;
 use crate::validation::{each, non_negative, required, resources};
 
 const SOURCES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
-/// The longest time in which a policy counts, in seconds.
+/// Longest period of a policy, in seconds.
 const LONGEST_PERIOD: i32 = 1800;
-/// The longest time that is looked back, in seconds.
+/// Longest stabilization window, in seconds.
 const LONGEST_WINDOW: i32 = 3600;
 
 /// Validates the spec.
@@ -32,7 +32,7 @@ pub(super) fn validate(spec: &HorizontalPodAutoscalerSpec) -> Vec<Invalid> {
         let detail = "must be greater than or equal to `minReplicas`";
         errors.push(Invalid::value("spec.maxReplicas", most, detail));
     }
-    // Of what is scaled only the replication controller is of the group without a name.
+    // Of all scale targets only `ReplicationController` is in the core group.
     let groupless = spec.scale_target_ref.kind == "ReplicationController";
     reference(&mut errors, &spec.scale_target_ref, "spec.scaleTargetRef", groupless);
     let metrics = spec.metrics.as_deref().unwrap_or_default();
@@ -76,7 +76,7 @@ fn reference(errors: &mut Vec<Invalid>, own: &CrossVersionObjectReference, path:
     errors.push(Invalid::value(format!("{path}.apiVersion"), version, detail));
 }
 
-/// A metric has one source, that of its type. Of several only the first is looked into.
+/// Validates that a metric has the one source of its type. Of several only the first is validated.
 fn metric(errors: &mut Vec<Invalid>, own: &MetricSpec, path: &str) {
     let kind = own.type_.as_str();
     let field = format!("{path}.type");

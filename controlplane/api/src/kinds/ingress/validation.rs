@@ -19,7 +19,7 @@ const EMPTY: &IngressSpec = &IngressSpec {
     tls: None,
 };
 
-/// A new Ingress.
+/// Validates a new Ingress.
 pub(super) fn create(ingress: &Ingress) -> Vec<Invalid> {
     let spec = ingress.spec.as_ref().unwrap_or(EMPTY);
     let mut errors = validate(spec, None);
@@ -34,7 +34,7 @@ pub(super) fn create(ingress: &Ingress) -> Vec<Invalid> {
     errors
 }
 
-/// The rules for a new spec, and for one that replaces another.
+/// Validates a new spec, or one that replaces another.
 pub(super) fn validate(spec: &IngressSpec, old: Option<&IngressSpec>) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let rules = spec.rules.as_deref().unwrap_or_default();

@@ -8,9 +8,9 @@ use crate::invalid::Invalid;
 use crate::names;
 use crate::validation::{domain_prefixed_path, each, non_negative};
 
-/// Pods at once, and indexes that may fail, of an indexed job.
+/// Maximum parallelism and maximum number of failed indexes of an indexed job.
 const MOST: i32 = 100_000;
-/// The same of one with more completions than that and a limit for each index.
+/// The same for an indexed job with more completions than that and a backoff limit per index.
 const MOST_OF_MANY: i32 = 10_000;
 const MOST_RULES: usize = 20;
 const MOST_PATTERNS: usize = 20;

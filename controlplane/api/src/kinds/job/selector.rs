@@ -1,4 +1,4 @@
-//! The selector that a Job gets: its own pods and no others.
+//! Selector of a Job: its own pods and no others.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::invalid::Invalid;
 use crate::selector::LabelSelector;
 
-/// The label by which a job's pods are found: the job's uid.
+/// Label with the job's uid, by which its pods are selected.
 pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
-/// The label with the job's name.
+/// Label with the job's name.
 pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Errors of a selector that is not the generated one, unless `manualSelector` is set
@@ -59,8 +59,8 @@ pub(super) fn validate(metadata: &ObjectMeta, spec: &JobSpec) -> Vec<Invalid> {
     errors
 }
 
-/// Lets the job select its own pods and no others, unless labels that contradict were given:
-/// validation refuses those.
+/// Makes the job select its own pods and no others, unless there are conflicting labels: validation
+/// rejects those.
 pub(super) fn generate(spec: &mut JobSpec, name: &str, uid: &str) {
     let labels = spec
         .template

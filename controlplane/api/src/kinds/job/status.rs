@@ -10,7 +10,7 @@ use super::has_condition;
 use crate::invalid::{Invalid, InvalidKind};
 use crate::validation::{IMMUTABLE, non_negative};
 
-/// Rules for an update of the status. One that changes nothing may be as wrong as it was.
+/// Validates an update of the status. An update without changes is not validated.
 pub(super) fn validate(new: &Job, old: &Job) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if new.status == old.status {
@@ -36,7 +36,7 @@ pub(super) fn validate(new: &Job, old: &Job) -> Vec<Invalid> {
         ("failed", status.failed, before.failed),
         ("succeeded", status.succeeded, before.succeeded),
     ] {
-        // A Job with indexes may become smaller.
+        // An indexed Job may be scaled down.
         if count(now) < count(was) && (name == "failed" || !is_indexed) {
             let detail = format!("cannot decrease the {name} counter");
             errors.push(Invalid::value(format!("status.{name}"), count(now), detail));
@@ -47,7 +47,7 @@ pub(super) fn validate(new: &Job, old: &Job) -> Vec<Invalid> {
     {
         errors.push(at(time, IMMUTABLE));
     }
-    // The controller hears of the end of a suspension later than the spec says it.
+    // The controller learns of the end of a suspension later than the spec changes.
     let resumes = has_condition(old, "Suspended") && !has_condition(new, "Suspended");
     if before.start_time.is_some() && status.start_time != before.start_time && !is_suspended(new) && !resumes {
         let shown = serde_json::to_string(&status.start_time).unwrap_or_default();
@@ -66,7 +66,7 @@ pub(super) fn validate(new: &Job, old: &Job) -> Vec<Invalid> {
 
 const MET: &str = "SuccessCriteriaMet";
 
-/// An error of the conditions, which are not shown.
+/// Error for the conditions, which are not shown.
 fn in_conditions(detail: impl Into<String>) -> Invalid {
     Invalid {
         field: "status.conditions".to_owned(),
@@ -76,7 +76,7 @@ fn in_conditions(detail: impl Into<String>) -> Invalid {
     }
 }
 
-/// An error of the time of completion.
+/// Error for the completion time.
 fn at(time: &Time, detail: &str) -> Invalid {
     let shown = serde_json::to_string(time).unwrap_or_default();
     Invalid::rendered("status.completionTime", shown, detail)

@@ -13,8 +13,8 @@ pub(super) fn may_change_template(job: &Job, spec: &JobSpec) -> bool {
     spec.suspend == Some(true) && (!has_begun || has_condition(job, "Suspended")) && !is_active
 }
 
-/// The old pods with what a suspended Job may still change: where they go, and what they ask for.
-/// Labels and annotations are free (`validatePodTemplateUpdate` of
+/// Old pod spec with the fields that a suspended Job may still change: scheduling directives and
+/// resources. Labels and annotations are free (`validatePodTemplateUpdate` of
 /// `pkg/apis/batch/validation/validation.go`).
 pub(super) fn with_directives(old: Option<&PodSpec>, new: Option<&PodSpec>) -> Option<PodSpec> {
     let (Some(old), Some(new)) = (old, new) else {

@@ -12,7 +12,7 @@ use crate::validation::{each, resources};
 
 const TYPES: [&str; 3] = ["Container", "PersistentVolumeClaim", "Pod"];
 
-/// A limit range.
+/// Validates a limit range.
 pub(super) fn validate(range: &LimitRange) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let items = range
@@ -105,7 +105,7 @@ impl Bounds {
 
     fn check(&self, errors: &mut Vec<Invalid>, name: &str, path: &str) {
         let (min, max, default, request) = (self.min, self.max, self.default, self.request);
-        // The smaller one, the greater one, whose field it is, and which of the two is shown.
+        // Smaller value, greater value, text, field, and the value that the error shows.
         for (low, high, text, field, shown) in [
             (min, max, ("min", "max"), "min", min),
             (min, request, ("min", "default request"), "defaultRequest", request),

@@ -9,7 +9,7 @@ use crate::invalid::Invalid;
 use crate::validation::selector::label_selector;
 use crate::validation::{one_of_or_none, plain_range, port, port_or_name, range};
 
-/// A spec.
+/// Validates a spec.
 pub(super) fn validate(spec: &NetworkPolicySpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if let Some(selector) = &spec.pod_selector {

@@ -48,7 +48,7 @@ pub(super) fn validate_update(new: &Node, old: &Node) -> Vec<Invalid> {
     let (before, now) = (pod_ranges(old), pod_ranges(new));
     if !before.is_empty() && before != now {
         let detail = "node updates may not change podCIDR except from \"\" to valid";
-        // Upstream tells it of each range that differs.
+        // Upstream reports one error for each range that differs.
         let differ = before.iter().zip(now).filter(|(before, now)| before != now).count();
         let times = if before.len() == now.len() { differ } else { 1 };
         errors.extend((0..times).map(|_| Invalid::forbidden(RANGES, detail)));
@@ -81,7 +81,7 @@ fn pod_ranges(node: &Node) -> &[String] {
     spec.and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default()
 }
 
-/// Upstream tells of taints as if they were metadata.
+/// Validates taints. Upstream reports them with paths in metadata.
 fn taints(errors: &mut Vec<Invalid>, node: &Node) {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
     let mut known = BTreeSet::new();
@@ -101,7 +101,7 @@ fn taints(errors: &mut Vec<Invalid>, node: &Node) {
     }
 }
 
-/// A taint as upstream shows it: by the names of Go's fields.
+/// Taint as upstream shows it: with the names of Go's fields.
 fn internal(taint: &Taint) -> String {
     let (key, effect, added) = (json!(taint.key), json!(taint.effect), json!(taint.time_added));
     let value = json!(taint.value.as_deref().unwrap_or_default());

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{FCVolumeSource, ISCSIPersistentVolumeSource, Pe
 use crate::invalid::Invalid;
 use crate::validation::required;
 
-/// Errors of the places that `spec` names.
+/// Validates the volume sources of `spec`.
 pub(super) fn validate(errors: &mut Vec<Invalid>, spec: &PersistentVolumeSpec) {
     if let Some(disk) = &spec.gce_persistent_disk {
         required(errors, "spec.gcePersistentDisk.pdName", Some(&disk.pd_name));

@@ -66,7 +66,7 @@ pub(super) fn validate(spec: &PersistentVolumeSpec) -> Vec<Invalid> {
     errors
 }
 
-/// Rules for a change, besides those for a new volume.
+/// Validates an update, besides the rules for a new volume.
 pub(super) fn validate_update(new: &PersistentVolumeSpec, old: &PersistentVolumeSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if place(new, old) != place(old, old) {
@@ -109,7 +109,7 @@ fn capacity(errors: &mut Vec<Invalid>, spec: &PersistentVolumeSpec) {
     }
 }
 
-/// Exactly one place, and what it must say.
+/// Validates that there is exactly one source, and its fields.
 fn sources(errors: &mut Vec<Invalid>, spec: &PersistentVolumeSpec) {
     let Ok(Value::Object(members)) = serde_json::to_value(spec) else {
         return;

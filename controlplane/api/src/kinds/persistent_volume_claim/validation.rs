@@ -67,7 +67,7 @@ pub(super) fn may_differ(errors: &mut Vec<Invalid>, (new, spec): Specified<'_>, 
     }
 }
 
-/// A claim without a class may get one: the one of its annotation, if it has that.
+/// True if a claim without a class may get one: the one of its annotation, if it has that.
 fn class_may_differ(
     errors: &mut Vec<Invalid>,
     fixed: &mut PersistentVolumeClaimSpec,

@@ -9,7 +9,8 @@ use crate::validation::internal;
 
 const TERMS: &str = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
 
-/// Takes from the old spec what may change of the new one, and tells where the change is none that narrows.
+/// Copies the changes that are allowed from the old spec, and reports a change that does not narrow
+/// the selected nodes.
 pub(super) fn narrow(errors: &mut Vec<Invalid>, new: &mut PodSpec, old: &PodSpec) {
     if old.scheduling_gates.as_ref().is_none_or(Vec::is_empty) {
         return;
@@ -30,7 +31,7 @@ pub(super) fn narrow(errors: &mut Vec<Invalid>, new: &mut PodSpec, old: &PodSpec
     }
 }
 
-/// The affinity with the old one of nodes; none where only that of nodes was added.
+/// New affinity with the old node affinity; none if only node affinity was added.
 fn restored(new: Option<Affinity>, was: Option<NodeAffinity>, had_one: bool) -> Option<Affinity> {
     let new = match new {
         None => was.is_some().then(Affinity::default)?,

@@ -11,7 +11,8 @@ use crate::names;
 use crate::pod::ending::{self, Group, Leaving};
 use crate::validation::{IMMUTABLE, address, each};
 
-/// Rules for an update of the status: a container that has ended for good stays so.
+/// Validates an update of the status: a terminated container that may not restart must stay
+/// terminated.
 pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let spec = old.spec.as_ref();
@@ -75,7 +76,7 @@ fn conditions(errors: &mut Vec<Invalid>, conditions: &[PodCondition]) {
     for (index, condition) in conditions.iter().enumerate() {
         let name = condition.type_.as_str();
         if !["PodScheduled", "Ready", "Initialized"].contains(&name) {
-            // Upstream says that they are in the metadata.
+            // Upstream reports them with paths in metadata.
             let field = format!("metadata.conditions[{index}].Type");
             each(errors, &field, name, names::qualified_name(name));
         }
@@ -111,7 +112,7 @@ fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str
     }
 }
 
-/// A container that has ended for good stays so.
+/// Validates that terminated containers that may not restart stay terminated.
 fn ends(
     errors: &mut Vec<Invalid>,
     leaving: &Leaving<'_>,

@@ -1,4 +1,4 @@
-//! A pod in one line, as `kubectl get pods` shows it (`k8s.io/kubernetes/pkg/printers/internalversion`).
+//! Pod summary, as `kubectl get pods` shows it (`k8s.io/kubernetes/pkg/printers/internalversion`).
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::jiff::Timestamp;
@@ -68,8 +68,8 @@ impl Summary {
         summary
     }
 
-    /// Goes through the init containers up to the first that is not done. Says whether there is one, and the restarts
-    /// of sidecars.
+    /// Visits the init containers up to the first that has not completed. Returns true if there is
+    /// one, and the restarts of sidecars.
     fn add_init(&mut self, pod: &Pod, status: &PodStatus) -> (bool, Restarts) {
         let specs = pod
             .spec
@@ -100,7 +100,7 @@ impl Summary {
         (false, of_sidecars)
     }
 
-    /// Goes through the containers from the last to the first; so the first that has something to say is heard.
+    /// Visits the containers from last to first, so that the first one with a reason wins.
     fn add_containers(&mut self, pod: &Pod, status: &PodStatus) {
         let mut running = false;
         for container in status.container_statuses.iter().flatten().rev() {

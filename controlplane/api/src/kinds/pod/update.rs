@@ -52,7 +52,7 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     errors
 }
 
-/// The new spec with everything that may change taken from the old one.
+/// New spec with all mutable fields replaced by the old ones.
 fn with_allowed(new: &PodSpec, old: &PodSpec) -> PodSpec {
     let mut spec = new.clone();
     images(&mut spec.containers, &old.containers);
@@ -125,7 +125,7 @@ fn tolerations<'a>(errors: &mut Vec<Invalid>, new: &'a [Toleration], old: &'a [T
     }
 }
 
-/// The fields that differ, a line each, `-` before the old value and `+` before the new.
+/// Fields that differ, one per line, with `-` before the old value and `+` before the new.
 fn difference(new: &PodSpec, old: &PodSpec) -> String {
     let members = |spec: &PodSpec| match serde_json::to_value(spec) {
         Ok(Value::Object(members)) => members,

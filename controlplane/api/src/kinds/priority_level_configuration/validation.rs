@@ -11,7 +11,7 @@ const QUEUES: i32 = 10_000_000;
 /// Entropy bits of a flow's hash, with which shuffle sharding chooses queues.
 const HASH_BITS: u32 = 60;
 
-/// The spec of the level of this name.
+/// Validates the spec of the level of this name.
 pub(super) fn validate(name: &str, spec: &PriorityLevelConfigurationSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let kind = spec.type_.as_str();
@@ -107,7 +107,7 @@ fn queuing(errors: &mut Vec<Invalid>, queuing: &QueuingConfiguration, path: &str
     }
 }
 
-/// Bits to choose a queue so often. It stops where more do not matter.
+/// Entropy bits for dealing a hand of queues. Stops early at the limit.
 fn entropy(queues: i32, hand: i32) -> u32 {
     let mut hands = 1_u128;
     for _ in 0..hand {

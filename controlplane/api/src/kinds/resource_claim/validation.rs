@@ -1,4 +1,4 @@
-//! Rules for requests for devices, wherever they stand.
+//! Validation of device claims at any path.
 
 use k8s_openapi::api::resource::v1::{
     DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector, OpaqueDeviceConfiguration,
@@ -9,9 +9,10 @@ use crate::names;
 use crate::validation::storage::csi_driver;
 use crate::validation::{each, required};
 
-/// The most requests, constraints, or configurations of one claim, and selectors of one request.
+/// Maximum number of requests, constraints or configurations of a claim, and of selectors of a
+/// request.
 const LIMIT: usize = 32;
-/// The most alternatives of one request.
+/// Maximum number of alternatives of a request.
 const CHOICES: usize = 8;
 
 /// Rules for a new claim.
@@ -105,7 +106,7 @@ fn class(errors: &mut Vec<Invalid>, name: &str, path: &str) {
     }
 }
 
-/// Rules that choose devices. What their expressions say is for those who hand devices out.
+/// Validates device selectors. The driver's allocator evaluates their expressions.
 pub(in crate::kinds) fn selectors(errors: &mut Vec<Invalid>, all: Option<&[DeviceSelector]>, path: &str) {
     const LONGEST: usize = 10 << 10;
     let all = all.unwrap_or_default();
@@ -148,7 +149,7 @@ fn constraint(errors: &mut Vec<Invalid>, own: &DeviceConstraint, known: &[Device
     }
 }
 
-/// Names of requests, or of one and an alternative of it.
+/// Validates references to requests, or to an alternative of a request.
 fn references(errors: &mut Vec<Invalid>, all: Option<&[String]>, known: &[DeviceRequest], path: &str) {
     const NAME: &str =
         "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
@@ -171,7 +172,7 @@ fn references(errors: &mut Vec<Invalid>, all: Option<&[String]>, known: &[Device
     }
 }
 
-/// Settings that only a driver understands.
+/// Validates opaque driver configuration.
 pub(in crate::kinds) fn opaque(errors: &mut Vec<Invalid>, own: Option<&OpaqueDeviceConfiguration>, path: &str) {
     let path = format!("{path}.opaque");
     match own {

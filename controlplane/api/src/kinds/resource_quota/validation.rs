@@ -9,7 +9,7 @@ use crate::invalid::Invalid;
 use crate::quantity::Quantity;
 use crate::validation::{ENOUGH, Shown, resources};
 
-/// Scopes that say only that they are there.
+/// Scopes that only support the operator `Exists`.
 const PLAIN: [&str; 5] = [
     "BestEffort",
     "CrossNamespacePodAffinity",
@@ -43,7 +43,7 @@ const OTHERS: [&str; 13] = [
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// A spec.
+/// Validates a spec.
 pub(super) fn validate(spec: &ResourceQuotaSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     amounts(&mut errors, spec.hard.as_ref(), "spec.hard");
@@ -52,7 +52,7 @@ pub(super) fn validate(spec: &ResourceQuotaSpec) -> Vec<Invalid> {
     errors
 }
 
-/// The scopes of a quota never change.
+/// Validates that the scopes do not change.
 pub(super) fn update(new: &ResourceQuotaSpec, old: &ResourceQuotaSpec) -> Vec<Invalid> {
     let mut errors = validate(new);
     let sorted = |spec: &ResourceQuotaSpec| {
@@ -80,7 +80,7 @@ fn is_standard(name: &str) -> bool {
     huge || COMPUTE.contains(&name) || OTHERS.contains(&name)
 }
 
-/// Amounts, such as a quota's own or those of its status.
+/// Validates quantities of a quota's spec or status.
 pub(super) fn amounts(errors: &mut Vec<Invalid>, amounts: Option<&BTreeMap<String, Text>>, path: &str) {
     for (name, text) in amounts.into_iter().flatten() {
         let field = format!("{path}[{name}]");

@@ -1,5 +1,5 @@
-//! Addresses and their families, in upstream's order: before anything is handed out
-//! (`initIPFamilyFields` in `pkg/registry/core/service/storage/alloc.go`).
+//! IP families of Services, in upstream's order: before allocation (`initIPFamilyFields` in
+//! `pkg/registry/core/service/storage/alloc.go`).
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn rendered(of: Option<&Vec<String>>) -> String {
     serde_json::to_string(&of).unwrap_or_default()
 }
 
-/// The family of an address.
+/// IP family of an address.
 pub fn family_of(address: &str) -> &'static str {
     if address.contains(':') { "IPv6" } else { "IPv4" }
 }
@@ -43,8 +43,8 @@ pub fn is_left(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> bool {
     })
 }
 
-/// Fills in policy and families of a service that has an address inside the cluster, or says why
-/// they do not fit. `configured` are the families of the cluster, the usual one first.
+/// Defaults the family policy and families of a service with a cluster IP, or returns the
+/// conflicts. `configured` are the cluster's families, the default one first.
 pub fn init(spec: &mut ServiceSpec, old: Option<&ServiceSpec>, configured: &[&str]) -> Vec<Invalid> {
     if !needs_cluster_ip(spec) || is_left(spec, old) {
         return Vec::new();
@@ -106,7 +106,7 @@ pub fn init(spec: &mut ServiceSpec, old: Option<&ServiceSpec>, configured: &[&st
     errors
 }
 
-/// Adds the other family to a single one, unless there is to be one only.
+/// Adds the second family unless the policy is single-stack.
 fn add_second(families: &mut Vec<String>, policy: &str) {
     if let [own] = families.as_slice()
         && policy != SINGLE
@@ -116,8 +116,8 @@ fn add_second(families: &mut Vec<String>, policy: &str) {
     }
 }
 
-/// Drops the second ones of a service that is to have one, and refuses that they are taken away
-/// otherwise.
+/// Drops the second address and family of a service that becomes single-stack, and rejects their
+/// removal otherwise.
 fn reduce(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec, old: &ServiceSpec, policy: &str) {
     let pairs = [
         (&mut spec.cluster_ips, &old.cluster_ips, "cluster IP"),
@@ -137,7 +137,7 @@ fn reduce(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec, old: &ServiceSpec, 
     }
 }
 
-/// The families of addresses that come without them.
+/// Infers families from the addresses.
 fn infer(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec, configured: &[&str]) {
     let known = list(spec.ip_families.as_ref()).len();
     let own = list(spec.cluster_ips.as_ref()).iter().enumerate();
@@ -253,7 +253,7 @@ pub(super) fn validate_change(errors: &mut Vec<Invalid>, new: &ServiceSpec, old:
     }));
 }
 
-/// Faults of a list that was changed. `whole` shows it; `unset` is the fault of one without what it begins with.
+/// Errors of a changed list. `whole` shows it; `unset` is the error for a list without a primary.
 fn changed(
     field: &str,
     (new, old): (&[String], &[String]),

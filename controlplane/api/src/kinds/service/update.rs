@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 
 use super::{is, is_reachable_from_outside, needs_cluster_ip, needs_health_port, needs_node_ports};
 
-/// Brings a new spec into the form that it has after the old one.
+/// Normalizes a new spec with regard to the old one.
 pub(super) fn prepare(new: &mut ServiceSpec, old: &ServiceSpec) {
     keep_allocated(new, old);
     agree(new, Some(old));
@@ -42,7 +42,7 @@ fn keep_allocated(new: &mut ServiceSpec, old: &ServiceSpec) {
         let (own, known) = (numbers(new), numbers(old));
         let name = |port: &ServicePort| port.name.clone().unwrap_or_default();
         for port in new.ports.iter_mut().flatten().filter(|port| port.node_port.is_none()) {
-            // The last of a name counts, as in upstream's map.
+            // The last port with a name counts, as in upstream's map.
             let mut same = old.ports.iter().flatten().rev().filter(|old| name(old) == name(port));
             let is_free = |number: &i32| !(own.contains(number) && known.contains(number));
             port.node_port = same.next().and_then(|old| old.node_port).filter(is_free);
@@ -57,7 +57,7 @@ fn numbers(spec: &ServiceSpec) -> Vec<i32> {
     spec.ports.iter().flatten().filter_map(|port| port.node_port).collect()
 }
 
-/// Drops what the new type cannot have, where the client only left it as it was
+/// Drops fields that the new type does not support, if the client left them unchanged
 /// (`dropTypeDependentFields` in `pkg/registry/core/service/strategy.go`).
 fn drop_dependent(new: &mut ServiceSpec, old: &ServiceSpec) {
     if needs_cluster_ip(old) && !needs_cluster_ip(new) {

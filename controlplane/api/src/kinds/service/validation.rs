@@ -10,7 +10,7 @@ use crate::names;
 use crate::validation::metadata::labels;
 use crate::validation::{self, each, one_of, one_of_or_none, port_or_name, required};
 
-/// Ports of nodes that can be handed out.
+/// Range of node ports.
 pub const NODE_PORTS: std::ops::RangeInclusive<i32> = 30000..=32767;
 
 const FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
@@ -18,7 +18,7 @@ const CLASS: &str = "spec.loadBalancerClass";
 const UNCHANGEABLE: &str = "may not change once set";
 const FOR_LOAD_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
 
-/// Rules for a spec, in the order of upstream's `validateService`
+/// Validates a spec, in the order of upstream's `validateService`
 /// (`pkg/apis/core/validation/validation.go`).
 pub(super) fn validate(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Invalid> {
     let mut errors = Vec::new();
@@ -102,7 +102,7 @@ fn all_ports(errors: &mut Vec<Invalid>, ports: &[ServicePort]) {
     }
 }
 
-/// A number of a node may be given to each protocol once, and so may a port of the service.
+/// Validates that node ports, and ports of the service, are unique for each protocol.
 fn ports_beside_each_other(errors: &mut Vec<Invalid>, spec: &ServiceSpec, ports: &[ServicePort]) {
     let (mut numbered, mut outside) = (BTreeSet::new(), BTreeSet::new());
     let all = || {
@@ -124,7 +124,7 @@ fn ports_beside_each_other(errors: &mut Vec<Invalid>, spec: &ServiceSpec, ports:
     for (path, item) in all().filter(|(_, item)| !numbered.insert((item.port, &item.protocol))) {
         let protocol = item.protocol.as_deref().unwrap_or_default();
         let mut error = Invalid::duplicate(path, "");
-        // Upstream shows its own form of a port that has nothing but these two.
+        // Upstream shows its internal form of a port with only these two fields set.
         error.value = Some(format!(
             r#"{{"Name":"","Protocol":"{protocol}","AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
             item.port
@@ -167,7 +167,7 @@ fn session(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
 }
 
 fn balancer(errors: &mut Vec<Invalid>, spec: &ServiceSpec, old: Option<&ServiceSpec>) {
-    // Upstream writes the field so.
+    // Upstream spells the field this way.
     const RANGES: &str = "spec.LoadBalancerSourceRanges";
     let ranges = |spec: &ServiceSpec| spec.load_balancer_source_ranges.clone().unwrap_or_default();
     let (own, known) = (ranges(spec), old.map(ranges).unwrap_or_default());
@@ -226,7 +226,7 @@ fn policies(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
     one_of_or_none(errors, "spec.trafficDistribution", distribution, &distributions);
 }
 
-/// Rules for a change, in the order of upstream's `ValidateServiceUpdate`.
+/// Validates an update, in the order of upstream's `ValidateServiceUpdate`.
 pub(super) fn validate_update(new: &ServiceSpec, old: &ServiceSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     families::validate_change(&mut errors, new, old);
@@ -243,7 +243,7 @@ pub(super) fn validate_update(new: &ServiceSpec, old: &ServiceSpec) -> Vec<Inval
     errors
 }
 
-/// Rules for a status: only a load balancer has places where it is reached.
+/// Validates a status: only a load balancer has ingress points.
 pub(super) fn validate_status(service: &Service) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());

@@ -1,5 +1,6 @@
-//! Rules of admission policies and their bindings, with upstream's words
-//! (`pkg/apis/admissionregistration/validation/validation.go`), but for those of expressions, which the server compiles.
+//! Validation of admission policies and their bindings, with upstream's words
+//! (`pkg/apis/admissionregistration/validation/validation.go`), except for their expressions, which
+//! the server compiles.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ const PATCH_TYPES: [&str; 2] = ["ApplyConfiguration", "JSONPatch"];
 const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
 const MOST_ANNOTATIONS: usize = 20;
 const LONGEST_VALUE_EXPRESSION: usize = 5 * 1024;
-/// Names that no variable may have.
+/// Reserved names that variables must not have.
 const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -47,7 +48,7 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// A policy.
+/// Validates a policy.
 pub(super) fn policy(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let spec = policy.spec.clone().unwrap_or_default();
@@ -78,7 +79,7 @@ pub(super) fn policy(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
     errors
 }
 
-/// A mutating policy.
+/// Validates a mutating policy.
 pub(in crate::kinds) fn mutating_policy(spec: &MutatingAdmissionPolicySpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     common(
@@ -142,7 +143,7 @@ fn mutation(errors: &mut Vec<Invalid>, own: &Mutation, path: &str) {
     }
 }
 
-/// There is no object to mutate where something is deleted.
+/// Rejects the operation DELETE: a deletion has no object to mutate.
 fn mutable(errors: &mut Vec<Invalid>, own: Option<&MatchResources>, path: &str) {
     let rules = own.and_then(|own| own.resource_rules.as_ref());
     let operations = rules
@@ -155,7 +156,7 @@ fn mutable(errors: &mut Vec<Invalid>, own: Option<&MatchResources>, path: &str) 
     }
 }
 
-/// Members that policies of both kinds have.
+/// Validates the fields that both types of policy have.
 fn common(
     errors: &mut Vec<Invalid>,
     failure_policy: Option<&str>,
@@ -336,7 +337,7 @@ fn audit_annotations(errors: &mut Vec<Invalid>, policy: &str, annotations: &[Aud
     }
 }
 
-/// A binding.
+/// Validates a binding.
 pub(super) fn binding(spec: &ValidatingAdmissionPolicyBindingSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     bound(
@@ -349,7 +350,7 @@ pub(super) fn binding(spec: &ValidatingAdmissionPolicyBindingSpec) -> Vec<Invali
     errors
 }
 
-/// A mutating binding.
+/// Validates a mutating binding.
 pub(in crate::kinds) fn mutating_binding(spec: &MutatingAdmissionPolicyBindingSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     bound(
@@ -362,7 +363,7 @@ pub(in crate::kinds) fn mutating_binding(spec: &MutatingAdmissionPolicyBindingSp
     errors
 }
 
-/// Members that bindings of both kinds have.
+/// Validates the fields that both types of binding have.
 fn bound(errors: &mut Vec<Invalid>, policy: &str, reference: Option<&ParamRef>, own: Option<&MatchResources>) {
     let field = "spec.policyName";
     if policy.is_empty() {
@@ -426,7 +427,7 @@ fn actions(errors: &mut Vec<Invalid>, actions: &[String]) {
     }
 }
 
-/// A status.
+/// Validates a status.
 pub(super) fn status(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let checking = policy.status.as_ref().and_then(|status| status.type_checking.as_ref());

@@ -14,11 +14,11 @@ use crate::validation::selector::label_selector;
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
-/// Classes of side effects that a new webhook may have.
+/// Side effect classes that a new webhook may have.
 const SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
 const MOST_CONDITIONS: usize = 64;
 
-/// The webhooks of a configuration.
+/// Validates the webhooks of a configuration.
 pub(super) fn validate(webhooks: &[MutatingWebhook]) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let mut known = BTreeSet::new();
@@ -116,7 +116,7 @@ fn shown(list: &[String]) -> String {
     serde_json::to_string(list).unwrap_or_default()
 }
 
-/// An error where `*` does not stand alone.
+/// Reports a `*` that does not stand alone.
 fn alone(errors: &mut Vec<Invalid>, list: &[String], field: &str, others: &str) {
     if list.len() > 1 && list.iter().any(|one| one == "*") {
         let detail = format!("if '*' is present, must not specify other {others}");
