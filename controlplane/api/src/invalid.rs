@@ -105,7 +105,8 @@ pub struct Invalid {
     pub field: String,
     /// Type of the error.
     pub kind: InvalidKind,
-    /// The bad value as upstream renders it (texts in quotes, numbers bare); none for the kinds that show none.
+    /// The bad value as upstream renders it (texts in quotes, numbers bare); none for the kinds
+    /// that show none.
     pub value: Option<String>,
     /// The rule that was broken; may be empty.
     pub detail: String,
@@ -126,7 +127,8 @@ impl Invalid {
         Self::of(InvalidKind::Required, field, None, detail)
     }
 
-    /// `field: Invalid value: value: detail`; the value is rendered with `Debug`, which quotes texts as upstream does.
+    /// `field: Invalid value: value: detail`; the value is rendered with `Debug`, which quotes
+    /// texts as upstream does.
     pub fn value(field: impl Into<String>, value: impl fmt::Debug, detail: impl Into<String>) -> Self {
         Self::of(InvalidKind::Invalid, field, Some(quoted(&value)), detail)
     }

@@ -264,8 +264,8 @@ pub enum Dependents {
     Unseen,
 }
 
-/// A kind of object that the control plane serves. Functions are pure; the server calls them in the order: decode,
-/// `set_defaults`, `prepare_*`, `set_defaults`-dependent admission, `validate*`.
+/// A kind of object that the control plane serves. Functions are pure; the server calls them in the
+/// order: decode, `set_defaults`, `prepare_*`, `set_defaults`-dependent admission, `validate*`.
 pub trait Kind:
     Resource<Scope: Scoped>
     + Metadata<Ty = ObjectMeta>
@@ -342,7 +342,8 @@ pub trait Kind:
     fn validate(&self) -> Vec<Invalid> {
         Vec::new()
     }
-    /// Rules for an update, besides those of the metadata. The default applies the rules of a new object.
+    /// Rules for an update, besides those of the metadata. The default applies the rules of a new
+    /// object.
     fn validate_update(&self, _old: &Self) -> Vec<Invalid> {
         self.validate()
     }

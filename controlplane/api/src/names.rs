@@ -339,8 +339,8 @@ pub fn pod_template_hash(template: &PodTemplateSpec, collision: Option<i32>) -> 
         .collect()
 }
 
-/// The hash in the name of a StatefulSet's revision: FNV-1 of 32 bits over its data (`HashControllerRevision` in
-/// `pkg/controller/history/controller_history.go`).
+/// The hash in the name of a StatefulSet's revision: FNV-1 of 32 bits over its data
+/// (`HashControllerRevision` in `pkg/controller/history/controller_history.go`).
 pub fn revision_hash(data: &Value, collisions: i32) -> String {
     let text = format!("{data}{collisions}");
     let sum = text.bytes().fold(0x811c_9dc5_u32, |sum, byte| {
@@ -350,7 +350,8 @@ pub fn revision_hash(data: &Value, collisions: i32) -> String {
     digits.bytes().map(|digit| letter(u64::from(digit))).collect()
 }
 
-/// FNV-1a of 64 bits, folded to 32 as its authors advise, so that the decimal text has ten digits at most.
+/// FNV-1a of 64 bits, folded to 32 as its authors advise, so that the decimal text has ten digits
+/// at most.
 struct Fnv(u64);
 
 impl Default for Fnv {

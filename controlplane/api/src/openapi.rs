@@ -1,10 +1,10 @@
-//! OpenAPI documents, generated from the table of kinds: one v3 document per group version, per group and for the version,
-//! and one v2 document of all,
-//! with upstream's names, so that stock clients find fields (`explain`), patch keys (`apply`, `diff`) and what each path understands
+//! OpenAPI documents, generated from the table of kinds: one v3 document per group version, per
+//! group and for the version, and one v2 document of all, with upstream's names, so that stock
+//! clients find fields (`explain`), patch keys (`apply`, `diff`) and the parameters of each path
 //! (`create --validate`, `--dry-run=server`).
 //!
-//! A document is built anew on each call and is large (megabytes for the core group): the server keeps what it answers,
-//! compressed.
+//! A document is built anew on each call and is large (megabytes for the core group): the server
+//! caches its responses, compressed.
 
 mod components;
 mod defined;
@@ -29,15 +29,16 @@ use roots::Root;
 pub use defined::Defined;
 pub use v2::{v2_json, v2_protobuf};
 
-/// The content type of [`v2_protobuf`], for which clients up to 1.28 ask.
+/// Media type of [`v2_protobuf`], which clients up to 1.28 request.
 pub const V2_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// The content type of [`v3_protobuf`].
+/// Media type of [`v3_protobuf`].
 pub const V3_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
-/// Counts the changes to the generator itself, so that clients do not use what they cached of an older one.
+/// Revision of the generator itself, so that clients do not use documents of an older one from
+/// their caches.
 const REVISION: u32 = 6;
 
-/// The answer to `/openapi/v3`: where each document is, with a hash that changes with its content.
+/// Response to `/openapi/v3`: URL of each document, with a hash that changes with its content.
 pub fn v3_index<'p>(documents: impl IntoIterator<Item = (&'p str, &'p str)>) -> Value {
     let paths = documents.into_iter().map(|(path, hash)| {
         let url = format!("/openapi/v3/{path}?hash={hash}");
@@ -46,7 +47,8 @@ pub fn v3_index<'p>(documents: impl IntoIterator<Item = (&'p str, &'p str)>) -> 
     json!({ "paths": paths.collect::<Map<String, Value>>() })
 }
 
-/// The document at `/openapi/v3/PATH`; the path is one of [`documents`]. `None` when there is no such document.
+/// Document at `/openapi/v3/PATH`; the path is one of [`documents`]. `None` if there is no such
+/// document.
 pub fn v3_document(kinds: &[Registration], path: &str) -> Option<Value> {
     let paths = paths_at(kinds, path);
     if paths.is_empty() {
@@ -63,7 +65,7 @@ pub fn v3_document(kinds: &[Registration], path: &str) -> Option<Value> {
     }))
 }
 
-/// The document at `/openapi/v3/PATH` in gnostic's protobuf, which some programs within clusters ask for.
+/// Document at `/openapi/v3/PATH` in gnostic's protobuf, which some in-cluster clients request.
 pub fn v3_protobuf(kinds: &[Registration], path: &str) -> Option<Vec<u8>> {
     v3_document(kinds, path).map(|document| gnostic_v3::document(&document))
 }
@@ -96,7 +98,7 @@ pub fn group_versions(kinds: &[Registration]) -> Vec<String> {
     kinds.iter().map(path_of).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The hash in the index: upper-case hexadecimal, of what the document is made from.
+/// Hash in the index: upper-case hexadecimal, of the inputs of the document.
 pub fn hash(kinds: &[Registration], path: &str) -> String {
     let mut hasher = Sha256::new();
     hasher.update(REVISION.to_le_bytes());

@@ -2,9 +2,11 @@
 //!
 //! * [`json`]: `application/json-patch+json`, RFC 6902.
 //! * [`merge`]: `application/merge-patch+json`, RFC 7396.
-//! * [`strategic`]: `application/strategic-merge-patch+json`, which merges lists by the keys of a [`Schema`](crate::schema::Schema).
+//! * [`strategic`]: `application/strategic-merge-patch+json`, which merges lists by the keys of a
+//!   [`Schema`](crate::schema::Schema).
 //!
-//! All three work in place; after an error the document is in an unspecified state and must be thrown away.
+//! All three work in place; after an error the document is in an unspecified state and must be
+//! thrown away.
 
 pub mod json;
 pub mod merge;
@@ -24,8 +26,8 @@ pub enum PatchError {
         /// Number of operations in the patch.
         got: usize,
     },
-    /// A well-formed patch that does not fit the document: 422 `Invalid`. Upstream's answer hides this text behind
-    /// "the server rejected our request due to an error in our request".
+    /// A well-formed patch does not fit the document: 422 `Invalid`. Upstream's response hides this
+    /// text behind "the server rejected our request due to an error in our request".
     #[error("{0}")]
     Unprocessable(String),
     /// The lists cannot be merged, such as for an item without its merge key: 500 `InternalError`

@@ -119,7 +119,8 @@ fn raise(total: &mut Resources, to: &Resources) {
     }
 }
 
-/// The class that decides who is evicted first: `Guaranteed`, `Burstable` or `BestEffort`.
+/// Quality of service class: `Guaranteed`, `Burstable` or `BestEffort`. It decides which pods are
+/// evicted first.
 pub fn qos(spec: &PodSpec) -> &'static str {
     let mut requests = Resources::new();
     let mut limits = Resources::new();

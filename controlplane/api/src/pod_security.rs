@@ -1,5 +1,5 @@
-//! The Pod Security Standards: what pods of a namespace may ask for, by the namespace's labels. Levels, versions and
-//! wording are upstream's.
+//! Pod Security Standards: restrictions on the pods of a namespace, configured by its labels.
+//! Levels, versions and wording are upstream's.
 
 mod baseline;
 mod host;
@@ -16,7 +16,7 @@ pub use policy::{Demand, Level, Policy, Version};
 /// Violation of a pod security level.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Finding {
-    /// In short, such as `hostPort`.
+    /// Short reason, such as `hostPort`.
     pub reason: &'static str,
     /// Containers and fields that violate the level.
     pub detail: String,
@@ -24,12 +24,12 @@ pub struct Finding {
 
 type Evaluation = fn(&Pod<'_>) -> Option<Finding>;
 
-/// A rule of a level, by upstream's name of it.
+/// Check of a level, with upstream's ID.
 struct Check {
     id: &'static str,
-    /// The first version that has it.
+    /// First version with the check.
     since: u32,
-    /// The rule of `baseline` that it replaces, from the same version on.
+    /// Check of `baseline` that it replaces, from the same version on.
     replaces: Option<&'static str>,
     evaluate: Evaluation,
 }
@@ -82,7 +82,7 @@ pub fn evaluate(demand: Demand, metadata: &ObjectMeta, spec: &PodSpec) -> Vec<Fi
     checks.filter_map(|check| (check.evaluate)(&pod)).collect()
 }
 
-/// The findings as one text: `hostPort (container "c" uses hostPort 80), privileged (…)`.
+/// Findings as one text: `hostPort (container "c" uses hostPort 80), privileged (…)`.
 pub fn details(findings: &[Finding]) -> String {
     let texts: Vec<String> = findings
         .iter()
@@ -97,10 +97,10 @@ pub fn reasons(findings: &[Finding]) -> String {
     reasons.join(", ")
 }
 
-/// A container of any sort.
+/// Container of any type.
 struct Contained<'a> {
     name: &'a str,
-    /// Nothing for one that was added to the running pod, which has neither ports nor probes.
+    /// None for an ephemeral container, which has neither ports nor probes.
     container: Option<&'a Container>,
     context: Option<&'a SecurityContext>,
 }
@@ -112,7 +112,7 @@ impl<'a> Contained<'a> {
 }
 
 impl<'a> Pod<'a> {
-    /// All containers: those that initialize, the main ones, and those that were added to the running pod.
+    /// All containers: init containers, regular and ephemeral ones.
     fn containers(&self) -> impl Iterator<Item = Contained<'a>> + use<'a> {
         let main = self.spec.init_containers.iter().flatten().chain(&self.spec.containers);
         let main = main.map(|container| Contained {
@@ -128,7 +128,7 @@ impl<'a> Pod<'a> {
         }))
     }
 
-    /// Names of the containers that something holds of.
+    /// Names of the containers for which a condition holds.
     fn named(&self, holds: impl Fn(&Contained<'a>) -> bool) -> Vec<&'a str> {
         let chosen = self.containers().filter(|container| holds(container));
         chosen.map(|container| container.name).collect()

@@ -1,10 +1,12 @@
-//! Kubernetes protobuf, to and from JSON, driven by the table of [`schema`](crate::schema): no generated types.
+//! Kubernetes protobuf, to and from JSON, driven by the table of [`schema`](crate::schema): no
+//! generated types.
 //!
-//! A body is the four bytes `k8s\0` and a `runtime.Unknown` message: the type's name and the bytes of its message.
-//! Stock clients send such bodies for every built-in kind and do not fall back to JSON when they are refused.
+//! A body is the four bytes `k8s\0` and a `runtime.Unknown` message: the type's name and the bytes
+//! of its message. Stock clients send such bodies for every built-in kind and do not fall back to
+//! JSON when they are rejected.
 //!
-//! What protobuf cannot tell is settled as Go's JSON would: empty strings, zeroes and false of fields that are values
-//! upstream are left out, those of pointers are kept.
+//! Ambiguities of protobuf are resolved like in Go's JSON: empty strings, zeroes and false are left
+//! out for fields that are values upstream, and kept for pointers.
 
 mod decode;
 mod encode;
@@ -19,7 +21,7 @@ use crate::schema::Schema;
 
 pub use list::ListEncoder;
 
-/// The media type of such bodies.
+/// Media type of protobuf bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
 /// Prefix of every body.
@@ -46,7 +48,7 @@ pub struct Decoded {
 /// Error of decoding or encoding. `Display` is upstream's text where it has one.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtobufError {
-    /// The body is something else.
+    /// The body lacks the prefix.
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     NotProtobuf,
     /// The body's kind is not in the table.
@@ -65,13 +67,13 @@ pub enum ProtobufError {
         /// Content encoding in the body.
         content_encoding: String,
     },
-    /// The bytes end inside of a value.
+    /// The bytes end inside a value.
     #[error("unexpected EOF")]
     UnexpectedEnd,
-    /// A number of more than 64 bits.
+    /// A number has more than 64 bits.
     #[error("proto: integer overflow")]
     Overflow,
-    /// A field of a type that its number does not have.
+    /// A field has the wrong wire type.
     #[error("proto: wrong wireType = {wire_type} for field {field}")]
     WrongWireType {
         /// Wire type in the message: 0 to 7.
@@ -79,16 +81,16 @@ pub enum ProtobufError {
         /// The field's name in JSON.
         field: &'static str,
     },
-    /// A wire type that does not exist, or a group.
+    /// A wire type does not exist, or is a group.
     #[error("proto: illegal wireType {0}")]
     IllegalWireType(u8),
-    /// A field with number zero.
+    /// A field has the number zero.
     #[error("proto: illegal tag 0")]
     IllegalTag,
-    /// A string that is not UTF-8.
+    /// A string is not UTF-8.
     #[error("proto: field {0} contains invalid UTF-8")]
     InvalidUtf8(&'static str),
-    /// A value that JSON cannot hold, such as a time in the year 20000.
+    /// JSON cannot represent a value, such as a time in the year 20000.
     #[error("field {field} has no valid {what}")]
     InvalidValue {
         /// The field's name in JSON.
@@ -96,7 +98,7 @@ pub enum ProtobufError {
         /// Expected type of the value.
         what: &'static str,
     },
-    /// Embedded JSON that is none.
+    /// Embedded JSON is malformed.
     #[error("field {field} does not hold JSON")]
     InvalidJson {
         /// The field's name in JSON.
@@ -105,13 +107,13 @@ pub enum ProtobufError {
         #[source]
         source: serde_json::Error,
     },
-    /// JSON that is no object of the message.
+    /// The JSON does not fit the message.
     #[error("the object does not fit its message")]
     Unfit(#[source] serde_json::Error),
-    /// Deeper than [`MAX_DEPTH`].
+    /// Messages are nested deeper than [`MAX_DEPTH`].
     #[error("messages are nested deeper than {MAX_DEPTH}")]
     TooDeep,
-    /// More than [`MAX_VALUES`].
+    /// There are more values than [`MAX_VALUES`].
     #[error("more than {MAX_VALUES} values")]
     TooMany,
 }
@@ -119,12 +121,14 @@ pub enum ProtobufError {
 /// Decodes a body: `k8s\0` and a `runtime.Unknown`.
 ///
 /// # Errors
-/// Every malformed body is an error; none is a panic, and none costs more than its size times a constant.
+/// The body is malformed. No body causes a panic, and none costs more than its size times a
+/// constant.
 pub fn decode(body: &[u8]) -> Result<Decoded, ProtobufError> {
     decode::body(body, &mut decode::Budget::new())
 }
 
-/// Encodes an object of a kind of the table from its JSON; members that the kind does not have are left out.
+/// Encodes an object of a kind of the table from its JSON; members that the kind does not have are
+/// left out.
 ///
 /// # Errors
 /// [`ProtobufError::UnknownKind`], and [`ProtobufError::Unfit`] for members of a wrong type.
@@ -141,7 +145,7 @@ pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, Pro
 /// Frame of a watch: the event's type and its object, encoded as a body of its own, after a
 /// four-byte length.
 pub fn frame(event: &str, object: &[u8]) -> Vec<u8> {
-    // Four bytes for the length, and what stands around the object.
+    // Four bytes for the length, and the fields around the object.
     let mut frame = Writer(Vec::with_capacity(object.len() + event.len() + 24));
     frame.0.extend_from_slice(&[0; 4]);
     frame.bytes(1, event.as_bytes());

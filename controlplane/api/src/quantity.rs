@@ -1,4 +1,4 @@
-//! Amounts such as `500m`, `1.5Gi` and `1e3`, with upstream's arithmetic and canonical text
+//! Quantities such as `500m`, `1.5Gi` and `1e3`, with upstream's arithmetic and canonical text
 //! (`k8s.io/apimachinery/pkg/api/resource`).
 
 use std::cmp::Ordering;
@@ -23,10 +23,10 @@ pub enum Format {
 /// Error of parsing a quantity.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 pub enum QuantityError {
-    /// The text as a whole.
+    /// The text does not match the format.
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Form,
-    /// The digits.
+    /// The number cannot be parsed.
     #[error("unable to parse numeric part of quantity")]
     Number,
     /// The suffix after the digits is unknown.
@@ -34,8 +34,8 @@ pub enum QuantityError {
     Suffix,
 }
 
-/// An amount, exact to 10⁻⁹, at most 2⁶³-1 in size; more is cut to that, finer is rounded away from zero. Equality and
-/// order look at the amount alone.
+/// Amount, exact to 10⁻⁹, with an absolute value of at most 2⁶³-1; larger ones are capped, finer
+/// ones rounded away from zero. Equality and order consider only the amount.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     nanos: i128,
@@ -46,13 +46,13 @@ const NANOS: i128 = 1_000_000_000;
 const LARGEST: i128 = i64::MAX as i128 * NANOS;
 
 impl Quantity {
-    /// None of anything.
+    /// Zero.
     pub const ZERO: Self = Self {
         nanos: 0,
         format: Format::DecimalSuffix,
     };
 
-    /// Whole units.
+    /// Creates an amount of whole units.
     pub fn units(units: i64) -> Self {
         Self {
             nanos: i128::from(units) * NANOS,
@@ -60,7 +60,7 @@ impl Quantity {
         }
     }
 
-    /// Thousandths.
+    /// Creates an amount of thousandths.
     pub fn from_milli(milli: i64) -> Self {
         Self {
             nanos: i128::from(milli) * 1_000_000,
@@ -68,7 +68,7 @@ impl Quantity {
         }
     }
 
-    /// Bytes; written with binary suffixes.
+    /// Creates an amount of bytes, written with binary suffixes.
     pub fn bytes(bytes: i64) -> Self {
         Self {
             nanos: i128::from(bytes) * NANOS,
@@ -76,18 +76,18 @@ impl Quantity {
         }
     }
 
-    /// Reads a text. Errors have upstream's texts.
+    /// Parses a text. Errors have upstream's messages.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         text.parse()
     }
 
-    /// Reads the API's type; what does not parse counts as zero. Validation refuses such text, so objects that were
-    /// stored have none.
+    /// Converts the API's type; a malformed text counts as zero. Validation rejects such text, so
+    /// stored objects have none.
     pub fn of(text: &Text) -> Self {
         text.0.parse().unwrap_or(Self::ZERO)
     }
 
-    /// The API's type, in canonical form.
+    /// Converts to the API's type, in canonical form.
     pub fn to_text(self) -> Text {
         Text(self.to_string())
     }
@@ -97,12 +97,12 @@ impl Quantity {
         self.scaled(NANOS)
     }
 
-    /// Thousandths, rounded away from zero; cut to what an i64 holds.
+    /// Thousandths, rounded away from zero; capped to the range of an i64.
     pub fn milli(self) -> i64 {
         self.scaled(1_000_000)
     }
 
-    /// The amount in whole thousandths, rounded away from zero and written in the same way.
+    /// Amount rounded away from zero to whole thousandths, in the same format.
     #[must_use]
     pub fn to_milli(self) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Quantity {
         self.nanos % NANOS == 0
     }
 
-    /// The sum, in this amount's format unless it is zero.
+    /// Sum, in this amount's format unless it is zero.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let format = if self.is_zero() { other.format } else { self.format };
@@ -147,7 +147,7 @@ impl Quantity {
         self.nanos as f64 / other.nanos as f64
     }
 
-    /// The difference, in this amount's format.
+    /// Difference, in this amount's format.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl Quantity {
     }
 }
 
-/// Rewrites the API's type to its canonical text; what does not parse stays, for validation to refuse.
+/// Rewrites the API's type in canonical form; a malformed text stays, for validation to reject.
 pub fn canonicalize(text: &mut Text) {
     if let Ok(quantity) = Quantity::parse(&text.0) {
         let canonical = quantity.to_string();
@@ -272,7 +272,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// The amount in 10⁻⁹, or none when it is larger than can be counted.
+/// Amount in 10⁻⁹, or none if it overflows.
 fn amount(whole: &str, fraction: &str, multiplier: &Multiplier) -> Option<i128> {
     let fraction = fraction.trim_end_matches('0');
     let (digits, cut) = fraction.split_at(fraction.len().min(18));
@@ -290,7 +290,7 @@ fn amount(whole: &str, fraction: &str, multiplier: &Multiplier) -> Option<i128> 
     whole.checked_add(part)?.checked_add(i128::from(!cut.is_empty()))
 }
 
-/// Times a power of ten; what falls below one is rounded up.
+/// Multiplies by a power of ten; fractions are rounded up.
 fn scale(number: i128, ten: i32) -> Option<i128> {
     if number == 0 {
         return Some(0);

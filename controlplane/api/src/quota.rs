@@ -13,7 +13,7 @@ use crate::pod::{self, Resources};
 use crate::quantity::Quantity;
 pub use scope::covers;
 
-/// Resources that are counted under their own name, too.
+/// Resources that also have a quota under their own name.
 const COUNTED: [&str; 6] = [
     "configmaps",
     "persistentvolumeclaims",
@@ -22,7 +22,7 @@ const COUNTED: [&str; 6] = [
     "secrets",
     "services",
 ];
-/// Computing resources that each container must state when a quota limits them.
+/// Compute resources that each container must specify if a quota limits them.
 const STATED: [&str; 6] = [
     "cpu",
     "limits.cpu",
@@ -88,7 +88,7 @@ pub fn usage(group: &str, plural: &str, object: &dyn Object) -> Resources {
     usage
 }
 
-/// A pod that has ended counts as an object, but takes nothing.
+/// Adds the usage of a pod. A terminated pod counts as an object, but uses nothing.
 fn of_pod(pod: &Pod, usage: &mut Resources) {
     let Some(spec) = pod.spec.as_ref().filter(|_| !pod::is_terminal(pod)) else {
         return;

@@ -53,58 +53,58 @@ pub struct Storage {
     pub plural: &'static str,
 }
 
-/// An object, or why the bytes are none.
+/// Object, or the decoding error.
 pub type Decoded = Result<Box<dyn Object>, DecodeError>;
 
-/// An object and the paths of the fields that its kind does not know.
+/// Object, with the paths of its unknown fields.
 pub type Reported = Result<(Box<dyn Object>, Vec<String>), DecodeError>;
 
-/// Behavior of the objects of a kind. Functions that take an object do nothing to one of another kind. Those without a
-/// word of their own are told of at the methods of [`Registration`].
+/// Behavior of the objects of a kind. Functions that take an object do nothing for one of another
+/// kind. See the methods of [`Registration`] for those without a comment.
 pub trait Behavior: Send + Sync {
-    /// Adds the definition of a kind of the program to an OpenAPI document.
+    /// Adds the definition of a built-in kind to an OpenAPI document.
     fn define(&self, _generator: &mut SchemaGenerator) {}
-    /// The types of the kind's values, as server-side apply understands them.
+    /// Types of the kind's values for server-side apply.
     fn types(&self) -> Option<Types<'_>>;
     /// Decodes JSON that the server wrote.
     fn decode(&self, json: &[u8]) -> Decoded;
-    /// Decodes what a client sent, and reports unknown fields.
+    /// Decodes a client's JSON and reports unknown fields.
     fn decode_reporting(&self, json: &[u8]) -> Reported;
     /// Decodes the stored form.
     fn decode_stored(&self, json: &[u8]) -> Decoded;
     /// Encodes the stored form.
     fn encode_stored(&self, object: &dyn Object) -> Vec<u8>;
-    /// Fills in what was left out.
+    /// Sets defaults.
     fn set_defaults(&self, object: &mut dyn Object);
-    /// Drops what a creator may not set.
+    /// Drops fields that a create must not set.
     fn prepare_create(&self, object: &mut dyn Object);
-    /// Keeps what an update may not change.
+    /// Keeps fields that an update must not change.
     fn prepare_update(&self, new: &mut dyn Object, old: &dyn Object);
-    /// Keeps what an update of `status` may not change.
+    /// Keeps fields that an update of `status` must not change.
     fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object);
-    /// Keeps all but what the kind's own subresource changes.
+    /// Keeps all fields but those that the kind's own subresource changes.
     fn prepare_own(&self, new: &mut dyn Object, old: &dyn Object);
-    /// Tells whether what is asked for differs.
+    /// True if the spec differs.
     fn spec_changed(&self, new: &dyn Object, old: &dyn Object) -> bool;
-    /// Tells whether two objects are equal.
+    /// True if two objects are equal.
     fn same(&self, new: &dyn Object, old: &dyn Object) -> bool;
-    /// Rules for a new object.
+    /// Validates a new object.
     fn validate(&self, object: &dyn Object) -> Vec<Invalid>;
-    /// Rules for an update; what it leaves as it was is warned of.
+    /// Validates an update; errors that it leaves unchanged become warnings.
     fn validate_update(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid>;
-    /// Rules for an update of `status`; what it leaves as it was is warned of.
+    /// Validates an update of `status`; errors that it leaves unchanged become warnings.
     fn validate_status(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid>;
-    /// Rules for an update of the kind's own subresource.
+    /// Validates an update of the kind's own subresource.
     fn validate_own(&self, _new: &dyn Object, _old: &dyn Object) -> Vec<Invalid> {
         Vec::new()
     }
-    /// Warnings about an object that is accepted.
+    /// Warnings about an accepted object.
     fn warnings(&self, _new: &dyn Object, _old: Option<&dyn Object>) -> Vec<String> {
         Vec::new()
     }
     /// Fields that selectors may name.
     fn field_labels(&self) -> Vec<&'static str>;
-    /// Names that selectors use instead of the labels; none says that these are the names.
+    /// Names that selectors use instead of the labels; if empty, the labels are the names.
     fn field_names(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
@@ -112,7 +112,7 @@ pub trait Behavior: Send + Sync {
     fn fields(&self, object: &dyn Object) -> Vec<(&'static str, String)>;
     /// Headings of the table.
     fn columns(&self) -> Vec<ColumnDefinition>;
-    /// Decodes what the cells tell of.
+    /// Decodes the fields that the cells show.
     fn decode_shown(&self, json: &[u8]) -> Decoded {
         self.decode(json)
     }
@@ -120,26 +120,25 @@ pub trait Behavior: Send + Sync {
     fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value>;
     /// The `scale` subresource.
     fn scale(&self, object: &dyn Object) -> Option<Scale>;
-    /// The place where the replicas stand that are asked for.
+    /// Path of the desired replicas.
     fn replicas_path(&self) -> &'static str {
         ".spec.replicas"
     }
     /// Sets the replicas.
     fn set_scale(&self, object: &mut dyn Object, replicas: i32);
-    /// Seconds between a deletion's request and the end.
+    /// Grace period of a deletion in seconds.
     fn grace(&self, _object: &dyn Object, _requested: Option<i64>) -> i64 {
         0
     }
 }
 
-/// The place where a row's behavior comes from.
+/// Origin of a row's behavior.
 enum Source {
     Program(&'static dyn Behavior),
     Defined(Box<dyn Behavior>),
 }
 
-/// The names of one version of a kind that is defined by an object. Texts are
-/// [interned](crate::intern).
+/// Names of one version of a custom kind. Strings are [interned](crate::intern).
 #[derive(Clone, Copy, Debug)]
 pub struct Defined {
     /// API group.
@@ -164,7 +163,7 @@ pub struct Defined {
     pub categories: &'static [&'static str],
     /// Subresources that are served.
     pub subresources: &'static [Subresource],
-    /// Warning to clients that use the version.
+    /// Deprecation warning for clients that use the version.
     pub deprecated: Option<&'static str>,
     /// True if a webhook converts objects of other versions.
     pub asks: bool,
@@ -173,14 +172,14 @@ pub struct Defined {
 /// Row of the table, kept alive while it is in use; rows of built-in kinds are static.
 #[derive(Clone)]
 pub enum Row {
-    /// A kind of the program.
+    /// Built-in kind.
     Program(&'static Registration),
-    /// A kind that is defined by an object.
+    /// Custom kind.
     Defined(Arc<Registration>),
 }
 
 impl Row {
-    /// Tells whether both are the very same.
+    /// True if both are the same row.
     pub fn is(&self, other: &Self) -> bool {
         std::ptr::eq(&raw const **self, &raw const **other)
     }
@@ -250,7 +249,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// The row of a kind.
+    /// Row of a kind.
     pub const fn of<K: Kind>() -> Self {
         let storage = match &K::STORED_AS {
             Some(Representation {
@@ -297,7 +296,7 @@ impl Registration {
         }
     }
 
-    /// The row of a kind that is defined by an object.
+    /// Row of a custom kind.
     pub fn defined(names: Defined, behavior: Box<dyn Behavior>) -> Self {
         Self {
             group: names.group,
@@ -336,7 +335,7 @@ impl Registration {
         }
     }
 
-    /// Tells whether the kind is defined by an object, so that nothing of it stands in the tables of messages.
+    /// True if the kind is custom, so that the tables of messages do not have it.
     pub fn is_defined(&self) -> bool {
         matches!(self.behavior, Source::Defined(_))
     }
@@ -346,7 +345,7 @@ impl Registration {
         self.behavior().define(generator);
     }
 
-    /// The types of the kind's values, as server-side apply understands them.
+    /// Types of the kind's values for server-side apply.
     pub fn types(&self) -> Option<Types<'_>> {
         self.behavior().types()
     }
@@ -356,7 +355,7 @@ impl Registration {
         self.subresources.contains(&subresource)
     }
 
-    /// Decodes straight from JSON into the kind; unknown fields are dropped.
+    /// Decodes directly from JSON into the kind; unknown fields are dropped.
     pub fn decode(&self, json: &[u8]) -> Decoded {
         self.behavior().decode(json)
     }
@@ -366,39 +365,43 @@ impl Registration {
         self.behavior().decode_reporting(json)
     }
 
-    /// Decodes the stored form, and sets the defaults that the version which stored it may not have known.
+    /// Decodes the stored form, and sets defaults that the version which stored it may not have
+    /// known.
     ///
     /// `metadata.managedFields` is left out: see [`splice`].
     pub fn decode_stored(&self, json: &[u8]) -> Decoded {
         self.behavior().decode_stored(&splice::split(json).object)
     }
 
-    /// Encodes the form that is stored. The same as [`Object::to_json`] unless [`Registration::converts`].
+    /// Encodes the form that is stored. The same as [`Object::to_json`] unless
+    /// [`Registration::converts`].
     pub fn encode_stored(&self, object: &dyn Object) -> Vec<u8> {
         self.behavior().encode_stored(object)
     }
 
-    /// Fills in what was left out. Idempotent.
+    /// Sets defaults. Idempotent.
     pub fn set_defaults(&self, object: &mut dyn Object) {
         self.behavior().set_defaults(object);
     }
 
-    /// Drops what a creator may not set and starts `generation`.
+    /// Drops fields that a create must not set, and initializes `generation`.
     pub fn prepare_create(&self, object: &mut dyn Object) {
         self.behavior().prepare_create(object);
     }
 
-    /// Keeps what an update may not change and moves `generation` when what is asked for changed.
+    /// Keeps fields that an update must not change, and increments `generation` if the spec
+    /// changed.
     pub fn prepare_update(&self, new: &mut dyn Object, old: &dyn Object) {
         self.behavior().prepare_update(new, old);
     }
 
-    /// Keeps what an update of `status` may not change.
+    /// Keeps fields that an update of `status` must not change.
     pub fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object) {
         self.behavior().prepare_status(new, old);
     }
 
-    /// Keeps all but what an update of the kind's own subresource changes: `finalize` or `approval`.
+    /// Keeps all fields but those that the kind's own subresource changes: `finalize` or
+    /// `approval`.
     pub fn prepare_own(&self, new: &mut dyn Object, old: &dyn Object) {
         self.behavior().prepare_own(new, old);
     }
@@ -418,7 +421,7 @@ impl Registration {
         self.behavior().field_labels()
     }
 
-    /// The label behind the name of a field in a selector, if the kind has such a field.
+    /// Label of a field by its name in selectors, if the kind has such a field.
     pub fn field_behind(&self, name: &str) -> Option<&'static str> {
         let names = self.behavior().field_names();
         if names.is_empty() {
@@ -438,7 +441,7 @@ impl Registration {
         self.behavior().columns()
     }
 
-    /// Decodes what the cells tell of, and little else.
+    /// Decodes the fields that the cells show, and little else.
     pub fn decode_shown(&self, json: &[u8]) -> Decoded {
         self.behavior().decode_shown(json)
     }
@@ -448,12 +451,12 @@ impl Registration {
         self.behavior().row(object, now)
     }
 
-    /// The `scale` subresource, where there is one.
+    /// The `scale` subresource, if the kind has one.
     pub fn scale(&self, object: &dyn Object) -> Option<Scale> {
         self.behavior().scale(object)
     }
 
-    /// The place where the replicas of the `scale` subresource stand: `.spec.replicas`.
+    /// Path of the replicas of the `scale` subresource: `.spec.replicas`.
     pub fn replicas_path(&self) -> &'static str {
         self.behavior().replicas_path()
     }
@@ -463,7 +466,7 @@ impl Registration {
         self.behavior().set_scale(object, replicas);
     }
 
-    /// Seconds between a deletion's request and the end; 0 deletes at once.
+    /// Grace period of a deletion in seconds; 0 deletes immediately.
     pub fn grace(&self, object: &dyn Object, requested: Option<i64>) -> i64 {
         self.behavior().grace(object, requested)
     }

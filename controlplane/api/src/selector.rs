@@ -1,4 +1,4 @@
-//! Label and field selectors: the texts of query parameters and the structures inside objects.
+//! Label and field selectors: texts of query parameters and structures in objects.
 
 mod fields;
 
@@ -23,7 +23,7 @@ pub enum SelectorError {
     /// A requirement of the text is invalid.
     #[error("unable to parse requirement: {0}")]
     Requirement(Box<Self>),
-    /// A key or value is no label.
+    /// A key or value is invalid for a label.
     #[error("{field}: Invalid value: {value:?}: {detail}")]
     Value {
         /// `key`, or `values[0][key]`.
@@ -33,7 +33,7 @@ pub enum SelectorError {
         /// The rule that it breaks.
         detail: String,
     },
-    /// The operator is not known.
+    /// The operator is unknown.
     #[error("{operator:?} is not a valid label selector operator")]
     Operator {
         /// The unknown operator.
@@ -81,7 +81,7 @@ impl LabelSelector {
         }
     }
 
-    /// Equality with each of the labels, as a Service's selector.
+    /// Requires equality with each of the labels, as a Service's selector.
     pub fn equals(labels: &BTreeMap<String, String>) -> Self {
         let each = |(key, value): (&String, &String)| (key.clone(), Test::In(vec![value.clone()]));
         Self {
@@ -90,7 +90,7 @@ impl LabelSelector {
         }
     }
 
-    /// Reads the text of a query: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`.
+    /// Parses the text of a query parameter: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut tokens = Tokens { rest: text };
         let mut requirements = Vec::new();
@@ -118,7 +118,7 @@ impl LabelSelector {
         }
     }
 
-    /// Reads the structure inside an object. None matches nothing, an empty one everything.
+    /// Converts the structure in an object. None matches nothing, an empty one everything.
     pub fn of(structure: Option<&Structure>) -> Result<Self, SelectorError> {
         let Some(structure) = structure else {
             return Ok(Self::nothing());
@@ -233,7 +233,7 @@ fn begins(token: &str) -> bool {
     token == "!" || !SYMBOLS.contains(&token)
 }
 
-/// Reads words and symbols; a symbol is never a word. None is the end.
+/// Tokenizer for words and symbols; a symbol is never a word. None is the end.
 struct Tokens<'a> {
     rest: &'a str,
 }
@@ -278,7 +278,7 @@ fn requirement(tokens: &mut Tokens<'_>) -> Result<(String, Test), SelectorError>
         tokens.next();
     }
     let key = tokens.word("identifier")?.to_owned();
-    // Upstream knows no field for it here.
+    // Upstream has no field path here.
     fits("<nil>".to_owned(), &key, &names::qualified_name(&key))?;
     if negated {
         return Ok((key, Test::DoesNotExist));

@@ -26,8 +26,9 @@ pub(crate) fn scale(metadata: &ObjectMeta, wanted: Option<i32>, current: i32, se
     }
 }
 
-/// Inside `impl Kind for K`: a creator's status is dropped, an update keeps the status, an update of `status` keeps the
-/// spec. Needs a field `spec`, and a field `status` that is an `Option`.
+/// Implements `Kind` functions for kinds with a spec and a status: a create drops the status, an
+/// update keeps the status, an update of `status` keeps the spec. Needs a field `spec`, and a field
+/// `status` that is an `Option`.
 #[macro_export]
 macro_rules! spec_and_status {
     () => {
@@ -49,7 +50,7 @@ macro_rules! spec_and_status {
     };
 }
 
-/// Inside `impl Kind for K`, for kinds with a spec and no status: the spec is what is asked for.
+/// Implements `Kind::spec_changed` for kinds with a spec and no status.
 #[macro_export]
 macro_rules! spec_alone {
     () => {

@@ -5,11 +5,11 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// The most findings that are reported for one document.
+/// Maximum number of reported errors for one document.
 pub const MAX_FINDINGS: usize = 100;
 
-/// The paths of fields that occur twice in one object, each once, in the order of the document: `spec.replicas`,
-/// `spec.containers[0].name`. At most [`MAX_FINDINGS`].
+/// The paths of fields that occur twice in one object, each once, in the order of the document:
+/// `spec.replicas`, `spec.containers[0].name`. At most [`MAX_FINDINGS`].
 ///
 /// # Errors
 /// The text is not JSON, or nested deeper than 128 levels.
@@ -32,7 +32,7 @@ pub fn complaints(json: &[u8], unknown: &[String], duplicates: &[String]) -> Vec
         ..Walk::default()
     };
     let mut deserializer = serde_json::Deserializer::from_slice(json);
-    // It was read before: what cannot be read is told elsewhere.
+    // The JSON was parsed before: errors are reported elsewhere.
     drop(Node(&mut walk).deserialize(&mut deserializer));
     // Fields that were dropped in the conversion from YAML have no position in the JSON; they come
     // last.
@@ -51,17 +51,17 @@ pub fn complaints(json: &[u8], unknown: &[String], duplicates: &[String]) -> Vec
     walk.found.iter().map(words).collect()
 }
 
-/// Upstream's words for a field that occurs twice.
+/// Upstream's message for a field that occurs twice.
 pub fn duplicate_field(path: &str) -> String {
     format!("duplicate field {path:?}")
 }
 
-/// Upstream's words for a field that the kind does not have.
+/// Upstream's message for an unknown field.
 pub fn unknown_field(path: &str) -> String {
     format!("unknown field {path:?}")
 }
 
-/// The path that `serde_ignored` reports, as upstream prints it: `spec.containers[0].imagePullPolice`.
+/// Path that `serde_ignored` reports, in upstream's notation: `spec.containers[0].imagePullPolice`.
 pub fn ignored_path(path: &serde_ignored::Path<'_>) -> String {
     use serde_ignored::Path;
     fn walk(path: &Path<'_>, text: &mut FieldPath) {
@@ -85,10 +85,11 @@ pub fn ignored_path(path: &serde_ignored::Path<'_>) -> String {
     text.text
 }
 
-/// Bytes of a path that are told. Those that people make are shorter; a document can be one long key.
+/// Maximum length of a reported path, in bytes. Real ones are shorter, but a document can be one
+/// long key.
 const PATH: usize = 2048;
 
-/// A field's path while a document is walked; one that is too long is cut.
+/// Path of a field during a walk; truncated if it is too long.
 #[derive(Debug, Default)]
 pub(crate) struct FieldPath {
     /// The path as upstream prints it.
@@ -113,7 +114,7 @@ impl FieldPath {
     }
 }
 
-/// A walk through a document: finds the fields that are unknown or occur twice.
+/// Walk through a document that finds unknown and duplicate fields.
 #[derive(Default)]
 struct Walk<'u> {
     path: FieldPath,

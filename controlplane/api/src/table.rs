@@ -14,7 +14,7 @@ use crate::kind::{CellType, Column, Kind};
 pub(crate) use unshown::shown;
 
 impl<K> Column<K> {
-    /// A column of texts.
+    /// Column of texts.
     pub const fn text(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
         Self {
             name,
@@ -25,7 +25,7 @@ impl<K> Column<K> {
         }
     }
 
-    /// A column of whole numbers.
+    /// Column of integers.
     pub const fn integer(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
         Self {
             name,
@@ -36,7 +36,7 @@ impl<K> Column<K> {
         }
     }
 
-    /// A column of truth values.
+    /// Column of booleans.
     pub const fn boolean(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
         Self {
             name,
@@ -47,7 +47,7 @@ impl<K> Column<K> {
         }
     }
 
-    /// A column of texts that is shown only with `-o wide`.
+    /// Column of texts that is shown only with `-o wide`.
     pub const fn wide(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
         Self {
             name,
@@ -59,7 +59,7 @@ impl<K> Column<K> {
     }
 }
 
-/// The last column that is always shown: how long ago the object was created.
+/// Age column, the last that is always shown.
 pub const fn age_column<K: Kind>() -> Column<K> {
     Column::text("Age", "meta.v1.ObjectMeta.creationTimestamp", |object, now| {
         let created = k8s_openapi::Metadata::metadata(object).creation_timestamp.as_ref();
@@ -67,7 +67,7 @@ pub const fn age_column<K: Kind>() -> Column<K> {
     })
 }
 
-/// The column of kinds that upstream shows with nothing but their name: when the object was created.
+/// Creation time column, for kinds that upstream shows only with their name.
 pub const fn created_column<K: Kind>() -> Column<K> {
     Column {
         name: "Created At",
@@ -81,12 +81,12 @@ pub const fn created_column<K: Kind>() -> Column<K> {
     }
 }
 
-/// A text, or what stands for its absence.
+/// Text, or a placeholder for its absence.
 pub fn or<'a>(text: Option<&'a str>, absent: &'a str) -> &'a str {
     text.filter(|text| !text.is_empty()).unwrap_or(absent)
 }
 
-/// Names and images of a template's containers, as the wide columns of workloads show them.
+/// Names and images of a template's containers, for the wide columns of workloads.
 pub(crate) fn containers(template: Option<&PodTemplateSpec>) -> (String, String) {
     let containers = template
         .and_then(|template| template.spec.as_ref())
@@ -127,7 +127,7 @@ pub(crate) fn truth(value: Option<bool>) -> &'static str {
     }
 }
 
-/// Three items and how many more there are.
+/// Three items and the number of further ones.
 pub(crate) fn shortened(mut items: Vec<String>, none: &str) -> String {
     let more = items.len().saturating_sub(3);
     items.truncate(3);
@@ -143,7 +143,8 @@ pub fn since(then: Option<&Time>, now: Timestamp) -> String {
     then.map_or_else(|| "<unknown>".to_owned(), |then| age(now, then.0))
 }
 
-/// A short text for the time between two moments, as upstream's `duration.HumanDuration`: `42s`, `3m7s`, `5h`, `2d3h`.
+/// Duration between two times in short form, like upstream's `duration.HumanDuration`: `42s`,
+/// `3m7s`, `5h`, `2d3h`.
 pub fn age(now: Timestamp, then: Timestamp) -> String {
     let milliseconds = now.as_millisecond() - then.as_millisecond();
     let seconds = milliseconds / 1000;

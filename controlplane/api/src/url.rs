@@ -1,4 +1,4 @@
-//! URLs of webhooks, read as Go's `net/url` does: only as much of it as is asked for there.
+//! URLs of webhooks, parsed like Go's `net/url` as far as validation needs it.
 
 use thiserror::Error;
 
@@ -19,7 +19,7 @@ pub struct Url {
     pub fragment: String,
 }
 
-/// A text that is no URL.
+/// Error of parsing a URL.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[error("parse {text:?}: {because}")]
 pub struct UrlError {
@@ -28,10 +28,10 @@ pub struct UrlError {
 }
 
 impl Url {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// In Go's words.
+    /// The URL is malformed; the message is Go's.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let refuse = |because: String| UrlError {
             text: text.to_owned(),
@@ -73,7 +73,7 @@ impl Url {
         Ok(url)
     }
 
-    /// Host without its port and brackets, and the port as it was written.
+    /// Host without its port and brackets, and the port as written.
     pub fn host_and_port(&self) -> (&str, Option<&str>) {
         let bracket = self.host.rfind(']').unwrap_or(0);
         let port = self.host.rfind(':').filter(|at| *at > bracket);
@@ -89,7 +89,7 @@ impl Url {
     }
 }
 
-/// The scheme in front of a colon, and the rest.
+/// Splits off the scheme before a colon.
 fn scheme(text: &str) -> Result<(String, &str), String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     let Some(end) = text.bytes().position(|byte| !fits(byte)) else {

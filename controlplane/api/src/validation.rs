@@ -1,4 +1,5 @@
-//! Rules that several kinds share, with upstream's paths and texts (`k8s.io/kubernetes/pkg/apis/core/validation`).
+//! Validation that several kinds share, with upstream's paths and messages
+//! (`k8s.io/kubernetes/pkg/apis/core/validation`).
 
 mod affinity;
 pub(crate) mod annotations;
@@ -36,7 +37,7 @@ pub(crate) use self::volume::volume_path;
 use crate::invalid::Invalid;
 use crate::names;
 
-/// Upstream's text for a field that may not change.
+/// Upstream's message for an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
 
 /// Errors that the stored object does not have: objects from before a rule was added may still be
@@ -63,7 +64,8 @@ pub(crate) fn each(errors: &mut Vec<Invalid>, field: &str, value: &str, messages
 /// labels.
 pub(crate) const ENOUGH: usize = 200;
 
-/// A value that several errors show: a long one only in the first of them, or a list would be written as often as it has items.
+/// Value that several errors show: a long one only in the first, so that a list is not repeated for
+/// each of its items.
 pub(crate) struct Shown(String);
 
 impl Shown {
@@ -100,20 +102,20 @@ pub fn domain_prefixed_path(field: &str, text: &str) -> Vec<Invalid> {
     errors
 }
 
-/// An error when a number is negative.
+/// Reports a negative number.
 pub(crate) fn non_negative(errors: &mut Vec<Invalid>, field: &str, value: i64) {
     if value < 0 {
         errors.push(Invalid::value(field, value, "must be greater than or equal to 0"));
     }
 }
 
-/// An error when a field changed; the value is shown as JSON.
+/// Reports a changed field; the value is shown as JSON.
 pub(crate) fn immutable<T: PartialEq + serde::Serialize>(errors: &mut Vec<Invalid>, field: &str, new: &T, old: &T) {
     let json = |new: &T| serde_json::to_string(new).unwrap_or_default();
     immutable_shown(errors, field, (new, old), json);
 }
 
-/// Like [`immutable`], with the value as `show` writes it.
+/// Like [`immutable`], with the value formatted by `show`.
 pub(crate) fn immutable_shown<T: PartialEq>(
     errors: &mut Vec<Invalid>,
     field: &str,
@@ -125,21 +127,21 @@ pub(crate) fn immutable_shown<T: PartialEq>(
     }
 }
 
-/// An error when a number is not a port.
+/// Reports a number that is not a port.
 pub(crate) fn port(errors: &mut Vec<Invalid>, field: &str, number: i32) {
     if !(1..=65535).contains(&number) {
         errors.push(Invalid::value(field, number, "must be between 1 and 65535, inclusive"));
     }
 }
 
-/// An error when a user or group id is out of range.
+/// Reports a user or group ID that is out of range.
 pub(crate) fn id(errors: &mut Vec<Invalid>, field: &str, id: Option<i64>) {
     if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
         errors.push(Invalid::value(field, id, "must be between 0 and 2147483647, inclusive"));
     }
 }
 
-/// An error when a text is missing, or not one of a set.
+/// Reports a text that is missing or not supported.
 pub(crate) fn one_of(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>, supported: &[&str]) {
     match value.unwrap_or_default() {
         "" => errors.push(Invalid::required(field, "")),
@@ -148,14 +150,14 @@ pub(crate) fn one_of(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>
     }
 }
 
-/// Like [`one_of`], for texts that may be missing.
+/// Like [`one_of`], for optional texts.
 pub(crate) fn one_of_or_none(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>, supported: &[&str]) {
     if let Some(value) = value.filter(|value| !supported.contains(value)) {
         errors.push(Invalid::not_supported(field, value, supported));
     }
 }
 
-/// An error when a text is missing or empty; says whether it is there.
+/// Reports a text that is missing or empty; true if it is present.
 pub(crate) fn required(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>) -> bool {
     let there = value.is_some_and(|value| !value.is_empty());
     if !there {
@@ -164,12 +166,12 @@ pub(crate) fn required(errors: &mut Vec<Invalid>, field: &str, value: Option<&st
     there
 }
 
-/// A text unless it is missing or empty.
+/// Text, unless it is missing or empty.
 pub(crate) fn non_empty(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
-/// A number or the name of a port.
+/// Validates a port number or name.
 pub(crate) fn port_or_name(errors: &mut Vec<Invalid>, field: &str, value: &IntOrString) {
     match value {
         IntOrString::Int(number) => port(errors, field, *number),
@@ -183,17 +185,17 @@ pub(crate) const TAINT_EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "
 /// The protocols that ports may have.
 pub(crate) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
-/// Reads an address and a prefix length.
+/// Parses a CIDR.
 pub(crate) fn range(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/')?;
     let (address, length) = (address.parse::<IpAddr>().ok()?, length.parse::<u8>().ok()?);
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
-/// Upstream's text for what is no range.
+/// Upstream's message for an invalid CIDR.
 pub(crate) const RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
-/// Errors when a text is no range, or not written in the one way that a range is: its first address, as short as can be.
+/// Reports a text that is not a CIDR in canonical form: its first address, as short as possible.
 pub(crate) fn canonical_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
     let Some((address, length)) = range(text) else {
         return errors.push(Invalid::value(field, text, RANGE));
@@ -213,7 +215,7 @@ pub(crate) fn canonical_range(errors: &mut Vec<Invalid>, field: &str, text: &str
     }
 }
 
-/// The first address of a range.
+/// First address of a CIDR.
 pub(crate) fn first(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
@@ -227,10 +229,10 @@ pub(crate) fn first(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Upstream's text for what is no address.
+/// Upstream's message for an invalid IP address.
 pub(crate) const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
-/// An error when a text is no IP address, or one that is read in several ways.
+/// Reports a text that is not an IP address, or is ambiguous.
 pub(crate) fn address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
     let detail = match text.parse::<IpAddr>() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
@@ -241,7 +243,7 @@ pub(crate) fn address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
     errors.push(Invalid::value(field, text, detail));
 }
 
-/// An error when a text is no range, or one that is read in several ways.
+/// Reports a text that is not a CIDR, or is ambiguous.
 pub(crate) fn plain_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
     let parts = text.split_once('/').and_then(|(address, length)| {
         let read = address.parse().ok().or_else(|| without_zeros(address))?;
@@ -265,7 +267,7 @@ pub(crate) fn plain_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
     errors.push(Invalid::value(field, text, detail));
 }
 
-/// An IPv4 address, or the end of an IPv6 address in that form, without the zeros that its numbers begin with.
+/// Parses an IPv4 address, or an IPv6 address that ends with one, after stripping leading zeros.
 fn without_zeros(text: &str) -> Option<IpAddr> {
     let (head, numbers) = text.rsplit_once(':').map_or(("", text), |(head, rest)| (head, rest));
     let colon = if text.contains(':') { ":" } else { "" };
@@ -281,7 +283,7 @@ fn without_zeros(text: &str) -> Option<IpAddr> {
         .filter(|_| numbers.len() == 4)
 }
 
-/// Errors for addresses that nothing behind a Service can have.
+/// Reports addresses that an endpoint of a Service must not have.
 pub(crate) fn endpoint_address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
     let Ok(address) = text.parse::<IpAddr>() else { return };
     let (link_local, multicast) = match address {
@@ -306,7 +308,7 @@ pub(crate) fn endpoint_address(errors: &mut Vec<Invalid>, field: &str, text: &st
     }
 }
 
-/// A reference to an object of any kind in the same place.
+/// Validates a reference to an object of any kind in the same namespace.
 pub(crate) fn reference(errors: &mut Vec<Invalid>, path: &str, group: Option<&str>, kind: &str, name: &str) {
     if let Some(group) = group {
         each(

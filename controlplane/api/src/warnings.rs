@@ -16,11 +16,10 @@ pub(crate) use template::{of_job, of_maker, of_pod, of_template};
 use crate::names::dns1123_label;
 use crate::quantity::Quantity;
 
-/// Of things that are compared with each other, the first so many are: what a client is warned of must not cost more than what it
-/// asks for.
+/// Number of items that are compared pairwise: warnings must not cost more than the request.
 const COMPARED: usize = 128;
 
-/// Labels of nodes that have other names by now.
+/// Deprecated labels of nodes.
 const OLD_LABELS: [(&str, &str); 8] = [
     (
         "beta.kubernetes.io/arch",
@@ -68,14 +67,14 @@ fn of_term(warnings: &mut Vec<String>, term: &NodeSelectorTerm, path: &str) {
     }
 }
 
-/// Of the terms that choose nodes.
+/// Warns about node selector terms.
 pub(crate) fn of_terms(warnings: &mut Vec<String>, terms: &[NodeSelectorTerm], path: &str) {
     for (index, term) in terms.iter().enumerate() {
         of_term(warnings, term, &format!("{path}[{index}]"));
     }
 }
 
-/// Of an annotation of volumes that says what a field says today.
+/// Warns about the mount options annotation, which a field has replaced.
 pub(crate) fn mount_options_annotation(warnings: &mut Vec<String>, metadata: &ObjectMeta) {
     const OLD: &str = "volume.beta.kubernetes.io/mount-options";
     if has_annotation(metadata, OLD) {
@@ -85,7 +84,7 @@ pub(crate) fn mount_options_annotation(warnings: &mut Vec<String>, metadata: &Ob
     }
 }
 
-/// Of another one, of claims too.
+/// Warns about the storage class annotation of volumes and claims.
 pub(crate) fn storage_class_annotation(warnings: &mut Vec<String>, metadata: &ObjectMeta) {
     const OLD: &str = "volume.beta.kubernetes.io/storage-class";
     if has_annotation(metadata, OLD) {
@@ -99,7 +98,7 @@ pub(crate) fn has_annotation(metadata: &ObjectMeta, name: &str) -> bool {
     metadata.annotations.as_ref().is_some_and(|all| all.contains_key(name))
 }
 
-/// Less than a whole byte.
+/// Warns about a fraction of a byte.
 fn fraction(warnings: &mut Vec<String>, amount: Option<&Text>, field: impl FnOnce() -> String) {
     if let Some(amount) = amount.filter(|amount| Quantity::of(amount).milli() % 1000 != 0) {
         let (field, text) = (field(), &amount.0);
@@ -109,7 +108,7 @@ fn fraction(warnings: &mut Vec<String>, amount: Option<&Text>, field: impl FnOnc
     }
 }
 
-/// Of a claim's spec, wherever it stands.
+/// Warns about a claim's spec at any path.
 pub(crate) fn of_claim(warnings: &mut Vec<String>, spec: &PersistentVolumeClaimSpec, path: &str) {
     let Some(asked) = &spec.resources else { return };
     for (list, name) in [(&asked.requests, "requests"), (&asked.limits, "limits")] {
@@ -118,12 +117,12 @@ pub(crate) fn of_claim(warnings: &mut Vec<String>, spec: &PersistentVolumeClaimS
     }
 }
 
-/// A name that pods' names and host names begin with.
+/// Warning about a name that is the prefix of pod names and host names.
 pub(crate) fn pods_name(metadata: &ObjectMeta) -> Option<String> {
     host_name(metadata, "Pod names and hostnames")
 }
 
-/// A name that is a host name.
+/// Warning about a name that is a host name.
 pub(crate) fn pod_name(metadata: &ObjectMeta) -> Option<String> {
     host_name(metadata, "the Pod's hostname")
 }

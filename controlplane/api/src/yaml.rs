@@ -1,7 +1,7 @@
-//! YAML request bodies, read as upstream reads them: YAML 1.1's words for booleans, numbers as Go's `strconv` takes
-//! them, keys turned into strings, merge keys (`<<`), the first document alone.
+//! YAML request bodies, parsed like upstream: YAML 1.1's words for booleans, numbers as in Go's
+//! `strconv`, keys converted to strings, merge keys (`<<`), only the first document.
 //!
-//! The parser streams, so that what a body costs is bounded by what is built from it: [`MAX_DEPTH`] levels,
+//! The parser streams, so that the cost of a body is limited by the result: [`MAX_DEPTH`] levels,
 //! [`MAX_VALUES`] values, and [`MAX_BYTES`] of text with every alias expanded.
 
 mod compose;
@@ -22,13 +22,13 @@ pub const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// A document as JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Yaml {
-    /// The value; of keys that occur twice the last one counts.
+    /// The value; the last occurrence of a key wins.
     pub value: Value,
     /// Keys that occur twice in one map, in the order of the document; the first hundred.
     pub duplicates: Vec<Duplicate>,
 }
 
-/// A key that is in its map already. `Display` is upstream's text.
+/// Duplicate key in a map. `Display` is upstream's text.
 #[derive(Clone, Debug, Eq, thiserror::Error, PartialEq)]
 #[error("line {line}: key {key:?} already set in map")]
 pub struct Duplicate {
@@ -46,10 +46,10 @@ pub fn unmarshal_errors(lines: &[String]) -> String {
 /// Error of reading a body as YAML. `Display` follows upstream's `error converting YAML to JSON: `.
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
-    /// Not UTF-8.
+    /// The body is not UTF-8.
     #[error("yaml: invalid UTF-8")]
     InvalidUtf8,
-    /// Not YAML.
+    /// The body is not YAML.
     #[error("yaml: line {line}: {message}")]
     Syntax {
         /// Counted from one.
@@ -57,7 +57,7 @@ pub enum YamlError {
         /// Message of the parser.
         message: String,
     },
-    /// Something that JSON cannot hold: a key that is a list, a number that is not finite.
+    /// JSON cannot represent a value: a key that is a list, a number that is not finite.
     #[error("yaml: line {line}: {message}")]
     NotJson {
         /// Counted from one.
@@ -68,14 +68,14 @@ pub enum YamlError {
     /// A limit is exceeded.
     #[error("yaml: document contains excessive aliasing or exceeds the limit of {limit} {what}")]
     TooLarge {
-        /// The bound.
+        /// The limit.
         limit: usize,
         /// The items that are counted.
         what: &'static str,
     },
 }
 
-/// Reads the first document. An empty body is `null`.
+/// Parses the first document. An empty body is `null`.
 ///
 /// # Errors
 /// See [`YamlError`].

@@ -1,4 +1,4 @@
-//! Server-side apply beside small rules of its own: who has which key of a map, and what the map holds.
+//! Compares server-side apply with a small reference model: owners of a map's keys, and its values.
 
 #![allow(
     clippy::panic,
@@ -33,7 +33,7 @@ enum Write {
     },
 }
 
-/// The rules, written down once more without paths, lists or structs.
+/// Reference model without paths, lists or structs.
 #[derive(Debug, Default)]
 struct Rules {
     data: Data,
@@ -151,7 +151,7 @@ fn owners(managed: &Managed, path: &[&str]) -> BTreeSet<(Operation, String)> {
     own.map(|entry| (entry.operation, entry.manager.clone())).collect()
 }
 
-/// Runs the writes on both; what they come to must be the same after each.
+/// Runs the writes on both; the results must be the same after each.
 fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
     let schema = Schema::named(shape.schema).unwrap();
     let base = Write::Update {

@@ -1,5 +1,5 @@
-//! Strategic merge patches as clients make them: a small maker of patches, written from the format alone, and what must
-//! come of its patches. The seed is fixed; a failure prints the smallest case.
+//! Strategic merge patches as clients make them: a small generator of patches, written from the
+//! format alone, and the expected results. The seed is fixed; a failure prints the smallest case.
 
 #![allow(
     clippy::panic,
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 enum Rule {
     /// Maps and structs: member by member.
     Members(fn(&str) -> Rule),
-    /// Structs of which one of several members is set: what is not named goes.
+    /// Structs with one of several members: members that are not named are removed.
     Union,
     /// Lists of objects, by the value of this member.
     Keyed(&'static str, fn(&str) -> Rule),
@@ -54,7 +54,7 @@ fn pod(member: &str) -> Rule {
     }
 }
 
-/// The patch that makes `new` of `old`.
+/// Patch that changes `old` to `new`.
 fn difference(old: &Map<String, Value>, new: &Map<String, Value>, rule: fn(&str) -> Rule) -> Map<String, Value> {
     let mut patch = Map::new();
     for name in old.keys().filter(|name| !new.contains_key(*name)) {
@@ -98,7 +98,7 @@ fn difference(old: &Map<String, Value>, new: &Map<String, Value>, rule: fn(&str)
     patch
 }
 
-/// The patch of a list: changed and new items in their new order, then those that go.
+/// Patch of a list: changed and new items in their new order, then deletions.
 fn items(before: &[Value], after: &[Value], key: &str, rule: fn(&str) -> Rule) -> Value {
     let find = |items: &[Value], item: &Value| items.iter().find(|other| other[key] == item[key]).cloned();
     let mut patch = Vec::new();
@@ -109,7 +109,7 @@ fn items(before: &[Value], after: &[Value], key: &str, rule: fn(&str) -> Rule) -
             Some(old) => {
                 let mut change = difference(old.as_object().unwrap(), item.as_object().unwrap(), rule);
                 change.insert(key.to_owned(), item[key].clone());
-                // An item whose own type is a union says itself what stays.
+                // An item that is itself a union has its own `$retainKeys`.
                 if matches!(rule("any"), Rule::Union) {
                     change.insert(
                         "$retainKeys".to_owned(),

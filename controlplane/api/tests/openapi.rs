@@ -1,4 +1,4 @@
-//! OpenAPI documents: what stock clients look for in them.
+//! OpenAPI documents: the parts that stock clients use.
 
 use controlplane_api::schema::Schema;
 use controlplane_api::{KINDS, openapi};
@@ -8,7 +8,7 @@ fn document(path: &str) -> Value {
     openapi::v3_document(KINDS, path).expect("the group version is served")
 }
 
-/// The index of the program's own kinds.
+/// Index of the built-in kinds.
 fn index() -> Value {
     let hashes: Vec<_> = openapi::documents(KINDS)
         .into_iter()
@@ -258,7 +258,7 @@ fn watches_and_lists_are_described() {
     }
 }
 
-/// A name may be empty where Go has no pointer, for the sake of older clients.
+/// A name may be empty where Go has no pointer, for older clients.
 #[test]
 fn what_is_required_is_what_upstream_requires() {
     let schemas = &document("api/v1")["components"]["schemas"];

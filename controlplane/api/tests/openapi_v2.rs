@@ -1,4 +1,4 @@
-//! The v2 document in its two forms: what old clients look for in it.
+//! The v2 document in its two forms: the parts that old clients use.
 
 use controlplane_api::{KINDS, openapi};
 use prost::Message;

@@ -1,4 +1,4 @@
-//! The v3 documents in gnostic's protobuf: an independent decoder reads what the JSON says.
+//! The v3 documents in gnostic's protobuf: an independent decoder must read the same as in JSON.
 
 use controlplane_api::{KINDS, openapi};
 use prost::Message;
@@ -112,7 +112,7 @@ named! {
     NamedAny of Any;
 }
 
-/// JSON's members, as far as there is anything in them.
+/// Members of JSON that are not empty.
 #[derive(Default)]
 struct Members(Map<String, Value>);
 
@@ -299,7 +299,8 @@ fn document(document: &Document) -> Value {
     })
 }
 
-/// Defaults as the messages have them: numbers are floating, and lists have no form of their own.
+/// Defaults in the form of the messages: numbers are floating point, and lists have no form of
+/// their own.
 fn floating(value: &mut Value) {
     match value {
         Value::Object(members) => {

@@ -1,4 +1,5 @@
-//! JSON patches and merge patches: the RFCs' examples, upstream's habits, and an independent implementation beside ours.
+//! JSON patches and merge patches: the RFCs' examples, upstream's quirks, and a comparison with an
+//! independent implementation.
 
 use controlplane_api::patch::{PatchError, json as json_patch_of_ours, merge};
 use proptest::prelude::*;
@@ -171,7 +172,7 @@ fn attack_24_a_long_list_is_not_moved_again_and_again() {
     assert!(error.to_string().starts_with("the patch moves more than"), "{error}");
 }
 
-/// Each round puts what is there a hundred levels deeper: what reads such a document goes down with it.
+/// Each round nests the document a hundred levels deeper: recursive readers would overflow.
 #[test]
 fn attack_24_moves_do_not_nest_a_document_without_bound() {
     let deep = (0..100).fold(json!({}), |inner, _| json!({ "a": inner }));
@@ -261,10 +262,11 @@ proptest! {
         let patch = Value::Array(operations.clone());
         let theirs: json_patch::Patch = serde_json::from_value(patch.clone()).unwrap();
         let mut expected = original.clone();
-        // Its variant that undoes failed patches panics on some of them.
+        // Its variant that reverts failed patches panics on some of them.
         let result = json_patch::patch_unsafe(&mut expected, &theirs);
         let ours = patched(&original, &patch);
-        // Upstream's habit: a test of an absent member holds for null; moving a value into itself is left to the path check.
+        // Upstream's quirks: a test of an absent member succeeds for null; moving a value into
+        // itself is left to the path check.
         let habits = operations.iter().any(|operation| {
             (operation["op"] == "test" && operation["value"].is_null()) || operation["op"] == "move"
         });

@@ -1,4 +1,5 @@
-//! Strategic merge patches: upstream's documented behaviour as tables, and rules that hold for every patch.
+//! Strategic merge patches: upstream's documented behavior as tables, and properties of every
+//! patch.
 
 use controlplane_api::patch::{PatchError, strategic};
 use controlplane_api::schema::Schema;
@@ -26,7 +27,7 @@ fn refuse(message: &str, original: &Value, patch: &Value, text: &str) -> PatchEr
     error
 }
 
-/// Each with each would be some 10^10 comparisons.
+/// Comparing all pairs would take about 10^10 steps.
 #[test]
 fn attack_24_directives_of_long_lists_are_quick() {
     let names = |what: &str| -> Vec<String> { (0..100_000).map(|number| format!("{what}{number}")).collect() };

@@ -72,7 +72,7 @@ fn complaints_stand_in_the_order_of_the_document() {
         r#"duplicate field "spec.paused""#,
     ];
     assert_eq!(strict::complaints(json, &unknown, &duplicates), expected);
-    // YAML loses what occurs twice.
+    // Duplicates that the YAML parser drops.
     let lost = ["spec.lost".to_owned()];
     assert_eq!(
         strict::complaints(b"{}", &[], &lost),

@@ -1,4 +1,4 @@
-//! YAML bodies: upstream's reading of them, what cannot be read, and bounds.
+//! YAML bodies: upstream's interpretation, errors, and limits.
 
 use std::fmt::Write as _;
 

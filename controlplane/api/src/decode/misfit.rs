@@ -1,7 +1,8 @@
 //! Errors of Go's JSON decoder for JSON that does not fit a message.
 //!
-//! Go keeps the first value of a wrong type, reads on, and gives up at once where a type that reads itself (a quantity, a
-//! time) refuses. It names the innermost struct, the fields that lead there without indices and keys, and the Go type.
+//! Go keeps the first value of a wrong type, reads on, and gives up at once where a type that reads
+//! itself (a quantity, a time) refuses. It names the innermost struct, the fields that lead there
+//! without indices and keys, and the Go type.
 
 use std::borrow::Cow;
 

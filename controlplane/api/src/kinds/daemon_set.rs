@@ -156,7 +156,8 @@ impl Kind for DaemonSet {
     }
 }
 
-/// A field of the spec in older versions of the kind, which upstream still counts and shows as an annotation.
+/// A field of the spec in older versions of the kind, which upstream still counts and shows as an
+/// annotation.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 fn generation(set: &DaemonSet) -> Option<i64> {

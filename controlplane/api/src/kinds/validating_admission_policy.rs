@@ -117,7 +117,8 @@ pub(super) fn shown_reference(reference: Option<&ParamRef>) -> String {
     }
 }
 
-/// A selector as Go prints the structure (`String` of apimachinery's `pkg/apis/meta/v1/generated.pb.go`).
+/// A selector as Go prints the structure (`String` of apimachinery's
+/// `pkg/apis/meta/v1/generated.pb.go`).
 fn shown_selector(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().flatten();
     let labels: Vec<String> = labels.map(|(key, value)| format!("{key}: {value},")).collect();

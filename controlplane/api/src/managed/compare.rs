@@ -25,8 +25,8 @@ impl Comparison {
     }
 }
 
-/// Compares two versions of an object of the kind that `types` describes, both as compact JSON. The JSON of an object
-/// that does not exist yet is `{}`.
+/// Compares two versions of an object of the kind that `types` describes, both as compact JSON. The
+/// JSON of an object that does not exist yet is `{}`.
 pub fn compare<'s>(types: impl Into<Types<'s>>, live: &str, new: &str) -> Comparison {
     let found = values(Type::of_object(types.into()), Some(live), Some(new));
     Comparison {

@@ -8,7 +8,8 @@ use super::set::{Node, Set};
 use super::shape::Types;
 use super::types::Type;
 
-/// The fields of an object, given as compact JSON: its leaves, the items of its lists and the members of its maps.
+/// The fields of an object, given as compact JSON: its leaves, the items of its lists and the
+/// members of its maps.
 pub(super) fn fields(types: Types<'_>, object: &str) -> Set {
     node(Type::of_object(types), object).children
 }

@@ -1,7 +1,7 @@
 //! A set of fields, in memory and as `FieldsV1` JSON.
 //!
-//! A path element is kept as `FieldsV1` writes it: `f:NAME` a member, `k:{…}` the list item with these keys, `v:…` the
-//! item of a set, `i:N` an index.
+//! A path element is kept as `FieldsV1` writes it: `f:NAME` a member, `k:{…}` the list item with
+//! these keys, `v:…` the item of a set, `i:N` an index.
 
 use std::fmt;
 

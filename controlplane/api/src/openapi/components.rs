@@ -1,4 +1,5 @@
-//! The schemas of a document: k8s-openapi's definitions, brought into upstream's form, with the marks of our table.
+//! Schemas of a document: k8s-openapi's definitions in upstream's form, with the extensions of our
+//! table.
 
 use std::collections::BTreeSet;
 
@@ -21,9 +22,9 @@ use crate::schema::Schema;
 /// Prefix of references to definitions in a document.
 const DEFINITIONS: &str = "#/components/schemas/";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
-/// The place where upstream keeps the definitions of custom kinds' definitions.
+/// Prefix of upstream's definitions of custom kinds.
 const EXTENSIONS: &str = "apiextensions-apiserver.pkg.apis.";
-/// The place where it keeps those of the aggregation layer.
+/// Prefix of upstream's definitions of the aggregation layer.
 const AGGREGATION: &str = "kube-aggregator.pkg.apis.";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
@@ -121,14 +122,15 @@ pub(super) fn of_meta(kind: &str) -> String {
     format!("{META}{kind}")
 }
 
-/// The mark of a kind that all groups share.
+/// Adds the extension of a kind that all groups share.
 pub(super) fn mark_meta(definitions: &mut Map<String, Value>, kind: &str) {
     if let Some(definition) = definitions.get_mut(&of_meta(kind)) {
         mark_kind(definition, &[group_version_kind("", "v1", kind)]);
     }
 }
 
-/// The Rust type tells of the object of an event where it tells of the event.
+/// Moves the description of a watch event's object from the event to its field, where the Rust type
+/// lacks it.
 fn describe_object(event: &mut Value) {
     const OBJECT: &str = "Object is:";
     let whole = event.get("description").and_then(Value::as_str).unwrap_or_default();
@@ -173,7 +175,7 @@ pub(super) fn reference(name: &str) -> Value {
     json!({"$ref": format!("{DEFINITIONS}{name}")})
 }
 
-/// The kinds that belong to no row, or to every group version.
+/// Adds the extension to kinds that belong to no row, or to every group version.
 fn mark_common(rows: &[&Registration], definitions: &mut Map<String, Value>) {
     for (name, kind) in EVERYWHERE {
         if let Some(definition) = definitions.get_mut(name) {
@@ -197,7 +199,7 @@ fn mark_common(rows: &[&Registration], definitions: &mut Map<String, Value>) {
     }
 }
 
-/// The options of deletions are a kind of every group version, and the events of watches are.
+/// Adds the extension to deletion options and watch events, which are kinds of every group version.
 pub(super) fn mark_everywhere<'r>(
     definition: &mut Value,
     kind: &str,
@@ -230,7 +232,7 @@ fn mark_kind(definition: &mut Value, kinds: &[Value]) {
         "x-kubernetes-group-version-kind".to_owned(),
         Value::Array(kinds.to_vec()),
     );
-    // The Rust types always have metadata; clients need not send any.
+    // The Rust types always have metadata; clients need not send it.
     if let Some(Value::Array(required)) = members.get_mut("required") {
         required.retain(|name| name != "metadata");
         if required.is_empty() {
@@ -239,8 +241,8 @@ fn mark_kind(definition: &mut Value, kinds: &[Value]) {
     }
 }
 
-/// `LIST TEXT TEXT TEXT`, with tabs between them: what upstream says of a list, of its metadata and
-/// of its items.
+/// `LIST TEXT TEXT TEXT`, separated by tabs: upstream's descriptions of a list, its metadata and
+/// its items.
 static LISTS: &str = include_str!("../../schema/lists.txt");
 
 fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
@@ -288,12 +290,12 @@ fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
     list
 }
 
-/// Upstream's form for what the Rust types say in their own way, and the marks of our table.
+/// Converts the Rust types' schemas to upstream's form, with the extensions of our table.
 fn finish(name: &str, definition: &mut Value) {
     let Some(members) = definition.as_object_mut() else {
         return;
     };
-    // Upstream says nothing of what may be a schema or something else, or any JSON.
+    // Upstream's definitions of JSON and of alternatives to a schema have only a description.
     let short = name
         .strip_prefix("io.k8s.")
         .and_then(|name| name.strip_prefix(EXTENSIONS));
@@ -353,7 +355,8 @@ fn short_name(name: &str) -> Option<String> {
     name.map(str::to_owned)
 }
 
-/// OpenAPI 3.0 ignores what stands beside a `$ref`: upstream puts the reference into an `allOf` then.
+/// Wraps references with siblings in an `allOf`, as upstream does: OpenAPI 3.0 ignores the siblings
+/// of a `$ref`.
 fn wrap_references(property: &mut Value) {
     let Some(members) = property.as_object_mut() else {
         return;

@@ -1,4 +1,4 @@
-//! Documents of OpenAPI about kinds that are defined by objects
+//! OpenAPI documents of custom kinds
 //! (`staging/src/k8s.io/apiextensions-apiserver/pkg/controller/openapi/{builder/builder.go,v2/conversion.go}`).
 
 use serde_json::{Map, Value, json};
@@ -14,14 +14,14 @@ const KIND: &str = "Kind is a string value representing the REST resource this o
 const EMBEDDED_API_VERSION: &str = "apiVersion defines the versioned schema of this representation of an object. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
 const EMBEDDED_KIND: &str = "kind is a string value representing the type of this object. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
-/// Media types that such kinds do not have.
+/// Media types that custom kinds do not support.
 const FOREIGN: [&str; 2] = ["protobuf", "strategic-merge-patch"];
 
-/// The kinds of one group version, and their schemas as their definitions have them.
+/// Kinds of one group version, with the schemas of their definitions.
 pub struct Defined<'d> {
     /// The rows of the version.
     pub rows: Vec<&'d Registration>,
-    /// The schema of each; nothing for one without.
+    /// Schema of each row; none for one without.
     pub schema: &'d dyn Fn(&Registration) -> Option<Value>,
 }
 
@@ -51,12 +51,12 @@ impl Defined<'_> {
         all
     }
 
-    /// Tells whether a definition is that of a row, and so in the form of v2 already.
+    /// True if a definition is that of a row, and so already in the v2 form.
     pub(super) fn defines(&self, name: &str) -> bool {
         self.rows.iter().any(|row| components::name_of(row) == name)
     }
 
-    /// The definitions in the form of v2, but for the references of those that all group versions have.
+    /// Definitions in the v2 form, except for references to those that all group versions have.
     pub(super) fn v2_schemas(&self) -> Map<String, Value> {
         self.schemas(published_in_v2)
     }
@@ -83,7 +83,7 @@ impl Defined<'_> {
     }
 }
 
-/// Takes the media types of built-in kinds out of what a path takes and answers.
+/// Removes the media types of built-in kinds from a path's requests and responses.
 fn without_foreign(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -112,7 +112,8 @@ fn published(schema: Option<Value>) -> Value {
     schema
 }
 
-/// kubectl takes what is not in a schema for unknown, so one that takes more says nothing of what it takes.
+/// Schema for v2. kubectl takes fields outside a schema for unknown, so a schema that preserves
+/// unknown fields is published as a plain object.
 fn published_in_v2(schema: Option<Value>) -> Value {
     let Some(mut schema) = schema.filter(|schema| !is_true(schema, PRESERVE)) else {
         return json!({"type": "object"});
@@ -125,7 +126,7 @@ fn published_in_v2(schema: Option<Value>) -> Value {
     schema
 }
 
-/// Adds what every object has.
+/// Adds the fields that every object has.
 fn insert(schema: &mut Value, [api_version, kind]: [&str; 2], in_v2: bool) {
     let Some(members) = schema.as_object_mut() else {
         return;
@@ -201,7 +202,7 @@ fn in_v2(schema: &mut Value) {
     }
 }
 
-/// Visits a schema and those within it, from the outside inwards.
+/// Visits a schema and its subschemas, the outer ones first.
 fn each_schema(schema: &mut Value, visit: &mut impl FnMut(&mut Value)) {
     visit(schema);
     let Some(members) = schema.as_object_mut() else {

@@ -1,7 +1,9 @@
-//! The parts of the v2 document as messages of gnostic's `openapi.v2`, which old clients ask for instead of JSON.
+//! Parts of the v2 document as messages of gnostic's `openapi.v2`, which old clients request
+//! instead of JSON.
 //!
-//! Paths and definitions are messages with one list each: a message that occurs several times is one with all of their
-//! items, so each path and definition is written on its own. What `openapi.v3` shares with it is here too.
+//! Paths and definitions are messages with one list each: a message that occurs several times is
+//! one with all of their items, so each path and definition is written on its own. Code shared with
+//! `openapi.v3` is here too.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::protobuf::Writer;
 
-/// Up to the paths: the version and the title.
+/// Writes the version and the title, which precede the paths.
 pub(super) fn head(info: &Value) -> Vec<u8> {
     let mut document = Writer::default();
     document.bytes(1, b"2.0");
@@ -29,7 +31,7 @@ pub(super) fn path(path: &str, item: &Value) -> Vec<u8> {
     document.0
 }
 
-/// The parameters to which paths refer.
+/// Writes the shared parameters.
 pub(super) fn shared(parameters: &BTreeMap<String, Value>) -> Vec<u8> {
     let mut document = Writer::default();
     within(&mut document, 10, |out| {
@@ -59,7 +61,7 @@ pub(super) fn within(out: &mut Writer, number: u32, write: impl FnOnce(&mut Writ
     }
 }
 
-/// An entry of what JSON writes as an object.
+/// Writes a named entry, which is a member of an object in JSON.
 pub(super) fn named(out: &mut Writer, number: u32, name: &str, write: impl FnOnce(&mut Writer)) {
     within(out, number, |entry| {
         entry.bytes(1, name.as_bytes());
@@ -85,7 +87,7 @@ pub(super) fn flag(out: &mut Writer, number: u32, value: Option<&Value>) {
     }
 }
 
-/// Any value, as YAML; JSON is YAML too.
+/// Writes any value as YAML; JSON is YAML too.
 pub(super) fn any(out: &mut Writer, number: u32, value: &Value) {
     within(out, number, |out| out.bytes(2, format!("{value}\n").as_bytes()));
 }
@@ -127,7 +129,7 @@ fn operation(out: &mut Writer, members: &Map<String, Value>) {
     within(out, 9, |out| {
         let responses = members.get("responses").and_then(Value::as_object);
         for (code, response) in responses.into_iter().flatten() {
-            // The value is a choice, whose first is a response that is not a reference.
+            // The value is a oneof, whose first member is a response, not a reference.
             named(out, 1, code, |out| within(out, 1, |out| self::response(out, response)));
         }
     });
@@ -163,7 +165,7 @@ fn parameter(out: &mut Writer, parameter: &Value) {
             }
         }),
         place => {
-            // Parameters of queries have one field more.
+            // Query parameters have one more field.
             let (choice, kind, unique) = if place == Some("query") { (3, 6, 20) } else { (4, 5, 19) };
             within(out, 2, |out| {
                 within(out, choice, |out| {

@@ -69,7 +69,8 @@ fn operation(out: &mut Writer, members: &Map<String, Value>) {
     text(out, 5, members.get("operationId"));
     parameters(out, 6, members.get("parameters"));
     if let Some(body) = members.get("requestBody") {
-        // Bodies, answers and parameters are choices, whose first is what is no reference.
+        // Bodies, responses and parameters are oneofs, whose first member is the value, not a
+        // reference.
         within(out, 7, |out| {
             within(out, 1, |out| {
                 text(out, 1, body.get("description"));
@@ -159,7 +160,7 @@ fn schema(out: &mut Writer, of: &Value) {
         None => {}
     }
     if let Some(default) = get("default") {
-        // A default that is an object has no form of its own: upstream's is an empty message as well.
+        // An object as default has no form of its own: upstream writes an empty message as well.
         within(out, 33, |out| match default {
             Value::Number(number) => out.fixed64(1, number.as_f64().unwrap_or_default().to_bits()),
             Value::Bool(is) => out.varint(2, u64::from(*is)),

@@ -4,10 +4,11 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::{Field, Form, ListType, Schema, Shape};
 
-/// `MESSAGE.FIELD VALUE VALUE …`, sorted; `""` is an empty value. Upstream's fields whose types are enumerations.
+/// `MESSAGE.FIELD VALUE VALUE …`, sorted; `""` is an empty value. Upstream's fields whose types are
+/// enumerations.
 static ENUMS: &str = include_str!("../../schema/enums.txt");
 
-/// Marks one property of a message.
+/// Adds the extensions and defaults of one property of a message.
 pub(super) fn mark(property: &mut Value, message: Schema, field: &Field, required: bool) {
     let Some(members) = property.as_object_mut() else {
         return;
@@ -89,7 +90,7 @@ fn defaults(members: &mut Map<String, Value>, field: &Field, required: bool) {
     }
 }
 
-/// OpenAPI 3.0 ignores what stands beside a reference.
+/// Adds a default. OpenAPI 3.0 ignores the siblings of a reference.
 fn with_default(members: &mut Map<String, Value>, default: Value) {
     if let Some(reference) = members.remove("$ref") {
         members.insert("allOf".to_owned(), json!([{ "$ref": reference }]));

@@ -1,4 +1,4 @@
-//! The operations of a path: what each method takes and answers.
+//! Operations of a path: parameters, bodies and responses of each method.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! The parameters that paths take, in upstream's words.
+//! Parameters of paths, in upstream's words.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ pub(super) fn name(kind: &str) -> Value {
     }))
 }
 
-/// The type of a parameter as v3 has it.
+/// Type of a parameter in the v3 form.
 fn nest(mut parameter: Value) -> Value {
     if let Some(members) = parameter.as_object_mut() {
         let own = ["type", "uniqueItems"].map(|name| members.remove(name).unwrap_or_default());
@@ -50,7 +50,7 @@ pub(super) fn sort(parameters: &mut [Value]) {
     parameters.sort_by(|left, right| place(left).cmp(&place(right)));
 }
 
-/// Moves to a path what all of its operations take, and brings all parameters into upstream's
+/// Moves parameters that all operations share to the path, and sorts all parameters in upstream's
 /// order.
 pub(super) fn hoist(item: &mut Value) {
     let Some(members) = item.as_object_mut() else { return };

@@ -1,4 +1,4 @@
-//! The paths of a document: what may be done with each kind, and with which parameters.
+//! Paths of a document: operations of each kind and their parameters.
 
 use serde_json::{Map, Value, json};
 
@@ -77,7 +77,7 @@ impl<'r> Resource<'r> {
         self.common_of(self.row.kind, named)
     }
 
-    /// The same where something else is sent there than objects of the kind.
+    /// The same for a path whose body is another type than the kind.
     fn common_of(&self, kind: &str, named: bool) -> Vec<Value> {
         let name = named.then(|| parameters::name(kind));
         let namespaced = self.row.scope == Scope::Namespaced;
@@ -144,7 +144,7 @@ impl<'r> Resource<'r> {
         read.with(parameters::of("list")).answers_in(&LISTS, &["200"], &list)
     }
 
-    /// The paths of watches from the time before lists took `watch`.
+    /// Deprecated paths of watches, from before lists took `watch`.
     fn watches(&self, paths: &mut Map<String, Value>) {
         const INSTEAD: &str = "deprecated: use the 'watch' parameter with a list operation instead";
         let Self { row, own, .. } = self;
@@ -196,7 +196,7 @@ impl<'r> Resource<'r> {
         paths.insert(format!("{}/{{name}}", self.base), Value::Object(item));
     }
 
-    /// get, patch and put of an object or a part of it.
+    /// get, patch and put of an object or a subresource.
     fn readable_and_writable(&self, of: &Type, suffix: &str) -> Map<String, Value> {
         let kind = self.row.kind;
         let what = if suffix.is_empty() {
@@ -290,7 +290,7 @@ impl<'r> Resource<'r> {
         );
     }
 
-    /// A subresource that is a connection.
+    /// Subresource that is a connection.
     fn connected(&self, suffix: &str, end: &str, methods: &[&str], parameters: Vec<Value>) -> Map<String, Value> {
         let kind = format!(
             "{}{}",
@@ -323,7 +323,7 @@ impl<'r> Resource<'r> {
         item
     }
 
-    /// A subresource that is only written.
+    /// Subresource that can only be written.
     fn writable(&self, method: &'static str, suffix: &str, of: &Type) -> Map<String, Value> {
         let (verb, article, codes) = match method {
             "post" => ("create", article(self.row.kind), &["200", "201", "202"][..]),

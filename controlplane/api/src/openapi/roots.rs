@@ -1,4 +1,4 @@
-//! The documents above those of the group versions: which groups there are, and of which version the server is.
+//! Documents of the discovery paths above the group versions, and of the server's version.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::operation::{ANSWERS, Operation, Type};
 use super::{components, paths};
 use crate::registration::Registration;
 
-/// The version is told in JSON only.
+/// The version is served only as JSON.
 const PLAIN: [&str; 1] = ["application/json"];
 
 /// The document of one path, which has one operation.
@@ -21,7 +21,7 @@ pub(super) struct Root {
     tag: String,
     description: &'static str,
     types: &'static [&'static str],
-    /// The kind of the answer, or of no kind.
+    /// Kind of the response, if it has one.
     kind: Option<&'static str>,
     definition: String,
     define: fn(&mut SchemaGenerator),

@@ -1,6 +1,8 @@
-//! The v2 document: what the v3 documents say, in the older form, for all group versions at once.
+//! The v2 document: the contents of the v3 documents, in the older form, for all group versions
+//! together.
 //!
-//! It is written path by path and definition by definition, so that making it takes the memory of one group version.
+//! It is written path by path and definition by definition, which takes only the memory of one
+//! group version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -18,7 +20,7 @@ const V2: &str = "#/definitions/";
 /// Writes the document as JSON.
 ///
 /// # Errors
-/// What the writer fails with.
+/// The writer fails.
 pub fn v2_json(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl Write) -> io::Result<()> {
     let info = title();
     write!(out, r#"{{"swagger":"2.0","info":{info},"paths":{{"#)?;
@@ -43,10 +45,10 @@ pub fn v2_json(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl W
     )
 }
 
-/// Writes the document as clients up to 1.28 ask for it: in gnostic's protobuf.
+/// Writes the document in gnostic's protobuf, as clients up to 1.28 request it.
 ///
 /// # Errors
-/// What the writer fails with.
+/// The writer fails.
 pub fn v2_protobuf(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl Write) -> io::Result<()> {
     out.write_all(&gnostic::head(&title()))?;
     let shared = each_path(kinds, defined, |path, item| out.write_all(&gnostic::path(path, item)))?;
@@ -60,18 +62,19 @@ pub fn v2_protobuf(kinds: &[Registration], defined: &[Defined<'_>], out: &mut im
 /// fields of custom resources.
 const NAMESPACE: &str = "/api/v1/namespaces/{name}";
 
-/// For a kind that it does not find, kubectl reads here whether the server would check fields of custom resources, and if so
-/// asks for their definitions before it says that there is no such kind. Neither is there, so that question would fail.
+/// Removes `fieldValidation` from the PATCH of a namespace. For an unknown kind, kubectl looks
+/// there for server-side validation of custom resources, and if it is supported requests their
+/// definitions before it reports that there is no such kind. That request would fail.
 fn without_validation(namespace: &mut Value) {
     if let Some(Value::Array(parameters)) = namespace.pointer_mut("/patch/parameters") {
         parameters.retain(|parameter| parameter.get("name") != Some(&json!("fieldValidation")));
     }
 }
 
-/// The parameters that stand there once, by name.
+/// Shared parameters by name.
 type Shared = BTreeMap<String, Value>;
 
-/// Visits all paths; the parameters to which they refer.
+/// Visits all paths; returns the shared parameters.
 fn each_path(
     kinds: &[Registration],
     defined: &[Defined<'_>],
@@ -103,9 +106,8 @@ fn each_path(
     Ok(shared)
 }
 
-/// Puts a reference in place of a parameter, but for those that kinds have of their own, and those
-/// by which old kubectls find out what the server can
-/// (`vendor/k8s.io/kube-openapi/pkg/builder/parameters.go`).
+/// Replaces a parameter by a reference, except for parameters of single kinds and those by which
+/// old kubectls detect server features (`vendor/k8s.io/kube-openapi/pkg/builder/parameters.go`).
 fn share(parameter: &mut Value, shared: &mut Shared) {
     let get = |name: &str| parameter.get(name).and_then(Value::as_str).unwrap_or_default();
     let (name, place) = (get("name").to_owned(), get("in"));
@@ -126,7 +128,7 @@ fn share(parameter: &mut Value, shared: &mut Shared) {
     shared.insert(name, std::mem::replace(parameter, reference));
 }
 
-/// The first six bytes of FNV-1 of what Go writes, in base64.
+/// First six bytes of FNV-1 of Go's JSON, in base64.
 fn hash(json: &str) -> String {
     let escapes = [("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")];
     let json = escapes
@@ -167,12 +169,12 @@ fn each_definition(
     Ok(())
 }
 
-/// A v3 schema in the form of v2.
+/// Converts a v3 schema to the v2 form.
 fn schema(value: &mut Value) {
     let Some(members) = value.as_object_mut() else {
         return;
     };
-    // Upstream's v2 says none.
+    // Upstream's v2 has no defaults.
     members.remove("default");
     if let Some(all) = members.remove("allOf")
         && let Some(only) = all.get(0).and_then(|first| first.get("$ref"))
@@ -208,7 +210,7 @@ fn path_item(mut item: Value) -> Value {
     item
 }
 
-/// Parameters say their type themselves.
+/// Moves the type of parameters from their schema to the parameter.
 fn flatten(parameters: &mut Value) {
     for parameter in parameters.as_array_mut().into_iter().flatten() {
         let Some(members) = parameter.as_object_mut() else {
@@ -279,7 +281,7 @@ const TYPES: [&str; 10] = [
     "application/apply-patch+yaml",
 ];
 
-/// The media types of a content, and its one schema.
+/// Media types of a content, and its one schema.
 fn content_of(content: Value) -> (Vec<String>, Value) {
     let Value::Object(content) = content else {
         return (Vec::new(), Value::Null);

@@ -1,12 +1,12 @@
-//! JSON patch (RFC 6902), with the habits of the Go library that upstream uses: negative indices count from the end,
-//! and a `test` of a member that is absent holds for `null`.
+//! JSON patch (RFC 6902), with the quirks of the Go library that upstream uses: negative indices
+//! count from the end, and a `test` of an absent member succeeds for `null`.
 
 use serde_json::Value;
 
 use super::PatchError;
 use crate::bounds::{Exceeded, MAX_DEPTH};
 
-/// The most operations that one patch may have.
+/// Maximum number of operations in a patch.
 pub const MAX_OPERATIONS: usize = 10_000;
 
 /// Maximum size that the `copy` operations of one patch may add to a document, in bytes of JSON.
@@ -32,7 +32,8 @@ impl Spent {
         Ok(())
     }
 
-    /// Refuses a value that would make the document deeper than a body may be: what reads documents goes down with them.
+    /// Rejects a value that would nest the document deeper than a body may be: recursive readers
+    /// would overflow.
     fn put(&mut self, path: &str, value: &Value) -> Result<(), String> {
         let mut seen = 0;
         let above = path.matches('/').count();
@@ -55,7 +56,8 @@ fn fits(value: &Value, room: usize, seen: &mut usize) -> bool {
     }
 }
 
-/// Counts the operations of a patch before anything is built from it. What is no array is refused where it is read.
+/// Checks the number of operations of a patch before anything is built from it. The decoder rejects
+/// a patch that is not an array.
 ///
 /// # Errors
 /// [`PatchError::TooManyOperations`]
@@ -74,11 +76,13 @@ fn limit(got: usize) -> Result<(), PatchError> {
     Ok(())
 }
 
-/// Applies the array of operations `patch` to `document`, in order, all or (by the caller's throwing it away) nothing.
+/// Applies the array of operations `patch` to `document`, in order. After an error the caller must
+/// discard the document.
 ///
 /// # Errors
-/// [`PatchError::Malformed`] when the patch is not an array of objects, [`PatchError::TooManyOperations`], and
-/// [`PatchError::Unprocessable`] when an operation is incomplete or does not fit the document.
+/// [`PatchError::Malformed`] if the patch is not an array of objects,
+/// [`PatchError::TooManyOperations`], and [`PatchError::Unprocessable`] if an operation is
+/// incomplete or does not fit the document.
 pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let Value::Array(operations) = patch else {
         return Err(malformed(patch, "[]jsonpatch.Operation"));
@@ -155,7 +159,7 @@ fn value_of(operation: &Value) -> Value {
     operation.get("value").cloned().unwrap_or(Value::Null)
 }
 
-/// The container that a path ends in, and the last part of the path, unescaped.
+/// Container at the end of a path, and the last part of the path, unescaped.
 fn container<'d>(document: &'d mut Value, path: &str, kind: &str) -> Result<(&'d mut Value, String), String> {
     let missing = || format!("{kind} operation does not apply: doc is missing path: {path:?}: missing value");
     let (parents, last) = path.rsplit_once('/').ok_or_else(missing)?;
@@ -179,7 +183,7 @@ fn unescape(part: &str) -> String {
     part.replace("~1", "/").replace("~0", "~")
 }
 
-/// An index of an item that is there.
+/// Index of an existing item.
 fn existing(length: usize, part: &str) -> Result<usize, String> {
     position(length, part).and_then(|index| {
         if index < length {
@@ -190,7 +194,7 @@ fn existing(length: usize, part: &str) -> Result<usize, String> {
     })
 }
 
-/// An index into a list of `length` items; negative ones count from its end.
+/// Index into a list of `length` items; negative ones count from its end.
 fn position(length: usize, part: &str) -> Result<usize, String> {
     let index: i64 = part
         .parse()
@@ -221,7 +225,7 @@ fn add(document: &mut Value, path: &str, value: Value, kind: &str, spent: &mut S
         Value::Array(items) if key == "-" => items.push(value),
         Value::Array(items) => {
             let failed = |error| format!("error in {kind} for path: '{path}': {error}");
-            // A negative index names the place behind the item that it would name when removing.
+            // A negative index inserts after the item that it would remove.
             let index = position(items.len() + usize::from(key.starts_with('-')), &key).map_err(failed)?;
             if index > items.len() {
                 return Err(failed(invalid_index(&key)));

@@ -1,4 +1,5 @@
-//! Strategic merge patch: a merge patch that knows the kind, merges lists by key and understands directives.
+//! Strategic merge patch: a merge patch that knows the kind, merges lists by key and understands
+//! directives.
 //!
 //! | in the patch | what it does |
 //! |---|---|
@@ -32,8 +33,9 @@ const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
 /// Members that the schema does not know are merged as in a merge patch, and their lists replaced.
 ///
 /// # Errors
-/// [`PatchError::Malformed`] for a patch that is no object or has a misused directive, [`PatchError::Unprocessable`]
-/// for lists in lists, [`PatchError::Unmergeable`] for list items without their merge key and lists of mixed types.
+/// [`PatchError::Malformed`] for a patch that is not an object or has a misused directive,
+/// [`PatchError::Unprocessable`] for lists in lists, [`PatchError::Unmergeable`] for list items
+/// without their merge key and lists of mixed types.
 pub fn apply(schema: Schema, document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let Value::Object(patch) = patch else {
         return Err(PatchError::Malformed("invalid JSON document".to_owned()));
@@ -46,7 +48,7 @@ pub fn apply(schema: Schema, document: &mut Value, patch: &Value) -> Result<(), 
     Ok(())
 }
 
-/// A patch as upstream's error texts show it, which is how Go prints it: `map[data:map[a:1]]`.
+/// Patch in the notation of upstream's errors, which is Go's: `map[data:map[a:1]]`.
 pub fn go_text(patch: &Value) -> String {
     go::text(patch)
 }
@@ -134,7 +136,8 @@ fn merge_member(original: Option<Value>, patch: Value, known: Known) -> Result<O
     }
 }
 
-/// `$retainKeys`: members of the original that are not named go; those of the patch must be named.
+/// Applies `$retainKeys`: removes members of the original that are not named; those of the patch
+/// must be named.
 fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), PatchError> {
     let Some(retained) = patch.remove(RETAIN_KEYS) else {
         return Ok(());
@@ -156,7 +159,7 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     Ok(())
 }
 
-/// Merges the lists that have a `$setElementOrder` beside them, and takes both out of the patch.
+/// Merges the lists that have a `$setElementOrder`, and removes both from the patch.
 fn set_orders(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -198,7 +201,7 @@ fn take_list(map: &mut Map<String, Value>, key: &str) -> Result<Option<Vec<Value
     }
 }
 
-/// Null members mean nothing in an object that was not there before.
+/// Removes null members of an object that is new.
 fn discard_nulls(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -210,7 +213,7 @@ fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// The value without directives in it; nothing when it is a directive itself.
+/// Value with its directives removed; none if it is a directive itself.
 pub(super) fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(members) => {

@@ -23,7 +23,7 @@ pub fn selects(selector: &NodeSelector, node: &Node) -> bool {
     selector.node_selector_terms.iter().any(|term| meets(term, node))
 }
 
-/// The weights of the preferred terms that the node meets.
+/// Sum of the weights of the preferred terms that the node matches.
 pub fn preference(spec: &PodSpec, node: &Node) -> i64 {
     let affinity = spec
         .affinity
@@ -38,7 +38,7 @@ pub fn preference(spec: &PodSpec, node: &Node) -> i64 {
         .sum()
 }
 
-/// A term without requirements meets nothing.
+/// True if the node matches the term. A term without requirements matches no node.
 fn meets(term: &NodeSelectorTerm, node: &Node) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();

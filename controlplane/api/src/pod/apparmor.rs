@@ -1,4 +1,4 @@
-//! `AppArmor` profiles that a pod names by annotations, as was done before there were fields.
+//! `AppArmor` profiles from annotations, which predate the fields.
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 
@@ -6,7 +6,8 @@ use crate::validation::apparmor;
 
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Sets the field of each container that has none, unless its pod says the same or the text means nothing.
+/// Sets the field of each container that has none, unless the pod has the same profile or the
+/// annotation is invalid.
 pub(crate) fn read_annotations(pod: &mut Pod) {
     let Some(annotations) = pod.metadata.annotations.as_ref() else {
         return;

@@ -26,7 +26,7 @@ pub(crate) fn positive(field: &mut Option<i32>, default: i32) {
     }
 }
 
-/// Drops values that mean the same as nothing, so that equal objects have equal bytes.
+/// Drops an empty string, so that equal objects have equal bytes.
 fn drop_empty(field: &mut Option<String>) {
     if field.as_deref() == Some("") {
         *field = None;
@@ -39,13 +39,13 @@ fn drop_false(field: &mut Option<bool>) {
     }
 }
 
-/// Defaults of a template. Its metadata are a struct to upstream: they are written even when there is nothing in them.
+/// Sets defaults of a template. Upstream's metadata is a struct: it is written even if it is empty.
 pub fn set_template_defaults(template: &mut PodTemplateSpec) {
     template.metadata.get_or_insert_default();
     set_spec_defaults(template.spec.get_or_insert_default());
 }
 
-/// Defaults of a template's spec: those of a pod, but for the ones that only pods get.
+/// Sets defaults of a template's spec: those of a pod, except for those that only pods get.
 fn set_spec_defaults(spec: &mut PodSpec) {
     text(&mut spec.dns_policy, "ClusterFirst");
     text(&mut spec.restart_policy, "Always");
@@ -98,7 +98,7 @@ pub fn set_pod_defaults(spec: &mut PodSpec) {
         .as_mut()
         .filter(|seconds| **seconds < 0)
     {
-        // Of pods alone: templates keep what they say.
+        // Only for pods: templates keep their value.
         *seconds = 1;
     }
     spec.enable_service_links.get_or_insert(true);
@@ -118,7 +118,7 @@ pub fn set_pod_defaults(spec: &mut PodSpec) {
     level::set_defaults(spec);
 }
 
-/// `serviceAccount` is the old name of `serviceAccountName`; both are kept and equal.
+/// Keeps `serviceAccount`, the old name of `serviceAccountName`, equal to it.
 fn service_account(spec: &mut PodSpec) {
     drop_empty(&mut spec.service_account_name);
     drop_empty(&mut spec.service_account);
@@ -136,7 +136,7 @@ fn requests_from_limits(resources: &mut ResourceRequirements) {
     }
 }
 
-/// Amounts in canonical form; finer than a thousandth is rounded up.
+/// Rewrites amounts in canonical form; finer than a thousandth is rounded up.
 pub(crate) fn amounts(amounts: &mut BTreeMap<String, Text>) {
     for amount in amounts.values_mut() {
         if let Ok(quantity) = Quantity::parse(&amount.0) {
@@ -148,7 +148,8 @@ pub(crate) fn amounts(amounts: &mut BTreeMap<String, Text>) {
     }
 }
 
-/// The policy for an image without one: `Always` for the tag `latest` and for no tag, else `IfNotPresent`.
+/// Default pull policy of an image: `Always` for the tag `latest` and for no tag, otherwise
+/// `IfNotPresent`.
 pub fn pull_policy(image: &str) -> &'static str {
     let (name, digest) = image
         .split_once('@')
@@ -251,7 +252,7 @@ fn resource_ref(selector: &mut ResourceFieldSelector) {
     canonicalize(selector.divisor.get_or_insert_with(|| Text("0".to_owned())));
 }
 
-/// Mode of files without one: 0644.
+/// Default file mode: 0644.
 const MODE: i32 = 0o644;
 
 fn volume(volume: &mut Volume) {

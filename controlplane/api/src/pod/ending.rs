@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, ContainerStatus, PodSpec,
 };
 
-/// The action of a rule that starts all containers again.
+/// Action of a rule that restarts all containers.
 const RESTART_ALL: &str = "RestartAllContainers";
 
 /// Type of container in a pod.
@@ -21,7 +21,7 @@ pub enum Group {
     Ephemeral,
 }
 
-/// The first rule of a container that speaks of `code`.
+/// First rule of a container that matches `code`.
 pub fn rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
     let covers = |codes: &ContainerRestartRuleOnExitCodes| {
         let listed = codes.values.iter().flatten().any(|value| *value == code);
@@ -47,13 +47,13 @@ pub fn may_restart_all(spec: &PodSpec) -> bool {
         .any(restarts_all)
 }
 
-/// The code of a container that has ended.
+/// Exit code of a terminated container.
 pub fn code(status: &ContainerStatus) -> Option<i32> {
     let ended = status.state.as_ref()?.terminated.as_ref()?;
     Some(ended.exit_code)
 }
 
-/// The status of the container `name`, which is likely to be the one at `index`.
+/// Status of the container `name`, probably the one at `index`.
 pub fn status_at<'a>(statuses: &'a [ContainerStatus], index: usize, name: &str) -> Option<&'a ContainerStatus> {
     let there = statuses.get(index).filter(|status| status.name == name);
     there.or_else(|| statuses.iter().find(|status| status.name == name))
@@ -65,9 +65,9 @@ pub struct Leaving<'a> {
     policy: Option<&'a str>,
     /// None: containers of the group never restart.
     containers: Option<&'a [Container]>,
-    /// The same by their names, where one was not at its index.
+    /// Containers by name, built if one is not at its index.
     names: OnceCell<BTreeMap<&'a str, &'a Container>>,
-    /// All may.
+    /// True if all containers may restart.
     all: bool,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Leaving<'a> {
             Some(_) | None => true,
         }
     }
-    /// The first container of a name.
+    /// First container with a name.
     fn named(&self, containers: &'a [Container], name: &str) -> Option<&'a Container> {
         let names = self.names.get_or_init(|| {
             let all = containers.iter().rev();

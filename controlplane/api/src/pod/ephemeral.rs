@@ -7,7 +7,7 @@ use crate::validation::{newly, pod_spec};
 
 const FIELD: &str = "spec.ephemeralContainers";
 
-/// An ephemeral container in the form of the others; its target is not part of that.
+/// Converts an ephemeral container to a regular one; the target container is dropped.
 pub fn as_container(own: &EphemeralContainer) -> Container {
     let own = own.clone();
     Container {
@@ -39,7 +39,7 @@ pub fn as_container(own: &EphemeralContainer) -> Container {
     }
 }
 
-/// The reverse of [`as_container`].
+/// Inverse of [`as_container`].
 pub fn from_container(container: Container, target: Option<String>) -> EphemeralContainer {
     EphemeralContainer {
         args: container.args,
@@ -71,7 +71,7 @@ pub fn from_container(container: Container, target: Option<String>) -> Ephemeral
     }
 }
 
-/// An update of the subresource `ephemeralcontainers`: everything else of the pod stays as it is.
+/// Updates through `ephemeralcontainers`: everything else of the pod is kept.
 pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
     let wanted = new.spec.take().and_then(|spec| spec.ephemeral_containers);
     let managed = new.metadata.managed_fields.take();

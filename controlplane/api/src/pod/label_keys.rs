@@ -1,12 +1,13 @@
-//! Terms that name labels of their own pod: what the labels say is put into the terms' selectors when the pod is made.
+//! Affinity terms with label keys: the pod's label values are added to the terms' selectors when
+//! the pod is created.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-/// Adds the values of `matchLabelKeys` and `mismatchLabelKeys` to the selectors beside them. A term without a selector
-/// means no pod, whatever its keys.
+/// Adds the values of `matchLabelKeys` and `mismatchLabelKeys` to the selectors of the same term. A
+/// term without a selector selects no pods, whatever its keys.
 pub(crate) fn merge(pod: &mut Pod) {
     let Some((labels, spec)) = pod.metadata.labels.as_ref().zip(pod.spec.as_mut()) else {
         return;

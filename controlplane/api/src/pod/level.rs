@@ -22,7 +22,7 @@ pub fn own(spec: &PodSpec) -> Option<&ResourceRequirements> {
     names.any(|name| is_shared(name)).then_some(own)
 }
 
-/// Amounts that the pod as a whole names count instead of the sum over its containers.
+/// Replaces the sums over the containers by the pod-level amounts.
 pub(super) fn overrule(total: &mut Resources, own: Option<&BTreeMap<String, Text>>) {
     let shared = own.into_iter().flatten().filter(|(name, _)| is_shared(name));
     for (name, amount) in shared {
@@ -30,8 +30,8 @@ pub(super) fn overrule(total: &mut Resources, own: Option<&BTreeMap<String, Text
     }
 }
 
-/// Fills in what a pod leaves out that says something of itself as a whole: limits of huge pages and requests are those of its
-/// containers together, and requests of what no container asks for are the limits.
+/// Sets defaults of pod-level resources, if there are any: huge page limits and requests are the
+/// sums over the containers, and requests of resources that no container requests are the limits.
 pub(super) fn set_defaults(spec: &mut PodSpec) {
     let given = |own: &ResourceRequirements| {
         let mut lists = [&own.limits, &own.requests].into_iter().flatten();
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(text(&requests(&some)), "cpu=300m ephemeral-storage=1Gi memory=1Gi");
         let both = spec(&json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}}), &asks);
         assert_eq!(text(&requests(&both)), "cpu=500m ephemeral-storage=1Gi");
-        // Without limits nothing is added.
+        // Nothing is added without limits.
         let only = spec(&json!({"requests": {"memory": "1Gi"}}), &asks);
         assert_eq!(text(&requests(&only)), "cpu=300m ephemeral-storage=1Gi memory=1Gi");
         assert_eq!(only.resources.unwrap().requests.unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! The objects that a pod names: what its node has to read for it, and may.
+//! References of a pod: objects that its node must, and may, read.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1::{Container, EnvFromSource, EnvVar, PodSpec, Volu
 pub struct References<'a> {
     /// `ConfigMap`s.
     pub config_maps: BTreeSet<&'a str>,
-    /// Secrets, those for pulling images among them.
+    /// Secrets, including image pull secrets.
     pub secrets: BTreeSet<&'a str>,
 }
 
 impl<'a> References<'a> {
-    /// Everything that a pod names.
+    /// All references of a pod.
     pub fn of(spec: &'a PodSpec) -> Self {
         let mut references = Self::default();
         let pull = spec.image_pull_secrets.iter().flatten();

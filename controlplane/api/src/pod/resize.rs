@@ -1,4 +1,4 @@
-//! Containers of a pod that runs are given more or less processor and memory.
+//! In-place resize of a running pod's CPU and memory.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ type Amounts = Option<BTreeMap<String, Text>>;
 /// Resources that can be resized.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
-/// An update of the subresource `resize`: everything else of the pod stays as it is.
+/// Updates through `resize`: everything else of the pod is kept.
 pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
     let wanted = new.spec.take().unwrap_or_default();
     let managed = new.metadata.managed_fields.take();
@@ -61,7 +61,7 @@ pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
     errors
 }
 
-/// Names are how containers are told apart, so none comes, goes or moves.
+/// Validates that no container is added, removed or moved: names identify them.
 fn order(new: &PodSpec, old: &PodSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let lists = [
@@ -180,7 +180,7 @@ fn restored(new: &[Container], old: &[Container]) -> Vec<Container> {
     new.iter().zip(old).map(|(new, old)| restore(new, old)).collect()
 }
 
-/// The new container with the old one's processor and memory.
+/// New container with the old one's CPU and memory.
 fn restore(new: &Container, old: &Container) -> Container {
     let of = |container: &Container| container.resources.clone().unwrap_or_default();
     let (own, before) = (of(new), of(old));

@@ -9,8 +9,8 @@ use crate::quantity::Quantity;
 
 type Amounts = BTreeMap<String, Text>;
 
-/// A specification with the requests that count for others, of each resource the most of what the pod asks for, what it was given
-/// and what it has; what its node could never give it does not count. Nothing where that is what it asks for.
+/// Spec with effective requests: for each resource the maximum of the requested, allocated and
+/// actual amounts; an infeasible resize does not count. None if they equal the requests.
 pub fn as_told(spec: &PodSpec, status: &PodStatus) -> Option<PodSpec> {
     let mut pending = status.conditions.iter().flatten();
     let pending = pending.find(|condition| condition.type_ == "PodResizePending");
@@ -55,7 +55,7 @@ pub fn as_told(spec: &PodSpec, status: &PodStatus) -> Option<PodSpec> {
     told
 }
 
-/// The requests that count, where they are others than `own`.
+/// Effective requests, if they differ from `own`.
 fn most(
     own: Option<&ResourceRequirements>,
     actual: Option<&ResourceRequirements>,
@@ -99,7 +99,7 @@ mod tests {
         requests(&told).get("cpu").map_or_else(String::new, ToString::to_string)
     }
 
-    /// A pod that asks for one amount, was given another and has a third, with the reason why a wish waits.
+    /// Pod with a requested, an allocated and an actual amount, and the reason of a pending resize.
     fn container(list: &str, asked: &str, allocated: &str, actual: &str, reason: &str) -> String {
         let name = if list == "containers" {
             "containerStatuses"

@@ -11,14 +11,14 @@ pub(super) const DETAIL: &str = "is not supported by this version of the node ag
 struct Found(Vec<Invalid>);
 
 impl Found {
-    /// A field that may not be set at all.
+    /// Rejects a field that must not be set.
     fn refuse(&mut self, set: bool, field: impl Into<String>) {
         if set {
             self.0.push(Invalid::forbidden(field, DETAIL));
         }
     }
 
-    /// A field of which only some values can be done.
+    /// Rejects all but the supported values of a field.
     fn only(&mut self, value: Option<&str>, field: impl Into<String>, supported: &[&str]) {
         if let Some(value) = value.filter(|value| !value.is_empty() && !supported.contains(value)) {
             let known = supported
@@ -34,7 +34,7 @@ impl Found {
     }
 }
 
-/// The fields of a pod that the node agent cannot honour.
+/// Fields of a pod that the node agent does not support.
 pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
     let mut found = Found(Vec::new());
     found.refuse(
@@ -98,7 +98,7 @@ fn volume(found: &mut Found, volume: &Volume, path: &str) {
         found.refuse(set, format!("{path}.{name}"));
     }
     let medium = volume.empty_dir.as_ref().and_then(|empty| empty.medium.as_deref());
-    // With a page size behind it, too.
+    // Also with a page size as suffix.
     let medium = medium.map(|medium| {
         if medium.starts_with("HugePages-") {
             "HugePages"

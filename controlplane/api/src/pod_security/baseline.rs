@@ -1,4 +1,4 @@
-//! The rules of `baseline`, sorted by upstream's names of them.
+//! Checks of `baseline`, sorted by upstream's IDs.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{SELinuxOptions, WindowsSecurityContextOptions};
 
 use super::{Check, Finding, Pod, containers, host, plural, quoted, setters, sorted};
 
-/// In the order of their names.
+/// Sorted by ID.
 pub(super) const CHECKS: &[Check] = &[
     Check::new("appArmorProfile", 0, app_armor),
     Check::new("capabilities_baseline", 0, capabilities),
@@ -37,7 +37,7 @@ const CAPABILITIES: [&str; 13] = [
     "SETUID",
     "SYS_CHROOT",
 ];
-/// Sysctls that are safe, and since when they count as such.
+/// Safe sysctls, and the version since which they are safe.
 const SYSCTLS: [(&str, u32); 12] = [
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -206,7 +206,7 @@ pub(super) fn is_bad_profile(kind: &str) -> bool {
     !matches!(kind, "RuntimeDefault" | "Localhost")
 }
 
-/// Annotations that named profiles before there were fields.
+/// Checks the seccomp annotations, which predate the fields.
 fn seccomp_annotations(pod: &Pod<'_>) -> Option<Finding> {
     let own = pod
         .containers()

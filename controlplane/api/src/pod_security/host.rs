@@ -1,4 +1,5 @@
-//! The rules of `baseline` about the node: its namespaces, paths, ports, and addresses that probes reach.
+//! Checks of `baseline` about the node: its namespaces, paths, ports, and addresses that probes
+//! reach.
 
 use k8s_openapi::api::core::v1::{HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction};
 

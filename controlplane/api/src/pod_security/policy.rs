@@ -1,4 +1,4 @@
-//! A namespace's policy, read from its labels.
+//! Pod security policy of a namespace, parsed from its labels.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ const PREFIX: &str = "pod-security.kubernetes.io/";
 /// Level of a policy.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Level {
-    /// Everything goes.
+    /// No restrictions.
     #[default]
     Privileged,
-    /// Known ways to more privileges are closed.
+    /// Prevents known privilege escalations.
     Baseline,
-    /// Pods are hardened.
+    /// Follows hardening best practices.
     Restricted,
 }
 
@@ -38,7 +38,7 @@ impl Level {
     }
 }
 
-/// Of which release the rules are taken.
+/// Kubernetes release of the rules.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Version {
     /// The newest rules.
@@ -80,12 +80,12 @@ impl fmt::Display for Version {
     }
 }
 
-/// A level of a version: `restricted:latest`.
+/// Level of a version: `restricted:latest`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Demand {
     /// Level of the rules.
     pub level: Level,
-    /// By which rules.
+    /// Version of the rules.
     pub version: Version,
 }
 
@@ -98,17 +98,17 @@ impl fmt::Display for Demand {
 /// Pod security policy of a namespace.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Policy {
-    /// Pods that do not fit are refused.
+    /// Pods that violate it are rejected.
     pub enforce: Demand,
-    /// Pods that do not fit are noted in the audit log.
+    /// Pods that violate it are noted in the audit log.
     pub audit: Demand,
-    /// Users who send what does not fit are warned.
+    /// Users whose pods violate it are warned.
     pub warn: Demand,
 }
 
 impl Policy {
-    /// Reads the labels of a namespace, and says what is wrong with them. What cannot be read is taken as strict for
-    /// enforcing, as lenient for the rest.
+    /// Parses the labels of a namespace; also returns their errors. An invalid label counts as
+    /// restricted for enforce, as privileged for the other modes.
     pub fn of(labels: &BTreeMap<String, String>) -> (Self, Vec<Invalid>) {
         let mut errors = Vec::new();
         let mut policy = Self::default();
@@ -140,7 +140,7 @@ impl Policy {
     }
 }
 
-/// The level of a mode, and whether it could be read.
+/// Level of a mode, and whether the label is valid.
 fn read_level(
     labels: &BTreeMap<String, String>,
     mode: &str,

@@ -1,11 +1,11 @@
-//! The rules that `restricted` adds, sorted by upstream's names of them.
+//! Checks that `restricted` adds, sorted by upstream's IDs.
 
 use k8s_openapi::api::core::v1::Volume;
 use serde_json::Value;
 
 use super::{Check, Finding, Pod, baseline, containers, plural, quoted, setters, sorted};
 
-/// In the order of their names.
+/// Sorted by ID.
 pub(super) const CHECKS: &[Check] = &[
     Check::new("allowPrivilegeEscalation", 8, escalation),
     Check::new("capabilities_restricted", 22, capabilities).instead_of("capabilities_baseline"),
@@ -82,7 +82,7 @@ const VOLUMES: [&str; 9] = [
     "secret",
 ];
 
-/// The kind of a volume, as its field is called.
+/// Type of a volume, which is the name of its field.
 fn kind_of(volume: &Volume) -> String {
     let Ok(Value::Object(members)) = serde_json::to_value(volume) else {
         return "unknown".to_owned();

@@ -36,7 +36,7 @@ impl Budget {
     }
 }
 
-/// A whole body, also when it is embedded in a list's item.
+/// Decodes a whole body, also one that is embedded in a list's item.
 pub(super) fn body(body: &[u8], budget: &mut Budget) -> Result<Decoded, ProtobufError> {
     let unknown = body.strip_prefix(MAGIC).ok_or(ProtobufError::NotProtobuf)?;
     let (mut api_version, mut kind, mut raw) = ("", "", &[][..]);
@@ -119,7 +119,7 @@ fn message(
     Ok(())
 }
 
-/// A single value. Of scalars the last one counts, messages are merged.
+/// Decodes a single value. The last one wins for scalars; messages are merged.
 fn one(
     field: &Field,
     wire: Wire<'_>,
@@ -197,7 +197,7 @@ fn entry(
     Ok(())
 }
 
-/// The value of a map's entry that has none on the wire.
+/// Default value of a map's entry that has none on the wire.
 fn absent(field: &Field, budget: &mut Budget) -> Result<Value, ProtobufError> {
     let wire = match field.form {
         Form::Bool | Form::Int32 | Form::Int64 => Wire::Varint(0),
@@ -229,7 +229,7 @@ fn value(
     Ok(match field.form {
         Form::String => Value::from(forms::string(wire, name)?),
         Form::Bool => Value::from(forms::varint(wire, name)? != 0),
-        // An int32 stands on the wire as 64 bits, of which the lower half counts.
+        // An int32 has 64 bits on the wire, of which the lower half counts.
         #[expect(clippy::cast_possible_truncation, reason = "the wire format says to truncate")]
         Form::Int32 => Value::from(forms::varint(wire, name)?.cast_signed() as i32),
         Form::Int64 => Value::from(forms::varint(wire, name)?.cast_signed()),
@@ -257,7 +257,7 @@ fn value(
     })
 }
 
-/// Embedded JSON, or an embedded body.
+/// Decodes embedded JSON, or an embedded body.
 fn raw(bytes: &[u8], name: &'static str, budget: &mut Budget) -> Result<Value, ProtobufError> {
     let mut content = &[][..];
     let mut reader = Reader(bytes);
@@ -289,7 +289,7 @@ fn strings(bytes: &[u8], name: &'static str, budget: &mut Budget) -> Result<Valu
     Ok(Value::Array(items))
 }
 
-/// A schema, or what stands in its place.
+/// Decodes a schema or its alternative.
 fn alternative(
     form: Alternative,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-//! From JSON to protobuf, in one pass over the text: no tree of values stands in between.
+//! Encoding of JSON as protobuf, in one pass over the text, without a tree of values.
 
 use std::fmt;
 
@@ -68,14 +68,14 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
-/// Finds a member's field; nothing for one that the message does not have. Members stand in the order of the fields as a
-/// rule: the number is the field to look at first.
+/// Looks up a member's field; none if the message does not have it. Members usually are in the
+/// order of the fields: the number is the field to try first.
 struct Key<'n>(Schema, &'n mut usize);
 
 /// Field that a member is encoded as.
 struct Place {
     field: &'static Field,
-    /// Numbers of the structs around it that JSON inlines, outermost first.
+    /// Numbers of the enclosing structs that JSON inlines, outermost first.
     within: Vec<u32>,
 }
 
@@ -122,7 +122,8 @@ fn find(schema: Schema, name: &str, next: &mut usize) -> Option<Place> {
     })
 }
 
-/// Messages whose members stand among their parent's in JSON, until the parent ends: number, members, those inside.
+/// Messages whose members are inlined in their parent's JSON, buffered until the parent ends:
+/// number, members, nested ones.
 #[derive(Default)]
 struct Inlined(Vec<(u32, Writer, Inlined)>);
 
@@ -150,7 +151,7 @@ impl Inlined {
     }
 }
 
-/// Writes one member's value: nothing for null.
+/// Writes the value of one member; nothing for null.
 struct Member<'w> {
     field: &'static Field,
     number: u32,
@@ -181,7 +182,7 @@ impl<'w> Member<'w> {
         }
     }
 
-    /// A schema, or what stands in its place, as JSON.
+    /// Writes a schema or its alternative, from JSON.
     fn alternative(self, form: Alternative, raw: &str) -> Result<(), serde_json::Error> {
         let Self { number, out, depth, .. } = self;
         let Some(schema) = Alternative::schema().filter(|_| raw != "null") else {
@@ -221,7 +222,7 @@ impl<'w> Member<'w> {
         match (self.shape, self.field.form) {
             (Shape::One, Form::Int32 | Form::Int64) => self.out.varint(self.number, value.cast_unsigned()),
             (Shape::One, Form::IntOrString) => forms::write_int_or_string(self.out, self.number, value, None),
-            // A bare number is a quantity too.
+            // A bare number is also a quantity.
             (Shape::One, Form::Quantity) => self.out.message_of_bytes(self.number, value.to_string().as_bytes()),
             #[expect(
                 clippy::cast_precision_loss,

@@ -1,4 +1,4 @@
-//! Values that protobuf and JSON write in different ways.
+//! Values with different forms in protobuf and JSON.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -31,7 +31,7 @@ pub(super) fn string<'b>(wire: Wire<'b>, field: &'static str) -> Result<&'b str,
     std::str::from_utf8(bytes(wire, field)?).map_err(|_invalid| ProtobufError::InvalidUtf8(field))
 }
 
-/// `{1: text}` to the text.
+/// Converts `{1: text}` to the text.
 pub(super) fn quantity(message: &[u8], field: &'static str) -> Result<Value, ProtobufError> {
     let mut text = "0";
     let mut reader = Reader(message);
@@ -43,7 +43,7 @@ pub(super) fn quantity(message: &[u8], field: &'static str) -> Result<Value, Pro
     Ok(Value::from(if text.is_empty() { "0" } else { text }))
 }
 
-/// `{1: 0 or 1, 2: number, 3: text}` to the number or the text.
+/// Converts `{1: 0 or 1, 2: number, 3: text}` to the number or the text.
 #[expect(clippy::cast_possible_truncation, reason = "an int32 stands on the wire as 64 bits")]
 pub(super) fn int_or_string(message: &[u8], field: &'static str) -> Result<Value, ProtobufError> {
     let (mut kind, mut int, mut text) = (0, 0, "");
@@ -66,7 +66,7 @@ pub(super) fn int_or_string(message: &[u8], field: &'static str) -> Result<Value
     }
 }
 
-/// A number or a text to `{1: 0 or 1, 2: number, 3: text}`.
+/// Writes a number or a text as `{1: 0 or 1, 2: number, 3: text}`.
 pub(super) fn write_int_or_string(out: &mut Writer, number: u32, int: i64, text: Option<&str>) {
     let mut either = Writer::default();
     either.varint(1, u64::from(text.is_some()));
@@ -75,8 +75,8 @@ pub(super) fn write_int_or_string(out: &mut Writer, number: u32, int: i64, text:
     out.bytes(number, &either.0);
 }
 
-/// `{1: seconds, 2: nanoseconds}` to RFC 3339; an empty message is a time that is not set. Without `micro` the
-/// fraction is dropped, as upstream does.
+/// Converts `{1: seconds, 2: nanoseconds}` to RFC 3339; an empty message is an unset time. Without
+/// `micro` the fraction is dropped, as upstream does.
 #[expect(clippy::cast_possible_truncation, reason = "an int32 stands on the wire as 64 bits")]
 pub(super) fn time(message: &[u8], field: &'static str, micro: bool) -> Result<Value, ProtobufError> {
     if message.is_empty() {
@@ -100,7 +100,7 @@ pub(super) fn time(message: &[u8], field: &'static str, micro: bool) -> Result<V
     }))
 }
 
-/// RFC 3339 to `{1: seconds, 2: nanoseconds}`.
+/// Converts RFC 3339 to `{1: seconds, 2: nanoseconds}`.
 pub(super) fn write_time(text: &str, field: &'static str, micro: bool) -> Result<Vec<u8>, ProtobufError> {
     let time: Timestamp = text
         .parse()
@@ -114,7 +114,7 @@ pub(super) fn write_time(text: &str, field: &'static str, micro: bool) -> Result
     Ok(message.0)
 }
 
-/// `{1: nanoseconds}` to Go's text: `1h2m3.5s`.
+/// Converts `{1: nanoseconds}` to Go's text: `1h2m3.5s`.
 pub(super) fn duration(message: &[u8], field: &'static str) -> Result<Value, ProtobufError> {
     let mut nanoseconds = 0;
     let mut reader = Reader(message);
@@ -152,7 +152,7 @@ fn duration_text(nanoseconds: i64) -> String {
     }
 }
 
-/// Go's text of a duration to `{1: nanoseconds}`.
+/// Converts Go's text of a duration to `{1: nanoseconds}`.
 pub(super) fn write_duration(text: &str, field: &'static str) -> Result<Vec<u8>, ProtobufError> {
     let nanoseconds = parse_duration(text).ok_or(ProtobufError::InvalidValue {
         field,

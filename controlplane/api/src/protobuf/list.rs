@@ -1,10 +1,11 @@
-//! Lists, written item by item: a body's head tells how long it is, so the items are encoded or measured before it.
+//! Encoding of lists item by item. A body's head contains its length, so the items are encoded or
+//! measured first.
 
 use super::wire::{Writer, field_length};
 use super::{MAGIC, ProtobufError, encode, schema_of, unknown_kind};
 use crate::schema::Schema;
 
-/// The number of `items` in every list.
+/// Field number of `items` in every list.
 const ITEMS: u32 = 2;
 
 /// Bytes after the message in a body: upstream writes the content's encoding and type even when
@@ -21,7 +22,7 @@ impl ListEncoder {
     /// Bytes after the items.
     pub const TAIL: &'static [u8] = &TAIL;
 
-    /// For lists of a kind of the table.
+    /// Creates an encoder for lists of a kind of the table.
     ///
     /// # Errors
     /// [`ProtobufError::UnknownKind`]
@@ -30,7 +31,8 @@ impl ListEncoder {
         Ok(Self { item })
     }
 
-    /// Appends an object, given as its JSON, as an item; members that the kind does not have are left out.
+    /// Appends an object, given as its JSON, as an item; members that the kind does not have are
+    /// left out.
     ///
     /// # Errors
     /// [`ProtobufError::Unfit`]
@@ -61,7 +63,7 @@ impl ListEncoder {
     }
 }
 
-/// A body up to its message, which is this long.
+/// Start of a body, up to the message of this length.
 pub(super) fn head(api_version: &str, kind: &str, length: usize) -> Writer {
     let mut type_meta = Writer::default();
     type_meta.bytes(1, api_version.as_bytes());

@@ -26,7 +26,7 @@ impl Wire<'_> {
 pub(super) struct Reader<'b>(pub(super) &'b [u8]);
 
 impl<'b> Reader<'b> {
-    /// The next field's number and value, until the message ends.
+    /// Number and value of the next field; none at the end of the message.
     pub(super) fn next(&mut self) -> Result<Option<(u32, Wire<'b>)>, ProtobufError> {
         if self.0.is_empty() {
             return Ok(None);
@@ -94,18 +94,18 @@ impl Writer {
         self.0.extend_from_slice(value);
     }
 
-    /// A message whose only field is a string or bytes: quantities, embedded objects.
+    /// Writes a message whose only field is a string or bytes: quantities, embedded objects.
     pub(crate) fn message_of_bytes(&mut self, number: u32, value: &[u8]) {
         self.tag(number, 2);
         self.raw_varint(field_length(value.len()) as u64);
         self.bytes(1, value);
     }
 
-    /// A message whose length is known only after it was written.
+    /// Writes a message whose length is known only afterwards.
     pub(crate) fn nested<E>(&mut self, number: u32, write: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
         self.tag(number, 2);
         let at = self.0.len();
-        // Most messages are short: one byte tells their length.
+        // Most messages are short: their length takes one byte.
         self.0.push(0);
         write(self)?;
         let end = self.0.len();
@@ -134,12 +134,12 @@ impl Writer {
     }
 }
 
-/// Bytes of a field of bytes, with its number below 16.
+/// Encoded size of a field of bytes with a number below 16.
 pub(super) fn field_length(value: usize) -> usize {
     1 + varint_length(value as u64) + value
 }
 
-/// Bytes of a number on the wire: seven of its bits stand in each.
+/// Encoded size of a varint: seven bits per byte.
 fn varint_length(value: u64) -> usize {
     let bits = (u64::BITS - (value | 1).leading_zeros()) as usize;
     bits.div_ceil(7)

@@ -1,4 +1,4 @@
-//! Names that follow from a kind's, computed at compile time.
+//! Names derived from a kind's, computed at compile time.
 
 use std::marker::PhantomData;
 

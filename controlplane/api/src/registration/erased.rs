@@ -1,4 +1,4 @@
-//! A kind of the program as the behavior of a row.
+//! Type-erased built-in kind as the behavior of a row.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::object::{Object, written};
 use crate::schema::Schema;
 use crate::table;
 
-/// A kind without an object of it.
+/// Kind as a zero-sized type.
 pub(super) struct Of<K>(pub(super) PhantomData<fn() -> K>);
 
 impl<K: Kind> Behavior for Of<K> {
@@ -42,7 +42,7 @@ impl<K: Kind> Behavior for Of<K> {
         Ok((Box::new(object), unknown))
     }
 
-    /// Defaults are set here as well: an object that an older version stored is compared with new ones.
+    /// Sets defaults as well: an object that an older version stored is compared with new ones.
     fn decode_stored(&self, json: &[u8]) -> Decoded {
         let mut object: Box<dyn Object> = match &K::STORED_AS {
             Some(representation) => Box::new((representation.decode)(json)?),
@@ -203,7 +203,7 @@ fn decode_erased<K: Kind>(json: &[u8]) -> Decoded {
     Ok(Box::new(decode::decode::<K>(json)?))
 }
 
-/// Drops what means the same as nothing, so that equal objects have equal bytes.
+/// Drops empty values, so that equal objects have equal bytes.
 pub fn drop_empty(metadata: &mut ObjectMeta) {
     for map in [&mut metadata.labels, &mut metadata.annotations] {
         if map.as_ref().is_some_and(BTreeMap::is_empty) {
@@ -223,7 +223,7 @@ pub fn drop_empty(metadata: &mut ObjectMeta) {
     }
 }
 
-/// Takes from the old object what clients set otherwise.
+/// Restores metadata that a client must not change.
 fn keep_own_metadata<K: Kind>(new: &mut K, old: &K) {
     let old = k8s_openapi::Metadata::metadata(old);
     let new = k8s_openapi::Metadata::metadata_mut(new);
@@ -233,7 +233,7 @@ fn keep_own_metadata<K: Kind>(new: &mut K, old: &K) {
     new.owner_references.clone_from(&old.owner_references);
 }
 
-/// Takes from the old object what the system alone sets and clients may leave out.
+/// Restores metadata that only the system sets and clients may leave out.
 pub fn keep_system_metadata(new: &mut ObjectMeta, old: &ObjectMeta) {
     if new.uid.as_deref().is_none_or(str::is_empty) {
         new.uid.clone_from(&old.uid);

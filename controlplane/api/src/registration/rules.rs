@@ -1,4 +1,4 @@
-//! The rules of a kind together with those of metadata.
+//! Validation of a kind together with its metadata.
 
 use super::Registration;
 use crate::invalid::Invalid;
@@ -23,18 +23,18 @@ impl Registration {
         ))
     }
 
-    /// Faults of a new object, its metadata included. Call it with the final name and namespace.
+    /// Validates a new object including its metadata. Requires the final name and namespace.
     pub fn validate(&self, object: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.of_metadata(metadata::validate(object.metadata(), self.scope, self.name_rule));
         errors.extend(self.behavior().validate(object));
         errors
     }
 
-    /// Faults of an update, its metadata included; those that it leaves as they were are added to the warnings.
+    /// Validates an update including the metadata; errors that it leaves unchanged become warnings.
     pub fn validate_update(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
         errors.extend(self.behavior().validate_update(new, old, warnings));
-        // Kinds that are defined by objects say themselves what an update may leave as it is.
+        // Custom kinds decide themselves which errors an update may leave unchanged.
         if !errors.is_empty() && !self.is_defined() {
             // Errors that the stored object already has do not block changes of other fields.
             let before = self.behavior().validate(old);
@@ -43,19 +43,20 @@ impl Registration {
         errors
     }
 
-    /// Faults of an update of `status`, the metadata included; those that it leaves as they were are added to the warnings.
+    /// Validates an update of `status` including the metadata; errors that it leaves unchanged
+    /// become warnings.
     pub fn validate_status(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
         errors.extend(self.behavior().validate_status(new, old, warnings));
         errors
     }
 
-    /// Warnings for a client whose new object, or whose change of `old`, is accepted.
+    /// Warnings for a client whose create, or update of `old`, is accepted.
     pub fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
         self.behavior().warnings(new, old)
     }
 
-    /// Faults of an update of the kind's own subresource, the metadata included.
+    /// Validates an update of the kind's own subresource including the metadata.
     pub fn validate_own(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
         errors.extend(self.behavior().validate_own(new, old));

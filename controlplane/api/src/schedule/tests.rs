@@ -49,7 +49,7 @@ fn what_is_no_schedule() {
     }
 }
 
-/// The next four times of each schedule, a line a row.
+/// Formats the next four times of each schedule, one row per line.
 fn times(rows: &[(&str, &str, &str)], expected: &Expect) {
     let mut lines = Vec::new();
     for (text, name, from) in rows {
@@ -107,7 +107,7 @@ fn the_next_times() {
     );
 }
 
-/// An hour that a clock skips has no times; one that it repeats has them twice.
+/// An hour that the clock skips has no times; a repeated one has them twice.
 #[test]
 fn daylight_saving() {
     let rows = [

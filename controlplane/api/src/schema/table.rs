@@ -1,4 +1,4 @@
-//! Reading `schema/messages.txt`.
+//! Parser of `schema/messages.txt`.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -15,7 +15,7 @@ pub(super) struct Message {
     nulls: OnceLock<Box<[&'static Field]>>,
 }
 
-/// A member of a message in JSON, its place among them in upstream's struct, and its field.
+/// Member of a message in JSON: its name, its position in upstream's struct, and its field.
 pub(crate) type Named = (&'static str, u32, &'static Field);
 
 impl Message {
@@ -31,8 +31,8 @@ impl Message {
         })
     }
 
-    /// The members of the message in JSON, sorted by name: those of structs that JSON inlines are
-    /// its own.
+    /// Members of the message in JSON, sorted by name, including those of structs that JSON
+    /// inlines.
     pub(super) fn names(&'static self) -> &'static [Named] {
         self.names.get_or_init(|| {
             let mut fields: Vec<&Field> = self.fields().iter().collect();
@@ -76,7 +76,7 @@ impl Message {
     }
 }
 
-/// Sorted by name, as the lines are.
+/// Sorted by name, like the lines.
 static MESSAGES: LazyLock<Box<[Message]>> = LazyLock::new(|| {
     TEXT.lines()
         .filter_map(|line| line.split_once('\t'))

@@ -9,7 +9,8 @@ pub struct FieldSelector {
 }
 
 impl FieldSelector {
-    /// Reads the text of a query: `a=b,c==d,e!=f`; a backslash takes the meaning from `,`, `=` and itself.
+    /// Parses the text of a query parameter: `a=b,c==d,e!=f`; a backslash escapes `,`, `=` and
+    /// itself.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut requirements = Vec::new();
         for term in split(text, ',') {
@@ -33,12 +34,12 @@ impl FieldSelector {
         Ok(Self { requirements })
     }
 
-    /// The fields that are named.
+    /// Names of the fields in the selector.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         self.requirements.iter().map(|(label, _, _)| label.as_str())
     }
 
-    /// The same with other names for the fields.
+    /// Selector with other names for the fields.
     #[must_use]
     pub fn renamed(mut self, name: impl Fn(&str) -> String) -> Self {
         for (label, _, _) in &mut self.requirements {
@@ -47,7 +48,7 @@ impl FieldSelector {
         self
     }
 
-    /// The value that a field must equal, where one is demanded: lets a list by name be a get.
+    /// Value that a field must equal, if any: turns a list by name into a get.
     pub fn exact(&self, label: &str) -> Option<&str> {
         let found = self
             .requirements
@@ -83,7 +84,7 @@ fn split(text: &str, at: char) -> Vec<String> {
     terms
 }
 
-/// None when a special character stands bare, or a backslash before anything else.
+/// Resolves escapes. None if a special character is not escaped, or another one is.
 fn unescape(text: &str) -> Option<String> {
     let mut plain = String::new();
     let mut characters = text.chars();

@@ -1,5 +1,5 @@
-//! Members that no cell of a table tells of: they are left out before an object is decoded for its row, which is most of a
-//! list's time otherwise.
+//! Removal of members that no table cell shows, before an object is decoded for its row: decoding
+//! would otherwise take most of a list's time.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::kind::Unshown;
 use crate::managed::raw;
 
-/// Compact JSON without those members; what is no JSON is left to who decodes it.
+/// Compact JSON without those members; malformed JSON is left to the decoder.
 pub(crate) fn shown(json: &[u8], unshown: &[Unshown]) -> Vec<u8> {
     let mut kept = String::with_capacity(json.len() / 2);
     match std::str::from_utf8(json) {

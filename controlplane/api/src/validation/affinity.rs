@@ -1,4 +1,4 @@
-//! Rules for where pods may run.
+//! Validation of affinity, tolerations and topology spread constraints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{TAINT_EFFECTS, each, internal, non_empty, one_of_or_none, selector};
 use crate::invalid::Invalid;
 use crate::names;
 
-/// Terms that choose nodes, or nodes beside pods.
+/// Validates node affinity, pod affinity and pod anti-affinity.
 pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &str) {
     if let Some(node) = &affinity.node_affinity {
         let path = format!("{path}.nodeAffinity");
@@ -44,7 +44,7 @@ pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &st
     }
 }
 
-/// Terms of which a node must meet one.
+/// Validates a node selector: a node must match one of its terms.
 fn node_selector(errors: &mut Vec<Invalid>, selector: &NodeSelector, path: &str) {
     let path = format!("{path}.nodeSelectorTerms");
     if selector.node_selector_terms.is_empty() {
@@ -58,7 +58,7 @@ fn node_selector(errors: &mut Vec<Invalid>, selector: &NodeSelector, path: &str)
     }
 }
 
-/// The nodes from which a volume can be reached.
+/// Validates the node affinity of a volume.
 pub(crate) fn volume_node_affinity(errors: &mut Vec<Invalid>, affinity: &VolumeNodeAffinity, path: &str) {
     let path = format!("{path}.required");
     match &affinity.required {
@@ -77,7 +77,7 @@ fn weight(errors: &mut Vec<Invalid>, weight: i32, path: &str) {
     }
 }
 
-/// A term of nodes. Preferred ones may name values that no label can have.
+/// Validates a node selector term. Preferred terms may have values that are invalid for labels.
 fn node_term(errors: &mut Vec<Invalid>, term: &NodeSelectorTerm, path: &str, required: bool) {
     for (index, requirement) in term.match_expressions.iter().flatten().enumerate() {
         let path = format!("{path}.matchExpressions[{index}]");
@@ -94,7 +94,7 @@ fn node_term(errors: &mut Vec<Invalid>, term: &NodeSelectorTerm, path: &str, req
     }
 }
 
-/// A field of a node: its name alone.
+/// Validates a field requirement: only `metadata.name` is supported.
 fn node_field(errors: &mut Vec<Invalid>, requirement: &NodeSelectorRequirement, path: &str) {
     let operator = requirement.operator.as_str();
     if operator != "In" && operator != "NotIn" {
@@ -183,8 +183,9 @@ fn pod_term(errors: &mut Vec<Invalid>, term: &PodAffinityTerm, path: &str) {
     each(errors, &field, name, names::qualified_name(name));
 }
 
-/// Labels of the pod itself that a term or constraint heeds, those that are to match first. A selector that names one
-/// already cannot mean it again: of a pod that is made, it has the pod's own values by now.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys` of a term or constraint. The selector must
+/// not contain the same key, except that the selector of a created pod already has the pod's own
+/// values.
 fn label_keys(errors: &mut Vec<Invalid>, keys: [&[String]; 2], selector: Option<&LabelSelector>, path: &str) {
     for (name, keys) in ["matchLabelKeys", "mismatchLabelKeys"].into_iter().zip(keys) {
         let field = format!("{path}.{name}");
@@ -215,7 +216,7 @@ fn label_keys(errors: &mut Vec<Invalid>, keys: [&[String]; 2], selector: Option<
         if let Some(index) = matching.iter().rposition(|own| own == key)
             && selected.contains(key)
         {
-            // Upstream leaves the field's name out of the path.
+            // Upstream omits the field's name from the path.
             let detail = "exists in both matchLabelKeys and labelSelector";
             errors.push(Invalid::value(format!("{path}[{index}]"), key, detail));
         }
@@ -228,7 +229,7 @@ fn label_keys(errors: &mut Vec<Invalid>, keys: [&[String]; 2], selector: Option<
     }
 }
 
-/// Taints that a pod bears.
+/// Validates the tolerations of a pod.
 pub(super) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration], path: &str) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let path = format!("{path}[{index}]");
@@ -265,7 +266,7 @@ pub(super) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration],
     }
 }
 
-/// Taints that all pods of a class bear, each once.
+/// Validates the tolerations of a runtime class, which must be unique.
 pub(crate) fn unique_tolerations(errors: &mut Vec<Invalid>, all: &[Toleration], path: &str) {
     tolerations(errors, all, path);
     let key = |own: &Toleration| {

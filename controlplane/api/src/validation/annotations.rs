@@ -1,4 +1,4 @@
-//! Annotations of pods that upstream reads as if they were fields.
+//! Validation of pod annotations that upstream treats like fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,16 @@ const SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_OF: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APPARMOR_OF: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// So many tolerations of an annotation are judged.
+/// Number of tolerations in an annotation that are validated.
 const JUDGED: usize = 100;
 
 type Annotations = BTreeMap<String, String>;
 
-/// Rules for the annotations at `path` of a pod, or of what pods are made from.
+/// Validates the annotations at `path` of a pod or a pod template.
 pub(crate) fn of_pod(errors: &mut Vec<Invalid>, all: Option<&Annotations>, spec: &PodSpec, path: &str) {
     let Some(all) = all else { return };
     if all.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > metadata::ANNOTATIONS_LIMIT {
-        // That they are too long is told elsewhere; what they say could be told at any length.
+        // The length is reported elsewhere; errors in long annotations would have no limit.
         return;
     }
     let on_node = spec.node_name.as_ref().is_some_and(|name| !name.is_empty());
@@ -66,7 +66,7 @@ fn names(spec: &PodSpec) -> BTreeSet<&str> {
     own.chain(first).chain(added).collect()
 }
 
-/// Rules for changes of a pod's annotations.
+/// Validates changes of a pod's annotations.
 pub(crate) fn changes(errors: &mut Vec<Invalid>, new: Option<&Annotations>, old: Option<&Annotations>, path: &str) {
     let value = |all: Option<&Annotations>, key: &str| all.and_then(|all| all.get(key)).cloned();
     let fixed = |key: &&String| *key == MIRROR || key.starts_with(APPARMOR_OF);
@@ -100,7 +100,7 @@ fn tolerations(errors: &mut Vec<Invalid>, text: &str, path: &str) {
     }
 }
 
-/// No plus, no zeros in front.
+/// True for an integer without a plus sign or leading zeros.
 fn is_cost(text: &str) -> bool {
     let first = text.bytes().next().unwrap_or(b'+');
     (matches!(first, b'-' | b'1'..=b'9') || text == "0") && text.parse::<i32>().is_ok()

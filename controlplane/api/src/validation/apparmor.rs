@@ -1,10 +1,10 @@
-//! Rules for `AppArmor` profiles.
+//! Validation of `AppArmor` profiles.
 
 use k8s_openapi::api::core::v1::AppArmorProfile;
 
 use crate::invalid::Invalid;
 
-/// The kernel takes no longer path.
+/// Longest path in the kernel.
 const LONGEST: usize = 4095;
 
 /// Validates the AppArmor profile of a pod or container at `path`.

@@ -1,4 +1,4 @@
-//! Rules for containers.
+//! Validation of containers.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::is_sidecar;
 
-/// Fields that environment variables may carry.
+/// Pod fields that environment variables may refer to.
 const VARIABLE_FIELDS: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -31,28 +31,28 @@ const VARIABLE_FIELDS: &[&str] = &[
 pub(super) struct Context<'a> {
     /// Names of the pod's volumes.
     pub(super) volumes: BTreeSet<&'a str>,
-    /// Names of containers so far.
+    /// Names of the containers so far.
     pub(super) names: BTreeSet<&'a str>,
-    /// Ports of the host so far: protocol, address, number.
+    /// Host ports so far: protocol, address, number.
     pub(super) host_ports: BTreeSet<(&'a str, &'a str, i32)>,
-    /// The pod's grace period, seconds.
+    /// Grace period of the pod, in seconds.
     pub(super) grace: i64,
     /// True if the pod's containers are not restarted.
     pub(super) never_restarts: bool,
     /// True if the pod has a user namespace.
     pub(super) own_users: bool,
-    /// The system that the pod says it is for.
+    /// OS of the pod (`spec.os`).
     pub(super) os: Option<&'a str>,
 }
 
-/// A container that goes on beside the others.
+/// Validates a regular container.
 pub(super) fn main<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
     common(errors, container, path, context);
     probe::of_container(errors, container, path, context);
     restart::of_container(errors, container, path);
 }
 
-/// A container that ends before the others start, or a sidecar.
+/// Validates an init container or sidecar.
 pub(super) fn init<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
     common(errors, container, path, context);
     restart::of_container(errors, container, path);
@@ -231,7 +231,7 @@ fn variable_source(errors: &mut Vec<Invalid>, source: &EnvVarSource, path: &str)
     }
 }
 
-/// A reference to an amount of a container.
+/// Validates a reference to a resource of a container.
 pub(super) fn resource_ref(errors: &mut Vec<Invalid>, selector: &ResourceFieldSelector, path: &str, volume: bool) {
     if volume {
         required(

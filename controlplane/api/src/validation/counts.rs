@@ -1,4 +1,4 @@
-//! Rules for the numbers in a status.
+//! Validation of counts in a status.
 
 use super::non_negative;
 use crate::invalid::Invalid;
@@ -6,14 +6,14 @@ use crate::invalid::Invalid;
 /// Message for a count that exceeds the number of replicas.
 pub(crate) const OF_ALL: &str = "cannot be greater than status.replicas";
 
-/// Errors for numbers below zero.
+/// Reports negative numbers.
 pub(crate) fn natural<const N: usize>(errors: &mut Vec<Invalid>, numbers: [(&str, i64); N]) {
     for (name, number) in numbers {
         non_negative(errors, &format!("status.{name}"), number);
     }
 }
 
-/// Errors for numbers that are more than a second one.
+/// Reports numbers that exceed another one.
 pub(crate) fn at_most<const N: usize>(errors: &mut Vec<Invalid>, numbers: [(&str, Option<i32>, i32, &str); N]) {
     for (name, number, most, detail) in numbers {
         let number = number.unwrap_or(0);
@@ -23,7 +23,7 @@ pub(crate) fn at_most<const N: usize>(errors: &mut Vec<Invalid>, numbers: [(&str
     }
 }
 
-/// The numbers in the status of a `ReplicaSet` or a `ReplicationController`.
+/// Counts in the status of a `ReplicaSet` or a `ReplicationController`.
 pub(crate) struct OfSet {
     pub(crate) replicas: i32,
     pub(crate) labelled: Option<i32>,
@@ -60,7 +60,7 @@ pub(crate) fn of_set(counts: &OfSet) -> Vec<Invalid> {
     errors
 }
 
-/// An error for a count of collisions that is less than it was.
+/// Reports a collision count that decreases.
 pub(crate) fn collisions(errors: &mut Vec<Invalid>, new: Option<i32>, old: Option<i32>) {
     let new = new.unwrap_or(0);
     if old.is_some_and(|old| new < old) {

@@ -1,4 +1,4 @@
-//! Rules for how a pod's names are resolved.
+//! Validation of a pod's DNS settings.
 
 use k8s_openapi::api::core::v1::PodSpec;
 
@@ -44,7 +44,7 @@ pub(super) fn config(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
 }
 
-/// Domains that names are looked up in.
+/// Validates search domains.
 fn searches(errors: &mut Vec<Invalid>, searches: &[String], path: &str) {
     let value = || serde_json::to_string(searches).unwrap_or_default();
     if searches.len() > 32 {
@@ -56,7 +56,7 @@ fn searches(errors: &mut Vec<Invalid>, searches: &[String], path: &str) {
         errors.push(Invalid::rendered(path, value(), detail));
     }
     for (index, search) in searches.iter().enumerate().filter(|(_, search)| *search != ".") {
-        // A trailing dot says that the name is complete.
+        // A trailing dot marks an absolute name.
         let name = search.strip_suffix('.').unwrap_or(search);
         each(errors, &format!("{path}[{index}]"), name, names::loose_subdomain(name));
     }

@@ -1,4 +1,4 @@
-//! Rules for containers that are added to a pod that runs.
+//! Validation of ephemeral containers.
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 
@@ -51,7 +51,7 @@ pub(super) fn container<'a>(
     }
 }
 
-/// Whose processes they want to see.
+/// Validates the target containers.
 pub(super) fn targets(errors: &mut Vec<Invalid>, added: &[EphemeralContainer], spec: &PodSpec, path: &str) {
     for (index, own) in added.iter().enumerate() {
         let Some(target) = own.target_container_name.as_deref() else {

@@ -1,4 +1,4 @@
-//! Rules for references to fields of the pod.
+//! Validation of references to fields of the pod.
 
 use k8s_openapi::api::core::v1::ObjectFieldSelector;
 
@@ -6,7 +6,7 @@ use super::{each, required};
 use crate::invalid::Invalid;
 use crate::names;
 
-/// Fields of a pod that upstream knows, wherever it lets them stand.
+/// Pod fields that upstream supports anywhere.
 const FIELDS: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -25,7 +25,7 @@ const FIELDS: &[&str] = &[
     "status.podIPs",
 ];
 
-/// A reference to a field of the pod: one of a set, or one label or annotation.
+/// Validates a reference to a field of the pod: one of a set, or one label or annotation.
 pub(super) fn validate(errors: &mut Vec<Invalid>, selector: &ObjectFieldSelector, path: &str, known: &[&str]) {
     let field = format!("{path}.fieldPath");
     let wanted = selector.field_path.as_str();

@@ -1,4 +1,4 @@
-//! Rules for variables whose values are in files of the pod's volumes.
+//! Validation of environment variables from files in the pod's volumes.
 
 use k8s_openapi::api::core::v1::{EnvVar, FileKeySelector, PodSpec};
 
@@ -7,7 +7,7 @@ use super::{each, required};
 use crate::invalid::Invalid;
 use crate::names;
 
-/// The longest key.
+/// Maximum length of a key.
 const KEY: usize = 128;
 
 /// Validates a file key selector.
@@ -31,7 +31,7 @@ pub(super) fn selector(errors: &mut Vec<Invalid>, selector: &FileKeySelector, pa
     local_path(errors, &format!("{path}.path"), &selector.path);
 }
 
-/// Their volumes: empty directories of the pod.
+/// Validates the volumes: they must be `emptyDir` volumes of the pod.
 pub(super) fn volumes(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     let main = spec.containers.iter().map(|container| &container.env);
     let initial = spec.init_containers.iter().flatten().map(|container| &container.env);

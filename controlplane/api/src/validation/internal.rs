@@ -1,5 +1,5 @@
-//! Structures as upstream shows them in what is wrong with them: the fields of its internal types, which have no names of
-//! their own in JSON, those that are absent, too.
+//! Structures as upstream shows them in errors: with the fields of its internal types, by their Go
+//! names, including absent ones.
 
 use k8s_openapi::api::apps::v1::{RollingUpdateStatefulSetStrategy, StatefulSetUpdateStrategy};
 use k8s_openapi::api::core::v1::{
@@ -23,13 +23,13 @@ impl Fields {
         self
     }
 
-    /// A structure inside of this one.
+    /// Adds a nested structure.
     fn inner(mut self, name: &str, value: Option<Self>) -> Self {
         self.put(name, &value.map_or_else(|| NULL.to_owned(), Self::end));
         self
     }
 
-    /// A list of structures inside of this one.
+    /// Adds a list of nested structures.
     fn list(mut self, name: &str, items: Option<impl Iterator<Item = Self>>) -> Self {
         let items = items.map(|items| items.map(Self::end).collect::<Vec<_>>().join(","));
         self.put(
@@ -49,7 +49,7 @@ impl Fields {
     }
 }
 
-/// A text that upstream keeps without a way to say that it is absent.
+/// Text that is empty if absent, since upstream's type is not a pointer.
 fn text(value: Option<&String>) -> &str {
     value.map_or("", String::as_str)
 }
@@ -135,7 +135,7 @@ pub(crate) fn security_context(own: &SecurityContext) -> String {
         .end()
 }
 
-/// Null where there is none.
+/// Terms of a node selector; null if there are none.
 pub(crate) fn node_selector_terms(own: &[NodeSelectorTerm]) -> String {
     if own.is_empty() {
         return NULL.to_owned();
@@ -180,7 +180,7 @@ pub(crate) fn attachment(own: &VolumeAttachmentSpec) -> String {
         .end()
 }
 
-/// Without what it can take.
+/// Storage driver of a node without its allocatable resources.
 pub(crate) fn storage_driver(own: &CSINodeDriver) -> String {
     Fields::default()
         .with("Name", &own.name)

@@ -1,4 +1,4 @@
-//! Rules for `metadata`, the same for every kind.
+//! Validation of `metadata`, which all kinds share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::invalid::Invalid;
 use crate::kind::Scope;
 use crate::names::{self, Rule};
 
-/// Keys and values of all annotations together, in bytes.
+/// Maximum size of all annotations, keys and values, in bytes.
 pub const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
 /// Validates a new object's metadata.
@@ -81,7 +81,7 @@ pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta, scope: Scope, rule: R
             errors.push(Invalid::forbidden("metadata.finalizers", text));
         }
     }
-    // An old name stays valid even if the rule has become stricter since.
+    // An existing name stays valid even if the rule has become stricter.
     let mut rest = validate(new, scope, rule);
     rest.retain(|error| error.field != "metadata.name" && error.field != "metadata.generateName");
     errors.extend(rest);
@@ -166,8 +166,8 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
     errors
 }
 
-/// The fault of a finalizer without a domain and a path, but not of kinds outside the program's core
-/// (`ValidateFinalizerName` of `pkg/apis/core/validation/validation.go`).
+/// Message for an unqualified finalizer, only of kinds in upstream's core (`ValidateFinalizerName`
+/// of `pkg/apis/core/validation/validation.go`).
 pub(crate) const UNQUALIFIED: &str = "name is neither a standard finalizer name nor is it fully qualified";
 
 /// Validates the names of finalizers at a path.

@@ -1,4 +1,4 @@
-//! Rules for what containers mount.
+//! Validation of volume mounts.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::volume::{local_path, no_backsteps};
 use super::{one_of_or_none, required};
 use crate::invalid::Invalid;
 
-/// A container's mounts of these volumes.
+/// Validates the mounts of a container for these volumes.
 pub(super) fn mounts(errors: &mut Vec<Invalid>, container: &Container, path: &str, volumes: &BTreeSet<&str>) {
     let privileged = container.security_context.as_ref().and_then(|own| own.privileged) == Some(true);
     let mut points = BTreeSet::new();

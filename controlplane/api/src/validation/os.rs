@@ -1,4 +1,4 @@
-//! Rules of operating systems: what is only for Windows, and what is not for it.
+//! Validation of OS-specific fields: those only for Windows, and those not for it.
 
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SecurityContext, WindowsSecurityContextOptions};
 
@@ -92,7 +92,7 @@ fn windows(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
 }
 
-/// The places of all containers with their contexts, in the order in which upstream looks at them.
+/// Paths and security contexts of all containers, in upstream's order.
 fn contexts(spec: &PodSpec) -> impl Iterator<Item = (String, Option<&SecurityContext>)> {
     let init = spec.init_containers.iter().flatten().enumerate();
     let init = init.map(|(index, own)| (format!("initContainers[{index}]"), own.security_context.as_ref()));
@@ -130,7 +130,8 @@ pub(super) fn options(errors: &mut Vec<Invalid>, own: Option<&WindowsSecurityCon
     }
 }
 
-/// Containers that are processes of their node: all of a pod's are, or none, and they have its network.
+/// Validates HostProcess containers: either all containers of a pod or none, and only with host
+/// networking.
 pub(super) fn host_process(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     let of_pod = spec.security_context.as_ref();
     let of_pod = of_pod.and_then(|context| context.windows_options.as_ref()?.host_process);

@@ -1,4 +1,4 @@
-//! Rules for a pod's spec, in a pod or in a template.
+//! Validation of a pod's spec, in a pod or in a template.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::ephemeral::as_container;
 
-/// The kernel keeps no longer name of a machine.
+/// Longest host name in the kernel.
 const LONGEST_HOSTNAME: usize = 64;
 
 /// Validates a pod's spec at `path`, such as `spec` or `spec.template.spec`.
@@ -94,7 +94,8 @@ fn gates(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
 }
 
-/// Users of the pod's own have no rights in the node's other namespaces. The fields are written as upstream writes them.
+/// Rejects host namespaces for a pod with a user namespace, which has no rights in them. Field
+/// names are spelled as upstream's.
 fn own_users(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     if spec.host_users != Some(false) {
         return;
@@ -187,7 +188,8 @@ fn own_names(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
 }
 
-/// Ports of a pod that uses the node's network are those of the node; left out, they are defaulted, in templates later.
+/// Validates that host ports match container ports with host networking; missing ones are
+/// defaulted, later in templates.
 fn ports_of_the_node(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     if spec.host_network != Some(true) {
         return;
@@ -247,7 +249,7 @@ fn security(errors: &mut Vec<Invalid>, spec: &PodSpec, context: &PodSecurityCont
     one_of_or_none(errors, &field, groups, &["Merge", "Strict"]);
 }
 
-/// A pod that uses the node's namespace sets nothing in it.
+/// Rejects sysctls of a namespace that the pod shares with the node.
 fn of_the_node(errors: &mut Vec<Invalid>, spec: &PodSpec, sysctl: &Sysctl, path: &str) {
     let name = sysctl.name.replace('/', ".");
     let network = name.starts_with("net.");
@@ -266,7 +268,7 @@ fn of_the_node(errors: &mut Vec<Invalid>, spec: &PodSpec, sysctl: &Sysctl, path:
     }
 }
 
-/// The value must not smuggle a second setting in.
+/// Validates name and value of a sysctl. The value must not inject a second setting.
 fn sysctl(errors: &mut Vec<Invalid>, sysctl: &Sysctl, path: &str) {
     let field = format!("{path}.name");
     let part = |text: &str| {
@@ -317,7 +319,7 @@ pub(super) fn seccomp(errors: &mut Vec<Invalid>, profile: Option<&SeccompProfile
     }
 }
 
-/// A name that stands for all others the pod could have.
+/// Validates a host name override.
 fn hostname_override(errors: &mut Vec<Invalid>, spec: &PodSpec, name: &str, path: &str) {
     let field = format!("{path}.hostnameOverride");
     each(errors, &field, name, names::dns1123_subdomain(name));

@@ -1,4 +1,4 @@
-//! Rules for probes and lifecycle handlers.
+//! Validation of probes and lifecycle handlers.
 
 use k8s_openapi::api::core::v1::{
     Container, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Probe, SleepAction, TCPSocketAction,
@@ -11,7 +11,7 @@ use crate::names;
 
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
 
-/// Probes and lifecycle of a container that goes on.
+/// Validates probes and lifecycle of a container that keeps running.
 pub(super) fn of_container(errors: &mut Vec<Invalid>, container: &Container, path: &str, context: &Context<'_>) {
     if let Some(lifecycle) = &container.lifecycle {
         let path = format!("{path}.lifecycle");
@@ -39,7 +39,7 @@ pub(super) fn of_container(errors: &mut Vec<Invalid>, container: &Container, pat
     );
 }
 
-/// A probe whose first success is enough.
+/// Validates a probe whose success threshold must be 1.
 fn once(errors: &mut Vec<Invalid>, probe: Option<&Probe>, path: &str) {
     let Some(probe) = probe else { return };
     self::probe(errors, probe, path);
@@ -52,7 +52,7 @@ fn once(errors: &mut Vec<Invalid>, probe: Option<&Probe>, path: &str) {
     }
 }
 
-/// An init container that ends has neither.
+/// Rejects probes and lifecycle of an init container that is not a sidecar.
 pub(super) fn none(errors: &mut Vec<Invalid>, container: &Container, path: &str) {
     let set = [
         (container.lifecycle.is_some(), "lifecycle"),

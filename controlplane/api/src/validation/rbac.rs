@@ -1,4 +1,4 @@
-//! Rules of roles and bindings (`k8s.io/kubernetes/pkg/apis/rbac/validation`).
+//! Validation of roles and bindings (`k8s.io/kubernetes/pkg/apis/rbac/validation`).
 
 use k8s_openapi::api::rbac::v1::{AggregationRule, PolicyRule, RoleRef, Subject};
 
@@ -123,7 +123,7 @@ fn of_subject(errors: &mut Vec<Invalid>, at: &str, subject: &Subject, namespaced
     }
 }
 
-/// A binding names one role for its whole life.
+/// Reports a changed role reference, which is immutable.
 pub(crate) fn same_role(errors: &mut Vec<Invalid>, new: &RoleRef, old: &RoleRef) {
     if new != old {
         let group = new.api_group.as_deref().unwrap_or_default();

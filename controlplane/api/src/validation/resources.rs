@@ -1,4 +1,4 @@
-//! Rules for amounts of resources.
+//! Validation of resource requirements.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::quantity::Quantity;
 
 const NO_RESOURCE: &str = "must be a standard resource type or fully qualified";
 
-/// Limits and requests of a container.
+/// Validates limits and requests of a container.
 pub(super) fn requirements(errors: &mut Vec<Invalid>, resources: &ResourceRequirements, path: &str) {
     let limits_path = format!("{path}.limits");
     let mut limits = BTreeMap::new();
@@ -47,7 +47,7 @@ pub(super) fn requirements(errors: &mut Vec<Invalid>, resources: &ResourceRequir
     }
 }
 
-/// Limits and requests of a pod as a whole, and how those of its containers go with them.
+/// Validates pod-level limits and requests, also against those of the containers.
 pub(super) fn of_pod(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     let Some(own) = &spec.resources else { return };
     if spec.os.as_ref().is_some_and(|os| os.name == "windows") {
@@ -99,7 +99,7 @@ pub(super) fn of_pod(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
         for (name, limit) in limits.into_iter().flatten() {
             let limit = Quantity::of(limit);
             if let Some(whole) = read(&own.limits, name).filter(|whole| limit > *whole) {
-                // The field is written as upstream writes it.
+                // Field names are spelled as upstream's.
                 let field = format!("{path}.containers[{index}][{name}].limits");
                 let detail = format!("must be less than or equal to pod limits of {whole}");
                 errors.push(Invalid::value(field, limit.to_string(), detail));
@@ -161,7 +161,7 @@ pub(super) fn amounts(errors: &mut Vec<Invalid>, amounts: Option<&BTreeMap<Strin
     }
 }
 
-/// Reads and checks one of several amounts; nothing where it is none.
+/// Parses and validates one amount; none if it is invalid.
 fn amount(errors: &mut Vec<Invalid>, name: &str, text: &Text, path: &str) -> Option<Quantity> {
     let field = format!("{path}[{name}]");
     container_resource_name(errors, name, &field);
@@ -186,7 +186,7 @@ fn amount(errors: &mut Vec<Invalid>, name: &str, text: &Text, path: &str) -> Opt
     Some(amount)
 }
 
-/// The name of anything that can be counted; whether it can be one at all.
+/// Validates the name of any resource.
 pub(crate) fn resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) {
     let found = names::qualified_name(name);
     if found.is_empty() && !name.contains('/') && !is_standard(name) {
@@ -208,7 +208,7 @@ fn is_standard_of_containers(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage")
 }
 
-/// The name of what a container can ask for.
+/// Validates the name of a container resource.
 pub(crate) fn container_resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) {
     resource_name(errors, name, field);
     let detail = if !name.contains('/') && !is_standard_of_containers(name) && !is_pages(name) {

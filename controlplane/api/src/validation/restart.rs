@@ -1,4 +1,4 @@
-//! Rules for a container's own restart policy and for the exit codes that decide before it.
+//! Validation of a container's restart policy and restart rules.
 
 use k8s_openapi::api::core::v1::Container;
 
@@ -10,7 +10,7 @@ const ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];
 const RULES: usize = 20;
 const CODES: usize = 255;
 
-/// Policy and rules of a container.
+/// Validates restart policy and rules of a container.
 pub(super) fn of_container(errors: &mut Vec<Invalid>, container: &Container, path: &str) {
     let policy = container.restart_policy.as_deref();
     one_of_or_none(errors, &format!("{path}.restartPolicy"), policy, &POLICIES);

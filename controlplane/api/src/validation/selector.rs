@@ -1,4 +1,4 @@
-//! Rules for selectors of labels inside objects.
+//! Validation of label selectors in objects.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 
@@ -6,7 +6,7 @@ use super::{each, metadata};
 use crate::invalid::Invalid;
 use crate::names;
 
-/// A selector at a path.
+/// Validates a selector at a path.
 pub(crate) fn label_selector(errors: &mut Vec<Invalid>, selector: &Structure, path: &str) {
     errors.extend(metadata::labels(
         selector.match_labels.as_ref(),

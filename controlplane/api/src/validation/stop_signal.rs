@@ -1,9 +1,9 @@
-//! Signals by which containers are asked to end.
+//! Stop signals of containers.
 
 use super::os::{LINUX, WINDOWS};
 use crate::invalid::Invalid;
 
-/// The kernel's own, by name.
+/// Signals of the kernel by name.
 const PLAIN: [&str; 34] = [
     "SIGABRT",
     "SIGALRM",

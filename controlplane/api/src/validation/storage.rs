@@ -1,4 +1,4 @@
-//! Rules that kinds of storage share, with upstream's words (`pkg/apis/storage/validation`).
+//! Validation that storage kinds share, with upstream's words (`pkg/apis/storage/validation`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use super::{each, required};
 use crate::invalid::Invalid;
 use crate::names;
 
-/// Bytes of all parameters together.
+/// Maximum size of all parameters, in bytes.
 const SIZE: usize = 256 << 10;
-/// Number of parameters.
+/// Maximum number of parameters.
 const COUNT: usize = 512;
 
 /// Validates the name of a volume driver, which may have a domain.
@@ -21,7 +21,7 @@ pub(crate) fn driver(errors: &mut Vec<Invalid>, field: &str, name: &str) {
     }
 }
 
-/// A storage driver's own name.
+/// Validates the name of a CSI driver.
 pub(crate) fn csi_driver(errors: &mut Vec<Invalid>, field: &str, name: &str) {
     const LONGEST: usize = 63;
     required(errors, field, Some(name));

@@ -1,4 +1,4 @@
-//! Names of time zones.
+//! Validation of time zone names.
 
 use crate::{invalid::Invalid, schedule::time_zone};
 

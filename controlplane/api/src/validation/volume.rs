@@ -1,4 +1,4 @@
-//! Rules for volumes.
+//! Validation of volumes.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +16,10 @@ use crate::kinds::persistent_volume_claim::validate_spec;
 use crate::names;
 use crate::quantity::Quantity;
 
-/// No token is asked for that lives shorter.
+/// Shortest lifetime of a projected token.
 const SHORTEST_TOKEN_SECONDS: i64 = 600;
 
-/// Fields that files of a downward API volume may carry.
+/// Pod fields that files of a downward API volume may contain.
 const FILE_FIELDS: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -28,7 +28,7 @@ const FILE_FIELDS: &[&str] = &[
     "metadata.uid",
 ];
 
-/// Volumes of a pod; returns their names.
+/// Validates the volumes of a pod; returns their names.
 pub(super) fn volumes<'a>(errors: &mut Vec<Invalid>, volumes: &'a [Volume], path: &str) -> BTreeSet<&'a str> {
     let mut known = BTreeSet::new();
     for (index, volume) in volumes.iter().enumerate() {
@@ -46,7 +46,7 @@ pub(super) fn volumes<'a>(errors: &mut Vec<Invalid>, volumes: &'a [Volume], path
     known
 }
 
-/// Exactly one source.
+/// Validates that there is exactly one source.
 fn sources(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
     let Ok(Value::Object(members)) = serde_json::to_value(volume) else {
         return;
@@ -123,7 +123,7 @@ fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
     }
 }
 
-/// A path of the node.
+/// Validates a host path.
 pub(crate) fn volume_path(errors: &mut Vec<Invalid>, host: &HostPathVolumeSource, path: &str) {
     let field = format!("{path}.path");
     if required(errors, &field, Some(&host.path)) {
@@ -185,7 +185,7 @@ fn projected(errors: &mut Vec<Invalid>, projected: &ProjectedVolumeSource, whole
     }
 }
 
-/// The files that a source names, each with what upstream shows of two that are the same.
+/// Paths of a source's files, each with the text that upstream shows for a duplicate.
 fn paths(source: &VolumeProjection) -> Vec<(&str, &str)> {
     let (secret, map) = (source.secret.as_ref(), source.config_map.as_ref());
     let secrets = secret.map(|secret| (&secret.name, secret.items.iter().flatten()));
@@ -197,7 +197,8 @@ fn paths(source: &VolumeProjection) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// A token of the pod's account. Upstream names its path as if it were the volume's.
+/// Validates a service account token projection. Upstream reports errors with the path of the
+/// volume.
 fn token(errors: &mut Vec<Invalid>, token: &ServiceAccountTokenProjection, whole: &str, path: &str) {
     let field = format!("{path}.expirationSeconds");
     let seconds = token.expiration_seconds.unwrap_or(SHORTEST_TOKEN_SECONDS);
@@ -254,7 +255,7 @@ fn mode(errors: &mut Vec<Invalid>, field: &str, mode: Option<i32>) {
     }
 }
 
-/// A path below a volume's root.
+/// Validates a path below a volume's root.
 pub(super) fn local_path(errors: &mut Vec<Invalid>, field: &str, path: &str) {
     if !required(errors, field, Some(path)) {
         return;

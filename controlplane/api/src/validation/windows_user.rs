@@ -1,6 +1,6 @@
-//! Names of users as Windows has them: `USER`, `DOMAIN\USER`.
+//! Windows user names: `USER`, `DOMAIN\USER`.
 
-/// The letters that a domain or a user may have at most, and one more for a domain.
+/// Maximum length of a domain or a user, plus one for a domain.
 const DOMAIN_LIMIT: usize = 256;
 const USER_LIMIT: usize = 104;
 
@@ -46,13 +46,13 @@ pub(super) fn problems(name: &str) -> Vec<String> {
     told.map(|(_, problem)| format!("runAsUserName's {problem}")).collect()
 }
 
-/// Up to fifteen letters, the first of which is no period.
+/// True for up to fifteen characters that do not start with a period.
 fn is_netbios(domain: &str) -> bool {
     let count = domain.chars().count();
     (1..=15).contains(&count) && !domain.starts_with('.') && !domain.contains(|letter| "\\/:*?\"<>|".contains(letter))
 }
 
-/// Labels of up to 63 letters, with periods between them.
+/// True for labels of up to 63 characters, separated by periods.
 fn is_dns(domain: &str) -> bool {
     domain.split('.').all(|label| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';

@@ -1,4 +1,4 @@
-//! Rules that workloads share: a selector, a template, numbers.
+//! Validation that workloads share: selectors, templates and counts.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,9 @@ use crate::selector::LabelSelector;
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', \
 regex used for validation is '[0-9]+%')";
 
-/// A selector at `spec.selector` and the template at `spec.template` that it must select; `kind` is the workload's.
-/// A selector with nothing in it is missing, one with empty members is empty: see [`keep_empty_selector`].
+/// Validates the selector at `spec.selector` and the template at `spec.template` that it must
+/// select; `kind` is the workload's. An empty selector counts as missing, one with empty members as
+/// empty: see [`keep_empty_selector`].
 pub fn selector_and_template(selector: &Structure, template: Option<&PodTemplateSpec>, kind: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     label_selector(&mut errors, selector, "spec.selector");
@@ -36,7 +37,7 @@ pub fn selector_and_template(selector: &Structure, template: Option<&PodTemplate
         }
         Ok(_) | Err(_) => None,
     };
-    // Upstream says this of replica sets too, and asks daemon sets in another order.
+    // Upstream uses this name for replica sets too, and validates daemon sets in another order.
     let name = match kind {
         "ReplicaSet" => "deployment".to_owned(),
         other => other.to_lowercase(),
@@ -71,7 +72,8 @@ pub fn selector_and_template(selector: &Structure, template: Option<&PodTemplate
     errors
 }
 
-/// Marks the selector at `spec.selector` when the JSON has one without members: to the type it is the same as none.
+/// Marks the selector at `spec.selector` if the JSON has an empty one, which the type cannot tell
+/// from a missing one.
 pub fn keep_empty_selector(selector: &mut Structure, json: &[u8]) {
     #[derive(Deserialize)]
     struct Document {
@@ -90,7 +92,7 @@ pub fn keep_empty_selector(selector: &mut Structure, json: &[u8]) {
     }
 }
 
-/// A selector at `spec.selector` may not become another.
+/// Validates that the selector at `spec.selector` does not change.
 pub fn same_selector(errors: &mut Vec<Invalid>, new: Option<&Structure>, old: Option<&Structure>) {
     let parts = |selector: Option<&Structure>| {
         let selector = selector.cloned().unwrap_or_default();
@@ -105,7 +107,7 @@ pub fn same_selector(errors: &mut Vec<Invalid>, new: Option<&Structure>, old: Op
     }
 }
 
-/// A selector as upstream shows it: labels first, and nothing that is empty.
+/// Selector in upstream's notation: labels first, without empty members.
 fn shown(selector: &Structure) -> String {
     let mut members = Vec::new();
     if let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) {
@@ -119,7 +121,7 @@ fn shown(selector: &Structure) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// A template at a path.
+/// Validates a template at a path.
 pub fn pod_template(template: &PodTemplateSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if let Some(own) = &template.metadata {
@@ -141,7 +143,7 @@ pub fn pod_template(template: &PodTemplateSpec, path: &str) -> Vec<Invalid> {
     errors
 }
 
-/// An error when a template has containers that only a pod which runs is given.
+/// Reports a template with ephemeral containers, which only a running pod may have.
 pub(crate) fn no_ephemeral(spec: &PodSpec, path: &str) -> Option<Invalid> {
     let has_some = spec.ephemeral_containers.as_ref().is_some_and(|own| !own.is_empty());
     let detail = "ephemeral containers not allowed in pod template";
@@ -172,7 +174,7 @@ fn template(template: &PodTemplateSpec, kind: &str) -> Vec<Invalid> {
     errors
 }
 
-/// A number that is not negative, or a percentage; returns how much it is, in hundredths where it is one.
+/// Validates a non-negative number or a percentage; returns its value, in percent for the latter.
 pub fn number_or_percent(errors: &mut Vec<Invalid>, field: &str, value: &IntOrString) -> Option<i32> {
     match value {
         IntOrString::Int(number) => {

@@ -1,10 +1,10 @@
-//! Addresses and ranges that are written in another way than the usual one.
+//! Warnings about IP addresses and CIDRs that are not in canonical form.
 
 use std::net::IpAddr;
 
 use crate::validation::{first, range};
 
-/// Of an address that is valid.
+/// Warns about a valid address.
 pub(crate) fn of_address(warnings: &mut Vec<String>, text: &str, field: &str) {
     let Ok(address) = text.parse::<IpAddr>() else { return };
     if address.is_ipv6() && address.to_string() != text {
@@ -14,7 +14,7 @@ pub(crate) fn of_address(warnings: &mut Vec<String>, text: &str, field: &str) {
     }
 }
 
-/// Of a range that is valid.
+/// Warns about a valid CIDR.
 pub(crate) fn of_range(warnings: &mut Vec<String>, text: &str, field: &str) {
     let Some((address, length)) = range(text) else { return };
     let whole = if address.is_ipv4() { 32 } else { 128 };

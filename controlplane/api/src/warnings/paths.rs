@@ -1,10 +1,10 @@
-//! Files of one volume whose paths stand in each other's way.
+//! Warnings about files of one volume with conflicting paths.
 
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Volume, VolumeProjection};
 
 use super::COMPARED;
 
-/// Of all volumes.
+/// Warns about all volumes.
 pub(super) fn of_volumes(warnings: &mut Vec<String>, volumes: &[Volume]) {
     for volume in volumes {
         let name = &volume.name;
@@ -91,7 +91,7 @@ fn of_files(items: &[DownwardAPIVolumeFile]) -> Vec<&str> {
 
 fn overlaps(warnings: &mut Vec<String>, paths: &[&str], what: &str) {
     let mut seen: Vec<&str> = Vec::with_capacity(paths.len());
-    // Every one is compared with all before it.
+    // Each path is compared with all before it.
     for path in paths.iter().take(COMPARED) {
         let path = path.trim_end_matches('/');
         if let Some(other) = seen.iter().find(|other| collide(other, path)) {
@@ -104,12 +104,13 @@ fn overlaps(warnings: &mut Vec<String>, paths: &[&str], what: &str) {
     }
 }
 
-/// A path as far as clients are shown it.
+/// Path, truncated for the warning.
 fn shown(path: &str) -> &str {
     path.get(..path.floor_char_boundary(256)).unwrap_or(path)
 }
 
-/// Upstream compares beginnings of texts, not of directories: `ab` collides with `a`.
+/// True if the paths conflict. Upstream compares prefixes of texts, not of directories: `ab`
+/// conflicts with `a`.
 fn collide(one: &str, other: &str) -> bool {
     !one.is_empty() && !other.is_empty() && (one.starts_with(other) || other.starts_with(one))
 }

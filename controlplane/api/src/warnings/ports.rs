@@ -1,16 +1,16 @@
-//! Ports that are said twice.
+//! Warnings about duplicate ports.
 
 use k8s_openapi::api::core::v1::ContainerPort;
 
 use super::COMPARED;
 
-/// A port and the field that it stands in.
+/// Port with the path of its field.
 pub(super) struct Place<'a> {
     port: &'a ContainerPort,
     field: String,
 }
 
-/// Of the ports of one more container.
+/// Warns about the ports of one more container.
 pub(super) fn of_container<'a>(
     warnings: &mut Vec<String>,
     ports: Option<&'a Vec<ContainerPort>>,
@@ -29,7 +29,7 @@ pub(super) fn of_container<'a>(
             );
             warnings.push(format!("{field}: hostIP set without hostPort: {shown}"));
         }
-        // Every one is compared with all before it.
+        // Each port is compared with all before it.
         if all.len() >= COMPARED {
             continue;
         }

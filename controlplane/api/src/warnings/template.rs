@@ -1,4 +1,4 @@
-//! Of pods, and of templates of pods.
+//! Warnings about pods and pod templates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,14 +29,14 @@ const OLD_ANNOTATIONS: [(&str, &str); 3] = [
 
 const NOBODY: &str = "a null labelSelector results in matching no pod";
 
-/// Of a new pod.
+/// Warnings about a new pod.
 pub(crate) fn of_pod(metadata: &ObjectMeta, spec: &PodSpec) -> Vec<String> {
     let mut warnings: Vec<String> = pod_name(metadata).into_iter().collect();
     of_spec(&mut warnings, metadata, spec, "");
     warnings
 }
 
-/// Of a template at a path.
+/// Warns about a template at a path.
 pub(crate) fn of_template(warnings: &mut Vec<String>, template: &PodTemplateSpec, path: &str) {
     let nothing = ObjectMeta::default();
     let metadata = template.metadata.as_ref().unwrap_or(&nothing);
@@ -45,7 +45,7 @@ pub(crate) fn of_template(warnings: &mut Vec<String>, template: &PodTemplateSpec
     }
 }
 
-/// Of what makes pods from a template, when it is new or its spec has changed.
+/// Warnings about a workload with a template, if it is new or its spec has changed.
 pub(crate) fn of_maker(
     metadata: &ObjectMeta,
     old: Option<&ObjectMeta>,
@@ -61,7 +61,7 @@ pub(crate) fn of_maker(
     warnings
 }
 
-/// Of a job's spec, wherever it stands, when it is new or has changed.
+/// Warnings about a job's spec at any path, if it is new or has changed.
 pub(crate) fn of_job(
     metadata: &ObjectMeta,
     old: Option<&ObjectMeta>,
@@ -85,7 +85,7 @@ pub(crate) fn of_job(
 const MANY_INDEXES: &str = "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than \
 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail";
 
-/// `at` ends with a dot, or is empty.
+/// Warns about a pod's spec. `at` ends with a dot, or is empty.
 fn of_spec(warnings: &mut Vec<String>, metadata: &ObjectMeta, spec: &PodSpec, at: &str) {
     of_nodes(warnings, spec, at);
     for (name, message) in OLD_ANNOTATIONS
@@ -326,7 +326,7 @@ fn of_environment(warnings: &mut Vec<String>, variables: &[EnvVar], path: &str) 
     }
 }
 
-/// A sort of affinity: its name, and its terms.
+/// Type of affinity: its name, and its terms.
 type Sort<'a> = (
     &'static str,
     Option<&'a Vec<PodAffinityTerm>>,

@@ -1,4 +1,4 @@
-//! From the parser's events to one JSON value.
+//! Composes one JSON value from the parser's events.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{Duplicate, MAX_BYTES, MAX_DEPTH, MAX_VALUES, Yaml, YamlError, scalar};
 use crate::strict;
 
-/// So much of a key is shown.
+/// Maximum length of a key in an error.
 const SHOWN: usize = 1024;
 
 type Events<'t> = Parser<'t, StrInput<'t>>;
@@ -46,7 +46,7 @@ pub(super) fn document(text: &str) -> Result<Yaml, YamlError> {
     })
 }
 
-/// A value, and what its expansion costs.
+/// Anchored value, and the cost of its expansion.
 struct Anchored {
     value: Value,
     values: usize,
@@ -92,7 +92,7 @@ impl<'t> Composer<'t> {
         }
     }
 
-    /// The value that begins with an event.
+    /// Composes the value that begins with an event.
     fn value(&mut self, (event, span): (Event<'t>, Span)) -> Result<Value, YamlError> {
         let (values, bytes) = (self.values, self.bytes);
         let line = span.start.line();
@@ -140,7 +140,7 @@ impl<'t> Composer<'t> {
     }
 
     fn alias(&mut self, anchor: usize, line: usize) -> Result<Value, YamlError> {
-        // An anchor inside of its own value is not there yet.
+        // An anchor is not defined inside its own value.
         let unknown = || YamlError::Syntax {
             line,
             message: "anchor value contains itself".to_owned(),
@@ -191,7 +191,7 @@ impl<'t> Composer<'t> {
         loop {
             let next = self.next()?;
             if matches!(next.0, Event::MappingEnd) {
-                // A map's own members win over merged ones.
+                // A map's own members override merged ones.
                 merged.append(&mut members);
                 return Ok(Value::Object(merged));
             }
@@ -213,7 +213,7 @@ impl<'t> Composer<'t> {
     }
 }
 
-/// Takes over what a merge key refers to: a map, or a list of maps of which the first ones win.
+/// Merges the target of a merge key: a map, or a list of maps of which earlier ones win.
 fn merge(value: Value, merged: &mut Map<String, Value>, line: usize) -> Result<(), YamlError> {
     const NOT_A_MAP: &str = "map merge requires map or sequence of maps as the value";
     match value {
@@ -259,7 +259,7 @@ fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) -> Re
     }
 }
 
-/// A key as JSON's string.
+/// Converts a key to a string.
 fn key(value: Value, line: usize) -> Result<String, YamlError> {
     match value {
         Value::String(text) => Ok(text),

@@ -1,11 +1,11 @@
-//! JSON values as YAML, in blocks. Texts that a reader of YAML 1.1 would take for something else (`yes`, `2024-01-01`, `1:30`)
-//! stand in quotes: so upstream writes them, and so its clients read them.
+//! JSON values as block-style YAML. Texts that a YAML 1.1 reader would take for another type
+//! (`yes`, `2024-01-01`, `1:30`) are quoted, as upstream does for its clients.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-/// Bytes of a key that stands on its value's line: readers do not look further for its end.
+/// Longest key on the same line as its value, in bytes: readers do not look further for its end.
 const LONGEST_KEY: usize = 500;
 
 /// A whole document.
@@ -33,7 +33,7 @@ fn list(out: &mut String, items: &[Value], indent: usize) {
     }
 }
 
-/// The members of a map; its first line is where the text is now, the others are indented.
+/// Writes the members of a map; the first one at the current position, the others indented.
 fn mapping(out: &mut String, members: &Map<String, Value>, indent: usize) {
     for (place, (key, value)) in members.iter().enumerate() {
         if place > 0 {
@@ -92,7 +92,7 @@ fn pad(out: &mut String, indent: usize) {
 fn line(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::String(value) => text(out, value, Some(indent)),
-        // The same in both languages.
+        // JSON and YAML are the same here.
         Value::Object(_) | Value::Array(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {
             out.push_str(&value.to_string());
         }
@@ -100,7 +100,8 @@ fn line(out: &mut String, value: &Value, indent: usize) {
     out.push('\n');
 }
 
-/// A text: plain where it means itself, as a block where it has lines and a block may stand there, else in quotes.
+/// Writes a text: plain if it is unambiguous, as a block if it has lines and a block is possible,
+/// otherwise quoted.
 fn text(out: &mut String, value: &str, block_at: Option<usize>) {
     if is_plain(value) {
         out.push_str(value);
@@ -111,7 +112,7 @@ fn text(out: &mut String, value: &str, block_at: Option<usize>) {
     }
 }
 
-/// In quotes as JSON has them; what YAML does not let stand is escaped, too.
+/// Writes a text in JSON's quotes, also escaping what YAML does not allow.
 fn quoted(out: &mut String, value: &str) {
     for character in Value::from(value).to_string().chars() {
         if is_hidden(character) {
@@ -143,7 +144,8 @@ fn block(out: &mut String, value: &str, indent: usize) {
     }
 }
 
-/// Control characters, line breaks of YAML that JSON has not, the mark of byte order, and what is no character.
+/// True for control characters, line breaks of YAML that JSON lacks, the byte order mark, and
+/// noncharacters.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -289,7 +291,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Our own reader, which reads YAML 1.1, and one of 1.2 read what was written.
+        /// Parses the output with our own reader, which is YAML 1.1, and one of 1.2.
         #[test]
         fn what_is_written_is_read(key in "\\PC{0,6}|[a-z: #\n'\"-]{0,8}", value in "\\PC{0,8}|[a-z0-9: #\n\t'\"_.,-]{0,12}") {
             let value = json!({ "k": { (key): [value.clone(), [{ "v": value.clone() }]] }, "l": value });

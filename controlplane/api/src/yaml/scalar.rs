@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value};
 
-/// A plain scalar that has no tag. `None` is a number that JSON cannot hold.
+/// Value of a plain scalar without a tag. `None` is a number that JSON cannot represent.
 pub(super) fn plain(text: &str) -> Option<Value> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Some(Value::Null),
@@ -28,7 +28,7 @@ pub(super) fn plain(text: &str) -> Option<Value> {
     Some(Value::String(text.to_owned()))
 }
 
-/// Whole numbers stay whole, as in upstream's JSON: `1e3` and `1.0` become `1000` and `1`.
+/// Integers stay integers, as in upstream's JSON: `1e3` and `1.0` become `1000` and `1`.
 fn from_f64(value: f64) -> Option<Number> {
     #[expect(clippy::cast_possible_truncation, reason = "the value is whole and small enough")]
     if value.fract() == 0.0 && value.abs() < 1e15 {
@@ -37,7 +37,8 @@ fn from_f64(value: f64) -> Option<Number> {
     Number::from_f64(value)
 }
 
-/// Decimal, `0x`, `0o`, `0b`, and octal with a leading zero, as Go's `strconv.ParseInt` with base zero.
+/// Parses decimal, `0x`, `0o`, `0b`, and octal with a leading zero, like Go's `strconv.ParseInt`
+/// with base zero.
 fn integer(text: &str) -> Option<Number> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, text.get(1..)?),

@@ -1,6 +1,7 @@
-//! Server-side apply beside rules of its own, on an object with everything that fields can be: structs, maps, sets, lists
-//! with keys, and what is owned as a whole. The rules know an object as a flat list of facts and ask of each fact who has
-//! it; they have no trees, no schema and no order. The seed is fixed; a failure prints the smallest case.
+//! Compares server-side apply with a reference model, on an object with all types of field:
+//! structs, maps, sets, lists with keys, and atomic values. The model is a flat list of facts and
+//! their owners; it has no trees, no schema and no order. The seed is fixed; a failure prints the
+//! smallest case.
 
 #![allow(
     clippy::panic,
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 use rules::{Path, Paths, Rules, facts, port};
 use writes::{Write, changed, defaulted, fields, object, typed, writes};
 
-/// The same writes, done by the real ones.
+/// The same writes with the real implementation.
 struct Real {
     object: Value,
     managed: Managed,
@@ -149,7 +150,7 @@ fn members(set: &Set) -> Paths {
     found
 }
 
-/// Applied items stand in the order of the application, all others in the order in which they stood.
+/// Checks that applied items have the order of the application, and all others their former order.
 fn keeps_order(before: &Value, wanted: &Value, after: &Value) -> Result<(), TestCaseError> {
     let keys = |object: &Value, list: &str| -> Vec<String> {
         let items = object.pointer(list).and_then(Value::as_array);
@@ -179,7 +180,8 @@ proptest! {
         check(&writes)?;
     }
 
-    /// Whatever others did meanwhile: who applies the same again by force changes what differs, and a third time nothing.
+    /// Whatever others did meanwhile: applying again by force changes the differences, and a third
+    /// apply changes nothing.
     #[test]
     fn an_apply_is_done_once(writes in prop::collection::vec(writes(), 0..8), fields in fields(false)) {
         let mut real = Real { object: json!({}), managed: Managed::default() };
@@ -215,7 +217,7 @@ proptest! {
     }
 }
 
-/// An application of nothing.
+/// Empty application.
 fn bare() -> Value {
     object(&json!({}), &json!({}))
 }

@@ -1,4 +1,4 @@
-//! The rules: an object as facts, and who has which.
+//! Reference model: an object as facts, and their owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ enum Rule {
     Struct(fn(&str) -> Rule),
     Map,
     Set,
-    /// Items with these keys, of which the second may be left out and then is `TCP`.
+    /// Items with these keys, of which the second defaults to `TCP`.
     Ports,
-    /// Items with this key that are owned as a whole.
+    /// Atomic items with this key.
     Wholes(&'static str),
 }
 
@@ -29,14 +29,14 @@ fn service(member: &str) -> Rule {
         "spec" => Rule::Struct(|member| match member {
             "ports" => Rule::Ports,
             "sessionAffinityConfig" => Rule::Struct(|_client| Rule::Struct(|_timeout| Rule::Whole)),
-            // `selector` and `externalIPs` are a map and a list, but whole.
+            // `selector` and `externalIPs` are a map and a list, but atomic.
             _ => Rule::Whole,
         }),
         _ => Rule::Whole,
     }
 }
 
-/// The way to a fact, in the elements of `FieldsV1`.
+/// Path of a fact, in elements of `FieldsV1`.
 pub(crate) type Path = Vec<String>;
 pub(crate) type Paths = BTreeSet<Path>;
 
@@ -167,7 +167,7 @@ impl Rules {
         self.owned.values().any(|paths| !paths.is_empty())
     }
 
-    /// Applies, or tells which fact of whom is in the way.
+    /// Applies, or returns the conflicting facts and their owners.
     pub(crate) fn apply(
         &mut self,
         manager: &'static str,
@@ -182,7 +182,7 @@ impl Rules {
         }
         let named = wanted.iter().filter(|(path, fact)| match fact {
             Fact::Value(_) | Fact::Item => true,
-            // A struct without anything is a value of its own.
+            // An empty struct is a value of its own.
             Fact::Struct => !wanted
                 .keys()
                 .any(|other| other.len() > path.len() && other.starts_with(path)),
@@ -245,7 +245,7 @@ fn take_out(new: &mut Facts, last: &Paths, owned: &BTreeMap<Owner, Paths>) -> Pa
     emptied
 }
 
-/// The paths and the named fields that they go through.
+/// Adds the named fields above the paths.
 fn with_fields_above(paths: &Paths) -> Paths {
     let mut all = paths.clone();
     for path in paths {

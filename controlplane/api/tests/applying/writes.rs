@@ -11,7 +11,7 @@ pub(crate) enum Write {
         wanted: Value,
         force: bool,
     },
-    /// Replaces the fields that it has in metadata and spec; null takes one away.
+    /// Replaces fields in metadata and spec; null removes one.
     Update { manager: &'static str, change: Value },
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn fields(clears: bool) -> BoxedStrategy<Value> {
     ]);
     (metadata, spec)
         .prop_map(|(metadata, mut spec): (Value, Value)| {
-            // Without it, defaulting takes the settings away.
+            // Without it, defaulting drops the settings.
             if spec.get("sessionAffinityConfig").is_some_and(Value::is_object) {
                 spec["sessionAffinity"] = json!("ClientIP");
             }

@@ -1,4 +1,4 @@
-//! Rules of kinds that bound what is asked for, and of templates.
+//! Validation of kinds that limit resources, and of templates.
 
 use serde_json::{Value, json};
 

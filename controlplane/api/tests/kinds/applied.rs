@@ -15,7 +15,7 @@ fn rows() -> impl Iterator<Item = (&'static Registration, Schema)> {
     })
 }
 
-/// The object as it is after defaults, and its entries.
+/// The object after defaults, and its entries.
 fn applied(row: &Registration, schema: Schema, live: &Value, wanted: &Value, managed: Managed) -> (Value, Managed) {
     let writer = Writer {
         manager: "me".to_owned(),

@@ -1,4 +1,4 @@
-//! Signing requests: what is read from them, what the signers take, and the rules of the objects.
+//! Certificate signing requests: parsing, rules of the signers, and validation of the objects.
 
 use controlplane_api::certificate::{AlternativeName, CLIENT, NODE_CLIENT, NODE_SERVING, Request, check, check_chain};
 use controlplane_api::{Object, find};
@@ -182,7 +182,7 @@ fn a_usage_must_be_known() {
     assert!(found.starts_with(beginning), "{found}");
 }
 
-/// The status after an update of a part, or what is wrong with it.
+/// Status after an update of a subresource, or its errors.
 fn updated(part: &str, before: &Value, after: &Value) -> Result<Value, Vec<String>> {
     let row = find(GROUP, "v1", REQUESTS).unwrap();
     let with = |status: &Value| -> Box<dyn Object> {

@@ -1,4 +1,4 @@
-//! Rules of what belongs to the cluster: nodes, ranges of addresses, and devices.
+//! Validation of cluster-level kinds: nodes, service CIDRs, and devices.
 
 use controlplane_api::find;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Bytes that do not fit a kind, and bytes that fit although the types alone would refuse them.
+//! JSON that does not fit a kind, and JSON that fits although the types alone would reject it.
 
 use controlplane_api::find;
 
@@ -144,7 +144,7 @@ fn nulls_stand_for_go_zero_values() {
     assert_eq!(json["spec"]["containers"][1]["args"][0], "");
 }
 
-/// Clients in Go send null for a time that they leave empty, also where the types cannot be without one.
+/// Go clients send null for an unset time, even if it is mandatory.
 #[test]
 fn times_that_must_be_there_may_be_left_out() {
     let none = "0001-01-01T00:00:00Z";

@@ -1,4 +1,4 @@
-//! Objects as they are stored, after defaults and with what creators may not set left out.
+//! Stored form of objects, after defaults and without fields that a create must not set.
 
 use controlplane_api::schema::{Schema, Shape};
 use controlplane_api::{KINDS, Object, find};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::every::fixture;
 
-/// The whole stored form of every fixture, so that a change of a default is seen in review.
+/// Prints the whole stored form of every fixture, so that reviews show a changed default.
 #[test]
 fn every_fixture_as_it_is_stored() {
     let mut whole = String::new();
@@ -38,7 +38,7 @@ fn pull_policies_follow_the_tag() {
     }
 }
 
-/// A pod says 1 where it said less than nothing, a template what it said.
+/// A pod gets 1 in place of a negative value; a template keeps it.
 #[test]
 fn a_negative_grace_is_a_second() {
     let stored = |kind: (&str, &str), object: Value, place: &str| {
@@ -75,7 +75,7 @@ fn a_pod_is_deleted_at_once_when_nothing_runs() {
     assert_eq!(grace(r#"{"nodeName":"n","terminationGracePeriodSeconds":-5}"#, None), 1);
 }
 
-/// The paths of structs that upstream writes even when there is nothing in them, and that are not there.
+/// Paths of missing structs that upstream writes even if they are empty.
 fn missing(schema: Schema, value: &Value, path: &str, found: &mut Vec<String>) {
     for field in schema.fields() {
         if field.shape == Shape::Inline {

@@ -4,8 +4,8 @@ use controlplane_api::{KINDS, Object, Registration, find, find_kind};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-/// The fixture of a kind, as JSON. Where several groups or versions have a kind of the same name, all but one carry the
-/// group's name, or the group's and the version's.
+/// Fixture of a kind as JSON. If several groups or versions have a kind of the same name, all but
+/// one carry the group's name, or the group's and the version's.
 pub(crate) fn fixture(row: &Registration) -> Vec<u8> {
     let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap() + "/tests/kinds/fixtures";
     let (kind, group, version) = (row.kind.to_lowercase(), row.group, row.version);

@@ -1,4 +1,4 @@
-//! Pods that may not be scheduled yet, and annotations of pods.
+//! Pods with scheduling gates, and annotations of pods.
 
 use controlplane_api::find;
 use serde_json::{Value, json};

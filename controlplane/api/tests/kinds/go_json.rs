@@ -1,4 +1,4 @@
-//! JSON as Go writes it: the order of members, `null` for what is not set, and many lines for people.
+//! Go's JSON: order of members, `null` for unset fields, and indentation.
 
 use controlplane_api::go_json::{encode, indent, write};
 use controlplane_api::schema::Schema;
@@ -134,7 +134,7 @@ fn objects_are_written_with_their_nulls() {
         "{shown}"
     );
     assert!(stored.as_object().unwrap().contains_key("firstTimestamp"), "{stored}");
-    // Answers are never stored, and keep their empty lists.
+    // Responses are never stored, and keep their empty lists.
     let answer = json!({"spec": {}, "status": {"resourceRules": [], "nonResourceRules": [], "incomplete": false}});
     for json in written("authorization.k8s.io", "selfsubjectrulesreviews", answer) {
         assert_eq!(json["status"]["resourceRules"], json!([]));

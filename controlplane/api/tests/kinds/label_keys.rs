@@ -1,11 +1,11 @@
-//! Terms of pods that name labels of their own pod.
+//! Affinity terms of pods with label keys.
 
 use controlplane_api::find;
 use serde_json::{Value, json};
 
 use crate::refused::{refused, with};
 
-/// The pod's spec as it is made with these labels.
+/// Spec of a pod that is created with these labels.
 fn made(labels: &Value, spec: &Value) -> Value {
     let row = find("", "v1", "pods").unwrap();
     let mut pod = with(row, &json!({"metadata": {"labels": labels}, "spec": spec}));

@@ -1,4 +1,4 @@
-//! Names that are made up, and hashes that name replica sets.
+//! Generated names, and hashes in names of replica sets.
 
 use controlplane_api::Invalid;
 use controlplane_api::names::{Rule, generate, pod_template_hash};
@@ -22,7 +22,7 @@ fn one_template_has_one_hash_for_ever() {
         r#"{"metadata":{"labels":{"app":"nginx"}},"spec":{"containers":[{"name":"nginx","image":"nginx:1.16.1"}]}}"#,
     );
     let hash = pod_template_hash(&nginx, None);
-    // Written down: a hash that changes with our version would roll every deployment.
+    // A constant: a hash that changes with our version would roll every deployment.
     expect_test::expect!["5896dcd6df"].assert_eq(&hash);
     assert_eq!(hash, pod_template_hash(&same, None));
     assert_ne!(hash, pod_template_hash(&other, None));

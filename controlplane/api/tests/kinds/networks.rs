@@ -1,4 +1,4 @@
-//! Rules of kinds that lead traffic: one change of a fixture and what it is refused with.
+//! Validation of network kinds: one change of a fixture and its errors.
 
 use serde_json::{Value, json};
 

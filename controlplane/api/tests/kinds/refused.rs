@@ -1,4 +1,4 @@
-//! Objects that are refused, in upstream's words. Each case is a fixture with one thing changed.
+//! Rejected objects, in upstream's words. Each case is a fixture with one change.
 
 use controlplane_api::{Object, Registration, find};
 use serde_json::{Value, json};
@@ -346,7 +346,7 @@ fn other_kinds() {
     refused(
         "",
         "secrets",
-        // "[1]" in place of credentials.
+        // "[1]" instead of credentials.
         &json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "WzFd"}}),
         &[
             "data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": json: cannot unmarshal array into Go \

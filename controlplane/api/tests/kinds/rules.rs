@@ -1,4 +1,4 @@
-//! Rules of the kinds beyond the first: one change of a fixture and what it is refused with.
+//! Validation of further kinds: one change of a fixture and its errors.
 
 use controlplane_api::find;
 use serde_json::{Value, json};

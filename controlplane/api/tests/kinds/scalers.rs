@@ -1,4 +1,4 @@
-//! Autoscalers that are refused, in upstream's words.
+//! Validation errors of autoscalers, in upstream's words.
 
 use controlplane_api::find;
 use serde_json::{Value, json};

@@ -125,7 +125,8 @@ fn headings_are_upstreams() {
     );
 }
 
-/// Name, READY, STATUS and RESTARTS of a pod with two init containers, the second a sidecar, and two containers.
+/// Name, READY, STATUS and RESTARTS of a pod with two init containers, the second a sidecar, and
+/// two containers.
 fn pod(status: &Value, deleted: bool) -> String {
     let stamp = deleted.then_some("2026-01-01T00:09:00Z");
     let object = json!({

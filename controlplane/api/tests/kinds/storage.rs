@@ -1,4 +1,4 @@
-//! Rules of kinds of storage.
+//! Validation of storage kinds.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Pods of one operating system or the other.
+//! Pods of Linux and of Windows.
 
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ fn what_is_not_for_windows() {
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
     let mut pod = json!({"os": {"name": "windows"}, "hostUsers": true, "hostPID": true, "hostIPC": true,
         "shareProcessNamespace": false, "securityContext": own, "containers": containers});
-    // The node's messages are not changed either.
+    // The node's IPC sysctls must not be set either.
     pod["securityContext"]["sysctls"][0]["name"] = json!("net.core.somaxconn");
     spec(&pod, &expected);
     pod["os"] = Value::Null;

@@ -3,7 +3,7 @@
 use controlplane_api::find;
 use serde_json::{Value, json};
 
-/// The warnings about a new object that is sent so, and about the same as an update of itself.
+/// Warnings about a new object, and about an update of it without changes.
 fn warned(group: &str, plural: &str, object: &Value) -> (Vec<String>, Vec<String>) {
     let row = find(group, "v1", plural).unwrap();
     let mut made = row.decode(object.to_string().as_bytes()).unwrap();
@@ -38,7 +38,7 @@ fn attack_24_what_is_warned_of_costs_no_more_than_what_is_asked() {
     }
 }
 
-/// A spec of pods with everything that is warned of.
+/// Pod spec with everything that causes a warning.
 fn odd() -> Value {
     json!({
         "nodeSelector": {"beta.kubernetes.io/os": "linux", "kubernetes.io/os": "linux"},
@@ -100,7 +100,7 @@ fn pods_are_warned_of_when_they_are_new() {
     let asked =
         "spec.containers[0].resources.requests[memory]: fractional byte value \"100m\" is invalid, must be an integer";
     expected.insert(12, asked);
-    // A pod says 1 there by then.
+    // A pod has been defaulted to 1 by then.
     expected.retain(|text| !text.starts_with("spec.terminationGracePeriodSeconds"));
     assert_eq!(created, expected);
     assert_eq!(updated, Vec::<String>::new());

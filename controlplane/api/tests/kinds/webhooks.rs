@@ -1,4 +1,4 @@
-//! Webhook configurations: what is refused, in upstream's words.
+//! Validation errors of webhook configurations, in upstream's words.
 
 use serde_json::{Value, json};
 

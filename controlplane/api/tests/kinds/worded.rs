@@ -1,4 +1,4 @@
-//! Paths, texts and their order, where upstream's are not those that one would guess.
+//! Paths, messages and their order, where upstream's are unexpected.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ fn spec_refused(spec: &Value, expected: &[&str]) {
     refused("", "pods", &json!({ "spec": spec }), expected);
 }
 
-/// Upstream sorts the values that it keeps in sets, and gives the others as its source lists them.
+/// Upstream sorts the values that it keeps in sets, and lists the others as in its source.
 #[test]
 fn what_is_supported_is_listed_in_upstreams_order() {
     let taint = json!({"key": "a", "effect": "Never"});
@@ -95,7 +95,7 @@ fn so_it_is_for_containers() {
             r#"spec.containers[0].terminationMessagePolicy: Unsupported value: "Some": supported values: "File", "FallbackToLogsOnError""#,
         ],
     );
-    // Of a set, so sorted.
+    // A set, so sorted.
     pod_refused(
         &json!({"env": [{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.disk"}}}]}),
         &[
@@ -110,7 +110,7 @@ fn resolvers() {
         &json!({"dnsPolicy": "None"}),
         &["spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"],
     );
-    // Nothing else is told of such a configuration.
+    // Such a configuration has no other errors.
     spec_refused(
         &json!({"dnsPolicy": "None", "dnsConfig": {"searches": ["A"]}}),
         &[
@@ -153,7 +153,7 @@ fn domains_that_are_searched() {
     }
 }
 
-/// Ports that name no other port of the node are defaulted; init containers may do what they want.
+/// Missing host ports are defaulted with host networking; init containers are not checked.
 #[test]
 fn ports_of_the_node() {
     let container = |ports: Value| json!([{"name": "a", "image": "nginx", "ports": ports}]);

@@ -1,4 +1,4 @@
-//! Workloads that are refused, in upstream's words.
+//! Validation errors of workloads, in upstream's words.
 
 use controlplane_api::find;
 use serde_json::{Value, json};
@@ -120,7 +120,7 @@ fn deployments() {
     );
 }
 
-/// An indexed job grows and shrinks with its parallelism.
+/// An indexed job can be resized with its parallelism.
 #[test]
 fn completions_of_indexed_jobs_follow_their_parallelism() {
     let row = find("batch", "v1", "jobs").unwrap();
@@ -166,7 +166,7 @@ fn templates_of_stateful_sets() {
         json!({"template": {"spec": {"containers": []}}}),
         &["spec.template.spec.containers: Required value"],
     );
-    // A volume of a claim takes the place of the template's own with its name.
+    // A claim's volume replaces the template's volume of the same name.
     set(json!({"template": {"spec": {"volumes": [{"name": "data"}]}}}), &[]);
     set(
         json!({"volumeClaimTemplates": null}),
@@ -249,7 +249,7 @@ fn stateful_sets_that_were_wrong_may_stay() {
         texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),
         Vec::<String>::new()
     );
-    // Its scale can change, its name of the service cannot.
+    // The scale can change, the service name cannot.
     row.set_scale(new.as_mut(), 7);
     assert_eq!(
         texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),

@@ -33,7 +33,7 @@ fn a_deployment_reads_as_its_json() {
     );
     let typed: k8s_openapi::api::apps::v1::Deployment = serde_json::from_value(json.clone()).unwrap();
     assert_eq!(typed.spec.unwrap().replicas, Some(0));
-    // Our encoder leaves out what JSON leaves out; read again, it is the same.
+    // Our encoder leaves out what JSON leaves out; decoded again, it is the same.
     let again = protobuf::encode("apps/v1", "Deployment", json.to_string().as_bytes()).unwrap();
     assert_eq!(protobuf::decode(&again).unwrap().json, json);
 }

@@ -1,4 +1,4 @@
-//! Every kind's fixture through protobuf, and the table beside the types.
+//! Fixtures of all kinds through protobuf, and the table compared with the types.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ fn a_fixture_patched_with_itself_is_the_same() {
         let schema = Schema::of_kind(&row.api_version(), row.kind).unwrap();
         let mut patched = expected.clone();
         strategic::apply(schema, &mut patched, &expected).unwrap();
-        // Nulls delete, and are there again when the object is written.
+        // Nulls delete, and are written again with the object.
         let written = go_json::write(schema, &serde_json::to_vec(&patched).unwrap());
         let patched: Value = serde_json::from_slice(&written).unwrap();
         assert_eq!(patched, expected, "{}", row.kind);

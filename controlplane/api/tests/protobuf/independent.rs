@@ -64,7 +64,7 @@ fn it_reads_and_writes_the_same_objects() {
         storage::v1: CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass;
     };
     for row in KINDS {
-        // Metrics are no part of the crate's API, and it is older than mutating policies.
+        // The crate does not have metrics, and predates mutating policies.
         if row.group == "metrics.k8s.io" || row.kind.starts_with("MutatingAdmissionPolicy") {
             continue;
         }

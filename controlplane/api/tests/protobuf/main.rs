@@ -1,4 +1,5 @@
-//! Protobuf bodies: what an independent encoder writes, what malformed ones give, and round trips of every message.
+//! Protobuf bodies: output of an independent encoder, malformed bodies, and round trips of every
+//! message.
 
 mod examples;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Bodies that are refused.
+//! Bodies that are rejected.
 
 use controlplane_api::protobuf::{self, MAGIC, ProtobufError};
 use k8s_pb::apimachinery::pkg::runtime::{RawExtension, TypeMeta, Unknown};

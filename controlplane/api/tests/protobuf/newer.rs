@@ -1,4 +1,4 @@
-//! Fields that are newer than the independent implementation, by messages that are written down here once more.
+//! Fields that are newer than the independent implementation, with messages that repeat them here.
 
 use controlplane_api::protobuf;
 use controlplane_api::schema::{Schema, Shape};
@@ -23,7 +23,7 @@ const NEWER: [(&str, &str); 10] = [
     ("storage.v1.CSIDriverSpec", "preventPodSchedulingIfMissing"),
 ];
 
-/// Takes out of an object what an implementation before 1.36 does not know.
+/// Removes the fields that an implementation before 1.36 does not have.
 pub(crate) fn remove(schema: Schema, value: &mut Value) {
     let Some(members) = value.as_object_mut() else { return };
     members.retain(|name, _| !NEWER.contains(&(schema.name(), name)));

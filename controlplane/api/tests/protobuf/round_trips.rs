@@ -1,4 +1,4 @@
-//! Every message of the table, there and back.
+//! Round trips of every message of the table.
 
 use controlplane_api::patch::strategic;
 use controlplane_api::schema::{Alternative, Field, Form, Schema, Shape};
@@ -50,13 +50,13 @@ fn sample(field: &Field, depth: usize) -> Option<Value> {
         Form::Strings | Form::Alternative(Alternative::Strings) => json!(["a", "b"]),
         Form::Alternative(Alternative::Bool) => json!(false),
         Form::Alternative(Alternative::Schemas) => json!([{"type": "string"}, {"type": "number"}]),
-        // Schemas stand in schemas.
+        // Schemas contain schemas.
         Form::Message("apiextensions.v1.JSONSchemaProps") => full(field.message()?, depth.min(2) - 1),
         Form::Message(_) => full(field.message()?, depth - 1),
     })
 }
 
-/// Kinds of bodies that are no rows.
+/// Kinds of bodies that have no row.
 const OTHERS: [(&str, &str); 5] = [
     ("v1", "Status"),
     ("autoscaling/v1", "Scale"),
@@ -91,7 +91,7 @@ fn every_kind_keeps_every_field_in_the_store() {
         let object = whole(&row.api_version(), row.kind);
         let decoded = row.decode(object.to_string().as_bytes()).unwrap();
         let mut again: Value = serde_json::from_slice(&decoded.to_json()).unwrap();
-        // Claims inside of a template say what they are; the table does not tell.
+        // Claims in a template have an `apiVersion` and a `kind`, which the table lacks.
         for claim in again
             .pointer_mut("/spec/volumeClaimTemplates")
             .and_then(Value::as_array_mut)

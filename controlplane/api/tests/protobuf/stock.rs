@@ -1,4 +1,5 @@
-//! Bodies that stock kubectl 1.33 sent, beside the JSON that 1.31 sent for the same commands.
+//! Bodies that stock kubectl 1.33 sent, compared with the JSON that 1.31 sent for the same
+//! commands.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +24,7 @@ fn stock_bodies_read_as_the_json_of_older_clients() {
     assert!(count >= 15, "only {count} bodies");
 }
 
-/// Go writes `null` for times, lists and maps that are not set; it means the same as leaving them out.
+/// Drops nulls: Go writes `null` for unset times, lists and maps.
 fn drop_nulls(value: &mut Value) {
     if let Value::Object(members) = value {
         members.retain(|_, member| !member.is_null());

@@ -211,8 +211,8 @@ pub(super) fn related(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Inva
     errors
 }
 
-/// Rules for a change of addresses and families: the second ones may come and go, the first ones stay
-/// (`validateUpgradeDowngradeClusterIPs` and `validateUpgradeDowngradeIPFamilies` in
+/// Rules for a change of addresses and families: the second ones may come and go, the first ones
+/// stay (`validateUpgradeDowngradeClusterIPs` and `validateUpgradeDowngradeIPFamilies` in
 /// `pkg/apis/core/validation/validation.go`).
 pub(super) fn validate_change(errors: &mut Vec<Invalid>, new: &ServiceSpec, old: &ServiceSpec) {
     if !needs_cluster_ip(new) || !needs_cluster_ip(old) {

@@ -8,22 +8,23 @@ use serde_json::{Map, Value};
 use super::{DIRECTIVE, Known, bad_directive, bad_type, go, merge_map, no_merge_key, order, without_directives};
 use crate::patch::PatchError;
 
-/// Merges the list `patch` into `original`: what both have keeps the patch's order, the rest the original's.
+/// Merges the list `patch` into `original`: common items keep the patch's order, the rest the
+/// original's.
 pub(super) fn merge(original: Vec<Value>, patch: Vec<Value>, known: Known) -> Result<Vec<Value>, PatchError> {
     merge_unordered(original, patch, known)?.in_patch_order(known.merge_key())
 }
 
-/// A merged list whose order is still to be found.
+/// Merged list before sorting.
 pub(super) struct Merged {
     pub(super) items: Vec<Value>,
-    /// The original, without the items that directives removed.
+    /// Original without the items that directives removed.
     pub(super) original: Vec<Value>,
-    /// The patch, without directives.
+    /// Patch without directives.
     pub(super) patch: Vec<Value>,
 }
 
 impl Merged {
-    /// The items, those of the patch in its order, the others in the original's.
+    /// Items in order: those of the patch in its order, the others in the original's.
     pub(super) fn in_patch_order(self, key: &str) -> Result<Vec<Value>, PatchError> {
         order::normalize(self.items, &self.patch, &self.original, key)
     }
@@ -56,7 +57,7 @@ fn merge_unordered(original: Vec<Value>, patch: Vec<Value>, known: Known) -> Res
     }
 }
 
-/// `$deleteFromPrimitiveList/KEY`: the scalars of `value` go from the list `key`.
+/// Applies `$deleteFromPrimitiveList/KEY`: removes the scalars of `value` from the list `key`.
 pub(super) fn delete_scalars(
     original: &mut Map<String, Value>,
     key: &str,
@@ -79,7 +80,7 @@ pub(super) fn delete_scalars(
             "invalid patch format of primitive list".to_owned(),
         ));
     }
-    // Scalars of one type: their texts differ where they do.
+    // Scalars of one type differ if and only if their texts do.
     let gone: BTreeSet<String> = gone.iter().map(Value::to_string).collect();
     items.retain(|item| !gone.contains(&item.to_string()));
     Ok(())
@@ -121,7 +122,7 @@ pub(super) fn key_of<'v>(item: &'v Value, key: &str) -> Result<&'v Value, PatchE
     members.get(key).ok_or_else(|| no_merge_key(item, key))
 }
 
-/// Carries out the items that are directives: `$patch: delete` and `$patch: replace`.
+/// Applies the items that are directives: `$patch: delete` and `$patch: replace`.
 fn apply_directives(
     mut original: Vec<Value>,
     patch: Vec<Value>,

@@ -1,4 +1,5 @@
-//! The order of merged lists: `$setElementOrder` first, then the order in the patch, then the order on the server.
+//! The order of merged lists: `$setElementOrder` first, then the order in the patch, then the order
+//! on the server.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,8 +10,8 @@ use super::lists::{self, element_type, key_of};
 use super::{DIRECTIVE, Known, go};
 use crate::patch::PatchError;
 
-/// Merges `changes` into `before` and brings the items into the order `wanted`; items that only the server has keep
-/// their places relative to their neighbours.
+/// Merges `changes` into `before` and sorts the items in the order `wanted`; items that only the
+/// server has keep their positions relative to their neighbors.
 pub(super) fn set(
     before: Option<Vec<Value>>,
     changes: Option<Vec<Value>>,
@@ -30,7 +31,7 @@ pub(super) fn set(
     normalize(merged, wanted, &server, key)
 }
 
-/// The items of the patch must occur in the wanted order, each of them.
+/// Checks that every item of the patch occurs in the wanted order.
 fn check(changes: &[Value], wanted: &[Value], key: &str) -> Result<(), PatchError> {
     if wanted.is_empty() {
         return Ok(());
@@ -66,8 +67,8 @@ fn identity(item: &Value, key: &str) -> Result<String, PatchError> {
     }
 }
 
-/// Items that `patch` names come in its order, the others in the order of `server`, and both are interleaved so that
-/// an item of the server stays before the patched item that followed it there.
+/// Sorts items that `patch` names in its order and the others in the order of `server`, interleaved
+/// so that an item of the server stays before the patched item that followed it there.
 pub(super) fn normalize(
     merged: Vec<Value>,
     patch: &[Value],
@@ -99,7 +100,7 @@ pub(super) fn normalize(
     Ok(all)
 }
 
-/// The first place of each item.
+/// First position of each item.
 fn ranks(items: &[Value], key: &str) -> Result<BTreeMap<String, usize>, PatchError> {
     let mut ranks = BTreeMap::new();
     for (rank, item) in items.iter().enumerate() {
