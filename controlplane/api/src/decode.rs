@@ -19,8 +19,8 @@ use crate::object::encode;
 use crate::schema::Schema;
 use crate::strict::ignored_path;
 
-/// Error for bytes that are not an object of the kind. `Display` is the text after upstream's `X in
-/// version "v1" cannot be handled as a X: `.
+/// Error for bytes that are not an object of the kind. `Display` is the text after upstream's
+/// `X in version "v1" cannot be handled as a X: `.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[error("{message}")]
 pub struct DecodeError {

@@ -14,8 +14,8 @@ use crate::schema::{Field, Named, Schema, Shape};
 /// The JSON of a message in upstream's order, with a `null` wherever upstream's JSON would have
 /// one.
 ///
-/// `json` is compact and well-formed, as a serializer wrote it. What the schema does not know stays
-/// as it is.
+/// `json` is compact and well-formed, as a serializer wrote it. Fields that are not
+/// in the schema are kept.
 pub fn write(schema: Schema, json: &[u8]) -> Vec<u8> {
     Writer::new(json, true).whole(Some(schema))
 }

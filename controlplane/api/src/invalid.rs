@@ -97,8 +97,8 @@ fn escape(code: u32) -> String {
     }
 }
 
-/// Field error. `Display` is upstream's text: `spec.replicas: Invalid value: -1: must be greater
-/// than or equal to 0`.
+/// Field error. `Display` is upstream's text:
+/// `spec.replicas: Invalid value: -1: must be greater than or equal to 0`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Invalid {
     /// Path of the field, such as `spec.containers[0].image`.

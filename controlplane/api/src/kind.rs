@@ -334,24 +334,25 @@ pub trait Kind:
     fn prepare_own(&mut self, old: &Self) {
         self.clone_from(old);
     }
-    /// True if the spec differs; increments `generation`.
+    /// True if the spec differs, which increments `generation`.
     fn spec_changed(&self, _old: &Self) -> bool {
         false
     }
-    /// Rules for a new object, besides those of its metadata.
+    /// Validates a new object, in addition to its metadata.
     fn validate(&self) -> Vec<Invalid> {
         Vec::new()
     }
-    /// Rules for an update, besides those of the metadata. The default applies the rules of a new
+    /// Validates an update, in addition to its metadata. The default applies the rules of a new
     /// object.
     fn validate_update(&self, _old: &Self) -> Vec<Invalid> {
         self.validate()
     }
-    /// Rules for an update of `status`.
+    /// Validates an update of `status`.
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
         Vec::new()
     }
-    /// Rules for an update of the kind's own subresource. The default applies those for `status`.
+    /// Validates an update of the kind's own subresource. The default applies the rules for
+    /// `status`.
     fn validate_own(&self, old: &Self) -> Vec<Invalid> {
         self.validate_status(old)
     }

@@ -1,9 +1,9 @@
 //! Removal of what Go's `omitempty` leaves out: empty lists, maps and strings, zeroes and false of
 //! fields that are values.
 //!
-//! Upstream an object that a client sent with `volumes: []` is the same as one without, is stored
-//! and shown without, and has the same hash. Here the types hold an empty list apart from none, so
-//! clients' JSON is cleared of what means nothing before it is decoded.
+//! Upstream, an object that a client sent with `volumes: []` is the same as one without, is stored
+//! and shown without, and has the same hash. The types here distinguish an empty list from none, so
+//! empty values are removed from clients' JSON before it is decoded.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::schema::{Field, Form, Schema, Shape};
 
 /// The JSON of a message without the members that upstream's JSON would not have. Well-formed JSON
-/// stays well-formed; what the schema does not know stays as it is.
+/// stays well-formed; fields that are not in the schema are kept.
 pub fn empty(schema: Schema, json: &[u8]) -> Cow<'_, [u8]> {
     let mut scanner = Scanner {
         schema,

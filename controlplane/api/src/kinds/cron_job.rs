@@ -98,7 +98,7 @@ impl Kind for CronJob {
     }
 }
 
-/// Validates a CronJob, except for its time zone.
+/// Validates a `CronJob`, except for its time zone.
 fn unfit(job: &CronJob, old: Option<&CronJob>) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let spec = &job.spec;

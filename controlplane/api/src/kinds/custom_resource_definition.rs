@@ -14,7 +14,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::table::created_column;
 
-/// API group of CustomResourceDefinitions.
+/// API group of `CustomResourceDefinition`s.
 pub const GROUP: &str = "apiextensions.k8s.io";
 /// Finalizer that keeps a definition until all objects of its kind are deleted.
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";

@@ -5,12 +5,12 @@
 //! |---|---|
 //! | `null` | deletes the member |
 //! | a list of a field with a merge key | items are merged with those that have the same key; the others stay |
-//! | a list of scalars of a merged field | adds what is not there |
+//! | a list of scalars of a merged field | adds the missing ones |
 //! | `$patch: replace` in an object | the object is replaced by the rest of the patch |
-//! | `$patch: delete` in an object | the object becomes empty; in a list item: the item goes |
+//! | `$patch: delete` in an object | the object becomes empty; in a list item: the item is removed |
 //! | `- $patch: replace` in a list | the list is replaced by the other items |
-//! | `$retainKeys: [a, b]` | members that are not named go |
-//! | `$deleteFromPrimitiveList/f: […]` | these scalars go from the list `f` |
+//! | `$retainKeys: [a, b]` | members that are not named are removed |
+//! | `$deleteFromPrimitiveList/f: […]` | these scalars are removed from the list `f` |
 //! | `$setElementOrder/f: […]` | the order of the list `f` |
 
 mod lists;

@@ -7,7 +7,7 @@ use crate::invalid::Invalid;
 /// Longest path in the kernel.
 const LONGEST: usize = 4095;
 
-/// Validates the AppArmor profile of a pod or container at `path`.
+/// Validates the `AppArmor` profile of a pod or container at `path`.
 pub(crate) fn profile(errors: &mut Vec<Invalid>, own: Option<&AppArmorProfile>, path: &str) {
     let Some(own) = own else { return };
     let (kind, kinds) = (format!("{path}.type"), ["Localhost", "RuntimeDefault", "Unconfined"]);

@@ -130,7 +130,7 @@ pub(super) fn options(errors: &mut Vec<Invalid>, own: Option<&WindowsSecurityCon
     }
 }
 
-/// Validates HostProcess containers: either all containers of a pod or none, and only with host
+/// Validates `HostProcess` containers: either all containers of a pod or none, and only with host
 /// networking.
 pub(super) fn host_process(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     let of_pod = spec.security_context.as_ref();

@@ -45,7 +45,7 @@ pub(crate) fn rules(errors: &mut Vec<Invalid>, rules: Option<&Vec<PolicyRule>>, 
     }
 }
 
-/// Validates the aggregation rule of a ClusterRole.
+/// Validates the aggregation rule of a `ClusterRole`.
 pub(crate) fn aggregation(errors: &mut Vec<Invalid>, rule: Option<&AggregationRule>) {
     let Some(rule) = rule else { return };
     let field = "aggregationRule.clusterRoleSelectors";

@@ -195,7 +195,7 @@ fn profiles_of_annotations_become_fields() {
         };
         let found: Vec<String> = (0..5).map(|index| profile("containers", index)).collect();
         let c = if system == "linux" { "Unconfined" } else { "none" };
-        // The pod says the same as b's, d has its own, and e's means nothing.
+        // The pod has the profile of b, d has its own, and e's is invalid.
         assert_eq!(found, [a, "none", c, "Unconfined", "none"], "{system}");
         assert_eq!(profile("initContainers", 0), i, "{system}");
     }

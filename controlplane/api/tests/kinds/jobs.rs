@@ -1,4 +1,4 @@
-//! Validation errors of Jobs and CronJobs.
+//! Validation errors of Jobs and `CronJob`s.
 
 use controlplane_api::find;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The rules of signing requests, with upstream's words (`pkg/apis/certificates/validation`).
+//! Validation of signing requests, with upstream's messages (`pkg/apis/certificates/validation`).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Accepted names of a CustomResourceDefinition, and the conditions about them.
+//! Accepted names of a `CustomResourceDefinition`, and the conditions about them.
 
 use std::collections::BTreeSet;
 

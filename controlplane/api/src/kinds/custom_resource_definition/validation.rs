@@ -1,4 +1,4 @@
-//! Validation of CustomResourceDefinitions except for their schemas
+//! Validation of `CustomResourceDefinition`s except for their schemas
 //! (`pkg/apis/apiextensions/validation/validation.go`). As in upstream's internal type, parts that
 //! all versions have in common are outside the versions, and errors have their path there.
 

@@ -1,4 +1,4 @@
-//! The rules of endpoint slices, with upstream's words (`pkg/apis/discovery/validation`).
+//! Validation of endpoint slices, with upstream's messages (`pkg/apis/discovery/validation`).
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! The rules of flow schemas, with upstream's words (`pkg/apis/flowcontrol/validation`).
+//! Validation of flow schemas, with upstream's messages (`pkg/apis/flowcontrol/validation`).
 
 use k8s_openapi::api::flowcontrol::v1::{
     FlowSchemaSpec, NonResourcePolicyRule, PolicyRulesWithSubjects, ResourcePolicyRule, Subject,

@@ -1,4 +1,4 @@
-//! Metrics of a HorizontalPodAutoscaler as text.
+//! Metrics of a `HorizontalPodAutoscaler` as text.
 
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, MetricSpec, MetricStatus, MetricTarget, MetricValueStatus,

@@ -1,4 +1,4 @@
-//! Validation of a HorizontalPodAutoscaler, in upstream's order and words.
+//! Validation of a `HorizontalPodAutoscaler`, in upstream's order and words.
 
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricSource, CrossVersionObjectReference, ExternalMetricSource, HPAScalingPolicy,

@@ -1,4 +1,4 @@
-//! The rules of Ingresses, with upstream's words (`pkg/apis/networking/validation`).
+//! Validation of Ingresses, with upstream's messages (`pkg/apis/networking/validation`).
 
 use std::net::IpAddr;
 

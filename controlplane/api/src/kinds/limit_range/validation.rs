@@ -1,4 +1,4 @@
-//! The rules of limit ranges, with upstream's words (`pkg/apis/core/validation`).
+//! Validation of limit ranges, with upstream's messages (`pkg/apis/core/validation`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

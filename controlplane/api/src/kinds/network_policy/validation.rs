@@ -1,4 +1,4 @@
-//! The rules of network policies, with upstream's words (`pkg/apis/networking/validation`).
+//! Validation of network policies, with upstream's messages (`pkg/apis/networking/validation`).
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Rules for nodes.
+//! Validation of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::validation::{TAINT_EFFECTS, each, one_of, plain_range, range};
 
 const RANGES: &str = "spec.podCIDRs";
 
-/// Rules for a new node.
+/// Validates a new node.
 pub(super) fn validate(node: &Node) -> Vec<Invalid> {
     let mut errors = Vec::new();
     taints(&mut errors, node);
@@ -40,7 +40,7 @@ pub(super) fn validate(node: &Node) -> Vec<Invalid> {
     errors
 }
 
-/// Rules for a change of a node, its status included.
+/// Validates a change of a node, its status included.
 pub(super) fn validate_update(new: &Node, old: &Node) -> Vec<Invalid> {
     let mut errors = Vec::new();
     amounts(&mut errors, new);

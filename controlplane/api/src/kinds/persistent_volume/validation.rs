@@ -1,4 +1,4 @@
-//! Rules for volumes.
+//! Validation of volumes.
 
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolumeSpec, SecretReference};
 use serde_json::Value;
@@ -26,7 +26,7 @@ const OTHERS: [&str; 9] = [
     "volumeMode",
 ];
 
-/// Rules for a new volume.
+/// Validates a new volume.
 pub(super) fn validate(spec: &PersistentVolumeSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     modes_of(&mut errors, spec.access_modes.as_deref(), "spec", "");

@@ -1,4 +1,4 @@
-//! Rules for claims.
+//! Validation of claims.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 

@@ -13,7 +13,7 @@ const CHANGEABLE: &str = "pod updates may not change fields other than `spec.con
 `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
 `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// Rules for an update of the pod itself.
+/// Validates an update of the pod itself.
 pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     let (is, was) = (new.metadata.annotations.as_ref(), old.metadata.annotations.as_ref());
     let (Some(new), Some(old)) = (&new.spec, &old.spec) else {

@@ -1,4 +1,4 @@
-//! The rules of priority levels, with upstream's words (`pkg/apis/flowcontrol/validation`).
+//! Validation of priority levels, with upstream's messages (`pkg/apis/flowcontrol/validation`).
 
 use k8s_openapi::api::flowcontrol::v1::{
     LimitResponse, LimitedPriorityLevelConfiguration, PriorityLevelConfigurationSpec, QueuingConfiguration,

@@ -15,7 +15,7 @@ const LIMIT: usize = 32;
 /// Maximum number of alternatives of a request.
 const CHOICES: usize = 8;
 
-/// Rules for a new claim.
+/// Validates a new claim.
 pub(super) fn validate(claim: &DeviceClaim, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let requests = claim.requests.as_deref().unwrap_or_default();

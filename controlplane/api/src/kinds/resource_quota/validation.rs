@@ -1,4 +1,4 @@
-//! The rules of quotas, with upstream's words (`pkg/apis/core/validation`).
+//! Validation of quotas, with upstream's messages (`pkg/apis/core/validation`).
 
 use std::collections::BTreeMap;
 

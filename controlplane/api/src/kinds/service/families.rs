@@ -153,7 +153,7 @@ fn infer(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec, configured: &[&str])
     }
 }
 
-/// Rules for addresses, families and policy beside each other
+/// Validates addresses, families and policy together
 /// (`ValidateServiceClusterIPsRelatedFields` in `pkg/apis/core/validation/validation.go`).
 pub(super) fn related(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Invalid> {
     let mut errors = Vec::new();
@@ -211,7 +211,7 @@ pub(super) fn related(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Inva
     errors
 }
 
-/// Rules for a change of addresses and families: the second ones may come and go, the first ones
+/// Validates a change of addresses and families: the second ones may come and go, the first ones
 /// stay (`validateUpgradeDowngradeClusterIPs` and `validateUpgradeDowngradeIPFamilies` in
 /// `pkg/apis/core/validation/validation.go`).
 pub(super) fn validate_change(errors: &mut Vec<Invalid>, new: &ServiceSpec, old: &ServiceSpec) {

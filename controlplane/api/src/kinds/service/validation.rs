@@ -1,4 +1,4 @@
-//! Rules for a service's spec.
+//! Validation of a service's spec.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Rules of webhooks, with upstream's words (`pkg/apis/admissionregistration/validation`).
+//! Validation of webhooks, with upstream's messages (`pkg/apis/admissionregistration/validation`).
 
 use std::collections::BTreeSet;
 
