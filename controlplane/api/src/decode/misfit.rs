@@ -20,7 +20,7 @@ pub(super) struct Misfit {
     pub(super) message: String,
 }
 
-/// What Go's decoder finds in JSON.
+/// Findings of Go's decoder.
 #[derive(Default)]
 pub(super) struct Seen {
     /// The first error.

@@ -1,4 +1,5 @@
-//! Properties of a field's schema in addition to its type: patch strategy, list type, default and enum.
+//! Properties of a field's schema in addition to its type: patch strategy, list type,
+//! default and enum.
 
 use serde_json::{Map, Value, json};
 
