@@ -77,13 +77,13 @@ const OWN: &str = "Skiff";
 /// An object on its way through the chain.
 pub(crate) struct Review<'a> {
     pub(crate) context: &'a Context,
-    /// What is stored now; nothing for a creation.
+    /// Stored object; `None` on creation.
     pub(crate) old: Option<&'a dyn Object>,
-    /// What the request may change.
+    /// Part of the object that the request may change.
     pub(crate) part: Part,
     /// Text of the object's managed fields.
     managed: &'a str,
-    /// The object before webhooks changed it: what they change is nobody's field.
+    /// Object before mutating webhooks: their changes belong to no field manager.
     unmutated: Option<Box<dyn Object>>,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Vec<String>,
@@ -92,7 +92,7 @@ pub(crate) struct Review<'a> {
     terms: Terms,
 }
 
-/// What the commit must see to.
+/// Preconditions of the commit.
 #[derive(Debug, Default)]
 pub(crate) struct Terms {
     /// The namespace as the chain saw it.
@@ -255,12 +255,12 @@ impl<'a> Review<'a> {
         self.annotations.push((name, text));
     }
 
-    /// Whether the object itself is written, and no subresource of it.
+    /// True if the object itself is written, not a subresource.
     fn is_of_object(&self) -> bool {
         self.part == Part::Object && self.context.info.subresource.is_empty()
     }
 
-    /// Whether a new object is reviewed.
+    /// True if an object is being created.
     fn is_new(&self) -> bool {
         self.old.is_none()
     }
@@ -294,7 +294,7 @@ fn restrict_node(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(),
     Ok(())
 }
 
-/// Nobody gives more than he has.
+/// Rejects grants that exceed the caller's own rights.
 fn confirm_grant(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     escalation::check(review.context, object, review.old)
 }

@@ -24,7 +24,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<Io: AsyncRead + AsyncWrite + Send + Unpin> Stream for Io {}
 
-/// What an agent says.
+/// Answer of an agent.
 pub enum Answer {
     /// An answer with its body. The status is the agent's own.
     Whole(http::Response<Body>),
@@ -32,19 +32,19 @@ pub enum Answer {
     Switched(Parts, Box<dyn Stream>),
 }
 
-/// Why there is no answer, in Go's words.
+/// Failure to reach an agent, in Go's words.
 #[derive(Debug, Error)]
 pub enum AgentError {
     /// The agent cannot be reached or is not who it should be.
     #[error("{because}")]
     Unreachable {
-        /// What went wrong.
+        /// Cause of the failure.
         because: String,
     },
     /// It was reached, and its answer did not come.
     #[error("{because}")]
     Silent {
-        /// What went wrong.
+        /// Cause of the failure.
         because: String,
     },
 }

@@ -62,7 +62,7 @@ impl Remote {
         format!("{}.{}.svc", self.service, self.namespace)
     }
 
-    /// What an entry of the store names; nothing for a group version that is served here.
+    /// Reads an `APIService` from the store; `None` for a group version that is served locally.
     fn of(entry: &Entry) -> Option<Self> {
         let read = serde_json::from_slice::<APIService>(&entry.bytes);
         let own =
@@ -87,7 +87,7 @@ impl Remote {
     }
 }
 
-/// Those of a moment, by the names of their `APIServices`.
+/// Snapshot of the remote group versions, by `APIService` name.
 struct Remotes(BTreeMap<String, (u64, Option<Arc<Remote>>)>);
 
 impl Follow for Remotes {
@@ -134,7 +134,7 @@ impl Aggregation {
         let [apis, group, version, ..] = segments else {
             return None;
         };
-        // What tells who serves what is this server's own, whatever an APIService says.
+        // The group of `APIServices` itself is always served locally.
         if apis != "apis" || group == GROUP {
             return None;
         }

@@ -21,23 +21,23 @@ pub trait Sink: Send + Sync {
     /// wait for.
     fn record(&self, record: Record) -> Option<Waiting>;
 
-    /// How many records it has taken and kept.
+    /// Number of records that were written.
     fn events(&self) -> u64 {
         0
     }
 
-    /// How many of those it could not write down.
+    /// Number of records that could not be written.
     fn failures(&self) -> u64 {
         0
     }
 
-    /// Whether it wants to hear of requests before they are answered.
+    /// True if the sink takes records of the stage `RequestReceived`.
     fn wants_received(&self) -> bool {
         false
     }
 }
 
-/// When a record is made.
+/// Stage of a request at which a record is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub enum Stage {
     /// The request has arrived.
@@ -71,24 +71,24 @@ pub struct ObjectRef {
     pub resource_version: String,
 }
 
-/// What is known of a request.
+/// Audit record of a request.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// Unique for the request.
     pub id: String,
-    /// When in the request's life.
+    /// Stage of the request.
     pub stage: Stage,
-    /// When the request arrived.
+    /// Time at which the request arrived.
     pub received: Timestamp,
-    /// When this stage was reached.
+    /// Time at which this stage was reached.
     pub staged: Timestamp,
     /// Path and query as sent.
     pub uri: String,
     /// Verb as authorization sees it.
     pub verb: String,
-    /// Who asked.
+    /// Authenticated user.
     pub user: User,
-    /// As whom, where the one who asked acted as somebody else.
+    /// Impersonated user.
     pub impersonated: Option<User>,
     /// The verb that allowed that, where it is bound to the request.
     pub constraint: Option<String>,

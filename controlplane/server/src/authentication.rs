@@ -1,5 +1,5 @@
-//! Who a request comes from: a certificate's user that the transport found, a bearer token, a browser's session, or nobody in
-//! particular.
+//! Authentication: a client certificate that the transport verified, a bearer token, a browser
+//! session, or anonymous.
 
 mod impersonation;
 mod websocket;
@@ -17,7 +17,7 @@ use crate::ui::{self, Bearer, Credential};
 
 pub(crate) use impersonation::{Impersonated, impersonated};
 
-/// Somebody, and what the audit log should know of how he proved it.
+/// Authenticated user, with annotations for the audit log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     pub(crate) user: User,

@@ -1,6 +1,6 @@
-//! Who may do what: `system:masters` everything, an agent what its node needs (`node`), everybody what roles and
-//! bindings give (`index`). Nobody is told apart by anything but the user's name and groups, the cluster's own
-//! components included: what those may do stands in the default roles (`policy`).
+//! Authorization: `system:masters` may do everything, agents what their node needs (`node`), all
+//! users what roles and bindings grant (`index`). Only the user's name and groups count, also for
+//! the cluster's own components, whose rights are in the default roles (`policy`).
 
 pub(crate) mod escalation;
 mod index;
@@ -20,7 +20,7 @@ use crate::identity::{MASTERS, User};
 use crate::request::RequestInfo;
 use index::{Current, Grant};
 
-/// What somebody wants to do.
+/// Attributes of a request for authorization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// `get`, `list`, `create`, `escalate` …
@@ -29,7 +29,7 @@ pub struct Attributes<'a> {
     pub action: Action<'a>,
 }
 
-/// With what somebody wants to do something.
+/// Target of a request: a path or a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action<'a> {
     /// A path that names no resource.
@@ -72,7 +72,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// What a request wants; `path` is the whole path, as segments joined.
+    /// Attributes of a request; `path` is the whole path, as segments joined.
     pub fn of(info: &'a RequestInfo, path: &'a str) -> Self {
         if !info.is_resource {
             return Self::path(info.verb, path);
@@ -101,16 +101,16 @@ impl<'a> Attributes<'a> {
 pub enum Decision {
     /// It may be done.
     Allowed(Because),
-    /// Nobody allows it. The text says what is odd about that.
+    /// No rule allows it. The text describes errors of evaluation.
     Denied(String),
 }
 
-/// Why something is allowed.
+/// Grant that allowed a request.
 #[derive(Debug, Clone)]
 pub struct Because(Option<Grant>);
 
 impl Decision {
-    /// Whether it may be done.
+    /// True if the request is allowed.
     pub fn is_allowed(&self) -> bool {
         match self {
             Self::Allowed(_) => true,
@@ -134,7 +134,8 @@ impl fmt::Display for Decision {
 pub struct Rules {
     /// All of them, in the order of the bindings.
     pub rules: Vec<PolicyRule>,
-    /// Why they may not be all: roles that bindings name and that do not exist.
+    /// Reason for which the rules may be incomplete: roles that bindings reference and that do not
+    /// exist.
     pub problems: Vec<String>,
 }
 
@@ -214,7 +215,7 @@ impl Authorizer {
         }
     }
 
-    /// What roles and bindings give a user in a namespace, or with an empty one in the whole cluster.
+    /// Rules of a user in a namespace, or cluster-wide with an empty one.
     pub fn rules(&self, user: &User, namespace: &str) -> Rules {
         self.current.ask(|index| {
             let mut found = Rules::default();

@@ -58,7 +58,8 @@ fn date(request: &mut CertificateSigningRequest, old: &CertificateSigningRequest
     }
 }
 
-/// Who decides and who signs must be allowed to; and nobody becomes an administrator by asking.
+/// Checks that approvers and signers are authorized for the signer, and that no request is for
+/// `system:masters`.
 pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     let Some(request) = object.as_any().downcast_ref::<CertificateSigningRequest>() else {
         return Ok(());
@@ -101,7 +102,7 @@ fn is_decided_by_signer(new: &CertificateSigningRequest, old: &CertificateSignin
     certificate(new) != certificate(old) || conditions(new) != conditions(old)
 }
 
-/// Whether the caller may do this for the signer, or for all signers of its domain.
+/// True if the caller may use the verb on the signer or on all signers of its domain.
 fn may(review: &Review<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split('/').next().unwrap_or_default();
     let context = review.context;

@@ -1,5 +1,5 @@
-//! What the classes of a cluster decide: the default one of claims and Ingresses, whether a claim may grow, and what a
-//! pod's runtime needs besides.
+//! Classes: default `StorageClass` and `IngressClass`, expansion of claims, and overhead and
+//! scheduling of a `RuntimeClass`.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ const STORAGE_DEFAULT: [&str; 2] = [
     "storageclass.beta.kubernetes.io/is-default-class",
 ];
 const INGRESS_DEFAULT: [&str; 1] = ["ingressclass.kubernetes.io/is-default-class"];
-/// How claims and Ingresses named their class before there was a field for it.
+/// Annotation for the class of a claim, from before the field existed.
 const OLD_STORAGE: &str = "volume.beta.kubernetes.io/storage-class";
 const OLD_INGRESS: &str = "kubernetes.io/ingress.class";
 

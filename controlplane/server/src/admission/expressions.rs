@@ -166,7 +166,7 @@ fn namespace() -> Schema {
     )
 }
 
-/// What an expression is asked about. As upstream's, the values have the types of their JSON.
+/// Variables of an expression. As upstream, the values have the types of their JSON.
 pub(crate) struct Variables<'a> {
     pub(crate) object: &'a Json,
     pub(crate) old: &'a Json,

@@ -18,7 +18,7 @@ use crate::verbs::amend::Part;
 /// Says what was filled in.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// What limits of a namespace say of a resource.
+/// Quantities of a limit by resource name.
 type Amounts = BTreeMap<String, Text>;
 
 /// The namespace's limits, in the order of their names.

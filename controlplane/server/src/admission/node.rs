@@ -1,5 +1,6 @@
-//! What a node's agent may write: upstream's `NodeRestriction`, with its words. Which objects it may touch at all is for
-//! `authorization::node` to say; here is what stands in the objects.
+//! Writes that a node's agent may make: upstream's `NodeRestriction`, with its messages.
+//! `authorization::node` decides which objects it may access at all; this module checks their
+//! contents.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +91,8 @@ pub(super) fn may_create(context: &Context, object: &dyn Object) -> Result<(), F
     }
 }
 
-/// What a node asks of the signers for nodes is for itself: whoever approves may go by signer and subject alone.
+/// A node may request certificates from the signers for nodes only for itself: approvers may decide
+/// by signer and subject alone.
 fn may_sign_for(asking: &str, request: &CertificateSigningRequest) -> Result<(), String> {
     if ![NODE_CLIENT, NODE_SERVING].contains(&request.spec.signer_name.as_str()) {
         return Ok(());
@@ -225,7 +227,8 @@ pub(crate) fn may_become(context: &Context, new: &dyn Object, old: &dyn Object) 
     }
 }
 
-/// A node does not say by which object it is configured. Nobody is, but upstream refuses what it would drop later.
+/// A node does not set its own `configSource`. No node has one, but upstream rejects what it would
+/// drop later.
 ///
 /// # Errors
 /// 403
@@ -253,7 +256,7 @@ fn claim_statuses(object: &dyn Object) -> Option<&[k8s_openapi::api::core::v1::P
     pod.status.as_ref()?.resource_claim_statuses.as_deref()
 }
 
-/// Whether nothing of a claim changed but what growing it changes.
+/// True if only fields that a resize changes differ between the two claims.
 fn resized(new: &dyn Object, old: &dyn Object) -> Option<bool> {
     let mut new = new.as_any().downcast_ref::<PersistentVolumeClaim>()?.clone();
     let old = old.as_any().downcast_ref::<PersistentVolumeClaim>()?;
@@ -284,7 +287,7 @@ fn may_label(context: &Context, asking: &str, new: &dyn Object, old: Option<&dyn
         let because = format!("node {asking:?} is not allowed to modify {what}");
         Err(forbidden(context, asking, because))
     };
-    // When it registers, a node may say what keeps pods away from it.
+    // A node may set its own taints when it registers.
     if old.is_some_and(|old| taints(old) != taints(new)) {
         return not("taints");
     }
@@ -313,7 +316,7 @@ fn may_label(context: &Context, asking: &str, new: &dyn Object, old: Option<&dyn
     Err(forbidden(context, asking, because))
 }
 
-/// Whether only others may set the label on a Node.
+/// True if nodes may not set the label on a Node.
 fn is_protected(label: &str) -> bool {
     let domain = label.split_once('/').map_or("", |(domain, _)| domain);
     let within = |parent: &str| domain == parent || domain.strip_suffix(parent).is_some_and(|own| own.ends_with('.'));

@@ -129,7 +129,7 @@ fn template(object: &dyn Object) -> Option<(&ObjectMeta, &PodSpec, bool)> {
     ))
 }
 
-/// Whether a change of a pod can matter: its images, and containers that are added.
+/// True if an update of a pod needs evaluation: it changes images or adds containers.
 fn is_significant(old: Option<&dyn Object>, new: &PodSpec) -> bool {
     let Some(old) = old.and_then(|old| old.as_any().downcast_ref::<Pod>()?.spec.as_ref()) else {
         return true;
@@ -165,7 +165,8 @@ fn check_namespace(review: &mut Review<'_>, namespace: &Namespace) -> Result<(),
     Ok(())
 }
 
-/// What the pods of a namespace have against a demand, one line for those with the same trouble.
+/// Warnings about the existing pods of a namespace that violate a level, one line for each distinct
+/// set of violations.
 fn existing(review: &Review<'_>, namespace: &str, demand: Demand) -> Vec<String> {
     let entries = review
         .context

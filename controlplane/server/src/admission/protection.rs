@@ -1,5 +1,5 @@
-//! `StorageObjectInUseProtection`: claims and volumes stay until nobody uses them; the protection controllers then let
-//! them go.
+//! `StorageObjectInUseProtection`: adds the finalizers that keep claims and volumes until they are
+//! unused; the protection controllers remove them.
 
 use api::Object;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};

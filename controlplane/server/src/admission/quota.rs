@@ -79,7 +79,7 @@ struct Affected<'a> {
 }
 
 impl Affected<'_> {
-    /// Whether the quota is the very object that is changed.
+    /// True if the quota is the object of the request itself.
     fn is_itself(&self, quota: &Entry) -> bool {
         let object = self.before.or(self.after);
         let name = object.and_then(|object| object.metadata().name.as_deref());

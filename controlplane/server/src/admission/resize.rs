@@ -1,4 +1,4 @@
-//! What running pods may be given: never more than their node could give to a pod alone.
+//! Resizes of running pods: never more than the node's allocatable.
 
 use std::borrow::Cow;
 
@@ -54,7 +54,7 @@ pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), 
     })
 }
 
-/// What the pod asks for more of than the node has for pods.
+/// First resource of which the pod requests more than the node's allocatable.
 fn missing(spec: &PodSpec, node: &Node) -> Option<String> {
     let requests = api::pod::requests(spec);
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());

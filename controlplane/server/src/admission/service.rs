@@ -143,9 +143,9 @@ fn address(store: &Store, spec: &mut ServiceSpec, index: usize, ranges: &[Range]
 struct Ports<'a> {
     store: &'a Store,
     name: &'a str,
-    /// Those that the spec names.
+    /// Node ports that the spec names.
     asked: BTreeSet<i32>,
-    /// Those that were taken or drawn.
+    /// Node ports that were allocated.
     taken: BTreeSet<i32>,
 }
 

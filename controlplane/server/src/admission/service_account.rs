@@ -24,7 +24,8 @@ const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME: &str = "kube-api-access-";
 /// Seconds that the mounted token is promised to live; the odd seven marks it as one that admission asked for.
 const TOKEN_SECONDS: i64 = 3607;
-/// How long a pod waits for the account `default`, which a controller makes when it sees the namespace.
+/// Time that a pod waits for the account `default`, which a controller creates when it sees the
+/// namespace.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Waits a moment for the account of a new pod when it is the one that every namespace has.
@@ -51,7 +52,7 @@ pub(crate) async fn await_account(context: &Context, object: &dyn Object) {
         }
         Some(())
     };
-    // Whether it came or not, admission looks for itself.
+    // Admission looks the account up itself in either case.
     drop(tokio::time::timeout(PATIENCE, arrival).await);
 }
 
@@ -143,7 +144,7 @@ fn account(context: &Context, name: &str) -> Result<ServiceAccount, String> {
     serde_json::from_slice(&entry.bytes).map_err(|error| lookup(&error.to_string()))
 }
 
-/// Whether an account is marked so that its pods use no Secrets but those that it names.
+/// True if an annotation limits the pods of the account to the Secrets that it lists.
 fn limits_secrets(account: &ServiceAccount) -> bool {
     let annotations = account.metadata.annotations.as_ref();
     let enforce = annotations.and_then(|annotations| annotations.get(ENFORCE));
@@ -249,7 +250,7 @@ fn access() -> ProjectedVolumeSource {
 /// The Secrets that an account names.
 struct Allowed<'a> {
     secrets: BTreeSet<&'a str>,
-    /// How a text ends that refuses another one.
+    /// Suffix of the message that rejects another volume.
     denied: String,
 }
 

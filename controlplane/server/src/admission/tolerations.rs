@@ -12,8 +12,8 @@ const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Seconds that a pod stays on a node that is not ready or cannot be reached, unless it says otherwise.
 const PATIENCE: i64 = 300;
 
-/// Lets a pod stay for a while on a node in trouble, unless it tolerates that already: also one that is changed, for whoever
-/// applies it again does not know what was added.
+/// Adds the default tolerations for unready and unreachable nodes unless the pod has them already;
+/// on updates too, because an applied manifest does not contain them.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
 pub(super) fn add(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if !review.is_of_object() {

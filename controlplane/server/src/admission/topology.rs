@@ -27,7 +27,7 @@ pub(super) fn label(review: &mut Review<'_>, object: &mut dyn Object) -> Result<
     Ok(())
 }
 
-/// What a pod is labelled with that is bound to a node; nothing when there is no such node.
+/// Topology labels that a pod gets from its node; empty when the node does not exist.
 pub(crate) fn of_node(context: &Context, node: &str) -> Vec<(String, String)> {
     let Ok(key) = Key::new("", "nodes", "", node) else {
         return Vec::new();

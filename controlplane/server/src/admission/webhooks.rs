@@ -1,4 +1,4 @@
-//! Admission webhooks: whoever a configuration names is asked about a request, over HTTPS.
+//! Admission webhooks: calls the servers of the webhook configurations over HTTPS.
 //!
 //! 1. [`source`] keeps the webhooks of all configurations, in the order of their names.
 //! 2. [`asked`] is the request as they see it, [`matching`] tells which of them it concerns, [`conditions`] what they say
@@ -47,7 +47,7 @@ use matching::Invocation;
 use review::{Verdict, Version};
 use source::{GROUP, Hook};
 
-/// Why a request does not pass a webhook.
+/// Reason for which a webhook rejects a request.
 #[derive(Debug, Error)]
 enum Refusal {
     /// The webhook could not be asked, or gave no answer that counts. The code is for metrics.
@@ -290,7 +290,7 @@ pub(crate) async fn admit_unstored(
     Ok(object)
 }
 
-/// As [`admit_unstored`], of what is sent to a subresource.
+/// Like [`admit_unstored`], for the body of a subresource.
 ///
 /// # Errors
 /// Those of the first that refuses.

@@ -135,7 +135,7 @@ async fn check(shared: &Shared, remote: &Remote) -> Condition {
     }
 }
 
-/// Asks for the list of resources, as somebody who always has the right to.
+/// Requests the list of resources as a user that always has the right to.
 async fn resources(shared: &Shared, remote: &Remote, url: &str) -> Result<Value, String> {
     let mut request = Request::new(Body::empty());
     let path = format!("/apis/{}/{}", remote.group, remote.version);

@@ -25,7 +25,7 @@ use crate::server::Shared;
 use crate::tunnel;
 use crate::verbs::proxy::forward::{strip, switched};
 
-/// Headers of a front proxy; the server behind it takes them for true, so nobody else's go through.
+/// Prefix of the front proxy's headers. The backend trusts them, so those of clients are removed.
 const OF_USERS: &str = "x-remote-";
 
 /// The time that a connection and its handshake may take.

@@ -64,7 +64,7 @@ pub struct FileSink {
 struct State {
     /// Records that could not be written.
     failed: AtomicU64,
-    /// Those of them that nobody was told of yet.
+    /// Lost records that were not yet logged.
     lost: AtomicU64,
     /// Reads that were not recorded, since that was last told.
     reads: AtomicU64,
@@ -126,7 +126,7 @@ impl FileSink {
         })
     }
 
-    /// How much of a record is written, if it is.
+    /// Level at which a record is written; `None` if it is not.
     fn decide(&self, record: &Record) -> Option<Decision> {
         let decision = match &self.policy {
             Some(policy) => policy.decide(record)?,

@@ -7,13 +7,13 @@ use thiserror::Error;
 
 use super::{Record, Stage};
 
-/// How much of a request is recorded.
+/// Audit level: how much of a request is recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Level {
     /// Nothing.
     #[default]
     None,
-    /// Who did what, without the objects.
+    /// User, verb and object reference, without the objects.
     Metadata,
     /// With the object that was sent.
     Request,
@@ -21,7 +21,7 @@ pub enum Level {
     RequestResponse,
 }
 
-/// Why a file is no policy.
+/// Failure to load an audit policy.
 #[derive(Debug, Error)]
 pub enum PolicyError {
     /// It cannot be read.
@@ -33,9 +33,9 @@ pub enum PolicyError {
     /// It is something else.
     #[error("expected kind Policy of audit.k8s.io/v1, found {kind:?} of {version:?}")]
     Kind {
-        /// What it says.
+        /// Kind found in the file.
         kind: String,
-        /// What it says.
+        /// API version found in the file.
         version: String,
     },
     /// It has no rules, so nothing would be recorded.
@@ -122,7 +122,7 @@ struct Target {
     resource_names: Vec<String>,
 }
 
-/// What is recorded of a request.
+/// Decision of the policy about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) level: Level,
@@ -173,7 +173,7 @@ impl Policy {
         Ok(policy)
     }
 
-    /// What is recorded; nothing when the record is left out.
+    /// Returns the decision for a record; `None` when the record is omitted.
     pub(crate) fn decide(&self, record: &Record) -> Option<Decision> {
         let rule = self.rules.iter().find(|rule| rule.fits(record))?;
         let omitted = rule.omit_stages.contains(&record.stage) || self.omit_stages.contains(&record.stage);

@@ -1,4 +1,4 @@
-//! `Impersonate-…` headers: who may, acts as somebody else.
+//! Impersonation by `Impersonate-…` headers.
 
 mod modes;
 
@@ -19,7 +19,7 @@ const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
 const EXTRA: &str = "impersonate-extra-";
 
-/// Somebody as whom somebody else acts.
+/// Impersonated user.
 #[derive(Debug, Clone)]
 pub(crate) struct Impersonated {
     pub(crate) user: User,
@@ -57,7 +57,7 @@ pub(crate) fn impersonated(
     Err(first.unwrap_or_else(|| Failure::internal("all impersonation modes failed")))
 }
 
-/// What the headers say.
+/// Contents of the impersonation headers.
 #[derive(Debug, Default)]
 struct Wanted {
     name: String,
@@ -101,12 +101,12 @@ impl Wanted {
         Ok((!wanted.name.is_empty()).then_some(wanted))
     }
 
-    /// Whether groups, uid and extras are left to the server.
+    /// True if only a user name is given, so that the server fills in groups, uid and extras.
     fn is_only_a_name(&self) -> bool {
         self.uid.is_empty() && self.groups.is_empty() && self.extra.is_empty()
     }
 
-    /// How Go prints upstream's struct.
+    /// Go's format of upstream's struct.
     fn go_text(&self) -> String {
         let list = |texts: &[String]| {
             let texts: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
@@ -133,7 +133,8 @@ impl Wanted {
     }
 }
 
-/// A header's value, in whatever language. None is left out: without it somebody else would be meant.
+/// Value of a header, which must be UTF-8. An invalid one is an error: without it another user
+/// would be impersonated.
 fn text(value: &HeaderValue) -> Result<String, Failure> {
     let text = std::str::from_utf8(value.as_bytes());
     text.map(str::to_owned)

@@ -1,5 +1,6 @@
-//! The token of a WebSocket that a browser opens: it can send no `Authorization`, so the token stands among the protocols
-//! that it offers. It is always taken out: nobody behind the server may see it, and no server answers with it.
+//! Bearer token of a browser's WebSocket: browsers cannot set `Authorization`, so the token is
+//! among the offered protocols. It is always removed: no backend may see it, and no server answers
+//! with it.
 
 use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
@@ -9,14 +10,14 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::tunnel;
 
-/// What the token's protocol begins with; the token follows in base64url without padding.
+/// Prefix of the token's protocol; the token follows in base64url without padding.
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 const ENCODING: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::RequireNone),
 );
 
-/// Why what is offered is no token.
+/// Invalid token protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error("invalid base64.bearer.authorization token encoding")]
@@ -65,7 +66,7 @@ pub(super) fn take_token(headers: &mut HeaderMap) -> Result<Option<String>, Refu
 mod tests {
     use super::*;
 
-    /// What is found, and what is left of the offer.
+    /// Returns the token that was found and the remaining protocols.
     fn taken(upgrade: &str, offers: &[&str]) -> (Result<Option<String>, Refused>, Vec<String>) {
         let mut headers = HeaderMap::new();
         headers.insert("connection", HeaderValue::from_static("Upgrade"));

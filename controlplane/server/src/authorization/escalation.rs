@@ -1,5 +1,6 @@
-//! Nobody gives what he does not have: whoever writes a role must hold what it allows (or may `escalate`), and whoever
-//! writes a binding must hold what its role allows (or may `bind` that role).
+//! Prevention of privilege escalation: the writer of a role must hold its rules (or may
+//! `escalate`), and the writer of a binding must hold the rules of its role (or may `bind` that
+//! role).
 
 use api::Object;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef};
@@ -9,7 +10,7 @@ use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
 use crate::identity::MASTERS;
 
-/// What an object would give.
+/// Rights that an object would grant.
 enum Gift<'a> {
     Rules(&'a [PolicyRule]),
     Role(&'a RoleRef),
@@ -101,7 +102,8 @@ pub(crate) fn is_allowed(context: &Context, verb: &str, resource: Resource<'_>) 
         .is_allowed()
 }
 
-/// Whether nothing changes but owners and finalizers: the garbage collector must be able to let anything go.
+/// True if only owners and finalizers change: the garbage collector must be able to remove any
+/// object.
 fn is_letting_go(context: &Context, new: &dyn Object, old: &dyn Object) -> bool {
     let mut new = new.clone_box();
     let (metadata, kept) = (new.metadata_mut(), old.metadata());

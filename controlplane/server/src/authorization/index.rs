@@ -66,14 +66,14 @@ impl std::fmt::Display for Grant {
     }
 }
 
-/// Where the objects of a resource hold.
+/// Scope of a resource's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Cluster,
     Namespaces,
 }
 
-/// What holds in one namespace, or in the cluster.
+/// Roles and bindings of one namespace, or of the cluster.
 #[derive(Debug, Default)]
 struct Scope {
     roles: Rows<[PolicyRule]>,
@@ -121,7 +121,7 @@ impl Scope {
         }
     }
 
-    /// What the user has here, by name and by group.
+    /// Grants of the user in this scope, by name and by group.
     fn grants<'a>(&'a self, user: &'a User) -> impl Iterator<Item = &'a Grant> {
         let own = self.users.get(user.name.as_str()).into_iter().flatten();
         let shared = user.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
@@ -225,7 +225,7 @@ fn read<T: DeserializeOwned + Default>(entry: &Entry) -> T {
     })
 }
 
-/// One of the four resources: where it lies and how it gets into the index.
+/// One of the four RBAC resources: its prefix in the store and how it is indexed.
 struct Source {
     prefix: Prefix,
     changed: watch::Receiver<u64>,
@@ -283,7 +283,7 @@ impl State {
     }
 }
 
-/// The index, kept up to date with the store by whoever asks.
+/// Index that is brought up to date with the store on access.
 pub(super) struct Current {
     store: Store,
     state: RwLock<State>,
@@ -307,7 +307,8 @@ impl Current {
         }
     }
 
-    /// Asks the index. Two locks that nobody holds for long and four loads, as long as no role and no binding changes.
+    /// Queries the index. Costs two uncontended locks and four loads while roles and bindings do
+    /// not change.
     pub(super) fn ask<T>(&self, question: impl FnOnce(&Index) -> T) -> T {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         if !state.is_stale() {

@@ -1,5 +1,6 @@
-//! What a node's agent may do: what the role `system:node` says, and of that only what has to do with the node. Upstream's
-//! node authorizer, with its words. What an agent may write into an object is for `admission::node` to say.
+//! Node authorization: the rules of the role `system:node`, restricted to objects related to the
+//! node. Follows upstream's node authorizer, with its messages. `admission::node` checks what an
+//! agent writes into objects.
 
 use api::pod::References;
 use api::selector::FieldSelector;
@@ -188,7 +189,7 @@ impl Request<'_> {
             .is_ok_and(|selector| selector.exact("spec.nodeName") == Some(self.node))
     }
 
-    /// Whether the object has to do with this node.
+    /// True if the object is related to this node.
     fn related(&self) -> Result<(), String> {
         let Resource { namespace, name, .. } = self.wanted;
         if name.is_empty() {
@@ -219,7 +220,8 @@ impl Request<'_> {
         ))
     }
 
-    /// What is gone is nobody's: an agent must be able to find out that its pod is no more.
+    /// True if the pod is bound to this node or does not exist: an agent must be able to find out that
+    /// its pod is gone.
     fn is_own_pod(&self, namespace: &str, name: &str) -> bool {
         let pod = Key::new("", "pods", namespace, name)
             .ok()
@@ -227,7 +229,7 @@ impl Request<'_> {
         pod.is_none_or(|pod| is_bound(&pod, self.node))
     }
 
-    /// Whether a pod of this node in a namespace names something.
+    /// True if a pod of this node in the namespace references the object.
     fn names(&self, namespace: &str, find: impl Fn(&PodSpec) -> bool) -> bool {
         let prefix = Prefix::namespace("", "pods", namespace);
         let pods = self.store.select(&prefix, |pod| is_bound(pod, self.node));
@@ -267,7 +269,7 @@ impl Request<'_> {
     }
 }
 
-/// Whether a pod is bound to a node, or a slice tells of one.
+/// True if a pod is bound to the node, or a slice belongs to it.
 pub(crate) fn is_bound(object: &Entry, node: &str) -> bool {
     let mut fields = object.attributes.fields.iter();
     fields.any(|(label, value)| *label == "spec.nodeName" && **value == *node)

@@ -18,7 +18,7 @@ const DEFAULTS: &str = include_str!("policy/defaults.yaml");
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 
-/// Why the data cannot be read: a mistake in them.
+/// Invalid embedded policy data: a bug in them.
 #[derive(Debug, Error)]
 pub enum PolicyError {
     /// They are not YAML.
@@ -183,7 +183,7 @@ fn subject(text: &str) -> Value {
     json!({"apiGroup": GROUP, "kind": kind, "name": name})
 }
 
-/// What is to be done about an object that a cluster has.
+/// Reconciliation of an existing object.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Repair {
     /// It has all that it should.

@@ -1,4 +1,4 @@
-//! What one rule allows, and whether the rules that somebody has cover those that he wants to give.
+//! Evaluation of a single rule, and whether a set of rules covers another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use super::{Action, Attributes};
 const MOST_PERMISSIONS: usize = 20_000;
 /// Words of rules that are compared with one another at most: it is done while others wait for the thread.
 const MOST_COMPARISONS: usize = 20_000_000;
-/// Bytes of text about permissions that are not held; whoever asks for more of them is told their number.
+/// Limit in bytes for the list of missing permissions; beyond it only their number is reported.
 const TOLD: usize = 16 << 10;
 
-/// Whether a rule lets an action pass. Nothing is allocated: this runs for each rule of each request.
+/// True if a rule allows a request. Does not allocate: this runs for each rule of each request.
 pub(super) fn allows(rule: &PolicyRule, attributes: &Attributes<'_>) -> bool {
     if !has(&rule.verbs, attributes.verb) {
         return false;
@@ -64,7 +64,7 @@ fn covers_path(own: &str, path: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooMany;
 
-/// What of `wanted` the rules `held` do not cover, as single permissions.
+/// Returns the part of `wanted` that the rules `held` do not cover, as single permissions.
 ///
 /// # Errors
 /// When `wanted` says too much at once.
@@ -102,7 +102,7 @@ fn permissions(rule: &PolicyRule) -> usize {
         .saturating_mul(rule.verbs.len())
 }
 
-/// One rule for each group, resource, name and verb, and for each path and verb.
+/// Splits a rule into one for each group, resource, name and verb, and for each path and verb.
 fn break_down(rule: &PolicyRule) -> Vec<PolicyRule> {
     let mut parts = Vec::with_capacity(permissions(rule));
     let one = |text: &String| Some(vec![text.clone()]);

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::items_of;
 
-/// What something asks for.
+/// Requests and limits of a container or pod.
 struct Asked {
     requests: Resources,
     limits: Resources,
@@ -29,7 +29,7 @@ fn of_container(resources: Option<&ResourceRequirements>) -> Asked {
     }
 }
 
-/// What is wrong with a pod.
+/// Collects the violations of a pod.
 pub(super) fn pod(range: &LimitRange, spec: &PodSpec, found: &mut Vec<String>) {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let containers: Vec<Asked> = containers
@@ -49,7 +49,8 @@ pub(super) fn pod(range: &LimitRange, spec: &PodSpec, found: &mut Vec<String>) {
     }
 }
 
-/// What is wrong with a claim: it has no limits, so its requests are measured by both bounds.
+/// Collects the violations of a claim: it has no limits, so its requests are compared with both
+/// bounds.
 pub(super) fn claim(range: &LimitRange, spec: &PersistentVolumeClaimSpec, found: &mut Vec<String>) {
     let kind = "PersistentVolumeClaim";
     let asked = Asked {

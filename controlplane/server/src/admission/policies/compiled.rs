@@ -21,7 +21,7 @@ pub(super) struct Expression {
     pub(super) program: Result<Program, String>,
 }
 
-/// One validation.
+/// Compiled validation of a policy.
 pub(super) struct Validation {
     pub(super) expression: Expression,
     pub(super) message: String,
@@ -140,7 +140,7 @@ fn expression(text: &str, compile: impl FnOnce(&str) -> Result<Program, String>)
     }
 }
 
-/// What expressions may use, variables included that came before.
+/// CEL environments, including the variables declared so far.
 pub(super) struct Environments {
     full: Environment,
     /// Messages do not ask the authorizer.

@@ -26,7 +26,7 @@ pub(super) enum Decision {
     },
 }
 
-/// What becomes of an annotation for the audit log.
+/// Outcome of an audit annotation.
 pub(super) enum Annotation {
     Publish { key: String, value: String },
     Failed { message: String, took: Duration },

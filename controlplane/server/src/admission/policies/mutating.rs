@@ -144,7 +144,7 @@ enum Unmade {
 }
 
 impl Invocation<'_> {
-    /// What tells it from others in the second round.
+    /// Identifies the invocation in the reinvocation round.
     fn id(&self) -> String {
         let metadata = self.params.and_then(|params| params.get("metadata"));
         let part = |name: &str| metadata.and_then(|own| own.get(name)?.as_str()).unwrap_or_default();

@@ -153,7 +153,7 @@ struct Bond<'a> {
 }
 
 impl<'a> Bond<'a> {
-    /// Those of a binding; nothing for what is none.
+    /// Param reference and kind of a binding; `None` for other objects.
     fn of(object: &'a dyn Object) -> Option<Self> {
         let object = object.as_any();
         if let Some(binding) = object.downcast_ref::<ValidatingAdmissionPolicyBinding>() {

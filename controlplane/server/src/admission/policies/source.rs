@@ -78,14 +78,14 @@ pub(super) struct Definition {
     pub(super) status: Status,
 }
 
-/// What was found out about a policy.
+/// Status of a policy.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Status {
     pub(super) observed_generation: Option<i64>,
 }
 
-/// What a policy says.
+/// Spec of a policy.
 #[derive(Clone, Default, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Spec {
@@ -119,10 +119,10 @@ struct BoundSpec {
     validation_actions: Option<Vec<String>>,
 }
 
-/// One policy.
+/// Policy as read from the store.
 pub(super) struct Policy {
     pub(super) name: String,
-    /// What tells a version of it from another.
+    /// Identifies a version of the policy.
     version: (Option<String>, Option<i64>),
     pub(super) constraints: Constraints,
     pub(super) spec: Spec,
@@ -157,7 +157,7 @@ impl Policy {
     }
 }
 
-/// One binding.
+/// Binding as read from the store.
 pub(super) struct Binding {
     pub(super) name: String,
     pub(super) constraints: Option<Constraints>,
@@ -224,7 +224,7 @@ impl<const MUTATING: bool> Follow for Hooks<MUTATING> {
     }
 }
 
-/// What cannot be read decides nothing.
+/// Skips objects that cannot be parsed.
 fn read<T: DeserializeOwned>(entries: &[Entry]) -> impl Iterator<Item = T> {
     entries.iter().filter_map(|entry| {
         let read = serde_json::from_slice(&entry.bytes);

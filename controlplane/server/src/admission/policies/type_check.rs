@@ -86,7 +86,7 @@ async fn look_at(shared: &Shared, client: &Client, entry: &Entry) -> bool {
 /// A kind as Go prints it.
 type Kind = (String, String, String);
 
-/// What is wrong with the validations of a policy if they are asked about what it matches.
+/// Warnings about the validations of a policy for the types that it matches.
 fn warnings(table: &Table, store: &Store, spec: &Spec) -> Vec<ExpressionWarning> {
     let mut texts: Vec<(String, &str, Vec<String>)> = Vec::new();
     for (index, own) in spec.validations.iter().flatten().enumerate() {
@@ -110,7 +110,7 @@ fn warnings(table: &Table, store: &Store, spec: &Spec) -> Vec<ExpressionWarning>
         };
         let mut environments = Environments::typed(&object.as_type(), params.as_ref());
         for own in spec.variables.iter().flatten() {
-            // What does not compile is of any type.
+            // A variable that does not compile has the type `dyn`.
             drop(environments.variable(&own.name, &own.expression));
         }
         for (_, text, found) in &mut texts {

@@ -143,7 +143,7 @@ impl Review<'_> {
         Ok(())
     }
 
-    /// What cannot be asked counts as the policy says.
+    /// Applies the failure policy when the policy cannot be evaluated.
     fn misconfigured(&mut self, policy: &Policy, binding: Option<&Binding>, error: &str) {
         if policy.fails_open() {
             return;
@@ -253,6 +253,6 @@ fn audited(policy: &Policy, binding: &Binding, index: usize, message: &str) -> S
         expression_index: index,
         validation_actions: &binding.actions,
     };
-    // What has only texts serializes.
+    // A struct of strings always serializes.
     serde_json::to_string(&[failed]).unwrap_or_default()
 }

@@ -55,7 +55,7 @@ pub(in crate::admission) struct GroupVersionResource {
     pub(in crate::admission) resource: String,
 }
 
-/// One request.
+/// Request as webhooks see it.
 pub(crate) struct Asked<'a> {
     pub(in crate::admission) context: &'a Context,
     pub(in crate::admission) operation: Operation,

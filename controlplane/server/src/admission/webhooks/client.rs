@@ -31,18 +31,18 @@ use crate::exchange::{Connection, HEADER_BYTES, HEADERS, drive};
 
 /// Bytes of an answer: a patch in base64 may replace an object as large as a body.
 const LIMIT: usize = 2 * body::LIMIT;
-/// The time that a connection is kept that nobody uses (`IdleConnTimeout` of Go's transports).
+/// Idle timeout of a kept connection (`IdleConnTimeout` of Go's transports).
 const IDLE: Duration = Duration::from_secs(90);
 /// Connections of one webhook that are kept.
 const KEPT: usize = 8;
 
-/// Why a webhook gave no answer, in Go's words.
+/// Failure to call a webhook, in Go's words.
 #[derive(Debug, Error)]
 pub(crate) enum CallError {
-    /// Nobody can be called.
+    /// The client configuration is invalid.
     #[error("could not get REST client: {because}")]
     Unusable { because: String },
-    /// Somebody was called.
+    /// The call failed.
     #[error("failed to call webhook: Post {url:?}: {because}")]
     Failed { url: String, because: String },
     /// The answer could not be read.
@@ -70,14 +70,14 @@ pub(crate) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// A connection that waits for its next request. Nobody drives it meanwhile.
+/// Idle connection that waits for its next request and is not polled meanwhile.
 struct Kept {
     sender: SendRequest<Full<Bytes>>,
     connection: Option<Connection>,
     since: Instant,
 }
 
-/// A configuration with which nobody can be called.
+/// Invalid client configuration.
 #[derive(Debug, Clone, Error)]
 #[error("{0}")]
 struct Unusable(String);

@@ -27,7 +27,7 @@ pub(crate) enum Address {
     Service { namespace: String, name: String, port: i32 },
 }
 
-/// Why there is no connection, in Go's words.
+/// Failure to connect, in Go's words.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub(crate) struct DialError(pub(super) String);

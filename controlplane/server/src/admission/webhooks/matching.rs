@@ -1,4 +1,4 @@
-//! Which webhooks a request is for (`pkg/admission/plugin/webhook/predicates`).
+//! Selection of the webhooks for a request (`pkg/admission/plugin/webhook/predicates`).
 
 use std::collections::BTreeMap;
 
@@ -193,7 +193,7 @@ pub(in crate::admission) fn by_rules<'r>(
             let own = asked.kind == GroupVersionKind::of(&asked.context.registration);
             fits(rule, asked, &resource).then(|| Fit {
                 resource,
-                // What is sent to a subresource has one form only.
+                // The body of a subresource has one version only.
                 kind: if own {
                     GroupVersionKind::of(&row)
                 } else {
@@ -267,7 +267,7 @@ fn in_namespace(
 ) -> Result<bool, Failure> {
     let is_namespace = asked.resource.resource == "namespaces";
     if asked.namespace.is_empty() && !is_namespace {
-        // What is in no namespace is never left out.
+        // Cluster-scoped objects always match a namespace selector.
         return Ok(true);
     }
     let selector = selector.as_ref().map_err(Failure::internal)?;

@@ -44,9 +44,9 @@ impl Rounds {
 /// (`pkg/admission/plugin/webhook/mutating/reinvocationcontext.go`).
 #[derive(Default)]
 pub(in crate::admission) struct Reinvocation {
-    /// Those that want to be asked again, asked since the last change.
+    /// Reinvocable webhooks called since the last change.
     pub(in crate::admission) asked: BTreeSet<String>,
-    /// Those to be asked in the second round.
+    /// Webhooks to be reinvoked.
     again: BTreeSet<String>,
     /// The object as they left it.
     made: Option<Box<dyn Object>>,

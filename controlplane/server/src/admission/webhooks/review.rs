@@ -133,7 +133,7 @@ impl<'a> About<'a> {
 
 /// The request as expressions see it: the objects are variables of their own.
 pub(in crate::admission) fn request(asked: &Asked<'_>, fit: &Fit) -> Value {
-    // What serializes for a webhook serializes for an expression.
+    // A value that serializes for a webhook serializes for an expression.
     let mut request = serde_json::to_value(About::new(asked, fit)).unwrap_or_default();
     if let Some(members) = request.as_object_mut() {
         for name in ["uid", "object", "oldObject"] {
@@ -175,7 +175,7 @@ struct Response {
     warnings: Option<Vec<String>>,
 }
 
-/// Why an answer counts for nothing.
+/// Invalid answer of a webhook.
 #[derive(Debug, Error)]
 pub(super) enum AnswerError {
     /// It is no review; with the code by which metrics tell it apart.

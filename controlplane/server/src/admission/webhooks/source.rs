@@ -20,7 +20,8 @@ use crate::follower::{Follow, Follower};
 /// API group of the kinds whose objects no webhook sees.
 pub(in crate::admission) const GROUP: &str = "admissionregistration.k8s.io";
 
-/// One webhook of a configuration. A validating one has no field that a mutating one has not.
+/// Webhook of a configuration. Every field of a validating webhook is also one of a mutating
+/// webhook.
 pub(super) struct Hook {
     /// Tells webhooks of one name apart.
     pub(super) id: String,
@@ -71,7 +72,7 @@ struct Configuration {
     webhooks: Option<Vec<MutatingWebhook>>,
 }
 
-/// The webhooks of one configuration; what cannot be read asks nobody.
+/// Webhooks of a configuration; none when it cannot be parsed.
 fn read(entry: &Entry) -> Vec<Arc<Hook>> {
     let configuration: Configuration = serde_json::from_slice(&entry.bytes).unwrap_or_else(|error| {
         tracing::error!(key = %entry.key, %error, "unreadable, so its webhooks are not called");

@@ -1,4 +1,4 @@
-//! One record as one line of JSON.
+//! Audit record as one line of JSON.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use k8s_openapi::jiff::Timestamp;
@@ -10,7 +10,7 @@ use crate::audit::policy::{Decision, Level};
 use crate::audit::{ObjectRef, Record, Stage};
 use crate::identity::User;
 
-/// Resources whose objects must not be read by whoever may read the log.
+/// Resources whose objects must be hidden from readers of the log.
 const SECRET: [&str; 5] = [
     "secrets",
     "tokenreviews",
@@ -20,12 +20,12 @@ const SECRET: [&str; 5] = [
 ];
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
-/// Whether the request changes something.
+/// True if the request changes objects.
 pub(super) fn is_write(record: &Record) -> bool {
     WRITES.contains(&record.verb.as_str())
 }
 
-/// How much is written where no policy says so.
+/// Default level without a policy.
 pub(super) fn usual_level(record: &Record) -> Option<Level> {
     if is_noise(record) || record.stage == Stage::RequestReceived {
         return None;
@@ -38,14 +38,14 @@ pub(super) fn usual_level(record: &Record) -> Option<Level> {
     })
 }
 
-/// Whether the record says nothing that anybody would ask for: one of the renewals that go on for ever.
+/// True for periodic renewals of leases, which are not worth a record.
 fn is_noise(record: &Record) -> bool {
     let lease = record.object.as_ref().is_some_and(|object| object.resource == "leases");
     let renewal = matches!(record.verb.as_str(), "get" | "list" | "watch" | "update" | "patch");
     lease && renewal && record.code < 400
 }
 
-/// Whether the objects must stay out of the log.
+/// True if the objects must stay out of the log.
 pub(super) fn is_secret(record: &Record) -> bool {
     let Some(object) = &record.object else { return false };
     let named = SECRET.contains(&object.resource.as_str()) || object.subresource == "token";
@@ -53,7 +53,7 @@ pub(super) fn is_secret(record: &Record) -> bool {
     named || record.request_object.as_deref().is_some_and(says_secret)
 }
 
-/// Whether JSON has a member `"kind"` that is `"Secret"` or `"SecretList"`.
+/// True if JSON has a member `"kind"` that is `"Secret"` or `"SecretList"`.
 fn says_secret(json: &[u8]) -> bool {
     let mut rest = json;
     while let Some(at) = rest.windows(6).position(|window| window == b"\"kind\"") {

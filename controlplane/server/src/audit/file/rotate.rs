@@ -5,12 +5,12 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How much of the log is kept.
+/// Size and number of the log's files.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// The size at which a file is put aside, in bytes.
     pub bytes: u64,
-    /// How many files there are, the current one included.
+    /// Number of files, the current one included.
     pub files: u32,
 }
 

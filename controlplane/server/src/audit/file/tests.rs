@@ -210,7 +210,7 @@ fn what_the_disk_does_not_take_is_counted() {
     assert_eq!((sink.events(), sink.failures()), (3, 3));
 }
 
-/// A pipe that nobody reads is a disk that stands still.
+/// A pipe without a reader behaves like a disk that stalls.
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_stands_still_keeps_a_write_for_a_while_and_no_thread() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! What a caller must be allowed before he is taken for somebody else. There are several ways, tried in this order: those
-//! that are bound to what the request does (upstream's constrained impersonation), and the old one that is not.
+//! Modes of impersonation and the rights that each requires. They are tried in this order: those
+//! that are bound to the request's action (upstream's constrained impersonation), then the
+//! unconstrained one.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::identity::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, User};
 
 const GROUP: &str = "authentication.k8s.io";
 const NODES: &str = "system:nodes";
-/// Where a service account's token says on which node its pod is.
+/// Extra that names the node of the pod to which a service account's token is bound.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// From this many groups or extras on, the right to all of them is looked for first.
 const MANY: usize = 4;
@@ -57,7 +58,7 @@ impl Mode {
             .map_or_else(|| "impersonate".to_owned(), |name| format!("impersonate:{name}"))
     }
 
-    /// Whether it is a way for this caller to be taken for that one.
+    /// True if the mode applies to this caller and impersonated user.
     pub(super) fn applies(self, wanted: &Wanted, caller: &User) -> bool {
         let (node, account) = (node(&wanted.name), account(&wanted.name));
         match self {
@@ -73,7 +74,7 @@ impl Mode {
         }
     }
 
-    /// Whether the caller is allowed.
+    /// Checks that the caller is authorized.
     ///
     /// # Errors
     /// 403
@@ -107,7 +108,7 @@ impl Mode {
         rights.to_extra(&wanted.extra)
     }
 
-    /// Who the caller is from now on.
+    /// User of the request after impersonation.
     pub(super) fn impersonate(self, wanted: Wanted) -> Impersonated {
         let mut groups = wanted.groups;
         if groups.is_empty()
@@ -142,7 +143,7 @@ impl Mode {
     }
 }
 
-/// The rights of a caller to be taken for somebody, one by one.
+/// Checks of single impersonation rights of a caller.
 struct Rights<'a> {
     mode: Mode,
     verb: &'a str,
@@ -199,7 +200,7 @@ impl Rights<'_> {
             return self.authorizer.check(self.caller, &self.of(resource));
         }
         match node(name).filter(|_| self.is_bound()) {
-            // Which node it is was seen before: the right is that to its own one.
+            // The node was matched before: the right is for the associated node.
             Some(_) if self.mode == Mode::AssociatedNode => self.to(GROUP, "nodes", "", "*"),
             Some(node) => self.to(GROUP, "nodes", "", node),
             None => self.to(self.group(), "users", "", name),
@@ -243,7 +244,7 @@ impl Rights<'_> {
     }
 }
 
-/// Why nobody can take on an extra, except in the old way.
+/// Reason for which an extra cannot be impersonated, except in the unconstrained mode.
 fn problem(key: &str, values: &[String]) -> Option<String> {
     if key.is_empty() {
         return Some("impersonating the empty string key in extra is not allowed".to_owned());
