@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// Bytes that a body may have.
 pub const LIMIT: usize = 3 * 1024 * 1024;
-/// What a 415 lists for objects.
+/// Accepted media types of objects, as listed in a 415.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// Reads a whole body.
@@ -123,7 +123,7 @@ fn unreadable(error: &dyn std::fmt::Display) -> Failure {
     Failure::bad_request(format!("error decoding the request body: {error}"))
 }
 
-/// As [`check_bounds`], for JSON patches.
+/// Like [`check_bounds`], for JSON patches.
 pub(crate) fn check_operations(json: &[u8]) -> Result<(), Failure> {
     api::bounds::check_operations(json).map_err(|exceeded| unreadable(&exceeded))
 }

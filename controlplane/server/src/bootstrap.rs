@@ -1,5 +1,5 @@
-//! What every cluster has from its first moment. It is made through the router, like everything else, and much of it at
-//! once, so that the writes share a commit.
+//! Objects that every cluster has from the start. They are created through the router, like all
+//! others, and many of them concurrently, so that the writes share a commit.
 
 mod own_service;
 mod servers;
@@ -59,7 +59,7 @@ const CLASS: &str = "skiff-local";
 const PROVISIONER: &str = "skiff.dev/local-path";
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
-/// Why the first objects could not be made.
+/// Failure to create the first objects.
 #[derive(Debug, Error)]
 pub enum BootstrapError {
     /// The server refused.
@@ -79,7 +79,7 @@ pub enum BootstrapError {
         method: Method,
         /// Of the request.
         path: String,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         source: http::Error,
     },
@@ -107,7 +107,7 @@ fn namespaces() -> impl Iterator<Item = First> {
     })
 }
 
-/// What may lie in a namespace: it is made after them.
+/// Objects that are created after the namespaces.
 fn firsts() -> impl Iterator<Item = First> {
     PRIORITY_CLASSES.into_iter().map(|(name, value, description)| First {
         path: "/apis/scheduling.k8s.io/v1/priorityclasses",
@@ -175,10 +175,10 @@ fn tracking(today: &str) -> First {
     }
 }
 
-/// How often it is looked whether somebody has deleted what no cluster can do without.
+/// Interval of the checks for deleted objects that a cluster needs.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// How often a server tells the others that it is there.
+/// Interval at which a server renews its entry for the other servers.
 const TELLING: Duration = Duration::from_secs(5);
 
 /// Makes anew what is missing of the first namespaces and of the server's own Service, for as long as it is polled; and tries
@@ -246,8 +246,9 @@ pub(crate) async fn follow(router: Router, store: &Store, options: &Options) -> 
     }
 }
 
-/// Creates what is missing; whether all could be made. Without a namespace there is nothing to start; all else that somebody
-/// keeps from being made, by a quota or because he has the address, is tried again while the server runs.
+/// Creates the missing objects and returns true if all could be created. Namespaces are required;
+/// other objects that cannot be created, because of a quota or a taken address, are retried while
+/// the server runs.
 pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Result<bool, BootstrapError> {
     let client = Client::new(router);
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
@@ -272,7 +273,7 @@ async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool,
     made.push(flow::ensure(client, store).await);
     for published in published(options) {
         if let Err(error) = client.publish(store, &published).await {
-            // Somebody may have made it immutable; nothing of this server needs it.
+            // The ConfigMap may be immutable; this server does not need it.
             tracing::warn!(%error, name = published.name, "what others trust the server by is not published");
         }
     }

@@ -1,4 +1,4 @@
-//! One request on its way through the server.
+//! Context of a request.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,17 +25,17 @@ use crate::request::RequestInfo;
 use crate::server::Shared;
 use crate::storage;
 
-/// How long a reader waits for a revision that is not there yet.
+/// Time that a read waits for a revision that is not there yet.
 const FRESH_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long a request waits for the newest objects where several servers share the database.
+/// Time that a request waits for the latest revision where several servers share the database.
 const LONGEST_REFRESH: Duration = Duration::from_secs(10);
 
 /// A request for a resource that exists.
 pub(crate) struct Context {
     pub(crate) server: Arc<Shared>,
     pub(crate) user: User,
-    /// What has to be so for its writes.
+    /// Precondition of the request's writes.
     pub(crate) fence: Option<Guard>,
     pub(crate) info: RequestInfo,
     pub(crate) query: Query,
@@ -49,7 +49,7 @@ pub(crate) struct Context {
     /// Facts for the audit log.
     pub(crate) annotations: Gathered<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
-    /// What webhooks have made of the object in versions that its managers use.
+    /// Results of conversion webhooks for the versions that the object's managers use.
     pub(crate) conversions: Conversions,
     /// The time that tables are of, where it is not now.
     pub(crate) as_of: Option<Timestamp>,
@@ -78,7 +78,7 @@ impl Wire {
     }
 }
 
-/// What is gathered on the way.
+/// Values collected while a request is handled.
 #[derive(Debug)]
 pub(crate) struct Gathered<T>(Mutex<Vec<T>>);
 
@@ -100,7 +100,7 @@ impl<T> Gathered<T> {
     }
 }
 
-/// What the audit log wants to know besides the request itself.
+/// Details for the audit log besides the request itself.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// JSON of the object that was sent.
@@ -113,7 +113,7 @@ pub(crate) struct Notes {
     pub(crate) annotations: Vec<(&'static str, String)>,
 }
 
-/// What an object says of itself.
+/// Identity of an object, from its metadata.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
     pub(crate) name: String,
@@ -204,7 +204,7 @@ impl Context {
         lives.into_iter().next().ok_or(Failure::Late)
     }
 
-    /// As [`Self::live`], of many objects.
+    /// Like [`Self::live`], for many objects.
     ///
     /// # Errors
     /// As [`Self::live`]
@@ -212,7 +212,7 @@ impl Context {
         self.lives_of(&self.registration, entries).await
     }
 
-    /// As [`Self::lives`], of any kind.
+    /// Like [`Self::lives`], for any kind.
     ///
     /// # Errors
     /// As [`Self::live`]
@@ -238,7 +238,8 @@ impl Context {
         converter.live(&self.server, &own, entries, until).await
     }
 
-    /// What a webhook makes of an object that is to be stored; nothing where none is asked, nor for a dry run.
+    /// Converts an object to its storage version by webhook; `None` where no webhook is needed, and
+    /// for a dry run.
     ///
     /// # Errors
     /// As [`Self::live`]

@@ -50,7 +50,7 @@ pub(crate) fn prefix() -> Prefix {
     Prefix::resource(GROUP, PLURAL)
 }
 
-/// All kinds at a moment, with what is made of them when somebody asks.
+/// Snapshot of all kinds, with documents that are derived on demand.
 pub(crate) struct Table {
     pub(crate) kinds: Kinds,
     by_definition: BTreeMap<String, (u64, Arc<Made>)>,

@@ -1,4 +1,4 @@
-//! What is said of connections that fail: Go's words, which clients know.
+//! Messages about failed connections, in Go's words, which clients know.
 
 use std::io;
 use std::net::SocketAddr;

@@ -100,7 +100,7 @@ fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
     }
 }
 
-/// One version of a group.
+/// Version of an API group.
 pub(crate) struct Version {
     pub(crate) name: &'static str,
     /// Tells whether it has no kind of the program.
@@ -235,7 +235,7 @@ impl Discovery {
     }
 }
 
-/// What stands at a path.
+/// Kind of the document at a path.
 fn kind(path: &str) -> &'static str {
     match (path, path.split('/').count()) {
         ("api", _) => "APIVersions",

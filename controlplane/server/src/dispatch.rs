@@ -320,7 +320,7 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
     }
 }
 
-/// What others need to check our tokens by themselves.
+/// Serves the documents by which others verify service account tokens.
 fn issuer(shared: &Shared, path: &str) -> Result<Response, Failure> {
     let key = shared.tokens.key().ok_or(Failure::NoSuchPath)?;
     let published = key.published();

@@ -72,7 +72,7 @@ fn amount(whole: &str, fraction: &str, scale: u128) -> Option<u128> {
             digits.parse().ok()
         }
     };
-    // What is beyond the eighteenth digit is less than a nanosecond of an hour.
+    // Digits beyond the eighteenth are less than a nanosecond of an hour.
     let fraction = fraction.get(..18).unwrap_or(fraction);
     let below = number(fraction)?.checked_mul(scale)? / 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
     number(whole)?.checked_mul(scale)?.checked_add(below)

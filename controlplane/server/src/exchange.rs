@@ -1,4 +1,4 @@
-//! One HTTP request over a connection of its own, and its answer, which may switch protocols.
+//! HTTP request over a connection of its own, and its answer, which may switch protocols.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,8 +26,8 @@ pub(crate) const HEADER_BYTES: usize = 1 << 20;
 
 pub(crate) type Connection = BoxFuture<'static, hyper::Result<()>>;
 
-/// Sends a request; the answer's body streams. The head of the answer must come within `limit`; without one, it may take as
-/// long as whoever asked for it stays.
+/// Sends a request; the answer's body streams. The head of the answer must come within `limit`;
+/// without one, the caller waits for it as long as it wants.
 pub(crate) async fn exchange(
     stream: Box<dyn Stream>,
     request: Request<Body>,
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a request to somebody who answers after ten minutes.
+    /// Sends a request to a server that answers after ten minutes.
     async fn slow(limit: Option<Duration>) -> io::Result<StatusCode> {
         let (near, mut far) = tokio::io::duplex(1024);
         let answering = async move {

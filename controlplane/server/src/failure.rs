@@ -13,10 +13,10 @@ pub(crate) use parts::shown;
 pub use parts::{Cause, GroupResource, Target};
 use parts::{aggregate, told};
 
-/// What upstream says before what exists.
+/// Prefix of upstream's message about an existing object that is being deleted.
 const GOING: &str = "object is being deleted: ";
 
-/// What a request can fail with. [`Failure::status`] gives the answer's body, `code()` its HTTP status.
+/// Error of a request. [`Failure::status`] gives the answer's body, `code()` its HTTP status.
 #[derive(Debug, Clone, Error)]
 pub enum Failure {
     /// 400
@@ -33,7 +33,7 @@ pub enum Failure {
     Forbidden {
         /// Nothing for a path that is no resource.
         target: Option<Target>,
-        /// What follows `x is forbidden: `.
+        /// Text after `x is forbidden: `.
         because: String,
         /// Machine-readable causes.
         causes: Vec<Cause>,
@@ -70,7 +70,7 @@ pub enum Failure {
     AlreadyExists {
         /// The object.
         target: Target,
-        /// Whether what exists is being deleted.
+        /// True if the existing object is being deleted.
         going: bool,
     },
     /// 409 reason Conflict
@@ -78,7 +78,7 @@ pub enum Failure {
     Conflict {
         /// The object.
         target: Target,
-        /// What follows the colon.
+        /// Text after the colon.
         because: Cow<'static, str>,
     },
     /// 409 reason Conflict: other managers have fields that are applied.
@@ -110,7 +110,7 @@ pub enum Failure {
     /// 415
     #[error("the body of the request was in an unknown format - accepted media types include: {accepted}")]
     UnsupportedMediaType {
-        /// What is accepted, joined.
+        /// Accepted media types, joined.
         accepted: &'static str,
     },
     /// 422
@@ -145,7 +145,7 @@ pub enum Failure {
     /// 500
     #[error("Internal error occurred: {message}")]
     Internal {
-        /// What follows the colon.
+        /// Text after the colon.
         message: String,
     },
     /// 500 without a reason: what upstream answers for errors that it does not expect.

@@ -73,7 +73,7 @@ pub(crate) struct Flow {
     hash: u64,
 }
 
-/// What a request holds while it is answered.
+/// Resources that a request holds while it is answered.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     _running: Running,
@@ -156,7 +156,8 @@ impl FlowControl {
         Err(Failure::Overloaded { retry_after })
     }
 
-    /// Asks the configuration: a lock that nobody holds for long and two loads, as long as nothing of it changes.
+    /// Queries the configuration. Costs an uncontended lock and two loads while the configuration
+    /// does not change.
     fn ask<T>(&self, question: impl FnOnce(&Config) -> T) -> T {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         // The store takes the senders along when it is closed: then nothing changes any more.

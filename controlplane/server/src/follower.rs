@@ -1,4 +1,4 @@
-//! State made from objects of the store, made anew by whoever asks for it after one of them changed.
+//! State derived from objects of the store, recomputed on access after one of them changed.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -46,7 +46,7 @@ impl<T: Follow> Follower<T> {
         self.changed.first().cloned()
     }
 
-    /// The state as of now. A lock that nobody holds for long and a few loads, as long as nothing changes.
+    /// Current state. Costs an uncontended lock and a few loads while nothing changes.
     pub(crate) fn current(&self) -> Arc<T> {
         let known = self.current.read().unwrap_or_else(PoisonError::into_inner);
         if self.is_current(&known.0) {

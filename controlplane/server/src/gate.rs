@@ -68,7 +68,7 @@ impl Gates {
         }
     }
 
-    /// When requests that last come to their end.
+    /// Token that is canceled when long-running requests must end.
     pub(crate) fn ending(&self) -> CancellationToken {
         self.ending.clone()
     }

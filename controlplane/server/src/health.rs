@@ -12,9 +12,10 @@ use crate::server::Shared;
 
 /// The paths of health.
 pub(crate) const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
-/// What is well as long as the process answers, which ends with its store. The names are those that clients know.
+/// Checks that pass as long as the process answers, which ends with its store. The names are those
+/// that clients know.
 const ALWAYS: [&str; 3] = ["ping", "log", "etcd"];
-/// What [`crate::bootstrap`] makes, by upstream's names.
+/// Checks for [`crate::bootstrap`], under upstream's names.
 const MADE_FIRST: [&str; 5] = [
     "poststarthook/start-system-namespaces-controller",
     "poststarthook/bootstrap-controller",

@@ -1,4 +1,4 @@
-//! Who asks: the authenticated user of a request, and the way to speak as one inside the process.
+//! Authenticated user of a request, and how to act as one inside the process.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tower::Service;
 
 /// The group of everybody who may do everything.
 pub const MASTERS: &str = "system:masters";
-/// The user that nobody in particular is.
+/// Name of the anonymous user.
 pub const ANONYMOUS: &str = "system:anonymous";
 /// The group of all who proved who they are.
 pub const AUTHENTICATED: &str = "system:authenticated";
@@ -32,7 +32,7 @@ pub struct User {
     pub groups: Vec<String>,
     /// Identifies a user across renames; often empty.
     pub uid: String,
-    /// What the authenticator adds.
+    /// Extras that the authenticator adds.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -50,7 +50,7 @@ impl User {
         }
     }
 
-    /// Nobody in particular.
+    /// Anonymous user.
     pub fn anonymous() -> Self {
         Self {
             name: ANONYMOUS.to_owned(),
@@ -59,7 +59,7 @@ impl User {
         }
     }
 
-    /// Whether the user is in a group.
+    /// True if the user is in the group.
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }
@@ -85,7 +85,7 @@ impl User {
     }
 }
 
-/// Where a request came from; the transport puts it into the request's extensions.
+/// Address of the client; the transport puts it into the request's extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source(pub SocketAddr);
 
@@ -98,8 +98,8 @@ pub struct Assumed<S> {
     inner: S,
 }
 
-/// The holder of a lease, and nobody else's writes: those of a client that has it are stored only as long as the lease says
-/// so, whatever the clocks say.
+/// Makes a client's writes conditional on a lease: they are stored only while the lease names this
+/// holder, independent of clocks.
 #[derive(Debug, Clone)]
 pub struct Fence(Guard);
 

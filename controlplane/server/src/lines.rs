@@ -4,11 +4,11 @@ use std::hash::{BuildHasher, RandomState};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// How many there are. Those that share one wait for each other without need.
+/// Number of queues. Writers of different names may share one and wait needlessly.
 const LINES: u64 = 32;
 
-/// Lines, shared by the names that writers stand in them for. Which names share one nobody can know beforehand: who chooses
-/// names could else choose whom to keep waiting.
+/// Queues of writers, chosen by a keyed hash of the name: clients that choose names must not be
+/// able to choose whom they delay.
 pub(crate) struct Lines {
     lines: Vec<Mutex<()>>,
     seed: RandomState,
@@ -24,7 +24,7 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// Waits for the turn of whoever writes what has this name.
+    /// Waits for the turn of a writer of the name.
     pub(crate) async fn turn(&self, name: &str) -> Option<MutexGuard<'_, ()>> {
         Some(self.lines.get(self.place(name))?.lock().await)
     }

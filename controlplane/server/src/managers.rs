@@ -1,4 +1,4 @@
-//! Who manages the fields of what is written: the entries of `metadata.managedFields` after each write.
+//! Field management: the entries of `metadata.managedFields` after each write.
 
 use api::Object;
 use api::managed::{self, Change, Managed, Set, Types, Versioning, Writer};
@@ -15,7 +15,7 @@ pub(crate) const MAX_NAME: usize = 128;
 /// The most bytes of a subresource's name in an entry.
 const MAX_SUBRESOURCE: usize = 256;
 
-/// Who writes: the `fieldManager`, or what stands before the first slash of the user agent.
+/// Manager of a write: the `fieldManager`, or the part of the user agent before the first slash.
 pub(crate) fn writer(context: &Context) -> Writer {
     let manager = match context.query.text("fieldManager") {
         Some(manager) => manager.to_owned(),
@@ -125,7 +125,7 @@ pub(crate) fn after_update(
     let known = || Managed::parse(live).unwrap_or_default();
     let mut entries = sent.unwrap_or_else(known);
     if entries.is_empty() {
-        // Nobody's fields were kept so far: that begins with the first apply.
+        // Fields are not tracked before the first apply.
         return String::new();
     }
     managed::update(&mut entries, change, comparison, &writer(context));

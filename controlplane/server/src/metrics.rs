@@ -80,7 +80,7 @@ pub(crate) struct Metrics {
     process: Process,
 }
 
-/// Who came, and who was let in.
+/// Metrics of authentication and authorization.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     authentications: Family<Outcome, Counter>,
@@ -92,7 +92,7 @@ pub(crate) struct Access {
 type Outcome = [(&'static str, &'static str); 1];
 
 impl Access {
-    /// Somebody proved who he is, or that he is nobody in particular; nothing for somebody who failed to.
+    /// Counts an authentication, anonymous ones included; `None` is a failed one.
     pub(crate) fn authenticated(&self, user: Option<&str>) {
         let result = if user.is_some() { "success" } else { "error" };
         self.authentications.get_or_create(&[("result", result)]).inc();
@@ -103,7 +103,7 @@ impl Access {
         self.users.get_or_create(&[("username", name)]).inc();
     }
 
-    /// A request may be made, or nobody allows it.
+    /// Counts a decision of authorization.
     pub(crate) fn authorized(&self, is_allowed: bool) {
         let result = if is_allowed { "allowed" } else { "no-opinion" };
         self.authorizations.get_or_create(&[("result", result)]).inc();
@@ -181,7 +181,8 @@ impl Metrics {
         registry.register_collector(Box::new(Arc::clone(&self.flow)));
     }
 
-    /// Counts one answer. `took` is left out for answers that last, `bytes` where nobody knows them.
+    /// Counts one answer. `took` is left out for long-running requests, `bytes` where the size is
+    /// unknown.
     pub(crate) fn count(
         &self,
         (info, row, manner): (&RequestInfo, Option<&Registration>, Manner),
@@ -273,7 +274,7 @@ impl Metrics {
     }
 }
 
-/// What the build is, as labels.
+/// Registers the build information, as labels.
 fn build(version: &Version, registry: &mut Registry) {
     let info = Family::<Vec<(&'static str, String)>, Gauge>::default();
     let labels = [

@@ -6,11 +6,11 @@ use http::{HeaderMap, HeaderValue};
 use crate::failure::Failure;
 use crate::query::Query;
 
-/// What a 406 says.
+/// Media types that a 406 lists.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 const ACCEPTED_WATCH: &str = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
 
-/// How a body is written.
+/// Encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Compact JSON.
@@ -53,7 +53,7 @@ impl Encoding {
         candidates(clause).next()
     }
 
-    /// Whether watches are served in it.
+    /// True if watches are served in it.
     fn streams(self) -> bool {
         self != Self::Yaml
     }
@@ -78,7 +78,7 @@ impl MetaVersion {
     }
 }
 
-/// What becomes of an object on its way out.
+/// Transformation of an object in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Itself.
@@ -94,9 +94,9 @@ pub enum Shape {
 /// The outcome of a negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Representation {
-    /// How the body is written.
+    /// Encoding of the body.
     pub encoding: Encoding,
-    /// What it shows.
+    /// Shape of the body.
     pub shape: Shape,
 }
 
@@ -108,7 +108,7 @@ impl Representation {
     };
 }
 
-/// One media range of an `Accept` header.
+/// Media range of an `Accept` header.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Clause<'a> {
     pub(crate) kind: &'a str,
@@ -125,7 +125,7 @@ impl Clause<'_> {
             .map(|(_, value)| *value)
     }
 
-    /// How many of its two words are `*`.
+    /// Number of `*` in the media range.
     fn wildcards(&self) -> usize {
         usize::from(self.kind == "*") + usize::from(self.subtype == "*")
     }
@@ -306,7 +306,7 @@ pub(crate) fn for_people(encoding: Encoding, headers: &HeaderMap, query: &Query)
     }
 }
 
-/// Whether the client takes gzip.
+/// True if the client accepts gzip.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     headers
         .get_all(ACCEPT_ENCODING)

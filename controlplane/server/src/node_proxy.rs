@@ -31,9 +31,9 @@ use crate::tls::TlsError;
 const CONNECT: Duration = Duration::from_secs(10);
 /// The time for the head of an agent's answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long a node may leave unanswered what it was sent.
+/// Time that a node has to acknowledge sent data (`TCP_USER_TIMEOUT`).
 const SILENCE: Duration = Duration::from_secs(30);
-/// When nothing is under way, a node is asked for a sign of life after this time, and then so often, so many times.
+/// TCP keepalive: idle time, interval and number of probes.
 const IDLE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
@@ -143,7 +143,7 @@ async fn dial(
     Ok((stream, silence))
 }
 
-/// How long a node may be silent when it ought to say something, if only that something has arrived.
+/// Timeout for a node that has to send or acknowledge something.
 struct Silence(Socket);
 
 impl Silence {

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::options::FieldValidation;
 use crate::storage;
 
-/// What a body says of its own kind.
+/// Type metadata of a body.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct TypeMeta {
@@ -89,7 +89,7 @@ pub(crate) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// What selectors match.
+    /// Attributes that selectors match.
     pub(crate) fn attributes(self) -> &'a Attributes {
         self.converted
             .map_or(&self.entry.attributes, |converted| &converted.attributes)
@@ -187,7 +187,7 @@ pub(crate) fn decode(
     Ok((object, api::strict::complaints(json, &unknown, duplicates)))
 }
 
-/// As [`decode`], of JSON that is no client's; the error is the bare text.
+/// Like [`decode`], for JSON that is not from a client; the error is the bare text.
 pub(crate) fn decode_bare(
     registration: &Registration,
     json: &[u8],
@@ -198,7 +198,7 @@ pub(crate) fn decode_bare(
     Ok((object, api::strict::complaints(json, &unknown, &[])))
 }
 
-/// Why an object that was one of the kind is none any more.
+/// Error for an object that no longer decodes as its kind.
 fn other_kind(registration: &Registration, json: &[u8], error: String) -> String {
     let meta: TypeMeta = serde_json::from_slice(json).unwrap_or_default();
     let own = registration.api_version();
@@ -225,7 +225,7 @@ fn unconvertible(registration: &Registration, version: &str, kind: &str) -> Stri
     )
 }
 
-/// As [`decode_bare`], with the paths of unknown fields.
+/// Like [`decode_bare`], with the paths of unknown fields.
 fn decode_reporting(
     registration: &Registration,
     json: &[u8],
@@ -249,7 +249,8 @@ pub(crate) fn without_empty<'a>(registration: &Registration, json: &'a [u8]) -> 
     }
 }
 
-/// Why JSON is no object of the kind: another kind, another version, or a field that does not fit.
+/// Error for JSON that does not decode as the kind: another kind, another version, or a field of
+/// the wrong type.
 fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
     // Only a map has a kind; a list would be read as its members.
     let meta = serde_json::from_slice::<Map<String, Json>>(json)
@@ -306,8 +307,8 @@ fn unfit(registration: &Registration, meta: &TypeMeta, because: &str) -> Failure
 /// Bytes that a stored object may have, its managed fields included: as many as a body.
 const LARGEST: usize = body::LIMIT;
 
-/// As [`encode`], for what a client makes of an object that has so many bytes now, none if it is new. `stored` is what a
-/// webhook has made of it already.
+/// Like [`encode`], for an object that a client changes from so many bytes, none if it is new.
+/// `stored` is the result of a conversion webhook, if any.
 ///
 /// # Errors
 /// 500 with upstream's words where the object has become too large.
@@ -351,7 +352,7 @@ pub(crate) fn encode(
     Ok((value, attributes))
 }
 
-/// As [`encode`], for an object of which nothing but metadata has changed since it was read.
+/// Like [`encode`], for an object of which only metadata has changed since it was read.
 ///
 /// # Errors
 /// As [`encode`]

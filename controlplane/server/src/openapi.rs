@@ -29,7 +29,8 @@ use crate::respond::{Response, json, with_type};
 use crate::server::Shared;
 
 const JSON: &str = "application/json";
-/// What clients ask for; the answer says it in a way that parsers of media types accept.
+/// Media types that clients request; the answer spells them so that parsers of media types accept
+/// them.
 const V2_PROTOBUF: [&str; 2] = [
     "com.github.proto-openapi.spec.v2@v1.0+protobuf",
     "com.github.proto-openapi.spec.v2.v1.0+protobuf",
@@ -65,7 +66,7 @@ fn version((path, hash): (String, String)) -> (String, [Document; 2]) {
     (path, [Document::new(hash.clone()), Document::new(hash)])
 }
 
-/// What is said of the program's own kinds, whatever definitions there are.
+/// Documents of the built-in kinds, independent of definitions.
 #[derive(Clone, Default)]
 pub(crate) struct Program(Arc<OnceLock<Versions>>);
 
@@ -241,7 +242,7 @@ fn v2((shared, table): (&Shared, &Table), documents: &Documents, headers: &Heade
     }
 }
 
-/// Whether the client likes protobuf, by these names, better than JSON; nothing when it takes neither.
+/// True if the client prefers protobuf, by these names, over JSON; `None` when it accepts neither.
 fn prefers_protobuf(headers: &HeaderMap, names: [&str; 2]) -> Option<bool> {
     clauses(headers).iter().find_map(|clause| {
         if clause.matches("application", "json") {

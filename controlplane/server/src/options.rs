@@ -10,7 +10,7 @@ use crate::failure::{Failure, GroupResource};
 use crate::managers::MAX_NAME;
 use crate::query::Query;
 
-/// What to do about unknown and duplicate fields.
+/// Treatment of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     /// Refuse the request.
@@ -90,7 +90,7 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>, kind: &'static str) -> Res
     Ok(set)
 }
 
-/// What happens to what a deleted object owns.
+/// Deletion propagation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Propagation {
     /// The owned objects stay, without their owner.
@@ -157,7 +157,8 @@ impl Deletion {
         })
     }
 
-    /// Whether what the object owns is to be orphaned, or to go first.
+    /// Propagation policy to which `propagationPolicy` and `orphanDependents` amount; `None` for
+    /// the default.
     pub(crate) fn propagation(&self) -> Option<Propagation> {
         match (self.propagation, self.orphan_dependents) {
             (None, Some(true)) => Some(Propagation::Orphan),

@@ -39,12 +39,12 @@ pub use kubeconfig::kubeconfig;
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// The user of the front proxy's certificate.
 pub const FRONT_PROXY: &str = "front-proxy-client";
-/// How long certificates live unless it is said otherwise.
+/// Default lifetime of certificates.
 pub const LIFETIME: Duration = Duration::from_hours(365 * 24);
 /// The user of `admin.kubeconfig`.
 pub const ADMIN: &str = "kubernetes-admin";
 
-/// What a certificate is for.
+/// Purpose of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Profile {
     /// Proves a server's names.
@@ -122,7 +122,7 @@ impl Identity {
     }
 }
 
-/// Why there is no certificate.
+/// Failure to issue or load a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file cannot be read or written.
@@ -130,7 +130,7 @@ pub enum PkiError {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -143,9 +143,9 @@ pub enum PkiError {
     /// A file holds something else than it should.
     #[error("{what} cannot be read")]
     Unreadable {
-        /// What was expected.
+        /// Expected content.
         what: &'static str,
-        /// What was found.
+        /// Cause of the failure.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -158,7 +158,7 @@ pub enum PkiError {
     /// More groups than fit.
     #[error("a certificate holds at most two groups, not {count}")]
     Groups {
-        /// How many were asked for.
+        /// Requested number.
         count: usize,
     },
 }
@@ -193,7 +193,8 @@ impl Pki {
         match (files::read(&certificate)?, files::read(&key)?) {
             (None, None) => make()?,
             (Some(_), None) => return Err(PkiError::Half { path: key }),
-            // The first start was broken off between the two: a key that never signed anything is nobody's loss.
+            // The first start was interrupted between the two files: a key that has signed nothing
+            // can be replaced.
             (None, Some(_)) if !files::any_certificate(directory)? => make()?,
             (None, Some(_)) => return Err(PkiError::Half { path: certificate }),
             (Some(_), Some(_)) => {}
@@ -251,8 +252,8 @@ impl Pki {
         Ok(made)
     }
 
-    /// The names and addresses that the server's certificate is for; none before it was made. Without the machine's own name:
-    /// the node on it, which is called so, shows nobody another server.
+    /// Names and addresses in the server's certificate; empty before it was issued. Leaves out the
+    /// machine's hostname: it is also the node's name and identifies no other server.
     pub fn serving_names(&self) -> Result<Vec<String>, PkiError> {
         let certificate = files::read(&self.directory.join("apiserver.crt"))?;
         let mut names = certificate.map(|pem| certificate::names(&pem)).unwrap_or_default();

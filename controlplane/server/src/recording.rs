@@ -1,5 +1,5 @@
-//! From a request to its audit records: when it arrives (where somebody wants to know), when its answer begins or is
-//! complete, and when one ends that lasts: a watch, a log, a session.
+//! Audit records of a request: at its arrival (where the sink wants it), at the beginning or end of
+//! its answer, and at the end of a long-running one: a watch, a log, a session.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -35,7 +35,8 @@ const LONGEST_ID: usize = 64;
 /// Addresses that are recorded of the way of a request.
 const MOST_SOURCES: usize = 32;
 
-/// What the log says of a request whose client did not wait for the answer: it may have taken effect all the same.
+/// Status recorded for a request whose client did not wait for the answer: it may have taken effect
+/// all the same.
 const CLIENT_GONE: u16 = 499;
 
 /// Sees to it that a request is recorded, also when its client goes away and the work on it is dropped half way.
@@ -43,7 +44,7 @@ pub(crate) struct Recording {
     sink: Option<Arc<dyn Sink>>,
     clock: Clock,
     trail: Option<Trail>,
-    /// Of a request whose caller proved nothing: what it is about as far as its path tells. Nobody looks further.
+    /// Request info of an unauthenticated request, from its path alone.
     refused: Option<RequestInfo>,
     pub(crate) outcome: Outcome,
 }
@@ -132,7 +133,7 @@ impl Drop for Recording {
     }
 }
 
-/// Keeps something until an answer that lasts is complete, or nobody listens any more.
+/// Keeps a value until a long-running answer is complete or its client is gone.
 pub(crate) fn until_end(mut response: Response, kept: impl Send + Unpin + 'static) -> Response {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         tunnel::keep(&mut response, kept);
@@ -167,7 +168,8 @@ impl<K: Unpin> http_body::Body for Followed<K> {
     }
 }
 
-/// Records that a long answer is complete when it is dropped: it has ended, or nobody listens any more.
+/// Records the end of a long-running answer when it is dropped: it is complete, or its client is
+/// gone.
 struct End {
     sink: Arc<dyn Sink>,
     clock: Clock,
@@ -184,7 +186,7 @@ impl Drop for End {
     }
 }
 
-/// What the handlers leave for the answer's headers and the audit log.
+/// Results of the handlers for the answer's headers and the audit log.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) info: RequestInfo,
@@ -196,7 +198,7 @@ pub(crate) struct Outcome {
     pub(crate) flow: Option<Flow>,
 }
 
-/// What the audit log needs of the request.
+/// Attributes of the request for the audit log.
 #[derive(Clone)]
 struct Trail {
     id: String,
@@ -213,7 +215,7 @@ fn own_id(parts: &Parts) -> Option<String> {
     (!id.is_empty() && id.len() <= LONGEST_ID).then(|| id.to_owned())
 }
 
-/// Where a request came from: what those on its way say of it, then who is connected.
+/// Source IPs of a request: those in forwarding headers, then the peer's.
 fn sources(parts: &Parts) -> Vec<IpAddr> {
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let forwarded = header("x-forwarded-for").unwrap_or_default().split(',');
@@ -226,7 +228,7 @@ fn sources(parts: &Parts) -> Vec<IpAddr> {
     sources
 }
 
-/// What a request is about, as far as its path tells.
+/// Request info, as far as the path tells.
 fn info(parts: &Parts) -> Result<RequestInfo, Failure> {
     let segments = path::segments(parts.uri.path())?;
     RequestInfo::new(&parts.method, &segments, &Query::parse(parts.uri.query())?)

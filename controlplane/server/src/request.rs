@@ -1,4 +1,4 @@
-//! What a request is about, read from its method and path the way upstream's `RequestInfo` is.
+//! Request info, parsed from method and path like upstream's `RequestInfo`.
 
 use http::Method;
 
@@ -8,7 +8,7 @@ use crate::query::Query;
 /// Verb, group, resource and name of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// Whether the path names a resource (`/api/v1/…`, `/apis/GROUP/VERSION/…`).
+    /// True if the path names a resource (`/api/v1/…`, `/apis/GROUP/VERSION/…`).
     pub is_resource: bool,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; for other paths the method in small letters.
     pub verb: &'static str,
@@ -24,7 +24,7 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Name in the path; for list and watch with a selector on `metadata.name` that name.
     pub name: String,
-    /// Whether `name` comes from the path.
+    /// True if `name` comes from the path.
     pub named: bool,
     /// Segments behind the subresource.
     pub rest: Vec<String>,
@@ -35,7 +35,7 @@ pub struct RequestInfo {
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl RequestInfo {
-    /// Whether the request may last as long as its client likes.
+    /// True if the request is long-running.
     pub fn lasts(&self) -> bool {
         let subresource = self.subresource.as_str();
         self.verb == "watch" || matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")

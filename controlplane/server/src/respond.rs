@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::negotiation::{Encoding, negotiate_failure};
 use crate::shape;
 
-/// What every handler returns.
+/// Response that every handler returns.
 pub type Response = http::Response<Body>;
 
 /// JSON bytes with a status.
@@ -87,7 +87,7 @@ pub(crate) fn success(code: u16, details: Option<StatusDetails>) -> Bytes {
 
 /// Characters of warnings that are sent whole; beyond that each is cut, and what does not fit is left out.
 const WARNINGS: usize = 4096;
-/// What each is cut to.
+/// Length to which each warning is truncated.
 const WARNING_CUT: usize = 256;
 
 /// Adds `Warning: 299 - "…"` headers, as clients print them: each text once, bounded as upstream bounds them.

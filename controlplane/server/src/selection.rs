@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::object::{self, Seen};
 use crate::query::Query;
 
-/// Which objects a request is about.
+/// Label and field selectors of a request.
 #[derive(Clone)]
 pub(crate) struct Selection {
     labels: LabelSelector,
@@ -62,7 +62,7 @@ impl Selection {
         }
     }
 
-    /// Whether an object is chosen.
+    /// True if the selectors match the object.
     pub(crate) fn matches<'a>(&self, entry: impl Into<Seen<'a>>) -> bool {
         let seen: Seen<'_> = entry.into();
         self.only.as_deref().is_none_or(|name| name == seen.entry.key.name())
@@ -83,12 +83,12 @@ impl Selection {
         })
     }
 
-    /// Whether everything is chosen.
+    /// True if the selectors match everything.
     pub(crate) fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
     }
 
-    /// Whether nothing but what an object is called decides.
+    /// True if only the object's name and namespace decide.
     pub(crate) fn is_of_names(&self) -> bool {
         self.labels.is_everything() && self.read.is_none()
     }

@@ -32,30 +32,30 @@ use crate::version::Version;
 /// The wall clock. Timers use `tokio::time`, which tests can pause.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What a server is made with.
+/// Options of a server.
 #[derive(Clone)]
 pub struct Options {
     /// The wall clock.
     pub clock: Clock,
-    /// Where audit records go.
+    /// Sink of audit records.
     pub audit: Option<Arc<dyn Sink>>,
     /// The way to the nodes' agents; without it what only they know is answered with 503.
     pub agents: Option<Arc<dyn Agents>>,
     /// Signs the tokens of service accounts; without it there are none.
     pub signing_key: Option<Arc<SigningKey>>,
-    /// What `/version` says.
+    /// Version that `/version` reports.
     pub version: Version,
-    /// Where clients reach the server, as `host:port`; discovery shows it.
+    /// Advertised address of the server, as `host:port`; discovery shows it.
     pub address: String,
-    /// Where nodes that join reach the server, as `https://host:port`; `kube-public/cluster-info` shows it.
+    /// URL for nodes that join, as `https://host:port`; `kube-public/cluster-info` shows it.
     pub url: String,
     /// The authority that signs clients' certificates, as PEM, for servers that extend this one and nodes that join.
     pub authority: Option<Arc<str>>,
-    /// What servers behind Services know this one by; without it they are asked without a client certificate.
+    /// Client certificate for aggregated API servers; without it they are called without one.
     pub front_proxy: Option<Arc<FrontProxy>>,
-    /// What others in the process count: a page in the format of `/metrics`, which goes with the server's own.
+    /// Further metrics of the process in the format of `/metrics`, appended to the server's own.
     pub metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
-    /// What the process was told on its command line, as `/flagz` shows it: names and values.
+    /// Command-line flags of the process, as `/flagz` shows them: names and values.
     pub flags: Vec<(String, String)>,
     /// Range of Services' addresses, or one of each family, the usual one first: of 8 to 30 bits in version 4, of 64 to 126 in
     /// version 6. The first address of the first is the server's own.
@@ -102,7 +102,7 @@ impl Options {
     }
 }
 
-/// What all requests share.
+/// State shared by all requests.
 pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) options: Options,
@@ -121,10 +121,10 @@ pub(crate) struct Shared {
     pub(crate) flow: FlowControl,
     pub(crate) gates: Gates,
     pub(crate) metrics: Metrics,
-    /// When it was made.
+    /// Start time of the server.
     pub(crate) started: Timestamp,
     pub(crate) ready: AtomicBool,
-    /// Whether all that every cluster has could be made at the start.
+    /// True if all bootstrap objects could be created at the start.
     whole: AtomicBool,
     pub(crate) stopping: AtomicBool,
 }
@@ -186,8 +186,9 @@ impl Server {
         Ok(())
     }
 
-    /// Makes what [`Self::bootstrap`] could not make, and anew what nobody should have deleted of the rest; and looks after
-    /// the definitions of kinds, the `APIServices` and the status of policies, for as long as it is polled.
+    /// Creates the objects that [`Self::bootstrap`] could not, and recreates deleted ones that a
+    /// cluster needs; maintains the definitions of kinds, the `APIServices` and the status of
+    /// policies, for as long as it is polled.
     pub async fn heal(&self) -> Infallible {
         let shared = &self.shared;
         let upkeep = definitions::run(Arc::clone(shared), self.router());

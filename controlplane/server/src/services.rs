@@ -1,4 +1,4 @@
-//! What the cluster hands out to Services: addresses of the service ranges and ports of the nodes.
+//! Allocation for Services: addresses of the service ranges and node ports.
 //!
 //! Whatever is handed out is an entry of the store: an address is an `IPAddress` of its name, a port an entry that no
 //! kind shows. Both are made and removed in the commit that stores the Service, so two Services never hold the same, and
@@ -28,10 +28,11 @@ use crate::storage;
 pub(crate) use range::{Range, pick, ranges};
 pub(crate) use repair::repair;
 
-/// Ports that are handed out only when somebody asks for them or no others are left, as upstream keeps them apart.
+/// Number of node ports at the start of the range that are kept for explicit requests until no others
+/// are left, as upstream does.
 const ASKED_FOR: i32 = 86;
 
-/// What a Service holds.
+/// Addresses and ports that a Service holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     pub(crate) addresses: BTreeSet<IpAddr>,
@@ -39,8 +40,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// What the spec says that it holds. What is no address, or no port of nodes, counts for nothing here: validation
-    /// refuses it.
+    /// Claims of a spec. Ignores invalid addresses and ports out of range: validation rejects them.
     pub(crate) fn of(spec: &ServiceSpec) -> Self {
         let addresses = spec.cluster_ips.iter().flatten().filter(|_| needs_cluster_ip(spec));
         let ports = spec.ports.iter().flatten().filter(|_| has_node_ports(spec));
@@ -58,12 +58,12 @@ fn row() -> Result<&'static Registration, Failure> {
     find("networking.k8s.io", "v1", "ipaddresses").ok_or_else(|| Failure::internal("IPAddress is not served"))
 }
 
-/// Where an address is held.
+/// Key of an address.
 pub(crate) fn address_key(address: IpAddr) -> Option<Key> {
     storage::key(row().ok()?, "", &address.to_string())
 }
 
-/// Where a port is held: beside the kinds, under a group that none of them can have.
+/// Key of a port: outside the kinds, under a group that none of them can have.
 pub(crate) fn port_key(port: i32) -> Option<Key> {
     Key::new("skiff", "nodeports", "", &port.to_string()).ok()
 }
@@ -138,7 +138,7 @@ pub(crate) fn release_all(store: &Store, service: &Service) -> Vec<Write> {
     release(store, &claims)
 }
 
-/// A port that nobody holds and that is not among those.
+/// Port that is free and not in `taken`.
 pub(crate) fn free_port(store: &Store, taken: &BTreeSet<i32>) -> Option<i32> {
     let first = NODE_PORTS.start() + ASKED_FOR;
     let count = NODE_PORTS.end() - first + 1;
@@ -148,7 +148,7 @@ pub(crate) fn free_port(store: &Store, taken: &BTreeSet<i32>) -> Option<i32> {
     all.find(|port| !taken.contains(port) && port_key(*port).is_some_and(|key| store.get(&key).is_none()))
 }
 
-/// Whether ports of nodes may be a Service's.
+/// True if the Service can have node ports.
 pub(crate) fn has_node_ports(spec: &ServiceSpec) -> bool {
     matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"))
 }

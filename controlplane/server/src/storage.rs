@@ -1,4 +1,4 @@
-//! How objects lie in the store: keys, selectable attributes, and how much of the past is kept.
+//! Layout of objects in the store: keys, selectable attributes, and retention of old versions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use api::{Object, Registration};
 use serde::Deserialize;
 use store::{Attributes, Class, Key, Prefix};
 
-/// How long an event is kept after its last write.
+/// Time that an event is kept after its last write.
 pub const EVENT_TIME_TO_LIVE: Duration = Duration::from_hours(1);
 
-/// As upstream's `DefaultEndpointReconcilerTTL` of `pkg/controlplane/instance.go`.
+/// Upstream's `DefaultEndpointReconcilerTTL` of `pkg/controlplane/instance.go`.
 const SERVER_TIME_TO_LIVE: Duration = Duration::from_secs(15);
 
 /// The key of an object; nothing when a part cannot be in a key.
@@ -31,7 +31,7 @@ pub(crate) fn prefix(registration: &Registration, namespace: &str) -> Prefix {
     }
 }
 
-/// What selectors match of an object.
+/// Attributes of an object that selectors match.
 pub(crate) fn attributes(registration: &Registration, object: &dyn Object) -> Attributes {
     let labels = object.metadata().labels.clone().unwrap_or_default();
     let fields = registration.fields(object).into_iter();
@@ -44,7 +44,7 @@ pub(crate) fn attributes(registration: &Registration, object: &dyn Object) -> At
     }
 }
 
-/// What selectors match, for objects read from the disk: `store::Options::index`.
+/// Attributes that selectors match, for objects read from the disk: `store::Options::index`.
 pub fn index(key: &Key, stored: &[u8]) -> Attributes {
     let group = if key.group() == "core" { "" } else { key.group() };
     let registration = api::KINDS.iter().find(|registration| {
@@ -63,7 +63,7 @@ pub fn index(key: &Key, stored: &[u8]) -> Attributes {
         .unwrap_or_default()
 }
 
-/// What selectors match of an object whose kind is not known here: its labels.
+/// Attributes of an object of an unknown kind: its labels.
 pub(crate) fn of_labels(stored: &[u8]) -> Attributes {
     #[derive(Default, Deserialize)]
     struct Labelled {
@@ -82,7 +82,8 @@ pub(crate) fn of_labels(stored: &[u8]) -> Attributes {
     }
 }
 
-/// How much of a resource's past is kept: `store::Options::class`. Events expire; leases are renewed for ever.
+/// Retention class of a resource: `store::Options::class`. Events expire; leases are renewed
+/// continually.
 pub fn class(resource: &str) -> Class {
     match resource {
         "core/events" => Class::HeadOnly {

@@ -1,4 +1,4 @@
-//! What the subresources of a kind are made of: the kind of their bodies and their verbs.
+//! Subresources of a kind: the kinds of their bodies and their verbs.
 
 use api::Registration;
 use api::kind::Subresource;

@@ -51,7 +51,7 @@ const CONNECTIONS: usize = 8192;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The time that a client has for a request's head, and how long an HTTP/1.1 connection may be idle.
 const HEAD: Duration = Duration::from_mins(1);
-/// What a client may send before a request's body.
+/// Limits on the data that a client may send before a request's body.
 #[derive(Debug, Clone, Copy)]
 struct Heads {
     /// Headers of an HTTP/1.1 request.
@@ -84,10 +84,10 @@ const PING_ANSWER: Duration = Duration::from_secs(15);
 /// A silent TCP connection is probed after this time, and then again and again; the kernel gives up after nine probes.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
-/// How long requests may go on after the server was told to stop.
+/// Time that requests may take to finish after the server was told to stop.
 const GRACE: Duration = Duration::from_secs(8);
 
-/// Why TLS cannot be served.
+/// Failure to serve TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A certificate or key does not fit.

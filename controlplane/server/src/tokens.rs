@@ -1,4 +1,4 @@
-//! Tokens of service accounts: signed statements of who somebody is, bound to objects that must still be there.
+//! Service account tokens: signed JWTs bound to objects that must still exist.
 //!
 //! A token's signature and claims are read once; after that only what may change is looked at on each request: the time,
 //! and whether the account and the bound object are still the ones that the token was made for. So a deleted account or
@@ -28,7 +28,7 @@ pub use key::{KeyError, SigningKey};
 use legacy::Home;
 pub(crate) use legacy::{LAST_USED, Origin, Used, day};
 
-/// Why a token proves nothing. The texts are what a review of it says.
+/// Reason for which a token is invalid. The texts are those of a `TokenReview`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     /// No token of ours.
@@ -46,21 +46,21 @@ pub(crate) enum Refused {
     /// Its Secret is marked.
     #[error("[invalid bearer token, {0}]")]
     Marked(Box<Used>),
-    /// It is for somebody else.
+    /// It is for another audience.
     #[error("[invalid bearer token, token audiences {found:?} is invalid for the target audiences {wanted:?}]")]
     Audience {
-        /// Who it is for.
+        /// Audiences of the token.
         found: Vec<String>,
-        /// Who asks.
+        /// Accepted audiences.
         wanted: Vec<String>,
     },
 }
 
-/// What a token proves.
+/// Result of authenticating a token.
 #[derive(Debug, Clone)]
 pub(crate) struct Proven {
     pub(crate) user: User,
-    /// Those of the wanted audiences that the token is for.
+    /// Accepted audiences that the token is for.
     pub(crate) audiences: Vec<String>,
     /// Set when a token is used past the time that its holder was promised: what the audit log says of it.
     pub(crate) stale: Option<String>,
@@ -68,7 +68,7 @@ pub(crate) struct Proven {
     pub(crate) used: Option<Used>,
 }
 
-/// What was read from a token.
+/// Verified contents of a token.
 #[derive(Debug)]
 pub(crate) struct Verified {
     user: User,

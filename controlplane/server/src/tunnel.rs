@@ -25,7 +25,7 @@ const BUFFER: usize = 32 << 10;
 /// The time that one direction has after the other one is at its end.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// What a connection does after its last answer, which carries it.
+/// Future of a connection after its last response, which carries it.
 #[derive(Clone)]
 pub(crate) struct Tunnel(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
 
@@ -63,7 +63,7 @@ pub(crate) fn keep(response: &mut Response, kept: impl Send + 'static) {
     }
 }
 
-/// Whether a client asks to switch protocols.
+/// True if a client asks to switch protocols.
 pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
     let connection = headers
         .get_all(CONNECTION)

@@ -33,7 +33,7 @@ pub(crate) use writes::Writes;
 const OWN: HeaderName = HeaderName::from_static("x-skiff-ui");
 /// The prefix keeps other hosts, paths and plain connections from setting it.
 const SESSION: &str = "__Host-skiff";
-/// Nothing from elsewhere, nothing inline, in nobody's frame.
+/// Content security policy: same origin only, nothing inline, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
     trusted-types svelte-trusted-html";
@@ -67,7 +67,7 @@ macro_rules! file {
     };
 }
 
-/// What `controlplane/ui/build.mjs` makes.
+/// Files that `controlplane/ui/build.mjs` builds.
 const FILES: [File; 6] = [
     file!("login.html", "text/html; charset=utf-8", true),
     file!("login.js", "text/javascript; charset=utf-8", true),
@@ -85,7 +85,7 @@ struct Shown(String);
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer(pub(crate) String);
 
-/// Takes a session out of a request and says whom it stands for; nobody behind here has use for the cookie.
+/// Takes a session's cookie out of a request and returns its user; handlers never see the cookie.
 ///
 /// # Errors
 /// 401 for a session that is over, and where another site may have sent the request.
@@ -136,7 +136,8 @@ fn is_from_page(parts: &Parts) -> bool {
     parts.headers.contains_key(OWN) && origin.unwrap_or(reads)
 }
 
-/// True for the page's own paths: who has no session yet gets the login there, whatever else is open to nobody.
+/// True for the page's own paths: without a session they lead to the login, even where anonymous
+/// users may do nothing.
 pub(crate) fn is_page(parts: &Parts) -> bool {
     let path = parts.uri.path();
     path == "/ui" || path.starts_with("/ui/")
@@ -224,7 +225,7 @@ fn file(name: &str) -> Result<Response, Failure> {
     Ok(response)
 }
 
-/// Who the page acts as; the cookie is given again, so that it lasts as long as the session.
+/// Current user of the page; the cookie is set again, so that it lasts as long as the session.
 fn current(parts: &Parts, user: &User) -> Result<Response, Failure> {
     if user.name == ANONYMOUS {
         return Err(Failure::Unauthorized);
@@ -237,7 +238,8 @@ fn current(parts: &Parts, user: &User) -> Result<Response, Failure> {
     Ok(response)
 }
 
-/// A code for whoever has proved who he is by something else than a session, which would never end.
+/// Issues a code to a user that did not authenticate by a session: sessions could else be prolonged
+/// forever.
 fn code(shared: &Shared, parts: &Parts, user: &User) -> Result<Response, Failure> {
     if user.name == ANONYMOUS || parts.extensions.get::<Shown>().is_some() {
         return Err(Failure::Unauthorized);
@@ -251,7 +253,7 @@ fn code(shared: &Shared, parts: &Parts, user: &User) -> Result<Response, Failure
     Ok(respond::json(StatusCode::CREATED, respond::encode(&told)))
 }
 
-/// What the login sends: one of both.
+/// Body of a login: one of the two.
 #[derive(Deserialize)]
 struct Login {
     #[serde(default)]
@@ -279,7 +281,7 @@ async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome
             .map(|proven| Credential::Token(login.token, proven.user.name))
     };
     let credential = credential.ok_or(Failure::Unauthorized)?;
-    // The request itself is nobody's.
+    // The login request itself is anonymous.
     let owner = ("ui.skiff.dev/user".into(), credential.owner().to_owned());
     outcome.annotations.push(owner);
     let secret = shared.sessions.open(credential, now);

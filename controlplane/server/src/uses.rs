@@ -38,7 +38,7 @@ pub(crate) async fn note(shared: &Arc<Shared>, used: &Used) {
     }
 }
 
-/// One request is answered inside of another.
+/// Answers a request inside of another.
 fn ask(shared: Arc<Shared>, request: Request<Body>) -> BoxFuture<'static, Response> {
     Box::pin(handle(shared, request))
 }

@@ -1,4 +1,5 @@
-//! What upstream says of a body that is no JSON: its reader's words, and the beginning of the body.
+//! Upstream's messages about a body that is not JSON: those of Go's decoder, and the beginning of
+//! the body.
 
 use api::decode;
 use serde_json::{Map, Value};
@@ -34,7 +35,7 @@ fn summary(body: &[u8]) -> String {
     text + rest
 }
 
-/// What Go's reader says of JSON that cannot be read.
+/// Go's error message for JSON that cannot be parsed.
 pub(crate) fn words(body: &[u8], error: &serde_json::Error) -> String {
     if error.is_data()
         && let Some(kind) = decode::syntax::no_object(body)

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use crate::server::Options;
 use crate::services::Range;
 
-/// One of these objects; all are called `kubernetes`.
+/// Object of the Service `kubernetes`, which all have that name.
 pub(super) struct Own {
     pub(super) group: &'static str,
     pub(super) plural: &'static str,
     /// Empty for those outside of namespaces.
     pub(super) namespace: &'static str,
     pub(super) object: Value,
-    /// Whether it is brought up to date where it is there already.
+    /// True if an existing object is updated.
     pub(super) follows: bool,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn objects(options: &Options, others: &BTreeSet<IpAddr>) -> Vec<Own> 
     all
 }
 
-/// Whether the Service has an address of IPv6, and so has what it leads to.
+/// True if the Service has an IPv6 address, and so do its endpoints.
 fn is_v6(options: &Options) -> bool {
     let first = options.service_ranges.first().copied().map(Range::new);
     first.is_some_and(Range::is_ipv6)

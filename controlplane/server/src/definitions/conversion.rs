@@ -43,7 +43,7 @@ const BATCH_BYTES: usize = 1 << 20;
 const KEPT: usize = 64;
 const KEPT_BYTES: usize = 64 << 10;
 
-/// What an event is known by: its revision and object, and the version that is asked for.
+/// Identifies a converted event: its revision, object and requested version.
 type Place = (u64, Key, String);
 
 /// The webhook of a definition.
@@ -128,7 +128,7 @@ impl Converter {
         Ok(lives)
     }
 
-    /// As [`Self::live`], of an event that many may watch: it is converted once for all of them.
+    /// Like [`Self::live`], for an event with many watchers: it is converted once for all of them.
     ///
     /// # Errors
     /// As [`Self::live`]
@@ -198,7 +198,7 @@ impl Converter {
         let Some(members) = object.as_object_mut() else {
             return Ok(object.to_string().into_bytes());
         };
-        // What has nothing but its type is of any version (`isEmptyUnstructuredObject`).
+        // An object with only type metadata is valid in any version (`isEmptyUnstructuredObject`).
         let is_empty = members.keys().all(|name| name == "apiVersion" || name == "kind");
         let own = if is_empty { to } else { from };
         members.insert("apiVersion".to_owned(), own.into());

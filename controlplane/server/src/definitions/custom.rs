@@ -106,7 +106,7 @@ fn cast_mut(object: &mut dyn Object) -> Option<&mut Custom> {
     object.as_any_mut().downcast_mut()
 }
 
-/// One version of a kind, with all versions of it by which stored objects are read.
+/// Served version of a kind, with all versions in which objects may be stored.
 pub(super) struct Served {
     pub(super) own: Arc<Version>,
     /// The version that is stored.

@@ -1,5 +1,5 @@
-//! What the server writes into a definition itself: its accepted names and conditions, with the very commit that changes
-//! it, and the mark of its deletion.
+//! Fields that the server itself sets in a definition: accepted names and conditions, in the same
+//! commit as the change, and the mark of its deletion.
 
 use api::Object;
 use api::kinds::custom_resource_definition::{FINALIZER, GROUP, names};

@@ -1,4 +1,4 @@
-//! What is checked of definitions and of new objects besides the rules of their kinds.
+//! Validation of definitions and of new objects besides the rules of their kinds.
 
 use api::kinds::custom_resource_definition::{schema_path, selectable_path};
 use api::{Invalid, Object};

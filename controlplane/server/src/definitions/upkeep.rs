@@ -1,5 +1,5 @@
-//! What becomes of definitions without a request: names that were freed are given to who waits for them, and the objects of
-//! a definition that is deleted go before it (`pkg/controller/{status,finalizer}`).
+//! Controllers of definitions: freed names are given to definitions that wait for them, and a
+//! deleted definition's objects are removed before it (`pkg/controller/{status,finalizer}`).
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One version of a defined kind, read from its definition once.
+//! Version of a custom resource, parsed from its definition once.
 
 use std::sync::OnceLock;
 

@@ -75,7 +75,7 @@ fn resources(group: &str, version: &Version) -> Value {
     document
 }
 
-/// What changes when objects are stored in another form.
+/// Hash of the storage version, which changes when objects are stored in another form.
 fn storage_version(registration: &Registration) -> String {
     let (stored, kind) = (&registration.storage, registration.kind);
     let name = format!("{}/{}/{kind}", stored.group, stored.version);

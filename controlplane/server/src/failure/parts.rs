@@ -1,9 +1,9 @@
-//! What failures are about, and why.
+//! Targets and causes of failures.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// How many findings of validation are told, and how many bytes of them.
+/// Limits on the number and bytes of reported validation errors.
 const CAUSES: usize = 100;
 const CAUSES_BYTES: usize = 32 << 10;
 
@@ -48,7 +48,7 @@ pub struct Target {
 /// Bytes of a value that a cause shows: a value may be a list of a megabyte.
 const VALUE: usize = 16 << 10;
 
-/// One cause of a failure.
+/// Cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
     /// `FieldValueInvalid`, `NamespaceTerminating` …

@@ -1,4 +1,5 @@
-//! Which schema a request matches (`staging/src/k8s.io/apiserver/pkg/util/flowcontrol/rule.go`).
+//! Matching of requests with flow schemas
+//! (`staging/src/k8s.io/apiserver/pkg/util/flowcontrol/rule.go`).
 
 use k8s_openapi::api::flowcontrol::v1::{NonResourcePolicyRule, PolicyRulesWithSubjects, ResourcePolicyRule, Subject};
 

@@ -1,4 +1,4 @@
-//! What flow control has done, in numbers, under upstream's names
+//! Metrics of flow control, under upstream's names
 //! (`staging/src/k8s.io/apiserver/pkg/util/flowcontrol/metrics/metrics.go`).
 
 use std::fmt;
@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 /// Upper bounds of waits, in seconds.
 const SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
 
-/// Why a request is refused.
+/// Reason for which a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rejection {
     QueueFull,

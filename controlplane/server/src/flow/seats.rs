@@ -32,7 +32,7 @@ pub(super) struct Wanted {
     pub(super) longest: usize,
 }
 
-/// What becomes of a request.
+/// Outcome of a request for a seat.
 #[derive(Debug)]
 pub(super) enum Start {
     Seated(Seat),
@@ -82,7 +82,7 @@ struct Waiter {
     given: oneshot::Sender<()>,
 }
 
-/// Where a request sits.
+/// Level, queue and flow of a request.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     level: usize,
@@ -185,7 +185,7 @@ impl Seats {
         let (given, receiver) = oneshot::channel();
         let ticket = room.wait(place, given);
         if !is_first {
-            // Those before it may be waiting for the other half.
+            // Requests queued earlier may be limited by their flow's half.
             room.dispatch(Some(level));
         }
         Start::Waiting(Waiting {
@@ -214,7 +214,7 @@ impl Seats {
 }
 
 impl Room {
-    /// The place of a level: the one that it has, one that nobody needs any more, or a new one.
+    /// Index of a level: its existing one, one that is no longer in use, or a new one.
     fn place(&mut self, wanted: Wanted) -> usize {
         let own = |level: &Level| level.wanted.name == wanted.name;
         let free = |level: &Level| !level.lives && level.running == 0 && level.waiting == 0;
@@ -341,7 +341,7 @@ impl Room {
             queue,
             flow: waiter.flow,
         });
-        // One that has gone away meanwhile gives the seat back as soon as it can have the lock.
+        // A waiter that has been dropped meanwhile returns the seat as soon as it gets the lock.
         let _gone = waiter.given.send(());
         true
     }
@@ -369,7 +369,7 @@ impl Level {
         self.resize();
     }
 
-    /// Queues that are too many stay until nobody waits or runs there.
+    /// Surplus queues stay until they are empty and nothing from them is executing.
     fn resize(&mut self) {
         while self.queues.len() > self.wanted.queues.max(1)
             && let Some(last) = self.queues.pop()

@@ -101,7 +101,7 @@ fn no_flow_takes_more_than_half_where_flows_are_told_apart() {
     let (slow, good) = (0, u64::MAX);
     let held = [(); 2].map(|()| seated(seats.start(places[0], slow, true)));
     let third = waiting(seats.start(places[0], slow, true));
-    // Those before them cannot go.
+    // The requests queued before them cannot run.
     let others = [(); 2].map(|()| now(waiting(seats.start(places[0], good, true))).unwrap());
     drop((held, third, others));
     assert!(seats.is_idle());
@@ -133,7 +133,7 @@ fn levels_lend_what_they_do_not_use_and_get_it_back_first() {
     let second = waiting(lender_starts());
     drop(borrowed.pop());
     let second = now(second).expect("the lender goes first");
-    // A level that goes away is emptied by what it has, and lets nobody down who waits.
+    // A removed level keeps its seats until it is drained, and its waiting requests are served.
     assert_eq!(seats.divide(vec![lender()]), [places[0]]);
     drop((own, second, borrowed));
     drop(now(sixth).expect("a seat"));

@@ -14,7 +14,7 @@ pub(super) struct Shares {
     all: Arc<Semaphore>,
     /// The most that one user may hold.
     most: usize,
-    /// Who holds some of it or waits for it.
+    /// Users that hold permits or wait for them.
     users: Mutex<BTreeMap<Arc<str>, Own>>,
 }
 
@@ -162,7 +162,8 @@ impl Shares {
         (share, Arc::clone(&own.free))
     }
 
-    /// Waits for so much of it: for the user's own half first, so that nobody else waits behind him.
+    /// Waits for that many permits, first within the user's own half, so that other users do not
+    /// queue behind this one.
     pub(super) async fn take(self: &Arc<Self>, user: &str, much: u32) -> Option<Share> {
         let (mut share, own) = self.empty(user);
         share.own = Some(own.acquire_many_owned(much).await.ok()?);
@@ -170,7 +171,7 @@ impl Shares {
         Some(share)
     }
 
-    /// One of it, if it is there.
+    /// Takes one permit if it is available.
     pub(super) fn take_now(self: &Arc<Self>, user: &str) -> Option<Share> {
         let (mut share, own) = self.empty(user);
         share.own = Some(own.try_acquire_owned().ok()?);

@@ -1,5 +1,5 @@
-//! How long the steps of admission take. They are many and short, so their counts are plain numbers in a fixed place: a
-//! step costs a look at the clock and three additions.
+//! Latency of admission steps. They are many and short, so the counters are plain atomics in a
+//! fixed array: a step costs one read of the clock and three additions.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,18 +32,18 @@ const PLUGINS: [&str; 18] = [
     "ServiceAccount",
     "StorageObjectInUseProtection",
     "TaintNodesByCondition",
-    // What upstream does elsewhere.
+    // Checks that upstream makes outside admission.
     "Skiff",
 ];
 
-/// Which half of admission a step belongs to.
+/// Half of admission to which a step belongs: mutating or validating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {
     Admit,
     Validate,
 }
 
-/// One series.
+/// Histogram of one series.
 #[derive(Debug, Default)]
 struct Cell {
     counts: [AtomicU64; SECONDS.len() + 1],

@@ -1,4 +1,4 @@
-//! What upstream says of its series. The dot at the end is added where they are written.
+//! Upstream's help texts of metrics. The final dot is added on output.
 
 const TEXTS: &[(&str, &str)] = &[
     (

@@ -1,4 +1,4 @@
-//! What requests are told apart by.
+//! Labels of requests.
 
 use api::Registration;
 use api::kind::{Scope, Subresource};
@@ -10,7 +10,7 @@ use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::subresource;
 
-/// What a request is about; lasting ones and sizes are told apart by this.
+/// Labels of long-running requests and response sizes.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(super) struct Subject {
     verb: &'static str,
@@ -36,7 +36,7 @@ pub(super) struct Answer {
     request: Request,
 }
 
-/// Which of the ways in which requests are recorded.
+/// Audit plugin.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(super) struct Plugin {
     pub(super) plugin: &'static str,
@@ -71,7 +71,7 @@ pub(super) type Health = [(&'static str, &'static str); 2];
 /// `name`, `type` and `status`.
 pub(super) type Checked = [(&'static str, &'static str); 3];
 
-/// What the path does not tell of a request.
+/// Attributes of a request that are not in its path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {
     dry_run: &'static str,
@@ -133,7 +133,7 @@ impl Subject {
         }
     }
 
-    /// Whether upstream looks at the size of the answer.
+    /// True if upstream records the size of the answer.
     pub(super) fn is_read(self) -> bool {
         matches!(self.verb, "GET" | "LIST")
     }

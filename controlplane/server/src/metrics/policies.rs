@@ -15,7 +15,7 @@ const SECONDS: [f64; 5] = [0.000_000_5, 0.001, 0.01, 0.1, 1.0];
 
 type Labels = Vec<(&'static str, String)>;
 
-/// One expression of a policy, asked for one binding.
+/// Evaluation of a policy's expression for one binding.
 pub(crate) struct Checked<'a> {
     pub(crate) policy: &'a str,
     pub(crate) binding: &'a str,

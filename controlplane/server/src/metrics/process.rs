@@ -1,4 +1,4 @@
-//! What the kernel knows of this process.
+//! Metrics of this process, from `/proc`.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// What the kernel knows of this process.
+/// Metrics of this process, from `/proc`.
 pub(super) struct Process {
     processor: Counter<f64, AtomicU64>,
     resident: Gauge,
@@ -61,7 +61,7 @@ impl Process {
         process
     }
 
-    /// What does not change.
+    /// Sets the values that do not change.
     fn begin(&self) {
         let read = |path: &str| fs::read_to_string(path).ok();
         let booted = read("/proc/stat").and_then(|text| {
@@ -81,7 +81,7 @@ impl Process {
         }
     }
 
-    /// What cannot be read keeps its last value.
+    /// Updates the values; those that cannot be read keep their last value.
     pub(super) fn read(&self) {
         if let Some(times) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(times) {
             let seconds = (times.user + times.system) / TICKS;

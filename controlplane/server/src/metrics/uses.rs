@@ -1,4 +1,4 @@
-//! What is used and had better not be: old APIs, and tokens that never end.
+//! Metrics of deprecated use: old APIs, and tokens that never expire.
 
 use api::Registration;
 use prometheus_client::metrics::counter::Counter;
@@ -39,7 +39,7 @@ impl Uses {
         add(registry, "serviceaccount_legacy_manual_token_uses", self.manual.clone());
     }
 
-    /// Somebody asked for a kind of which upstream wants to be rid. None of ours has a release yet in which it goes.
+    /// Counts a request for a deprecated kind. None of ours has a removal release yet.
     pub(crate) fn deprecated(&self, row: &Registration) {
         let labels = [
             ("group", row.group),
@@ -51,7 +51,7 @@ impl Uses {
         self.deprecated.get_or_create(&labels).set(1);
     }
 
-    /// Somebody showed a token that lives in a Secret.
+    /// Counts a use of a Secret-based token.
     pub(crate) fn token(&self, origin: Origin) {
         let counter = match origin {
             Origin::Manual => &self.manual,

@@ -22,7 +22,7 @@ const LAST_CODE: u16 = 600;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// One call.
+/// Call of an admission webhook.
 pub(crate) struct Called<'a> {
     pub(crate) webhook: &'a str,
     pub(crate) half: Half,
@@ -36,7 +36,7 @@ pub(crate) struct Called<'a> {
     pub(crate) open: bool,
 }
 
-/// One call of a webhook that converts objects (`pkg/apiserver/conversion/metrics.go` of apiextensions-apiserver).
+/// Call of a conversion webhook (`pkg/apiserver/conversion/metrics.go` of apiextensions-apiserver).
 pub(crate) struct Converted<'a> {
     pub(crate) definition: &'a str,
     pub(crate) from: String,

@@ -15,7 +15,7 @@ use super::{Identity, PkiError, Profile};
 use crate::identity::User;
 
 const DAY: Duration = Duration::from_hours(24);
-/// How long an authority lives, in days: ten years.
+/// Lifetime of an authority in days: ten years.
 const AUTHORITY_DAYS: u32 = 3653;
 /// A certificate is replaced when less than this part of its life is left: two months of a year.
 const LAST_PART: i64 = 6;
@@ -100,7 +100,8 @@ fn distinguished_name(common_name: &str, organizations: &[String]) -> Result<Dis
     Ok(name)
 }
 
-/// Whether a stored certificate may be used on: signed by this authority, for this purpose, and not nearly over.
+/// True if a stored certificate can still be used: signed by this authority, for this purpose, and
+/// not about to expire.
 pub(super) fn still_good(certificate: &str, authority: &str, profile: &Profile, now: Timestamp) -> bool {
     let (Ok((_, certificate)), Ok((_, authority))) = (
         x509_parser::pem::parse_x509_pem(certificate.as_bytes()),
@@ -126,7 +127,7 @@ pub(super) fn still_good(certificate: &str, authority: &str, profile: &Profile, 
         && names.iter().all(|name| alternative_names(&certificate).contains(name))
 }
 
-/// Whether a certificate is that of a key. A crash may have left the one without the other.
+/// True if a certificate belongs to a key. A crash may have left one without the other.
 pub(super) fn is_of(certificate: &str, key: &str) -> bool {
     let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(certificate.as_bytes()) else {
         return false;

@@ -37,7 +37,7 @@ pub(super) fn close_keys(directory: &Path) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// Whether any certificate is there.
+/// True if the directory contains any certificate.
 pub(super) fn any_certificate(directory: &Path) -> Result<bool, PkiError> {
     for entry in fs::read_dir(directory).map_err(failed(directory))? {
         let path = entry.map_err(failed(directory))?.path();

@@ -20,7 +20,8 @@ const LONGEST: SignedDuration = SignedDuration::from_hours(365 * 24);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
 /// Certificates begin a little before now, for those whose clocks are behind.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
-/// One that lives no longer than this lives as long as was asked for, from now on: the skew would be much of its life.
+/// Certificates up to this lifetime last as long as requested, without the skew, which would be a
+/// large part of it.
 const SHORT: SignedDuration = SignedDuration::from_hours(8);
 
 const KEY_USAGE: &[u64] = &[2, 5, 29, 15];
@@ -29,7 +30,7 @@ const BASIC_CONSTRAINTS: &[u64] = &[2, 5, 29, 19];
 const AUTHORITY_KEY: &[u64] = &[2, 5, 29, 35];
 const ALTERNATIVE_NAMES: &[u64] = &[2, 5, 29, 17];
 
-/// What Kubernetes calls the bits of a key's usage, and their places.
+/// Kubernetes' names of the key usage bits, and their positions.
 const KEY_USAGES: [(&str, usize); 10] = [
     ("signing", 0),
     ("digital signature", 0),
@@ -43,7 +44,7 @@ const KEY_USAGES: [(&str, usize); 10] = [
     ("decipher only", 8),
 ];
 
-/// What Kubernetes calls the extended usages of a key, in the order in which they are written.
+/// Kubernetes' names of the extended key usages, in the order in which they are written.
 const EXTENDED_KEY_USAGES: [(&str, &[u64]); 13] = [
     ("any", &[2, 5, 29, 37, 0]),
     ("server auth", &[1, 3, 6, 1, 5, 5, 7, 3, 1]),
@@ -124,7 +125,7 @@ impl Pki {
         Ok(to_pem(&whole))
     }
 
-    /// What the authority's key signs with.
+    /// Signature algorithm of the authority's key.
     fn algorithm(&self) -> Result<&'static [u64], PkiError> {
         let known: [(_, &[u64]); 4] = [
             (&rcgen::PKCS_ECDSA_P256_SHA256, &[1, 2, 840, 10045, 4, 3, 2]),

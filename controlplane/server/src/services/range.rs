@@ -22,7 +22,7 @@ impl Range {
         Self { address, length }
     }
 
-    /// Whether its addresses are of version 6.
+    /// True if its addresses are IPv6.
     pub(crate) fn is_ipv6(self) -> bool {
         self.address.is_ipv6()
     }
@@ -39,7 +39,7 @@ impl Range {
         }
     }
 
-    /// How many addresses there are.
+    /// Number of addresses.
     fn size(self) -> u128 {
         let width: u32 = if self.is_ipv6() { 128 } else { 32 };
         let host = width.saturating_sub(u32::from(self.length));
@@ -60,7 +60,8 @@ impl Range {
         }
     }
 
-    /// Whether an address can be handed out: in the range, and neither the network nor the broadcast.
+    /// True if an address can be allocated: in the range, and neither the network nor the broadcast
+    /// address.
     pub(crate) fn has(self, address: IpAddr) -> bool {
         let offset = Self::bits(address).checked_sub(Self::bits(self.address));
         address.is_ipv6() == self.is_ipv6() && offset.is_some_and(|offset| offset > 0 && offset <= self.last())
@@ -110,15 +111,15 @@ pub(crate) fn ranges(store: &Store, own: &[Range]) -> Vec<Range> {
     all
 }
 
-/// Whether a range says of itself that it is; one that says nothing is.
+/// True if the range is ready; one without a condition is.
 fn is_ready(range: &ServiceCIDR) -> bool {
     let conditions = range.status.iter().filter_map(|status| status.conditions.as_ref());
     let mut own = conditions.flatten().filter(|condition| condition.type_ == "Ready");
     own.next().is_none_or(|condition| condition.status == "True")
 }
 
-/// An address that nobody holds. The first ones of a range, which people like to choose themselves, come last; the very
-/// first is the API server's.
+/// Picks a free address. The first ones of a range, which users like to choose themselves, come
+/// last; the very first is the API server's.
 pub(crate) fn pick(store: &Store, ranges: &[Range]) -> Option<IpAddr> {
     let free = |address: &IpAddr| address_key(*address).is_some_and(|key| store.get(&key).is_none());
     ranges.iter().find_map(|range| {

@@ -130,7 +130,7 @@ fn send<P: Pieces + Send + 'static>(
     Ok(response)
 }
 
-/// What stands between a list's head and its tail.
+/// Items of a list, between its head and its tail.
 trait Pieces {
     /// Appends the next piece; `false` when there is none.
     fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool>;
@@ -192,7 +192,7 @@ enum Shown {
     /// kind begins with, and did when an older version stored it.
     After([String; 2]),
     Metadata(MetaVersion),
-    /// As they are: kinds that are defined by objects are written so.
+    /// Unchanged: custom resources are written so.
     Whole,
 }
 

@@ -13,7 +13,7 @@ use crate::negotiation::MetaVersion;
 use crate::query::Query;
 use crate::respond::encode;
 
-/// What a row carries besides its cells.
+/// Object that a row carries besides its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IncludeObject {
     /// Nothing.
@@ -69,7 +69,7 @@ impl Table {
         Self { now, ..self.clone() }
     }
 
-    /// One row; `bytes` are the object's JSON.
+    /// Row of an object; `bytes` are its JSON.
     pub(crate) fn row(&self, object: &dyn Object, bytes: &[u8]) -> Row {
         Row {
             cells: self.registration.row(object, self.now),

@@ -1,4 +1,4 @@
-//! The end of a connection whose client may still be writing.
+//! Lingering close of a connection whose client may still be writing.
 //!
 //! A request can be answered before its body has come: one that is too large, or that nobody may send. A socket that is
 //! closed with unread bytes in it resets the connection, and the client may lose the answer that was on its way.
@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 /// A client that sends nothing for this time has read what there is.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long a client may go on at most.
+/// Total time for which a connection lingers.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// A stream that is lent to the library: its socket comes back when the library drops it.
@@ -25,7 +25,7 @@ pub(super) struct Lent {
     returned: Returned,
 }
 
-/// Where the socket comes back to.
+/// Slot into which the socket is returned.
 #[derive(Clone, Default)]
 pub(super) struct Returned {
     socket: Arc<Mutex<Option<TcpStream>>>,

@@ -1,5 +1,5 @@
-//! Connections whose clients have not yet proved who they are. Whoever holds places without a name is the first to lose
-//! them, so that idle strangers keep nobody out.
+//! Connections of clients that are not authenticated yet. At the limit, the oldest of them is closed
+//! first, so that idle clients lock out no others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
-/// Whether the client of a connection has proved who it is; authentication says so in each request.
+/// True once the client of a connection is authenticated; authentication sets it in each request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known(Arc<AtomicBool>);
 
@@ -34,7 +34,7 @@ impl Guest {
         self.known.clone()
     }
 
-    /// When the connection must go.
+    /// Token that is canceled when the connection must be closed.
     pub(super) fn shed(&self) -> CancellationToken {
         self.shed.clone()
     }

@@ -17,7 +17,7 @@ use super::TlsError;
 use crate::identity::User;
 use crate::pki::{Identity, Pki, client};
 
-/// What a server needs to speak TLS. Clones are the same.
+/// TLS configuration and client verification of a server. Clones share state.
 #[derive(Debug, Clone)]
 pub struct Transport {
     pub(super) config: Arc<rustls::ServerConfig>,
@@ -27,7 +27,7 @@ pub struct Transport {
     pub(super) connections: usize,
 }
 
-/// Who is at the other end.
+/// Client at the other end of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Caller {
     /// No certificate, or one that names no user.
@@ -88,7 +88,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Who has shown these certificates.
+    /// Identifies the client by its certificates.
     pub(super) fn caller(&self, shown: Option<&[CertificateDer<'_>]>) -> Caller {
         let Some((first, further)) = shown.and_then(<[_]>::split_first) else {
             return Caller::Nobody;

@@ -1,4 +1,5 @@
-//! The rest of a request's body that nobody reads, as Go's server treats it (`net/http/server.go`, `writeHeader`).
+//! Unread rest of a request's body, treated like Go's server does (`net/http/server.go`,
+//! `writeHeader`).
 //!
 //! An HTTP/1.1 connection can have its next request only once the body of the last one is out of the way. A short rest is read
 //! before the answer is sent; where there is more, the answer says that the connection is over, so that no client sends another
@@ -29,7 +30,7 @@ pub(super) struct Unread(Arc<Mutex<Option<Rest>>>);
 
 struct Rest {
     body: Incoming,
-    /// The client waits for leave to send it, which nobody has given.
+    /// The client waits for `100 Continue`, which was not sent.
     held: bool,
 }
 

@@ -69,7 +69,7 @@ impl Bond {
         }
     }
 
-    /// Whether the object is what it was when the token was made.
+    /// True if the object is the one for which the token was issued.
     pub(super) fn holds(&self, store: &Store, token: &str, now: Timestamp) -> bool {
         let Some(entry) = store.get(&self.key) else {
             return false;

@@ -44,7 +44,7 @@ pub(super) fn authenticate(store: &Store, token: &str, now: Timestamp) -> Option
         String::from_utf8(bytes).ok()
     };
     let own = value("token-secret").unwrap_or_default();
-    // How long it takes to compare digests tells nothing of what they are of.
+    // Comparing digests reveals nothing about the secrets by its time.
     if Sha256::digest(own) != Sha256::digest(secret) {
         return None;
     }
@@ -52,7 +52,7 @@ pub(super) fn authenticate(store: &Store, token: &str, now: Timestamp) -> Option
         return None;
     }
     if let Some(end) = value("expiration").filter(|end| !end.is_empty()) {
-        // What cannot be read is over, as upstream sees it.
+        // An expiration that cannot be parsed counts as expired, as upstream does.
         let end: Timestamp = end.parse().ok()?;
         if end <= now {
             return None;

@@ -1,11 +1,11 @@
-//! What was read from tokens, by their digest. The tokens themselves are not kept.
+//! Cache of verified tokens, by their digest. The tokens themselves are not kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Verified;
 
-/// Tokens of a generation. A token that nobody shows while as many others are seen is read anew.
+/// Size of a generation. Two-generation LRU of verified tokens.
 const GENERATION: usize = 2048;
 
 /// Two generations: when the younger one is full, the older one goes.

@@ -1,8 +1,8 @@
-//! What tokens say.
+//! Claims of tokens.
 
 use serde::{Deserialize, Serialize};
 
-/// Who issues and, unless a token says otherwise, who takes tokens.
+/// Issuer and default audience of tokens.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// The issuer of tokens that live in Secrets.
 pub(super) const SECRET_ISSUER: &str = "kubernetes/serviceaccount";

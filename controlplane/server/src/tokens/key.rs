@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// What stands before the point in the DER form of a public key on P-256.
+/// DER prefix of a P-256 public key, up to the point.
 const PUBLIC_PREFIX: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
     0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
@@ -23,7 +23,7 @@ const ALGORITHM: &str = "ES256";
 /// Bytes of the longest token that is looked at.
 const LONGEST: usize = 16 << 10;
 
-/// Why there is no key, or no signature.
+/// Failure to load a key or to sign.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The text is no private key.

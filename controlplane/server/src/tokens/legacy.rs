@@ -1,4 +1,5 @@
-//! Uses of tokens that live in Secrets: they never end, so whoever looks after a cluster wants to know which are still used.
+//! Uses of Secret-based tokens: they never expire, so administrators want to know which are still
+//! used.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,10 +12,10 @@ pub(crate) const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 /// The label of a Secret whose token proves nothing any more.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
-/// What becomes of a token by where it comes from.
+/// Origin of a token, which decides its treatment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Somebody made the Secret.
+    /// A Secret that was created manually.
     Manual,
     /// The account names the Secret: it was made along with it.
     Generated,
@@ -22,7 +23,7 @@ pub(crate) enum Origin {
     Marked,
 }
 
-/// One use of a token that lives in a Secret.
+/// Use of a Secret-based token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) namespace: String,
@@ -63,7 +64,7 @@ pub(crate) fn day(now: Timestamp) -> String {
     now.to_zoned(TimeZone::UTC).date().to_string()
 }
 
-/// Where a token lives.
+/// Secret and account of a token.
 #[derive(Debug)]
 pub(super) struct Home {
     secret: Key,
@@ -81,7 +82,8 @@ impl Home {
         }
     }
 
-    /// Whether the account names the Secret as one of its tokens. It is read only when it has changed.
+    /// True if the account lists the Secret as one of its tokens. It is parsed only when it has
+    /// changed.
     fn is_named(&self, store: &Store) -> bool {
         let Some(entry) = store.get(&self.account) else {
             return false;
@@ -131,7 +133,7 @@ impl Home {
 }
 
 impl Used {
-    /// What the audit log says of it.
+    /// Audit annotation of the use.
     pub(crate) fn annotation(&self) -> (&'static str, String) {
         match self.origin {
             Origin::Manual => ("authentication.k8s.io/legacy-token-manual-secret", self.secret.clone()),
@@ -146,7 +148,7 @@ impl Used {
         }
     }
 
-    /// What its holder is told.
+    /// Warning to the client.
     pub(crate) fn warning(&self) -> Option<String> {
         let warning = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of \
                        auto-generated secret-based tokens.";
@@ -154,7 +156,7 @@ impl Used {
     }
 }
 
-/// Why a token that is marked proves nothing.
+/// Message about an invalidated token.
 impl std::fmt::Display for Used {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {

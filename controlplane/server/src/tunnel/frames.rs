@@ -1,4 +1,4 @@
-//! Where one WebSocket frame ends and the next one begins (RFC 6455, section 5.2).
+//! Boundaries of WebSocket frames (RFC 6455, section 5.2).
 
 /// The bytes of a head before the length's longer forms and the mask.
 const SHORT: usize = 2;
@@ -9,12 +9,12 @@ pub(crate) struct Frames {
     /// The head of a frame, as far as it came.
     head: [u8; 14],
     known: usize,
-    /// What is still to come of a frame whose head is complete.
+    /// Remaining payload of a frame whose head is complete.
     payload: u64,
 }
 
 impl Frames {
-    /// How many of the next bytes belong to the present frame; 0 only when there are none.
+    /// Number of the next bytes that belong to the current frame; 0 only when there are none.
     pub(crate) fn advance(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         if self.payload == 0 {

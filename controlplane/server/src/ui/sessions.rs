@@ -1,4 +1,4 @@
-//! One-time codes and the sessions that browsers get for them. Only digests of secrets are kept, in memory: a restart ends
+//! One-time codes and browser sessions. Only digests of secrets are kept, in memory: a restart ends
 //! every session.
 
 use std::collections::VecDeque;

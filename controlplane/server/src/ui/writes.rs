@@ -1,5 +1,5 @@
-//! The last writes that the server has answered, with their times to the microsecond: `/ui/writes/` and the path of a
-//! collection or an object tells of those to it, to whoever may list or get it.
+//! Recent writes that the server has answered, with their times in microseconds: `/ui/writes/` and
+//! the path of a collection or an object shows those to it, to users that may list or get it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ use crate::respond::{self, Response};
 
 /// Writes that are remembered: some 200 bytes each.
 const KEPT: usize = 2048;
-/// What an answer holds at most of them.
+/// Maximum number of writes in an answer.
 const TOLD: usize = 1024;
 
 #[derive(Debug, Serialize)]
@@ -29,7 +29,7 @@ struct Write {
     subresource: String,
     verb: &'static str,
     user: String,
-    /// When the request came, and when it was answered: the object is on the disk.
+    /// Times at which the request came and was answered: the object is durable by then.
     received: Timestamp,
     stored: Timestamp,
 }
@@ -125,7 +125,7 @@ impl Writes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).put(write);
     }
 
-    /// What is remembered of what a request is about, which its user may read.
+    /// Answers with the recent writes to the resource of a request, which its user may read.
     pub(crate) fn answer(&self, info: &RequestInfo) -> Result<Response, Failure> {
         if !info.is_resource {
             return Err(Failure::NoSuchPath);
@@ -133,7 +133,7 @@ impl Writes {
         if !matches!(info.verb, "get" | "list") || !info.subresource.is_empty() {
             return Err(Failure::MethodNotAllowed);
         }
-        // Who may read some objects by a selector would see others' writes.
+        // A user that may read only selected objects would see writes to others.
         if !info.field_selector.is_empty() {
             return Err(Failure::bad_request("writes are not told by selectors"));
         }

@@ -12,7 +12,7 @@ use super::super::version::go_type;
 use crate::admission::webhooks::{Answer, read_answer};
 use crate::respond::encode;
 
-/// Why an answer counts for nothing, with the word by which metrics tell it apart.
+/// Invalid answer of a conversion webhook, with its `failure_type` in the metrics.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) failure_type: &'static str,
