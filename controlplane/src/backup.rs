@@ -60,7 +60,7 @@ pub struct Restore {
 struct Manifest {
     format: u32,
     revision: u64,
-    /// Where the cluster lived.
+    /// State directory of the cluster.
     #[serde(default)]
     state_dir: Option<String>,
     entries: BTreeMap<String, Sum>,
@@ -99,7 +99,7 @@ fn write_archive(state_dir: &Path, part: &Path, copy: &Path) -> anyhow::Result<u
         state_dir.join(PKI).display()
     );
     ensure!(database.exists(), "{} holds no cluster", state_dir.display());
-    // The copy holds every Secret: nobody else may open it, not even while it is made.
+    // The backup holds every Secret: it must be private, also while it is made.
     for path in [part, copy] {
         remove_file(path)?;
         private_file(path)?;
@@ -226,7 +226,7 @@ fn unpack(file: &Path, into: &Path) -> anyhow::Result<Manifest> {
             private_directory(parent)?;
         }
         let mut file = private_file(&path)?;
-        // One byte more than there should be is enough to tell.
+        // One byte more than expected is enough to detect a mismatch.
         let mut bounded = (&mut entry).take(expected.bytes.saturating_add(1));
         let found = copy_summing(&mut bounded, &mut file).with_context(|| format!("restore {name}"))?;
         ensure!(found == expected, "{name} in the backup is damaged");

@@ -1,4 +1,4 @@
-//! What an operator may choose, and where things are kept.
+//! Options of the control plane, and the paths of its files.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -135,12 +135,12 @@ impl Config {
         self.state_dir.join("controlplane")
     }
 
-    /// Where the certificates are.
+    /// Directory of the certificates.
     pub fn pki(&self) -> PathBuf {
         self.directory().join("pki")
     }
 
-    /// Where the audit log is.
+    /// Directory of the audit log.
     pub fn audit(&self) -> PathBuf {
         self.directory().join("audit")
     }
@@ -179,8 +179,9 @@ impl Config {
         }
     }
 
-    /// Where pods and other clients elsewhere reach a server that listens there: at the first address that is advertised, of IPv4
-    /// where one is as the server's Service, when it listens on all of them.
+    /// Address at which pods and other remote clients reach a server that listens on `listening`:
+    /// the first advertised address, an IPv4 one if there is one like the server's Service, when it
+    /// listens on all of them.
     pub fn reachable(&self, listening: SocketAddr) -> SocketAddr {
         let advertised = self.advertise.iter().filter_map(|name| name.parse::<IpAddr>().ok());
         match advertised
@@ -204,7 +205,7 @@ impl Config {
         }
     }
 
-    /// What etcd and its clients show each other.
+    /// Identities that etcd and its clients present to each other.
     pub fn etcd_identity(&self) -> etcd::Identity {
         etcd::Identity {
             authority: self.etcd_cafile.clone(),
@@ -212,7 +213,7 @@ impl Config {
         }
     }
 
-    /// How the store is opened.
+    /// Options for opening the store.
     pub fn store_options(&self) -> store::Options {
         store::Options {
             retention: Duration::from_secs(self.retention_seconds),
@@ -223,14 +224,14 @@ impl Config {
             clock: || u64::try_from(clock::now().as_millisecond()).unwrap_or(0),
             index: server::storage::index,
             class: server::storage::class,
-            // What is made after the database.
+            // The key is created after the database.
             existed: self.pki().join("ca.key").exists(),
             accept_loss: self.accept_data_loss,
             ..store::Options::default()
         }
     }
 
-    /// How long the server's own certificates live.
+    /// Lifetime of the server's own certificates.
     pub fn certificate_lifetime(&self) -> Duration {
         Duration::from_secs(self.certificate_seconds)
     }
@@ -243,7 +244,7 @@ impl Config {
         })
     }
 
-    /// How the controllers are run.
+    /// Options of the controllers.
     pub fn controllers(&self) -> Result<controllers::Options, InvalidPodRanges> {
         Ok(controllers::Options {
             pod_ranges: self.pod_ranges.each()?,
@@ -253,7 +254,7 @@ impl Config {
     }
 }
 
-/// Where clients on this machine reach a server that listens there.
+/// URL at which clients on this machine reach a server that listens on `listening`.
 pub fn url(listening: SocketAddr) -> String {
     let reachable = match listening.ip() {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::from([127, 0, 0, 1]),

@@ -139,7 +139,7 @@ fn server(given: Option<&str>, state_dir: &Path) -> anyhow::Result<String> {
 /// A node elsewhere would ask itself where this machine's clients ask for the server.
 fn check_reach(server: &str, node: &[IpAddr]) -> anyhow::Result<()> {
     let here = ["https://127.", "https://[::1]", "https://localhost"];
-    // One that has a loopback address too is this machine.
+    // A node with a loopback address is this machine.
     let elsewhere = node.first().filter(|_| !node.iter().any(IpAddr::is_loopback));
     if let Some(address) = elsewhere.filter(|_| here.iter().any(|begin| server.starts_with(begin))) {
         bail!("the administrator's kubeconfig names {server}, which a node at {address} cannot reach: give --server");

@@ -1,4 +1,5 @@
-//! Of several control planes that share a ledger, one leads: it alone runs the controllers and the scheduler.
+//! Leader election among control planes that share etcd: only the leader runs the controllers and
+//! the scheduler.
 //!
 //! It holds the Leases by which upstream's kube-controller-manager and kube-scheduler elect theirs, and renews both
 //! together. As in `client-go/tools/leaderelection`, a Lease that somebody else holds is taken when it has not moved for a
@@ -20,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use crate::{Error, clock};
 
-/// The time between two renewals, and between two looks at a Lease that somebody else holds.
+/// Interval between renewals, and between checks of a Lease that another candidate holds.
 const RETRY: Duration = Duration::from_millis(300);
 /// A Lease that has not moved for so long is taken.
 const LEASE: Duration = Duration::from_millis(1500);
@@ -33,17 +34,17 @@ const NAMESPACE: &str = "kube-system";
 /// The Lease that decides, and the one that goes with it: the scheduler is where the controllers are.
 const LEASES: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 
-/// What became of an attempt to write a Lease.
+/// Outcome of a write to a Lease.
 #[derive(Debug, PartialEq, Eq)]
 enum Written {
     Done,
-    /// Somebody else has written meanwhile.
+    /// Another candidate has written meanwhile.
     Overtaken,
-    /// Somebody else holds it.
+    /// Another candidate holds it.
     Held,
 }
 
-/// One control plane, as it takes part in the election.
+/// Control plane as a candidate in the election.
 struct Candidate {
     leases: [(&'static str, Api<Lease>); 2],
     identity: String,
@@ -66,7 +67,7 @@ pub(crate) async fn lead(
         }
         let clients = clients(&server, candidate.fence());
         let running = controllers::run(clients, options.clone(), stop.child_token());
-        // Where the Lease is lost, the controllers are dropped where they are: they can write no more.
+        // When the Lease is lost, the controllers are dropped at once: they can no longer write.
         let ended = tokio::select! {
             ended = running => Some(ended),
             () = candidate.keep() => None,
@@ -196,13 +197,13 @@ impl Candidate {
         }
     }
 
-    /// Somebody else who has it.
+    /// Holder of the Lease if it is another candidate.
     fn holder<'a>(&self, lease: &'a Lease) -> Option<&'a str> {
         let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
         holder.filter(|holder| !holder.is_empty() && *holder != self.identity)
     }
 
-    /// Writes a Lease on, or a new one; one that somebody else holds only when it may be taken.
+    /// Renews a Lease or creates it; takes one that another candidate holds only if `takes` is set.
     async fn write(&self, lease: &(&'static str, Api<Lease>), takes: bool) -> kube::Result<Written> {
         let (name, api) = lease;
         let found = known(lease).await?;
@@ -222,7 +223,7 @@ impl Candidate {
         if spec.holder_identity.as_deref() != Some(&self.identity) {
             spec.holder_identity = Some(self.identity.clone());
             spec.acquire_time = Some(now.clone());
-            // As upstream counts: a new Lease has none.
+            // As upstream counts, a new Lease has no transitions.
             spec.lease_transitions = Some(if exists {
                 spec.lease_transitions.unwrap_or(0) + 1
             } else {

@@ -38,10 +38,10 @@ use crate::config::{ApiServer, Config};
 use crate::pod_ranges::InvalidPodRanges;
 use crate::renewal::{Certificates, RenewalError};
 
-/// How long tasks have to end after they were told to.
+/// Time that tasks have to end after they were told to.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Why the control plane did not start, or stopped.
+/// Reason for which the control plane did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The pods' ranges cannot be those of a cluster.
@@ -64,7 +64,7 @@ pub enum Error {
     Keys {
         /// Members and prefix.
         address: etcd::Address,
-        /// Where the keys are to be.
+        /// Directory in which the keys are expected.
         pki: PathBuf,
     },
     /// The audit log cannot be opened.
@@ -78,7 +78,7 @@ pub enum Error {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -221,7 +221,7 @@ fn machine() -> Arc<str> {
     }
 }
 
-/// What the tasks work on.
+/// State that the tasks use.
 struct Running {
     config: Config,
     server: Server,
@@ -343,7 +343,7 @@ fn open_audit(config: &Config) -> Result<Option<Arc<FileSink>>, Error> {
         .map_err(Error::Audit)
 }
 
-/// What the controllers hand out in the authority's name.
+/// Credentials that the controllers issue on behalf of the authority.
 fn credentials(authority: &Arc<Pki>, key: Arc<SigningKey>, names: Vec<String>) -> controllers::Credentials {
     let certificate = authority.authority().into();
     let authority = Arc::clone(authority);

@@ -101,7 +101,7 @@ fn run_until_told(running: impl Future<Output = anyhow::Result<()>>) -> anyhow::
     })
 }
 
-/// What the options of `run` were set to, by their names.
+/// Values of the options of `run`, by name.
 fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
     let options = Config::augment_args(clap::Command::new("run"));
     let set = options.get_arguments().filter_map(|option| {
@@ -115,7 +115,8 @@ fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
 }
 
 fn start_log(directives: &str) -> anyhow::Result<common::log::Guard> {
-    // What the client cannot read, it would write whole, secrets included: whoever uses it tells the error.
+    // Raises kube_client's level: it would log a body that it cannot parse whole, Secrets included.
+    // Its callers report the error.
     let directives = format!("kube_client=error,{directives}");
     let filter = EnvFilter::try_new(&directives).with_context(|| format!("read --log {directives}"))?;
     common::log::start(filter).context("start the log")

@@ -1,4 +1,4 @@
-//! Which addresses nodes get for their pods.
+//! Allocation of pod CIDRs to nodes.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -31,13 +31,13 @@ pub enum InvalidPodRanges {
     Part {
         /// The cluster's range.
         range: Range,
-        /// What was asked for.
+        /// Requested prefix length.
         node_prefix: u8,
     },
 }
 
 impl PodRanges {
-    /// What nodes get parts of.
+    /// Cluster ranges, with the size of each node's part.
     pub fn each(&self) -> Result<Vec<PodRange>, InvalidPodRanges> {
         let families = self.cluster_cidr.iter().map(|range| range.address.is_ipv6());
         if !matches!(

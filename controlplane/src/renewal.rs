@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_hours(12);
 /// Looks in the life of a certificate: several of them fall into its last part, in which it is renewed.
 const LOOKS: u32 = 48;
 
-/// Why there is no certificate, or no new one.
+/// Failure to issue or renew a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
     /// It cannot be made, read or written.
@@ -69,7 +69,7 @@ impl Certificates {
         &self.authority
     }
 
-    /// What clients see.
+    /// Transport that clients connect to.
     pub fn transport(&self) -> Transport {
         self.transport.clone()
     }
@@ -79,7 +79,7 @@ impl Certificates {
         Arc::clone(&self.nodes)
     }
 
-    /// What servers behind Services know the server by.
+    /// Client certificate for aggregated API servers.
     pub fn front_proxy(&self) -> Arc<FrontProxy> {
         Arc::clone(&self.front_proxy)
     }

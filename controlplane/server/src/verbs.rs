@@ -1,4 +1,4 @@
-//! One module for each verb and each subresource with rules of its own.
+//! Handlers: one module for each verb and each subresource with rules of its own.
 
 pub(crate) mod access;
 pub(crate) mod agent;

@@ -1,4 +1,4 @@
-//! What `/version` says.
+//! Version information that `/version` reports.
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub struct Version {
     pub git_commit: String,
     /// `clean` or `dirty`, where it is known.
     pub git_tree_state: String,
-    /// When it was built, where it is known.
+    /// Build date, where it is known.
     pub build_date: String,
     /// Clients show it; there is no Go here, and clients accept any text.
     pub go_version: String,

@@ -11,12 +11,12 @@ use tokio::sync::Semaphore;
 
 /// From so many bytes on, decoding, patching, checking or rendering can take longer than other requests should wait.
 const HEAVY: usize = 256 * 1024;
-/// How much of such work is done at a time: as much as there are cores on a small machine, so that the system gives light
-/// requests half of them at least.
+/// Number of heavy requests that are processed concurrently: as many as a small machine has cores,
+/// so that light requests get at least half of the CPU time.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
 thread_local! {
-    /// Whether what this thread does now is such work, and has its turn.
+    /// True while this thread does heavy work and holds its permit.
     static IN_TURN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -36,8 +36,8 @@ impl Drop for InTurn {
     }
 }
 
-/// Does what a future does; where it is about many bytes, so that the thread serves nobody else while it computes. It has a
-/// turn while it computes, and none while it waits.
+/// Polls a future; where it handles many bytes, on a thread that serves no other requests while it
+/// computes. It holds a permit while it computes, and none while it waits.
 pub(crate) async fn apart<F: Future>(bytes: usize, work: F) -> F::Output {
     // An executor of one thread has no other place, and what is part of such work needs no turn of its own.
     let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;

@@ -34,7 +34,8 @@ fn what_was_backed_up_comes_back() {
     assert!(restored(&again, &file).unwrap_err().to_string().contains("already"));
 }
 
-/// Whoever lived on saw later revisions than the backup has: it must not wait until they come again.
+/// Clients may have seen later revisions than the backup has: the restored cluster must start
+/// beyond them.
 #[tokio::test]
 async fn a_restored_cluster_is_ahead_of_all_that_was_seen() {
     let open = |path: &Path| store::Store::open(path, store::Options::default()).unwrap();

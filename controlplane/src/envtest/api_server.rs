@@ -210,7 +210,7 @@ impl Flags {
         let read = |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
         let always_allow = self.always_allow()?;
         if always_allow && self.anonymous_auth {
-            // As `ApplyAuthorization` in pkg/kubeapiserver/options/authentication.go.
+            // Follows `ApplyAuthorization` in pkg/kubeapiserver/options/authentication.go.
             warn!("AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false");
         }
         if self.api_audiences.is_empty() {

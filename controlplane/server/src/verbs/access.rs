@@ -1,4 +1,4 @@
-//! Questions about what somebody may do: one thing, or all that roles say.
+//! Access reviews: whether a user may do a thing, and all rules of a user.
 
 use api::selector::{FieldSelector, LabelSelector};
 use api::{Invalid, Object};
@@ -70,7 +70,7 @@ fn internal(path: &NonResourceAttributes) -> String {
     format!("{{\"Path\":{},\"Verb\":{}}}", text(&path.path), text(&path.verb))
 }
 
-/// Whether nothing is said about the question itself, but for where it is asked.
+/// True if the metadata is empty except for the namespace.
 fn is_bare(metadata: &ObjectMeta, namespace: Option<&str>) -> bool {
     let bare = ObjectMeta {
         namespace: namespace.map(str::to_owned),
@@ -79,7 +79,7 @@ fn is_bare(metadata: &ObjectMeta, namespace: Option<&str>) -> bool {
     *metadata == bare
 }
 
-/// What is wrong with a question.
+/// Validation errors of an access review.
 fn question(resource: Option<&ResourceAttributes>, path: Option<&NonResourceAttributes>) -> Vec<Invalid> {
     let mut found = Vec::new();
     match (resource, path) {
@@ -118,7 +118,7 @@ fn question(resource: Option<&ResourceAttributes>, path: Option<&NonResourceAttr
     found
 }
 
-/// Operators that are not known are left to whoever decides.
+/// Unknown operators are left to the authorizers.
 fn requirements(found: &mut Vec<Invalid>, resource: &ResourceAttributes) {
     let mut values = |at: &str, operator: &str, values: Option<&Vec<String>>| {
         let none = values.is_none_or(Vec::is_empty);

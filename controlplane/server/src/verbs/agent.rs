@@ -1,4 +1,4 @@
-//! What the subresources that lead to a node's agent have in common.
+//! Functions shared by the subresources that are proxied to a node's agent.
 
 use axum::body::Body;
 use http::Request;
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::respond::Response;
 
-/// Where an agent listens unless its Node says otherwise.
+/// Port of an agent unless its Node names another one.
 const AGENT_PORT: u16 = 10250;
 /// Bytes of an agent's failure that are passed on.
 const WORDS: usize = 10 * 1024;
@@ -21,7 +21,7 @@ pub(super) fn object<K: serde::de::DeserializeOwned>(context: &Context) -> Resul
     serde_json::from_slice(&context.entry()?.bytes).map_err(Failure::internal)
 }
 
-/// What an agent says of a failure.
+/// Agent's message about a failure.
 pub(crate) async fn words(answer: Response) -> String {
     match Limited::new(answer.into_body(), WORDS).collect().await {
         Ok(collected) => String::from_utf8_lossy(&collected.to_bytes()).trim().to_owned(),
@@ -29,7 +29,7 @@ pub(crate) async fn words(answer: Response) -> String {
     }
 }
 
-/// Sends a request to the agent of a node. What becomes of a connection that fails is told by whoever asks.
+/// Sends a request to the agent of a node. The caller reports failures of the connection.
 pub(super) async fn ask(
     context: &Context,
     node: &str,
@@ -101,12 +101,12 @@ fn unknown(addresses: &[NodeAddress]) -> Failure {
     }
 }
 
-/// Where the node's agent listens.
+/// Address of the node's agent.
 pub(super) fn find(context: &Context, node: &str) -> Result<Agent, Failure> {
     of_node(context.store(), node)
 }
 
-/// As [`find`], outside a request.
+/// Like [`find`], outside a request.
 pub(crate) fn of_node(store: &Store, node: &str) -> Result<Agent, Failure> {
     let missing = || Failure::NotFound {
         target: crate::failure::Target {

@@ -1,4 +1,4 @@
-//! The one way to change a stored object: read it, change it, check it, write it if nobody was faster, else again.
+//! Updates of stored objects: read, change, check, write, and retry on conflict.
 
 use api::managed::Managed;
 use api::{Invalid, Object};
@@ -16,12 +16,13 @@ use crate::managers;
 use crate::object::{self, Live};
 use crate::verbs::create::{commit_failure, modified, set_namespace};
 
-/// How often a change is tried again when others write the same object.
+/// Number of attempts when others write the same object.
 const ATTEMPTS: usize = 64;
-/// After so many attempts in vain a writer stands in line with the others: whoever is slow would lose each race.
+/// Number of failed attempts after which a writer queues with the others: a slow writer would lose
+/// each race.
 const RACES: usize = 4;
 
-/// Which part of an object a request may change.
+/// Part of an object that a request may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The object without its status.
@@ -30,16 +31,17 @@ pub(crate) enum Part {
     Status,
     /// A pod's ephemeral containers.
     EphemeralContainers,
-    /// What a pod's containers may use.
+    /// Resources of a pod's containers.
     Resize,
-    /// What the kind's own subresource changes: a namespace's finalizers, the decision on a signing request.
+    /// Fields of the kind's own subresource: a namespace's finalizers, the approval of a signing
+    /// request.
     Own,
-    /// What the server itself decided: not subject to the rules for clients' updates.
+    /// Fields that the server itself sets: not subject to the rules for clients' updates.
     Decided,
 }
 
 impl Part {
-    /// What a request to a subresource, or to the object itself, may change.
+    /// Part that a request to a subresource, or to the object itself, may change.
     pub(crate) fn of(subresource: &str) -> Self {
         match subresource {
             "status" => Self::Status,
@@ -62,7 +64,7 @@ pub(crate) struct Amendment<'a> {
 /// Makes the new object from the stored one. It may be called several times.
 pub(crate) type Change<'a> = dyn FnMut(&Live, &dyn Object) -> Result<Changed, Failure> + Send + 'a;
 
-/// What a change makes of an object.
+/// Result of a change.
 pub(crate) struct Changed {
     pub(crate) object: Box<dyn Object>,
     /// After an apply: who manages what.
@@ -122,7 +124,7 @@ pub(crate) async fn amend(
             };
             let gone = is_finished(&*new);
             let stored = context.to_store(&*new, &managed, amendment.dry_run).await?;
-            // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
+            // Webhooks are called before the turn is taken: they may write something themselves.
             let turn = (
                 quota::turn(context).await,
                 definitions::settle(context, &mut *new).await,
@@ -151,7 +153,7 @@ pub(crate) async fn amend(
     Err(modified(context, name))
 }
 
-/// What a change makes of an object, once all conversions are known that it needs.
+/// Result of a change, once all conversions that it needs are done.
 async fn changed(
     context: &Context,
     change: &mut Change<'_>,
@@ -333,7 +335,7 @@ fn registry_key(key: &str) -> String {
         "services" => "services/specs",
         other => other,
     };
-    // What is in no namespace has none.
+    // Cluster-scoped objects have no namespace.
     format!("{prefix}/{}", rest.trim_start_matches('/'))
 }
 
@@ -403,7 +405,7 @@ fn unconditional(context: &Context, name: &str) -> Failure {
     }
 }
 
-/// What no client can change.
+/// Keeps the metadata that no client can change.
 fn keep_metadata(new: &mut dyn Object, old: &dyn Object) {
     let old = old.metadata();
     let new = new.metadata_mut();
@@ -419,7 +421,7 @@ fn keep_metadata(new: &mut dyn Object, old: &dyn Object) {
     }
 }
 
-/// Whether an object that is being deleted has nothing left to wait for.
+/// True if an object that is being deleted can be removed: no grace period or finalizers are left.
 pub(crate) fn is_finished(object: &dyn Object) -> bool {
     let metadata = object.metadata();
     metadata.deletion_timestamp.is_some()

@@ -21,10 +21,10 @@ use crate::shape;
 use crate::verbs::amend::{Amendment, Changed, Part, amend, check_name};
 use crate::verbs::create::{Stored, modified, store_new};
 
-/// How often it is tried again when others create or delete the same object.
+/// Number of attempts when others create or delete the same object.
 const ATTEMPTS: usize = 8;
 
-/// What is applied, and how.
+/// Applied configuration and its options.
 pub(crate) struct Applying {
     pub(crate) object: Value,
     pub(crate) options: WriteOptions,
@@ -57,7 +57,7 @@ impl Applying {
         })
     }
 
-    /// What is applied as a kind of another version than the request's.
+    /// Decodes the applied configuration as a kind of another version than the request's.
     ///
     /// # Errors
     /// 400 for another kind, 500 for what does not fit.
@@ -146,7 +146,7 @@ async fn put(context: &mut Context, applying: &Applying, part: Part) -> Result<(
     Err(modified(context, &name))
 }
 
-/// What comes of a stored object.
+/// Merges the applied configuration into a stored object.
 pub(crate) fn applied_to(context: &Context, applying: &Applying, stored: &Live) -> Result<Changed, Failure> {
     let registration = &context.registration;
     let live = object::stored(registration, stored)?;

@@ -20,7 +20,7 @@ use crate::path::percent_encode;
 use crate::respond::Response;
 use crate::tunnel;
 
-/// What a client wants of a pod.
+/// Requested connection to a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Exec,

@@ -22,9 +22,9 @@ use crate::respond::Response;
 use crate::shape;
 use crate::verbs::amend::check_name;
 
-/// How often another name is drawn when a generated one is taken.
+/// Number of names that are tried for `generateName`.
 const NAME_ATTEMPTS: usize = 8;
-/// How often a creation is admitted anew when what it depends on changes meanwhile.
+/// Number of times that a creation is admitted anew when its preconditions change meanwhile.
 const ATTEMPTS: usize = 64;
 
 /// Answers 201 with the object as stored.
@@ -45,7 +45,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     shape::one(context, StatusCode::CREATED, representation, bytes).await
 }
 
-/// What came of a creation.
+/// Outcome of a creation.
 pub(crate) enum Stored {
     /// It is stored.
     Entry(Entry),
@@ -74,11 +74,12 @@ pub(crate) async fn store_new(
 async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_run: bool) -> Result<Stored, Failure> {
     let mut names = if draws_name(&*sent) { NAME_ATTEMPTS } else { 1 };
     for _ in 0..ATTEMPTS {
-        // What the chain hands out in vain is not asked for by the client.
+        // Admission starts from the sent object on each attempt: earlier allocations are not the
+        // client's request.
         let mut object = sent.clone_box();
         let review = admit(context, &mut object, &managed).await?;
         let stored = context.to_store(&*object, &managed, dry_run).await?;
-        // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
+        // Webhooks are called before the turn is taken: they may write something themselves.
         let _turn = quota::turn(context).await;
         let _names = definitions::settle(context, &mut *object).await;
         aggregation::settle(context, &mut *object);
@@ -104,7 +105,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         match outcome {
             Ok(entry) => return Ok(Stored::Entry(entry)),
             Err(CommitError::Exists) if names > 1 => names -= 1,
-            // What the chain saw has changed: it looks again.
+            // The state that admission saw has changed: repeat it.
             Err(CommitError::Moved { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, &name, &error)),
         }
@@ -165,7 +166,7 @@ fn exists(context: &Context, name: &str) -> Failure {
     }
 }
 
-/// What a failed commit means to the client.
+/// Maps a failed commit to the client's error.
 pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError) -> Failure {
     match error {
         CommitError::Exists => exists(context, name),

@@ -57,7 +57,7 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
     shape::one(context, code, representation, removed.bytes).await
 }
 
-/// Who deletes jobs without a word of their pods is told what becomes of these.
+/// Warns clients that delete jobs without a propagation policy about their pods.
 pub(crate) fn warn_of_orphans(context: &mut Context, deletion: &Deletion) {
     let registration = &context.registration;
     let orphans = registration.dependents == Dependents::Orphaned && registration.group == "batch";
@@ -68,17 +68,17 @@ pub(crate) fn warn_of_orphans(context: &mut Context, deletion: &Deletion) {
     }
 }
 
-/// What a deletion has done.
+/// Result of a deletion.
 #[derive(Debug)]
 pub(crate) struct Removed {
-    /// Whether the object is gone; otherwise it waits for its grace period or its finalizers.
+    /// True if the object is gone; otherwise it waits for its grace period or its finalizers.
     pub(crate) gone: bool,
     pub(crate) uid: Option<String>,
     /// The object's last JSON.
     pub(crate) bytes: Bytes,
 }
 
-/// What a deletion does next.
+/// Next step of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// The object goes now.
@@ -97,8 +97,8 @@ pub(crate) async fn remove(context: &Context, name: &str, deletion: &Deletion) -
     remove_with(context, name, deletion, &mut |_entry, _object| Ok(Vec::new())).await
 }
 
-/// What is to be seen to before an object goes: it may change the object, or refuse, and answers the changes of other
-/// objects that go with the deletion. It may be called several times.
+/// Hook before an object is removed: it may change the object, or refuse, and returns the writes to
+/// other objects that are committed with the deletion. It may be called several times.
 pub(crate) type Farewell<'a> = dyn FnMut(&Entry, &mut dyn Object) -> Result<Vec<Write>, Failure> + Send + 'a;
 
 /// Like [`remove`], after the preconditions hold.
@@ -130,7 +130,7 @@ pub(crate) async fn remove_with(
             let asked = Asked::to_delete(context, &*object, object::managed(&entry), deletion);
             Box::pin(webhooks::admit(&asked)).await?;
         }
-        // Nobody waits for a turn while a webhook is asked: it may have something to write itself.
+        // Webhooks are called before the turn is taken: they may write something themselves.
         let _turn = quota::turn(context).await;
         let mut also = farewell(&entry, &mut *object)?;
         definitions::mark_deleted(&mut *object, context.now());
@@ -230,7 +230,7 @@ fn mark(object: &mut dyn Object, now: Timestamp, grace: i64) {
     let metadata = object.metadata_mut();
     metadata.deletion_timestamp = Some(Time(later(now, grace)));
     metadata.deletion_grace_period_seconds = Some(grace);
-    // Those who look at the generation must see that a different behaviour is asked for.
+    // The generation tells observers that the desired state has changed.
     metadata.generation = metadata
         .generation
         .map(|generation| if generation > 0 { generation + 1 } else { generation });

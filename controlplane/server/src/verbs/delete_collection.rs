@@ -14,7 +14,7 @@ use crate::shape;
 use crate::verbs::delete::{remove, warn_of_orphans};
 use crate::verbs::list;
 
-/// How many objects are deleted at a time, so that they share commits.
+/// Number of objects that are deleted concurrently, so that they share commits.
 const AT_ONCE: usize = 32;
 
 /// Answers the list of what was deleted.

@@ -41,7 +41,7 @@ pub(crate) struct Page {
     pub(crate) entries: Vec<Live>,
 }
 
-/// Where a page begins.
+/// Start of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Window {
     at: ListAt,
@@ -52,7 +52,7 @@ struct Window {
     not_older_than: Option<u64>,
 }
 
-/// What a continue token holds. Clients must take it as opaque.
+/// Contents of a continue token, which is opaque to clients.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Token {
     #[serde(default)]
@@ -101,7 +101,7 @@ impl Token {
     }
 }
 
-/// What Go says of text that is not base64.
+/// Go's error message for text that is not base64.
 fn misspelt(error: &DecodeError) -> String {
     let at = match error {
         DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => *at,

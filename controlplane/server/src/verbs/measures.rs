@@ -1,4 +1,5 @@
-//! GET of what nodes and pods use now. Nothing of it is stored: the agents measure when somebody asks.
+//! GET of the resource usage of nodes and pods (`metrics.k8s.io`). Nothing of it is stored: the
+//! agents measure on request.
 //!
 //! What there is to tell of is in the store; a node's agent is believed about the pods that are bound to its node alone. Pods
 //! that do not run, and those of nodes that do not answer in time, are left out.
@@ -36,7 +37,7 @@ const AT_ONCE: usize = 32;
 /// Bytes of one agent's answer.
 const LARGEST: usize = 4 * 1024 * 1024;
 
-/// What has to be known of a stored node or pod.
+/// Fields of a stored node or pod that are needed here.
 #[derive(Deserialize)]
 struct Known {
     metadata: ObjectMeta,
@@ -68,7 +69,7 @@ impl Known {
     }
 }
 
-/// What is measured.
+/// Resource whose usage is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Nodes,
@@ -246,7 +247,7 @@ fn tell(subject: Subject, known: &[Known], answers: &BTreeMap<String, Measures>,
     }
 }
 
-/// As Go writes durations under a minute.
+/// Formats a duration under a minute as Go does.
 fn window(measures: &Measures) -> String {
     let (seconds, millis) = (measures.window_millis / 1000, measures.window_millis % 1000);
     let fraction = format!(".{millis:03}");

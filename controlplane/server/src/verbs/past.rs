@@ -27,7 +27,7 @@ use crate::respond::{self, Response};
 use crate::selection::Selection;
 use crate::{duration, shape, storage};
 
-/// Reads whose objects are in memory at once: those of the past are shared with nobody.
+/// Limit of concurrent reads: objects of past revisions are not shared between them.
 const TOGETHER: usize = 3;
 /// Longest wait for one of those that are under way.
 const WAIT: Duration = Duration::from_secs(10);
@@ -99,7 +99,8 @@ async fn list(context: &mut Context) -> Result<Response, Failure> {
     let after = context.query.text("continue").map(Token::parse).transpose()?;
     let mut at = point(context)?;
     let after = after.map(|(first, after)| {
-        // How long ago that was, each page would read anew.
+        // A relative time would be evaluated anew for each page, so the first page's revision is
+        // used.
         if let ListAt::Exactly(revision) = first {
             at = At::Revision(revision);
         }

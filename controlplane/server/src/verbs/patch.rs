@@ -113,7 +113,8 @@ impl Patch {
         }
     }
 
-    /// Whether the patch may look at or change `metadata.managedFields`, which the others are spared.
+    /// True if the patch may read or change `metadata.managedFields`; for other patches they are
+    /// not decoded.
     fn may_edit_managers(&self) -> bool {
         match self {
             Self::Json(operations) => {
@@ -131,7 +132,8 @@ impl Patch {
         }
     }
 
-    /// What a strict reader says of a patch by itself: fields that occur twice, and members that no operation has.
+    /// Strict decoding errors of a patch itself: duplicate fields, and unknown members of
+    /// operations.
     pub(crate) fn complaints(&self, body: &[u8], validation: FieldValidation) -> Vec<String> {
         if validation == FieldValidation::Ignore {
             return Vec::new();
@@ -187,7 +189,7 @@ fn failure(error: &PatchError) -> Failure {
     }
 }
 
-/// Whether the body is what is applied on the server, not a patch.
+/// True if the request is a server-side apply.
 pub(crate) fn is_apply(context: &Context) -> bool {
     media_type(&context.headers) == "application/apply-patch+yaml"
 }

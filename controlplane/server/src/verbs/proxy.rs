@@ -1,4 +1,4 @@
-//! HTTP to what is behind a pod, a service or a node: `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`, and a path.
+//! HTTP proxy to a pod, a service or a node: `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`, and a path.
 //!
 //! Pods are reached through the agent of their node, which knows their addresses, and so are the node's own ports; nobody's
 //! word about an address opens a connection to anything else.
@@ -93,7 +93,7 @@ fn redirect(context: &Context, prefix: &str) -> Result<Response, Failure> {
     Ok(response)
 }
 
-/// Nobody can be dialed. Who wants another protocol is told as of exec.
+/// Error for a target without an address; upgrade requests get the error that exec does.
 fn unreachable(because: &str, upgrade: bool) -> Failure {
     if upgrade {
         let because = because.to_owned();

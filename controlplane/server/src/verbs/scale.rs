@@ -108,7 +108,7 @@ async fn change(
 }
 
 fn answer_stored(context: &mut Context, bytes: &[u8]) -> Result<Response, Failure> {
-    // What is answered has its defaults.
+    // The answer has its defaults.
     let object = context
         .registration
         .decode(&splice::split(bytes).object)
@@ -195,7 +195,7 @@ fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
     shape::document(encoding, StatusCode::OK, kind, &bytes)
 }
 
-/// What `kubectl get --subresource=scale` shows.
+/// Table that `kubectl get --subresource=scale` shows.
 fn table(context: &Context, scale: &Scale, version: MetaVersion) -> Result<Bytes, Failure> {
     let metadata = &scale.metadata;
     let object = match IncludeObject::read(&context.query)? {

@@ -33,8 +33,8 @@ const VERSION: &str = "authentication.k8s.io/v1";
 const DEFAULT: i64 = 3600;
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
-/// What admission asks for: such tokens live on for a year, for clients that do not read their file again, and the audit
-/// log tells who uses them so.
+/// Lifetime that admission requests: such tokens are valid for a year, for clients that do not
+/// reload their file, and the audit log shows such use.
 const EXTENDED: i64 = 3607;
 const YEAR: i64 = 365 * 24 * 3600;
 
@@ -87,7 +87,7 @@ impl serde::Serialize for Parsed {
     }
 }
 
-/// What the object names must be what the path names.
+/// Checks that the name in the object equals the one in the path.
 fn check_name(context: &Context, metadata: &ObjectMeta) -> Result<(), Failure> {
     let account = &context.info.name;
     let own = metadata.name.as_deref().unwrap_or_default();
@@ -128,7 +128,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(bytes).map_err(Failure::internal)
 }
 
-/// What of an object stands in a token.
+/// Fields of an object that its token contains.
 #[derive(Deserialize)]
 struct Partial {
     metadata: PartialMetadata,

@@ -31,7 +31,7 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
     let name = context.info.name.clone();
     let mut object = read.object;
     context.warnings.extend(owners::once(object.metadata_mut(), false));
-    // Where the object belongs is looked at before the object of that name is.
+    // The namespace is checked before the existing object is read.
     set_namespace(context, &mut *object)?;
     check_name(&*object, &name)?;
     let amendment = Amendment {
@@ -50,7 +50,7 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
     shape::one(context, code, representation, bytes).await
 }
 
-/// Whether what was not found is the object itself, of a kind that a PUT creates.
+/// True if the missing object is that of the request and its kind can be created by PUT.
 fn creates(context: &Context, part: Part, missing: &Target) -> bool {
     part == Part::Object && context.registration.updates.create && *missing == context.own_target()
 }

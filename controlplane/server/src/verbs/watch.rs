@@ -33,12 +33,12 @@ use crate::verbs::list::revision;
 const MIN_TIMEOUT: Duration = Duration::from_mins(30);
 /// No watch lasts longer, however long the client wants it: a clock does not reach as far as a number of 64 bits.
 const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
-/// How often a watcher that wants bookmarks gets one.
+/// Interval between bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 /// Bytes of synthetic events that are sent in one piece.
 const BATCH: usize = 64 * 1024;
 
-/// What a watch begins with.
+/// Start of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     /// The present as ADDED events; whether a bookmark marks their end.
@@ -120,7 +120,7 @@ fn timeout(query: &Query) -> Result<Duration, Failure> {
     ))
 }
 
-/// What a watch has at its beginning.
+/// Initial state of a watch.
 #[derive(Default)]
 struct Begun {
     initial: Vec<Live>,
@@ -160,7 +160,7 @@ impl Begun {
                 begun.mark = marked.then_some(list.revision);
                 list.revision
             }
-            // One to come is not waited for: what follows it is what is watched.
+            // A future revision is not waited for: the watch sends what follows it.
             Start::After(revision) => revision,
             Start::Now => store.revision(),
         };
@@ -172,7 +172,7 @@ impl Begun {
     }
 }
 
-/// One watch in progress.
+/// Watch in progress.
 struct Watcher {
     frames: Frames,
     initial: std::vec::IntoIter<Live>,
@@ -202,7 +202,7 @@ impl Watcher {
     ) -> Result<Self, Failure> {
         let now = Instant::now();
         let begun = Begun::new(context, &frames, start).await;
-        // Whoever may watch has the answer's head: what then comes between is told by an event.
+        // An authorized watch gets the answer's head; later errors are sent as events.
         let (begun, last) = match begun {
             Ok(begun) => (begun, None),
             Err(failure) => (Begun::default(), Some(frames.error(&failure))),
@@ -268,7 +268,8 @@ impl Watcher {
                         return Some(frame);
                     }
                 },
-                // As of upstream's watches, whose storage is torn down (`pkg/apiserver/customresource_handler.go`).
+                // Ends like upstream's watches when their storage is torn down
+                // (`pkg/apiserver/customresource_handler.go`).
                 () = ended(&mut self.ended) => {
                     self.changes = None;
                     return None;
@@ -343,7 +344,7 @@ async fn tick(bookmarks: &mut Option<Interval>) {
     }
 }
 
-/// What a client is told when a watch cannot go on.
+/// Error that a client gets when a watch cannot continue.
 fn ending(error: &WatchError, current: u64) -> Failure {
     match error {
         WatchError::Expired { after } if current > 0 => {

@@ -1,4 +1,4 @@
-//! Questions about what somebody may do.
+//! Access reviews.
 
 use crate::support::Api;
 use crate::support::rights::{as_user, binding, give, jane, pods, role, user};

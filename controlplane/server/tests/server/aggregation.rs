@@ -151,7 +151,7 @@ async fn it_is_told_who_asks_by_nobody_else() {
     let request = Request::get(FLUNDERS).body(Body::empty()).unwrap();
     let user = User::new("jürgen", ["system:masters"]);
     assert_eq!(collect(api.send_as(user, request).await).await.code, 200);
-    // Who may not ask does not get there.
+    // Unauthorized requests do not reach the backend.
     let before = server.asked.lock().unwrap().len();
     let request = Request::get(FLUNDERS).body(Body::empty()).unwrap();
     let refused = collect(api.send_as(User::new("joe", []), request).await).await;

@@ -40,7 +40,7 @@ async fn apply_creates_merges_and_takes_away() {
         "template": {"spec": {"containers": [{"name": "c", "env": [{"name": "B", "value": "2"}, {"name": "C", "value": "3"}]}]}}}});
     let shared = api.apply(&path, "fieldManager=other", &other).await;
     assert_eq!(shared.code, StatusCode::OK, "{}", shared.text());
-    // What is no longer applied goes, unless the other has it.
+    // Fields that are no longer applied are removed, unless the other manager owns them.
     let fewer = yaml
         .replace(", env: [{name: A, value: '1'}, {name: B, value: '2'}]", "")
         .replace(", labels: {a: b}}", "}");
@@ -132,7 +132,7 @@ async fn what_was_applied_by_the_client_is_taken_over() {
     assert_eq!(taken["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:2");
     let kept = &taken["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
     assert!(kept.as_str().unwrap().contains("nginx:2"), "{kept}");
-    // Somebody else changed it since: that is a conflict for kubectl, too.
+    // A change by another manager since then is a conflict for kubectl, too.
     let change = json!({"spec": {"replicas": 8}});
     api.patch(&format!("{path}?fieldManager=hpa"), "merge-patch+json", &change)
         .await;
@@ -197,7 +197,7 @@ async fn nobody_before_the_first_apply_has_what_it_could_not_write() {
     assert_eq!(answer.code, StatusCode::OK, "{}", answer.message());
 }
 
-/// What is applied, with one member of its metadata set.
+/// Applied configuration with one member of its metadata set.
 fn with(member: &str, value: Value) -> Value {
     let mut object = deployment("web");
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {

@@ -140,7 +140,7 @@ async fn said(api: &Api, path: &str, upgrade: bool) -> (u16, String, String) {
     (answer.code.as_u16(), reason, answer.message())
 }
 
-/// What comes of each way to an agent, when this is what comes of a connection to it.
+/// Checks the error of each request to an agent when the connection fails with this message.
 async fn told_everywhere(api: &Api, address: SocketAddr, because: &str) {
     let plain = |message: String| (500, String::new(), message);
     let dialing = || plain(format!("error dialing backend: {because}"));
@@ -259,7 +259,7 @@ async fn agents_that_are_away_are_not_asked_to_measure() {
 
 #[tokio::test]
 async fn an_agent_that_does_not_speak_keeps_nobody_waiting_for_measures() {
-    // The kernel takes the connection, and nobody else does.
+    // The kernel accepts the connection, but no server does.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (api, _directory) = with_agent_at(silent.local_addr().unwrap()).await;
     let began = tokio::time::Instant::now();

@@ -116,7 +116,7 @@ async fn attack_24_what_is_refused_is_refused_in_few_words() {
     assert!(!answer.message().contains("more errors"), "{}", answer.message());
 }
 
-/// One thread serves both: it is not the one that reads and checks three megabytes.
+/// A single worker thread: it does not decode and check the three megabytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn attack_24_a_heavy_body_holds_up_no_light_request() {
     let api = Api::start().await;
@@ -145,7 +145,7 @@ async fn attack_24_a_heavy_body_holds_up_no_light_request() {
     assert!(answered >= 100, "{answered} light requests were answered meanwhile");
 }
 
-/// What is heavy because of its body and because of its answer waits for nobody like it.
+/// Requests with heavy bodies and heavy answers do not deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attack_24_heavy_requests_do_not_wait_for_each_other() {
     let api = Api::start().await;
@@ -336,7 +336,7 @@ async fn texts_that_are_none_are_repaired() {
         assert_eq!(patched.code, 200, "{kind}: {}", patched.text());
         assert_eq!(patched.json()["data"]["d"], "\u{fffd}\u{fffd}", "{kind}");
     }
-    // What would grow too large is too large.
+    // A body that would grow too large by replacement characters is too large.
     let long = [&b"{\"data\":{\"a\":\""[..], &vec![0xff; 2 << 20], b"\"}}"].concat();
     assert_eq!(api.request(Method::POST, CONFIG_MAPS, &json, long).await.code, 413);
     let between = api.request(Method::POST, CONFIG_MAPS, &json, b"{}\xff".to_vec()).await;

@@ -1,4 +1,4 @@
-//! Who is calling besides service accounts: nobody in particular, new nodes, and those who act as somebody else.
+//! Callers besides service accounts: anonymous users, joining nodes, and impersonators.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn nobody_in_particular_is_anonymous() {
         answer.message(),
         "pods is forbidden: User \"system:anonymous\" cannot list resource \"pods\" in API group \"\" at the cluster scope"
     );
-    // What is no bearer token is no proof, and no reason to refuse either.
+    // Other schemes than bearer tokens do not authenticate, and are not rejected either.
     let basic = [("authorization", "Basic YTpi")];
     let answer = api.outside(Method::GET, "/healthz", &basic, &Value::Null).await;
     assert_eq!(answer.code.as_u16(), 200);
@@ -86,7 +86,7 @@ async fn who_may_acts_as_somebody_else() {
             "system:authenticated"
         ])
     );
-    // Who acts as somebody else has that one's rights, not his own.
+    // An impersonator has the rights of the impersonated user, not its own.
     let headers = [("impersonate-user", "jane")];
     let answer = api.request(Method::GET, "/api/v1/nodes", &headers, "").await;
     assert_eq!(answer.code.as_u16(), 403);

@@ -1,4 +1,5 @@
-//! Signing requests: who may decide and sign, and what nobody may ask for.
+//! Signing requests: authorization of approvers and signers, and requests that are forbidden to
+//! all.
 
 use crate::support::rights::{as_user, binding, give, jane, role, user};
 use crate::support::{Api, START};
@@ -16,7 +17,7 @@ fn request(name: &str, signer: &str, pem: &str) -> Value {
         "spec": {"request": STANDARD.encode(pem), "signerName": signer, "usages": ["client auth"]}})
 }
 
-/// What jane may do with requests of `signers`.
+/// Grants jane a verb on requests of `signers`.
 async fn allow(api: &Api, name: &str, verb: &str, signers: &str) {
     let rules = json!([
         {"apiGroups": ["certificates.k8s.io"], "verbs": ["get", "update", "patch"],
@@ -123,7 +124,7 @@ async fn signing_needs_the_right_for_the_signer() {
         "certificatesigningrequests.certificates.k8s.io \"a\" is forbidden: user not permitted to sign requests with \
          signerName \"example.com/own\""
     );
-    // What says nothing about the certificate is free to those who may write the status.
+    // Changes that do not touch the certificate need only the right to write the status.
     let nothing = as_user(
         &api,
         &jane(),

@@ -1,4 +1,4 @@
-//! What classes decide for claims, Ingresses and pods.
+//! Classes of claims, Ingresses and pods.
 
 use crate::support::{Api, pod};
 use http::StatusCode;

@@ -21,7 +21,7 @@ async fn answers(sender: &mut SendRequest<Body>, path: &str) -> StatusCode {
     code
 }
 
-/// Somebody else gets an answer, over a connection of his own.
+/// Another client gets an answer over its own connection.
 async fn others_are_served(served: &Served) {
     let dialled = tokio::time::timeout(PATIENCE, connect(served)).await;
     let (mut sender, _) = dialled.expect("a connection");
@@ -33,7 +33,8 @@ async fn attack_26_idle_strangers_keep_nobody_out() {
     let served = serve(|transport| transport.with_connections(4)).await;
     let (mut known, _) = connect(&served).await;
     assert_eq!(answers(&mut known, LISTS).await, StatusCode::OK);
-    // Some say nothing, some shake hands and are silent, some ask as nobody and stay.
+    // Some clients send nothing, some stall after the TLS handshake, some make anonymous requests
+    // and stay.
     let mut silent = Vec::new();
     let mut greeted = Vec::new();
     let mut asked = Vec::new();
@@ -150,7 +151,7 @@ async fn attack_26_headers_without_an_end_end_the_connection() {
     others_are_served(&served).await;
 }
 
-/// What a request with so many bytes of headers is answered, over HTTP/1.1 or HTTP/2.
+/// Status of the answer to a request with so many bytes of headers, over HTTP/1.1 or HTTP/2.
 async fn with_headers(served: &Served, user: Option<&str>, protocol: &str, bytes: usize) -> StatusCode {
     let stream = dial(served, user, protocol).await.unwrap();
     let mut request = Request::get("https://localhost/version");
@@ -168,7 +169,7 @@ async fn with_headers(served: &Served, user: Option<&str>, protocol: &str, bytes
     } else {
         speak(stream).await.send_request(request).await
     };
-    // Who sends too much may be cut off before he has sent all.
+    // The connection of a client that sends too much may be closed before it has sent all.
     answer.map_or(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, |answer| answer.status())
 }
 
@@ -191,7 +192,7 @@ async fn long_headers_are_taken_from_who_is_known() {
     }
 }
 
-/// What comes, until it has this.
+/// Reads until the text occurs.
 async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), wanted: &str) -> String {
     let (mut text, mut buffer) = (String::new(), [0; 4096]);
     while !text.contains(wanted) {

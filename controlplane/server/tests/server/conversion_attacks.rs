@@ -37,7 +37,7 @@ async fn attack_a_converter_that_hangs_is_waited_for_as_long_as_the_request_may_
     let answer = api.post(&format!("{TABS}?timeout=500ms"), &tab("b", &json!({}))).await;
     assert_eq!(answer.code, 504, "{}", answer.text());
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    // What needs no conversion goes on.
+    // Requests that need no conversion still work.
     assert_eq!(api.get(&format!("{EXTENTS}/a")).await.code, 200);
     assert_eq!(api.get(&format!("{EXTENTS}/b")).await.code, 404);
 }
@@ -173,7 +173,7 @@ async fn attack_a_converter_that_fails_is_told_of_and_ends_watches() {
                 "{path}"
             );
         }
-        // What is written in the version that is stored is written.
+        // Writes in the storage version succeed.
         let noted = json!({"metadata": {"annotations": {"a": message}}});
         let own = format!("{EXTENTS}/a?fieldManager=me");
         assert_eq!(api.patch(&own, "merge-patch+json", &noted).await.code, 200);

@@ -87,7 +87,7 @@ async fn objects_are_written_and_read_in_every_version() {
     let made = api.post(TABS, &tab("a", &json!({"size": 7, "color": "red"}))).await;
     assert_eq!(made.code, 201, "{}", made.text());
     let made = made.json();
-    // As upstream, what a conversion leaves out is not defaulted when it is read.
+    // As upstream, fields that a conversion drops are not defaulted on reads.
     assert_eq!(made["spec"], json!({"size": 7, "color": "red"}));
     let review = hook.asked.lock().unwrap()[0].clone();
     assert_eq!(
@@ -221,7 +221,7 @@ async fn objects_of_a_version_that_was_stored_before_are_converted_when_they_are
         {"op": "replace", "path": "/spec/versions/1/storage", "value": false}]);
     let swapped = api.patch(&path, "json-patch+json", &swap).await.json();
     assert_eq!(swapped["status"]["storedVersions"], json!(["v2", "v1"]));
-    // One of the two is written anew, so that the list is mixed.
+    // Rewriting one of the two makes the list mixed.
     assert_eq!(
         api.patch(
             &format!("{TABS}/b"),

@@ -69,7 +69,7 @@ async fn a_definition_is_described_as_soon_as_it_is_there() {
         ]
     );
     assert!(document["paths"]["/apis/example.com/v1/namespaces/{namespace}/tabs/{name}/scale"].is_object());
-    // What did not change is not asked for again.
+    // Unchanged documents are not downloaded again.
     assert_eq!(api.get("/openapi/v3").await.json()["paths"]["apis/apps/v1"], apps);
 
     let mut changed = api.get(&format!("{DEFINITIONS}/tabs.example.com")).await.json();

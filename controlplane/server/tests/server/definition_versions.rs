@@ -39,7 +39,7 @@ async fn watches_end_when_their_version_is_served_no_more_or_otherwise() {
     define(&api, &two).await;
     let path = "/apis/example.com/v2/namespaces/default/tabs";
     let mut watching = Frames::open(&api, &format!("{path}?watch=true"), "application/json").await;
-    // What changes nothing of how objects are served ends nothing.
+    // A change that does not affect serving ends no watches.
     let definition = format!("{DEFINITIONS}/tabs.example.com");
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
     assert_eq!(api.patch(&definition, "merge-patch+json", &labels).await.code, 200);

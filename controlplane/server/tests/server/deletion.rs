@@ -48,7 +48,7 @@ async fn some_kinds_answer_the_object_that_is_gone() {
     );
 }
 
-/// Two old kinds keep what was so before there was a collector: what they own outlives them unless somebody says otherwise.
+/// Two old kinds orphan their dependents by default, as before the garbage collector existed.
 #[tokio::test]
 async fn jobs_and_replication_controllers_orphan_their_pods_by_default() {
     let api = Api::start().await;
@@ -176,7 +176,7 @@ async fn propagation_is_said_by_finalizers() {
     assert_eq!(background.json()["status"], "Success", "{}", background.text());
 }
 
-/// Those of the old form are checked as little as ever, those of the new one in full.
+/// Events of `v1` are validated as little as ever, those of `events.k8s.io/v1` in full.
 #[tokio::test]
 async fn events_are_checked_by_their_form() {
     let api = Api::start().await;

@@ -1,4 +1,4 @@
-//! What discovery and OpenAPI say to old and new clients.
+//! Discovery and OpenAPI for old and new clients.
 
 use crate::support::Api;
 use http::Method;
@@ -259,7 +259,7 @@ async fn resources_tell_the_form_in_which_they_are_stored() {
         let all = core["resources"].as_array().unwrap();
         all.iter().find(|row| row["name"] == name).unwrap()["storageVersionHash"].clone()
     };
-    // As every cluster has it.
+    // Hash that every Kubernetes cluster has.
     assert_eq!(hash("pods"), "xPOwRZ+Yhw8=");
     assert_eq!(hash("bindings"), Value::Null);
     assert_eq!(hash("pods/status"), Value::Null);

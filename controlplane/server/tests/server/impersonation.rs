@@ -1,4 +1,4 @@
-//! Rights to act as somebody else that are bound to what is done.
+//! Constrained impersonation.
 
 use controlplane_server::User;
 use http::Request;

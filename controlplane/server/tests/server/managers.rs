@@ -1,4 +1,4 @@
-//! Who manages which field after which write.
+//! Managers of fields after writes.
 
 use crate::support::{Api, config_map, deployment, entry, managers, pod};
 use http::Method;
@@ -87,7 +87,7 @@ async fn writers_take_fields_from_each_other() {
         .await
         .json();
     assert_eq!(again, after);
-    // What is gone is nobody's.
+    // Removed fields have no manager.
     let gone = json!({"metadata": {"labels": null}});
     let after = api
         .patch(&format!("{path}?fieldManager=third"), "merge-patch+json", &gone)
@@ -113,7 +113,7 @@ async fn writers_take_fields_from_each_other() {
         entry(&after, "controller")["fieldsV1"],
         json!({"f:status": {
             "f:conditions": {".": {}, "k:{\"type\":\"Available\"}": {
-                // Times that nobody set are there as nulls.
+                // Unset times are present as nulls.
                 ".": {}, "f:lastTransitionTime": {}, "f:lastUpdateTime": {}, "f:status": {}, "f:type": {},
             }},
             "f:replicas": {},
@@ -138,7 +138,7 @@ async fn managed_fields_can_be_edited_and_taken_away() {
     )
     .await;
     let path = format!("{DEPLOYMENTS}/web");
-    // As kubectl moves the entries of client-side apply over.
+    // Moves the entries of client-side apply as kubectl does.
     let mut entries = api.get(&path).await.json()["metadata"]["managedFields"].clone();
     entries[0]["manager"] = json!("kubectl");
     entries[0]["operation"] = json!("Apply");
@@ -160,7 +160,7 @@ async fn managed_fields_can_be_edited_and_taken_away() {
     );
     let five =
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5}});
-    // The first apply finds fields that have no manager: somebody must have them.
+    // The first apply finds fields without a manager, which need one.
     let answer = api.apply(&path, "fieldManager=me", &five).await;
     assert_eq!(
         answer.message(),
@@ -260,7 +260,8 @@ async fn a_field_of_two_versions_is_one_field() {
         .await;
     let (new, old) = (format!("{}/a", scalers("v2")), format!("{}/a", scalers("v1")));
     let spec = |object: &serde_json::Value, manager: &str| entry(object, manager)["fieldsV1"]["f:spec"].clone();
-    // Who writes the load through the old version takes it from who wrote it through the new one.
+    // A write of the target through the old version takes over the field from the manager that
+    // wrote it through the new one.
     let change = json!({"spec": {"targetCPUUtilizationPercentage": 70}});
     let after = api
         .patch(&format!("{old}?fieldManager=older"), "merge-patch+json", &change)
@@ -291,7 +292,7 @@ async fn a_field_of_two_versions_is_one_field() {
     let after = api.apply(&old, "fieldManager=me&force=true", &wanted).await.json();
     assert_eq!(managers(&after), ["me Apply", "newer Update"]);
     assert!(spec(&after, "newer").get("f:metrics").is_none(), "{after:#}");
-    // Who applies through the other version next time lets go of what it applied through the first.
+    // An apply through the other version releases the fields that were applied through the first.
     wanted["apiVersion"] = json!("autoscaling/v2");
     wanted["spec"] = json!({"minReplicas": 1});
     let after = api.apply(&new, "fieldManager=me", &wanted).await.json();

@@ -1,4 +1,4 @@
-//! What a node's agent may do, and what it may not (attack 22: a node reaches for another's).
+//! Rights of a node's agent and their limits (attack 22: a node accesses another node's objects).
 
 use crate::support::{Answer, Api, collect, pod};
 use controlplane_server::User;
@@ -120,7 +120,7 @@ async fn attack_22_a_node_reads_only_what_its_pods_name() {
     );
 }
 
-/// What n1 tries: method, path, body, and the code of the answer.
+/// Requests that n1 tries: method, path, body, and the code of the answer.
 fn attempts() -> Vec<(&'static str, String, Value, u16)> {
     let running = json!({"status": {"phase": "Running"}});
     let owned = json!({"metadata": {"ownerReferences":

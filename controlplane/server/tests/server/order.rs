@@ -1,4 +1,4 @@
-//! What readers see who have no parser: members in the order in which Go writes them.
+//! Order of JSON members, as in Go's output, for readers without a parser.
 
 use crate::support::Api;
 

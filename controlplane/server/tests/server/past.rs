@@ -1,4 +1,4 @@
-//! Reads of the past through the API: by whoever may read the same now, and nobody else.
+//! Reads of past revisions through the API: only by users that may read the same objects now.
 
 use crate::support::rights::{as_user, binding, give, jane, role, user};
 use crate::support::{Answer, Api, config_map};

@@ -141,7 +141,8 @@ async fn requests_are_sorted_into_levels_and_wait_or_are_refused_there() {
 
 /// Fills the level with requests that take their time.
 async fn a_full_level_refuses(api: &Api) {
-    // One of the server's shares is three seats, of which one user may have all: the schema tells no flows apart.
+    // One of the server's shares is three seats, of which one user may have all: the schema has no
+    // flow distinguisher.
     let change = json!({"spec": {"limited": {"nominalConcurrencyShares": 1}}});
     let changed = api
         .patch(&format!("{LEVELS}/narrow"), "merge-patch+json", &change)

@@ -40,7 +40,7 @@ fn decoded(answer: &Answer) -> Value {
     protobuf::decode(&answer.bytes).unwrap().json
 }
 
-/// What Go leaves out of JSON and we write as null or nothing must not count.
+/// Removes nulls, which Go omits from JSON and we write.
 fn plain(mut value: Value) -> Value {
     fn strip(value: &mut Value) {
         if let Value::Object(members) = value {

@@ -1,4 +1,4 @@
-//! What a node may write of its devices and of itself.
+//! Writes of a node to its device objects and its Node.
 
 use crate::nodes::{cluster, n1};
 use serde_json::{Value, json};

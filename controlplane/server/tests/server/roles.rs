@@ -1,4 +1,4 @@
-//! What callers may do: roles, bindings, and the rule that nobody gives what he does not have.
+//! Rights of callers: roles, bindings, and prevention of privilege escalation.
 
 use crate::support::Api;
 use crate::support::rights::{RBAC, as_user, binding, give, jane, pods, role, user};

@@ -21,7 +21,7 @@ fn fixture(row: &Registration) -> Value {
         .value
 }
 
-/// Where an object of the kind stands.
+/// Path of an object of the kind.
 fn path(row: &Registration, object: &Value) -> String {
     let base = if row.group.is_empty() { "/api" } else { "/apis" };
     let place = match row.scope {
@@ -53,10 +53,10 @@ fn plain(mut value: Value) -> Value {
     value
 }
 
-/// What becomes of an object that goes each way, as complaints.
+/// Round trips of an object through each encoding and verb; returns the differences.
 async fn trip(api: &Api, row: &Registration) -> Vec<String> {
     let mut object = fixture(row);
-    // Who applies a name alone manages nothing, and is forgotten.
+    // A manager that applies only a name owns no fields and is removed.
     object["metadata"]["labels"]["round"] = json!("trip");
     object["metadata"]["uid"].take();
     let path = path(row, &object);
@@ -83,7 +83,7 @@ async fn trip(api: &Api, row: &Registration) -> Vec<String> {
         ),
         ("replaced by itself", api.put(&path, &first).await.json(), first.clone()),
     ];
-    // What it says of others must not count for them.
+    // References in it must not affect the other objects.
     api.delete(&path, "").await;
     outcomes
         .into_iter()
@@ -95,7 +95,7 @@ async fn trip(api: &Api, row: &Registration) -> Vec<String> {
 #[tokio::test]
 async fn every_kind_is_the_same_after_each_way() {
     let api = Api::start().await;
-    // What fixtures refer to.
+    // Account that fixtures reference.
     api.account("default", "builder").await;
     let mut complaints = Vec::new();
     let rows: Vec<_> = KINDS.iter().filter(|row| row.verbs.are_stored()).collect();

@@ -14,7 +14,7 @@ async fn change(api: &Api, name: &str, spec: &Value) -> Answer {
     api.patch(&path, "merge-patch+json", &json!({"spec": spec})).await
 }
 
-/// What is wrong with a Service, without its name.
+/// Validation errors of a Service, without its name.
 fn wrong(answer: &Answer) -> String {
     assert_eq!(answer.code, StatusCode::UNPROCESSABLE_ENTITY, "{}", answer.text());
     answer.message().split_once(" is invalid: ").unwrap().1.to_owned()
@@ -48,7 +48,8 @@ async fn a_set_address_may_not_change_whatever_the_ranges_say() {
         wrong(&bad),
         "spec.clusterIPs[0]: Invalid value: \"10.96.1\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
     );
-    // What no allocator knows is the rules' matter, and the rules for changes come first.
+    // An address that no allocator knows is left to validation, and the rules for updates come
+    // first.
     let two = change(&api, "web", &json!({"clusterIP": "192.0.2.1", "type": "Other"})).await;
     assert_eq!(
         wrong(&two),
@@ -90,7 +91,7 @@ async fn a_port_of_the_same_name_keeps_its_node_port() {
         ports.iter().map(|port| port["nodePort"].as_i64()).collect::<Vec<_>>()
     };
     assert_eq!(numbers(&changed), [Some(30001), Some(30002)]);
-    // One is given up while the type changes: the other goes with it.
+    // One port is removed while the type changes: the other is released too.
     let inner = json!({"type": "ClusterIP", "ports": [{"name": "a", "port": 80, "nodePort": 30001}]});
     let inner = change(&api, "web", &inner).await;
     assert_eq!(inner.code, StatusCode::OK, "{}", inner.text());

@@ -19,7 +19,7 @@ async fn another_range_gives_addresses_too() {
     assert_eq!(web.code, StatusCode::CREATED, "{}", web.text());
 }
 
-/// What comes of a Service that wants an address which is not in a range that gives any.
+/// Checks the error for an address that is not in any ready range.
 fn not_in_range(made: &Answer, address: &str) {
     assert_eq!(made.code, StatusCode::UNPROCESSABLE_ENTITY, "{}", made.text());
     let because = "the provided network does not match the current range";

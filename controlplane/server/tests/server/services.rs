@@ -317,7 +317,8 @@ async fn what_keeps_the_own_service_from_being_made_keeps_no_server_from_its_sta
     api.delete(&own, "").await;
     api.server.bootstrap().await.unwrap();
     assert_eq!(api.get(&own).await.code, StatusCode::NOT_FOUND);
-    // What is still to be made is made as soon as nobody is in the way, and all else that was missing at the start with it.
+    // The missing object is created as soon as nothing prevents it, and so is all else that was
+    // missing at the start.
     api.delete(&format!("{quotas}/none"), "").await;
     let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/view";
     assert_eq!(api.delete(role, "").await.code, StatusCode::OK);
@@ -329,7 +330,7 @@ async fn what_keeps_the_own_service_from_being_made_keeps_no_server_from_its_sta
     for path in [own.as_str(), role] {
         assert_eq!(api.get(path).await.code, StatusCode::OK, "{path}");
     }
-    // Once all is there, a role that somebody deletes is his matter until the next start.
+    // Once all objects exist, a deleted role is not recreated until the next start.
     api.delete(role, "").await;
     assert!(
         tokio::time::timeout(round, api.server.heal()).await.is_err(),

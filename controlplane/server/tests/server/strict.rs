@@ -1,4 +1,4 @@
-//! What is sent to subresources is read as strictly as objects.
+//! Strict decoding of subresources, as of objects.
 
 use crate::support::{Api, deployment, pod};
 use http::Method;
@@ -124,7 +124,7 @@ async fn evictions_and_token_requests_are_read_as_strictly_as_objects() {
     );
 }
 
-/// As upstream's own test of field validation has it.
+/// Manifest from upstream's own test of field validation.
 const TWICE: &str = "apiVersion: apps/v1
 kind: Deployment
 metadata:

@@ -1,4 +1,4 @@
-//! Who is calling: tokens of service accounts and of new nodes, reviews, and acting as somebody else.
+//! Authentication: tokens of service accounts and of joining nodes, reviews, and impersonation.
 
 use std::time::Duration;
 

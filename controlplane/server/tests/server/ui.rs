@@ -1,4 +1,4 @@
-//! The page's login: what a browser may do with it, and what nobody may do with a browser that is logged in.
+//! Login of the page: rights of a browser session, and protection of it against other sites.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What is told of those who use what they had better not, or prove nothing: in the audit log, the numbers, and on Secrets.
+//! Reports of discouraged or failed authentication: in the audit log, the metrics, and on Secrets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -161,7 +161,7 @@ async fn uses_of_tokens_in_secrets_are_told() {
     );
 }
 
-/// The server comes up with what somebody broke.
+/// The server starts with corrupted tracking data.
 #[tokio::test]
 async fn since_when_uses_are_told_is_mended() {
     let (api, _) = start().await;

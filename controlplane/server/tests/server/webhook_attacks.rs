@@ -133,7 +133,7 @@ async fn a_patch_neither_moves_what_is_created_nor_gives_it_a_uid() {
     let made = api.post(MAPS, &config_map("a")).await.json();
     assert_ne!(made["metadata"]["uid"], "mine");
     assert!(made["metadata"].get("deletionTimestamp").is_none() && made["metadata"].get("generation").is_none());
-    // Who applies under a name gets it.
+    // An apply creates no object under another name than the URL's.
     *patch.lock().unwrap() = json!([{"op": "replace", "path": "/metadata/name", "value": "other"}]);
     let applied = api
         .apply(&format!("{MAPS}/mine"), "fieldManager=me", config_map("mine"))

@@ -1,4 +1,4 @@
-//! Which webhooks a request is for.
+//! Selection of the webhooks for a request.
 
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ async fn selectors_choose_namespaces_and_objects_as_they_are_or_were() {
     let team = json!({"matchLabels": {"team": "a"}});
     let everything = &rules(&["*"], &["*"], &["*"], "*")["rules"];
     let within = asked(&json!({"rules": everything, "namespaceSelector": team})).await;
-    // What is in no namespace is never left out.
+    // Cluster-scoped objects are never excluded.
     assert_eq!(
         within,
         [

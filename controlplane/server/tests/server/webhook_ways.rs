@@ -244,7 +244,7 @@ async fn what_a_webhook_changes_is_managed_by_nobody() {
         "{:?}",
         changed.warnings()
     );
-    // So whoever applies it meets no conflict.
+    // The fields that the webhook set have no manager, so an apply meets no conflict.
     assert_eq!(api.delete(&format!("{MUTATING}/one"), "").await.code, 200);
     let own = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"hook": "y"}});
     let applied = api.apply(&format!("{MAPS}/a"), "fieldManager=other", own).await;

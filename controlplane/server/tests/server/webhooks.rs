@@ -54,7 +54,7 @@ async fn a_mutating_webhook_changes_what_is_stored_and_defaults_are_set_again() 
     );
     let options = json!({"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", "fieldManager": "me"});
     assert_eq!(request["options"], options);
-    // What built-in steps fill in is there, and who manages what.
+    // Defaults of the built-in admission plugins are set, and so are the managers.
     assert_eq!(request["object"]["spec"]["serviceAccountName"], "default");
     assert_eq!(request["object"]["metadata"]["managedFields"][0]["manager"], "me");
     assert!(request.get("subResource").is_none());

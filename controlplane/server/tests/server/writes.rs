@@ -1,4 +1,5 @@
-//! What a PUT may do, what the server knows better, and readers that have seen more than the server.
+//! PUT requests, fields that the server sets itself, and readers that have seen later revisions
+//! than the server.
 
 use std::time::Duration;
 
@@ -224,7 +225,7 @@ fn config_map_with_nothing() -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {}})
 }
 
-/// What is written as null where nothing is given is the same as an empty list.
+/// A null that is written for a missing list equals an empty list.
 #[tokio::test]
 async fn an_empty_list_is_none() {
     let api = Api::start().await;

@@ -1,5 +1,5 @@
-//! How JSON is written: in the order of upstream's structs, with the end of a line, and over many
-//! lines for people.
+//! Format of JSON: in the order of upstream's structs, with a final newline, and over many lines
+//! for people.
 
 use axum::body::Body;
 use http::Method;
@@ -121,7 +121,7 @@ async fn people_get_many_lines_unless_they_ask_for_one() {
         let shown = text(&api, path, &[]).await;
         assert!(shown.starts_with("{\n  \"") && shown.ends_with("\n}"), "{shown}");
     }
-    // The frames of a watch have one line each, whoever reads them.
+    // Watch events have one line each for all clients.
     let path = format!("{PODS}?watch=true");
     let mut frames = Frames::open(&api, &path, "application/json").await;
     assert_eq!(frames.next().await.unwrap()["type"], json!("ADDED"));

@@ -1,4 +1,4 @@
-//! What a pod's `PodDisruptionBudget` says to its eviction.
+//! `PodDisruptionBudget` checks of an eviction.
 
 use api::selector::LabelSelector;
 use k8s_openapi::api::core::v1::Pod;
@@ -46,7 +46,8 @@ pub(super) fn charge(context: &Context, pod: &Pod, now: Timestamp) -> Result<Opt
     }))
 }
 
-/// Pods that have ended, have not begun or are going already count for nobody.
+/// True if the pod does not count as healthy for a budget: it has terminated, is pending or is
+/// being deleted.
 fn is_no_disruption(pod: &Pod) -> bool {
     !api::pod::is_active(pod) || api::pod::phase(pod) == "Pending"
 }

@@ -19,7 +19,7 @@ pub(super) fn words(registration: &Registration, because: &str) -> String {
     let schema = Schema::of_kind(&registration.api_version(), registration.kind);
     let form = schema.and_then(|schema| field(schema, place)).map(|field| field.form);
     match form {
-        // What reads itself reads JSON, and knows nothing of what is around it.
+        // A type with its own `UnmarshalJSON` does not know the surrounding field.
         Some(Form::IntOrString | Form::Time | Form::MicroTime | Form::Duration | Form::Quantity)
             if !is_map(wanted) && !is_slice(wanted) =>
         {
@@ -50,7 +50,7 @@ fn is_slice(wanted: &str) -> bool {
     wanted.starts_with("[]") || wanted == "v1.ExtraValue"
 }
 
-/// What Go makes of a JSON value when it does not know what is wanted.
+/// Go's kind of a JSON value that is decoded without a type.
 fn go_kind(found: &str) -> &str {
     match found {
         "array" => "slice",

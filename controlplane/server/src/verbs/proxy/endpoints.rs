@@ -8,7 +8,7 @@ use crate::failure::Failure;
 /// Label with the name of a slice's Service.
 const SERVICE: &str = "kubernetes.io/service-name";
 
-/// Somebody who is ready to serve.
+/// Ready endpoint of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) address: String,

@@ -85,7 +85,7 @@ pub(super) fn request(context: &Context, prefix: &str, body: Body) -> Result<Req
     *request.method_mut() = context.wire.method.clone();
     *request.uri_mut() = format!("{path}{query}").parse().map_err(Failure::internal)?;
     let mut headers = context.headers.clone();
-    // Whoever the client is for the cluster is nobody's business behind it.
+    // Credentials for the cluster must not reach the backend.
     headers.remove(AUTHORIZATION);
     let upgrade = tunnel::is_wanted(&headers)
         .then(|| headers.get(UPGRADE).cloned())

@@ -146,7 +146,7 @@ impl Place {
                     parts.headers.remove(CONTENT_LENGTH);
                     return Response::from_parts(parts, page.into());
                 }
-                // As far as it came, and broken off as it was.
+                // The part that was received is sent on, followed by the error.
                 Some(Err(error)) => {
                     let broken = stream::iter([Ok(Bytes::from(page)), Err(error)]);
                     return Response::from_parts(parts, Body::from_stream(broken));

@@ -12,7 +12,7 @@ use crate::failure::{Failure, GroupResource, Target as Named};
 use crate::storage;
 use crate::verbs::agent;
 
-/// Where the request goes.
+/// Target of a proxied request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target {
     /// Over TLS.
@@ -20,7 +20,7 @@ pub(super) struct Target {
     pub(super) behind: Behind,
 }
 
-/// Who answers.
+/// Backend of a proxied request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Behind {
     /// The agent of a node.
@@ -29,7 +29,7 @@ pub(super) enum Behind {
     Node { node: String, port: u16 },
     /// A port of a pod.
     Pod { namespace: String, name: String, port: u16 },
-    /// Nobody: what was asked for as a port is none.
+    /// No backend: the requested port is invalid.
     Nowhere { because: String },
 }
 
@@ -129,7 +129,7 @@ fn number(port: &str) -> Result<u16, String> {
     })
 }
 
-/// Nobody is sent to an address that means something else to each machine.
+/// Rejects addresses whose meaning depends on the machine, such as loopback ones.
 fn check(address: Option<&str>) -> Result<(), Failure> {
     let parsed = address.and_then(|address| address.parse::<IpAddr>().ok());
     let allowed = parsed.is_some_and(|address| {
@@ -154,7 +154,7 @@ fn first_port(pod: &Pod) -> Option<u16> {
     u16::try_from(first.container_port).ok()
 }
 
-/// One of a service's endpoints, by the name of the port.
+/// Endpoint of a service, by the name of the port.
 fn endpoint(context: &Context, id: &str, name: &str, port: &str) -> Result<Behind, Failure> {
     let namespace = &context.info.namespace;
     let service: Service = find(context, "services", namespace, name)?;

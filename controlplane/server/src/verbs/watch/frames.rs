@@ -21,7 +21,7 @@ use crate::selection::Selection;
 use crate::server::{Clock, Shared};
 use crate::shape::{self, ListMeta, Row, Table};
 
-/// What happened, as the client sees it.
+/// Type of an event, as the client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// New, or newly chosen by the selectors.
@@ -114,7 +114,7 @@ impl Frames {
         })
     }
 
-    /// Whether the selectors choose an object.
+    /// True if the selectors match the object.
     pub(super) fn chooses(&self, live: &Live) -> bool {
         self.selection.matches(live)
     }
@@ -129,7 +129,7 @@ impl Frames {
         self.told(event, (&event.entry).into(), event.prev().map(Seen::from))
     }
 
-    /// As [`Self::event`], of objects that a webhook converts.
+    /// Like [`Self::event`], for objects that a webhook converts.
     ///
     /// # Errors
     /// 500 where it does not.

@@ -139,7 +139,7 @@ impl Api {
         answer.json()
     }
 
-    /// A request as from outside, by somebody who is known by its headers alone.
+    /// Request from outside, authenticated by its headers alone.
     pub async fn outside(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
         let mut request = Request::builder()
             .method(method)
@@ -152,7 +152,7 @@ impl Api {
         collect(self.server.router().oneshot(request).await.unwrap()).await
     }
 
-    /// Who the server takes the bearer of a token for; the message of the refusal where it does not.
+    /// Returns the user that a token authenticates, or the message of the rejection.
     pub async fn whoami(&self, token: &str) -> Result<Value, String> {
         let header = format!("Bearer {token}");
         let review = serde_json::json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
@@ -323,7 +323,7 @@ pub fn entry<'a>(object: &'a Value, manager: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no entry of {manager} in {object:#}"))
 }
 
-/// Who manages an object, each as `NAME OPERATION [SUBRESOURCE]`.
+/// Managers of an object, each as `NAME OPERATION [SUBRESOURCE]`.
 pub fn managers(object: &Value) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array();
     let text = |entry: &Value| {

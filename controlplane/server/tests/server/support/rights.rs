@@ -25,7 +25,7 @@ pub async fn as_user(api: &Api, user: &User, method: &str, path: &str, body: &Va
     collect(api.send_as(user.clone(), request.body(body.into()).unwrap()).await).await
 }
 
-/// Somebody without rights of her own.
+/// User without rights of her own.
 pub fn jane() -> User {
     User::new("jane", ["team"])
 }

@@ -23,7 +23,7 @@ use super::Api;
 
 /// Far more than anything here takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(1);
-/// How long certificates live.
+/// Lifetime of certificates.
 pub const LIFETIME: Duration = Duration::from_mins(10);
 
 /// A server and what it serves with.
@@ -42,7 +42,7 @@ pub fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// What the server's certificate says.
+/// Profile of the server's certificate.
 pub fn serving() -> Profile {
     Profile::Server {
         common_name: "kube-apiserver".to_owned(),

@@ -51,7 +51,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// One that answers at once.
+    /// Starts a webhook that answers at once.
     pub async fn start(answers: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_with(Arc::new(move |review: Value| {
             let reply = answers(&review);
@@ -105,17 +105,17 @@ impl Webhook {
         }
     }
 
-    /// One that admits everything.
+    /// Starts a webhook that admits everything.
     pub async fn admitting() -> Self {
         Self::start(|_review| Reply::Review(json!({"allowed": true}))).await
     }
 
-    /// One that refuses everything.
+    /// Starts a webhook that rejects everything.
     pub async fn refusing() -> Self {
         Self::start(|_review| Reply::Review(json!({"allowed": false, "status": {"message": "no"}}))).await
     }
 
-    /// One that patches everything.
+    /// Starts a webhook that patches everything.
     pub async fn patching(patch: Value) -> Self {
         Self::start(move |_review| patched(&patch)).await
     }
@@ -173,7 +173,7 @@ async fn answer(
         .into();
     let head = json!({"method": request.method().as_str(), "path": request.uri().to_string(), "headers": headers});
     let body = request.into_body().collect().await.unwrap().to_bytes();
-    // Who asks for nothing by JSON is remembered by how he asks.
+    // For a request without a JSON body, its head is recorded.
     let review: Value = serde_json::from_slice(&body).unwrap_or(head);
     seen.lock().unwrap().push(review.clone());
     let uid = review["request"]["uid"].clone();
