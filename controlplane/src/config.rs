@@ -82,7 +82,7 @@ pub struct Config {
     /// revisions go on far above
     #[arg(long, env = "SKIFF_ACCEPT_DATA_LOSS")]
     pub accept_data_loss: bool,
-    /// All that was said on the command line, and what was not by its default: names and values.
+    /// Options of the command line, including defaults: names and values.
     #[arg(skip)]
     pub flags: Vec<(String, String)>,
     /// The API server runs alone, under its upstream name.

@@ -1,10 +1,11 @@
 //! Leader election among control planes that share etcd: only the leader runs the controllers and
 //! the scheduler.
 //!
-//! It holds the Leases by which upstream's kube-controller-manager and kube-scheduler elect theirs, and renews both
-//! together. As in `client-go/tools/leaderelection`, a Lease that somebody else holds is taken when it has not moved for a
-//! while by this process' own clock; the times in it are for people. What keeps a former leader that is late from writing
-//! is not a clock but the fence ([`Fence`]): its controllers' writes are stored only while the Lease names it.
+//! The leader holds the Leases by which upstream's kube-controller-manager and kube-scheduler elect
+//! theirs, and renews both together. As in `client-go/tools/leaderelection`, a candidate takes the
+//! Lease of another one when it has not changed for a while by the candidate's own clock; the times
+//! in it are for people. A late former leader is kept from writing not by a clock but by the fence
+//! ([`Fence`]): its controllers' writes are stored only while the Lease names it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

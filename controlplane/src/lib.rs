@@ -56,7 +56,7 @@ pub enum Error {
     /// The ledger in etcd cannot be opened.
     #[error("open the store")]
     Etcd(#[from] etcd::OpenError),
-    /// Another control plane's keys sign for what is in etcd.
+    /// The cluster in etcd was signed by another control plane's keys.
     #[error(
         "etcd at {address} holds a cluster whose keys are not in {}: copy that directory from another control plane of it",
         pki.display()

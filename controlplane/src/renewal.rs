@@ -24,10 +24,10 @@ const LOOKS: u32 = 48;
 /// Failure to issue or renew a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
-    /// It cannot be made, read or written.
+    /// The certificate cannot be made, read or written.
     #[error("make a certificate")]
     Make(#[from] PkiError),
-    /// It cannot be used.
+    /// The certificate cannot be used.
     #[error("use a certificate")]
     Use(#[from] TlsError),
 }

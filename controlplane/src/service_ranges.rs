@@ -21,7 +21,7 @@ impl ServiceRanges {
         &self.0
     }
 
-    /// The first address that can be given to somebody.
+    /// First address that can be allocated.
     pub(crate) fn first(&self) -> Option<IpAddr> {
         self.0.first().map(|(address, _)| match address {
             IpAddr::V4(address) => IpAddr::V4((address.to_bits() | 1).into()),

@@ -42,7 +42,7 @@ pub(crate) use service_account::await_account;
 type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
 type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;
 
-/// Each under the name of upstream's plugin.
+/// Mutating steps, each under the name of upstream's plugin.
 const MUTATING: &[(&str, Mutating)] = &[
     ("NamespaceLifecycle", namespace::check),
     ("LimitRanger", limits::fill_in),
@@ -87,7 +87,7 @@ pub(crate) struct Review<'a> {
     unmutated: Option<Box<dyn Object>>,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Vec<String>,
-    /// For the audit log.
+    /// Annotations for the audit log.
     annotations: Vec<(&'static str, String)>,
     terms: Terms,
 }

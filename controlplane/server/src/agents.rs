@@ -28,7 +28,7 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin> Stream for Io {}
 pub enum Answer {
     /// An answer with its body. The status is the agent's own.
     Whole(http::Response<Body>),
-    /// It switches protocols: the answer's head, and the connection from there on.
+    /// Switch of protocols: the answer's head, and the connection from there on.
     Switched(Parts, Box<dyn Stream>),
 }
 
@@ -41,7 +41,7 @@ pub enum AgentError {
         /// Cause of the failure.
         because: String,
     },
-    /// It was reached, and its answer did not come.
+    /// The agent was reached but did not answer.
     #[error("{because}")]
     Silent {
         /// Cause of the failure.

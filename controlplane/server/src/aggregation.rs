@@ -108,7 +108,7 @@ impl Follow for Remotes {
     }
 }
 
-/// All group versions that others serve.
+/// Group versions that aggregated API servers serve.
 pub(crate) struct Aggregation {
     current: Follower<Remotes>,
     /// The resources that their servers told last.
@@ -123,7 +123,7 @@ impl Aggregation {
         }
     }
 
-    /// All of them.
+    /// Lists all remote group versions.
     fn remotes(&self) -> Vec<Arc<Remote>> {
         let current = self.current.current();
         current.0.values().filter_map(|(_, remote)| remote.clone()).collect()

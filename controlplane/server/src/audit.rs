@@ -92,9 +92,9 @@ pub struct Record {
     pub impersonated: Option<User>,
     /// The verb that allowed that, where it is bound to the request.
     pub constraint: Option<String>,
-    /// With which client.
+    /// User agent of the client.
     pub user_agent: String,
-    /// From where; nothing inside the process.
+    /// Source IPs of the client; empty for requests inside the process.
     pub sources: Vec<IpAddr>,
     /// About what.
     pub object: Option<ObjectRef>,

@@ -25,7 +25,7 @@ use index::{Current, Grant};
 pub struct Attributes<'a> {
     /// `get`, `list`, `create`, `escalate` …
     pub verb: &'a str,
-    /// With what.
+    /// Action on a resource or a path.
     pub action: Action<'a>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Attributes<'a> {
 /// An answer. `Display` is the reason, which may be empty.
 #[derive(Debug, Clone)]
 pub enum Decision {
-    /// It may be done.
+    /// The request is allowed.
     Allowed(Because),
     /// No rule allows it. The text describes errors of evaluation.
     Denied(String),
@@ -132,7 +132,7 @@ impl fmt::Display for Decision {
 /// The rules that a user has in a namespace.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
-    /// All of them, in the order of the bindings.
+    /// Rules of the user, in the order of the bindings.
     pub rules: Vec<PolicyRule>,
     /// Reason for which the rules may be incomplete: roles that bindings reference and that do not
     /// exist.

@@ -54,7 +54,8 @@ const HOME: &str = "kube-system";
 /// The `ConfigMap` that tells since when uses of tokens in Secrets are written down.
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
-/// Not `local-path`, which is the class of Rancher's provisioner of the same kind of volumes.
+/// Name of the default StorageClass. Differs from `local-path`, the class of Rancher's provisioner
+/// of the same kind of volumes.
 const CLASS: &str = "skiff-local";
 const PROVISIONER: &str = "skiff.dev/local-path";
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
@@ -65,9 +66,9 @@ pub enum BootstrapError {
     /// The server refused.
     #[error("{method} {path}: the answer was {code}")]
     Refused {
-        /// Of the request.
+        /// Method of the request.
         method: Method,
-        /// Of the request.
+        /// Path of the request.
         path: String,
         /// HTTP status.
         code: StatusCode,
@@ -75,9 +76,9 @@ pub enum BootstrapError {
     /// The request could not be put together.
     #[error("{method} {path}")]
     Request {
-        /// Of the request.
+        /// Method of the request.
         method: Method,
-        /// Of the request.
+        /// Path of the request.
         path: String,
         /// Cause of the failure.
         #[source]
@@ -86,7 +87,7 @@ pub enum BootstrapError {
     /// A form that the store does not take: a mistake of this module.
     #[error("note what the cluster was given")]
     Form(#[from] store::InvalidValue),
-    /// It is made again at the next start, unless it is there.
+    /// The note cannot be stored; it is written again at the next start.
     #[error("note what the cluster was given")]
     Note(#[from] CommitError),
     /// The default roles are not readable.

@@ -94,7 +94,7 @@ impl<T> Gathered<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(more);
     }
 
-    /// All of it.
+    /// Returns the collected values.
     pub(crate) fn into_vec(self) -> Vec<T> {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -150,7 +150,7 @@ impl Table {
         self.made(row.group, row.plural)?.converter.as_ref()
     }
 
-    /// All versions of a row's kind that are served or stored, in the order of its definition.
+    /// Versions of a row's kind that are served or stored, in the order of its definition.
     pub(crate) fn versions(&self, row: &Registration) -> impl Iterator<Item = Row> {
         let made = self.made(row.group, row.plural);
         let rows = made.map(|made| made.rows.clone()).unwrap_or_default();

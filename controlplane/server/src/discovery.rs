@@ -126,12 +126,12 @@ fn verbs(registration: &Registration) -> &'static [&'static str] {
     registration.verbs.names()
 }
 
-/// All documents, ready to be sent.
+/// Discovery documents, ready to be sent.
 #[derive(Debug, Clone)]
 pub struct Discovery {
-    /// By path: `api`, `api/v1`, `apis`, `apis/GROUP`, `apis/GROUP/VERSION`.
+    /// Documents by path: `api`, `api/v1`, `apis`, `apis/GROUP`, `apis/GROUP/VERSION`.
     legacy: BTreeMap<String, Document>,
-    /// By path (`api`, `apis`) and version (`v2`, `v2beta1`).
+    /// Aggregated documents by path (`api`, `apis`) and version (`v2`, `v2beta1`).
     aggregated: BTreeMap<(&'static str, &'static str), Document>,
 }
 

@@ -1,4 +1,5 @@
-//! From a request to the handler of its verb: identity, request information, authorization, and the audit record.
+//! Dispatch of requests to the handlers of their verbs: identity, request info, authorization, and
+//! the audit record.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -63,7 +63,7 @@ fn digits(text: &str) -> (&str, &str) {
     text.split_at_checked(end).unwrap_or((text, ""))
 }
 
-/// In nanoseconds; nothing when there are too many.
+/// Converts a number of a unit to nanoseconds; `None` on overflow.
 fn amount(whole: &str, fraction: &str, scale: u128) -> Option<u128> {
     let number = |digits: &str| -> Option<u128> {
         if digits.is_empty() {

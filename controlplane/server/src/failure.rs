@@ -31,7 +31,7 @@ pub enum Failure {
     /// 403 by the authorizer or by admission.
     #[error("{}{because}", forbidden_prefix(target.as_ref()))]
     Forbidden {
-        /// Nothing for a path that is no resource.
+        /// Object that the request is for; `None` for a path that names no resource.
         target: Option<Target>,
         /// Text after `x is forbidden: `.
         because: String,
@@ -118,9 +118,9 @@ pub enum Failure {
     Invalid {
         /// Group and kind; kind stands in `resource`.
         kind: GroupResource,
-        /// Of the object.
+        /// Name of the object.
         name: String,
-        /// At least one.
+        /// Validation errors, at least one.
         causes: Vec<Cause>,
     },
     /// 422 for a patch that cannot be applied.

@@ -18,7 +18,7 @@ pub(crate) trait Follow: Sized {
 pub(crate) struct Follower<T> {
     store: Store,
     changed: Vec<watch::Receiver<u64>>,
-    /// With the revisions of the last changes before it was read.
+    /// State with the revisions of the last changes before it was read.
     current: RwLock<(Vec<u64>, Arc<T>)>,
 }
 

@@ -37,7 +37,7 @@ const PIECES: usize = 16 << 10;
 /// Bytes that watches hold for clients who do not read them, in all; one user's at most half.
 const UNREAD: usize = 128 << 20;
 
-/// All limits of a server.
+/// Resource limits of a server.
 pub(crate) struct Gates {
     lasting: Arc<Shares>,
     bodies: Arc<Shares>,

@@ -45,7 +45,7 @@ pub(crate) use self::labels::Manner;
 pub(crate) use self::policies::Checked;
 pub(crate) use self::webhooks::{Called, Converted};
 
-/// Of the page: the text format of Prometheus, as upstream serves it.
+/// Content type of the page: the text format of Prometheus, as upstream serves it.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Upper bounds of the durations that are told apart, in seconds: upstream's, and finer ones below.
@@ -57,7 +57,7 @@ const SECONDS: [f64; 27] = [
 /// Upper bounds of the sizes of answers, in bytes.
 const BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
-/// All series of a server.
+/// Metrics of a server.
 pub(crate) struct Metrics {
     registry: Registry,
     answers: Family<Answer, Counter>,

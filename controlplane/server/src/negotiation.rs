@@ -41,7 +41,7 @@ impl Encoding {
         }
     }
 
-    /// In the order in which a client that takes anything gets them, by their second word.
+    /// Encodings by subtype, in the order of preference for clients that accept anything.
     const ALL: [(&'static str, Self); 3] = [
         ("json", Self::Json),
         ("yaml", Self::Yaml),
@@ -259,7 +259,8 @@ fn candidates(clause: &Clause<'_>) -> impl Iterator<Item = Encoding> {
         .map(|(_, encoding)| encoding)
 }
 
-/// Nothing when the clause asks for a shape that does not exist in this encoding.
+/// Representation for a clause; `None` when it asks for a shape that does not exist in this
+/// encoding.
 fn representation(clause: &Clause<'_>, encoding: Encoding) -> Option<Representation> {
     let stream = clause.parameter("stream").filter(|stream| !stream.is_empty());
     if stream.is_some_and(|stream| stream != "watch" || !encoding.streams()) {

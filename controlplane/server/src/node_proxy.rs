@@ -147,7 +147,8 @@ async fn dial(
 struct Silence(Socket);
 
 impl Silence {
-    /// Without it, who follows a log of a machine that is gone would wait for minutes.
+    /// Sets keepalive and timeout: otherwise a client that follows a log of a dead machine would
+    /// wait for minutes.
     fn limit(stream: &TcpStream) -> io::Result<Self> {
         let probes = TcpKeepalive::new()
             .with_time(IDLE)

@@ -85,7 +85,7 @@ pub(crate) struct Documents {
     index: Bytes,
     index_hash: String,
     program: Program,
-    /// Of group versions that definitions bring.
+    /// Documents of the group versions of definitions.
     defined: Versions,
     v2: Document,
     v2_protobuf: Document,

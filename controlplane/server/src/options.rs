@@ -95,9 +95,9 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>, kind: &'static str) -> Res
 pub(crate) enum Propagation {
     /// The owned objects stay, without their owner.
     Orphan,
-    /// They are collected afterwards.
+    /// Dependents are collected after the owner is removed.
     Background,
-    /// They go first.
+    /// Dependents are removed before the owner.
     Foreground,
 }
 

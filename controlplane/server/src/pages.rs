@@ -18,7 +18,7 @@ const VERSIONS: [&str; 2] = ["v1alpha1", "v1beta1"];
 /// The form of a page.
 #[derive(Clone, Copy)]
 enum Form<'a> {
-    /// For people.
+    /// Plain text for people.
     Text,
     /// An object of this version, as JSON or else as YAML.
     Object { version: &'a str, json: bool },
@@ -110,7 +110,7 @@ fn folders(paths: &[String]) -> Vec<String> {
     folders
 }
 
-/// For how many seconds this has been running.
+/// Uptime in seconds.
 fn uptime(shared: &Shared) -> i64 {
     let now = (shared.options.clock)();
     now.duration_since(shared.started).as_secs().max(0)

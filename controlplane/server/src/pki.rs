@@ -134,7 +134,7 @@ pub enum PkiError {
         #[source]
         source: io::Error,
     },
-    /// One of the authority's two files is there without the other.
+    /// Only the certificate or only the key of the authority exists.
     #[error("{} is missing beside its other half; restore it, or remove both to make a new authority", path.display())]
     Half {
         /// The missing file.

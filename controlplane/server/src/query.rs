@@ -39,7 +39,7 @@ impl Query {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// All values of a parameter.
+    /// Values of a parameter.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.pairs
             .iter()
@@ -55,7 +55,7 @@ impl Query {
         })
     }
 
-    /// Like [`Query::flag`], but tells absence apart.
+    /// Like [`Query::flag`], but `None` when the parameter is absent.
     pub fn optional_flag(&self, name: &str) -> Option<bool> {
         self.get(name).map(|_| self.flag(name))
     }

@@ -114,9 +114,9 @@ pub(crate) struct Shared {
     pub(crate) tokens: Tokens,
     pub(crate) sessions: Sessions,
     pub(crate) writes: Writes,
-    /// Of namespaces with quotas.
+    /// Queues of writers in namespaces with quotas.
     pub(crate) lines: Lines,
-    /// Of objects that many write.
+    /// Queues of writers of contended objects.
     pub(crate) rivals: Lines,
     pub(crate) flow: FlowControl,
     pub(crate) gates: Gates,

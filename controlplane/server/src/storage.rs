@@ -20,7 +20,7 @@ pub(crate) fn key(registration: &Registration, namespace: &str, name: &str) -> O
     Key::new(registration.storage.group, registration.storage.plural, namespace, name).ok()
 }
 
-/// All objects of a kind, or those of one namespace.
+/// Prefix of a kind's objects, or of those in one namespace.
 pub(crate) fn prefix(registration: &Registration, namespace: &str) -> Prefix {
     let storage = &registration.storage;
     // The path of a single Namespace has it as its own namespace.

@@ -62,13 +62,13 @@ struct Heads {
     list: u32,
 }
 
-/// From who has shown a certificate: over HTTP/2 as much as upstream's server takes.
+/// Limits for clients with a certificate: over HTTP/2 as much as upstream's server accepts.
 const HEADS: Heads = Heads {
     headers: 1000,
     bytes: 256 << 10,
     list: 1 << 20,
 };
-/// From anybody else, whose connections may be many.
+/// Limits for other clients, whose connections may be many.
 const STRANGERS_HEADS: Heads = Heads {
     headers: 1000,
     bytes: 64 << 10,

@@ -46,7 +46,7 @@ pub(crate) enum Refused {
     /// Its Secret is marked.
     #[error("[invalid bearer token, {0}]")]
     Marked(Box<Used>),
-    /// It is for another audience.
+    /// The token is for another audience.
     #[error("[invalid bearer token, token audiences {found:?} is invalid for the target audiences {wanted:?}]")]
     Audience {
         /// Audiences of the token.
@@ -64,7 +64,7 @@ pub(crate) struct Proven {
     pub(crate) audiences: Vec<String>,
     /// Set when a token is used past the time that its holder was promised: what the audit log says of it.
     pub(crate) stale: Option<String>,
-    /// Of a token that lives in a Secret.
+    /// Use of a Secret-based token.
     pub(crate) used: Option<Used>,
 }
 

@@ -30,7 +30,7 @@ const LINGER: Duration = Duration::from_secs(10);
 pub(crate) struct Tunnel(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
 
 impl Tunnel {
-    /// None yet.
+    /// Empty tunnel.
     pub(crate) fn nothing() -> Self {
         Self(Arc::default())
     }

@@ -9,7 +9,8 @@ use std::task::Poll;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
-/// From so many bytes on, decoding, patching, checking or rendering can take longer than other requests should wait.
+/// Size from which on decoding, patching, checking or rendering can take longer than other requests
+/// should wait.
 const HEAVY: usize = 256 * 1024;
 /// Number of heavy requests that are processed concurrently: as many as a small machine has cores,
 /// so that light requests get at least half of the CPU time.

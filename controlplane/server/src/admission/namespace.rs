@@ -43,7 +43,7 @@ fn find(context: &Context) -> Result<Option<store::Entry>, Failure> {
     Ok(Some(entry))
 }
 
-/// Nothing is created in a namespace that does not exist or is going away.
+/// Rejects creations in a namespace that does not exist or is terminating.
 pub(super) fn check(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if review.is_new() {
         review.terms.within = may_create(review.context, shown_name(object))?;
@@ -82,7 +82,7 @@ fn memmem(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Some namespaces stay, and so do the priority classes of the cluster's own parts.
+/// Rejects the deletion of system namespaces and system priority classes.
 ///
 /// # Errors
 /// 403

@@ -85,7 +85,7 @@ fn named(context: &Context, name: &str) -> Option<PriorityClass> {
     serde_json::from_slice(&context.store().get(&key)?.bytes).ok()
 }
 
-/// Of several default classes the lowest counts.
+/// Default class; among several, the one with the lowest value.
 fn default_class(context: &Context) -> Option<PriorityClass> {
     context
         .store()

@@ -1,23 +1,24 @@
 //! The audit log: `audit.k8s.io/v1` Events as JSON lines in files of bounded size and number.
 //!
-//! What is written, and how much of it, where no policy says otherwise:
+//! Default levels without a policy:
 //!
 //! | request | written |
 //! |---|---|
 //! | create, update, patch, delete, deletecollection | level `RequestResponse`: with the objects |
 //! | the same on Secrets, tokens and events | level `Metadata` |
 //! | get, list, watch, other paths | level `Metadata` |
-//! | reading and renewing leases, when all went well | nothing: nodes do it for ever |
+//! | reading and renewing leases, when all went well | none: nodes do it continually |
 //!
-//! Secrets, tokens and the like never come with their objects, whatever a policy says.
+//! Objects of Secrets, tokens and the like are never written, not even when a policy asks for them.
 //!
 //! One thread writes; requests hand over their records through a bounded queue. When it is full
 //! (the disk is slower than the clients), the answers to writes wait for a place, so that no change
-//! goes unrecorded for want of time, and reads are counted instead of recorded. What the disk does
-//! not take (it is full, broken, or stands still for longer than a write waits) is lost, changes
-//! included: nobody is refused for it. Such records are counted, in `apiserver_audit_error_total`
-//! and in a warning when the disk takes records again. When the objects that wait take too much
-//! memory, further ones are left out of their records, which say so.
+//! goes unrecorded for lack of time, and reads are counted instead of recorded. Records that the
+//! disk does not take (it is full, broken, or stalls for longer than a write waits) are lost,
+//! including those of changes: no request is rejected for it. They are counted, in
+//! `apiserver_audit_error_total` and in a warning when the disk takes records again. When the
+//! objects of queued records take too much memory, further ones are omitted from their records,
+//! which say so.
 
 mod line;
 mod rotate;

@@ -10,27 +10,27 @@ use super::{Record, Stage};
 /// Audit level: how much of a request is recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Level {
-    /// Nothing.
+    /// The request is not recorded.
     #[default]
     None,
     /// User, verb and object reference, without the objects.
     Metadata,
-    /// With the object that was sent.
+    /// With the request object.
     Request,
-    /// With the object that was answered, too.
+    /// With the request and response objects.
     RequestResponse,
 }
 
 /// Failure to load an audit policy.
 #[derive(Debug, Error)]
 pub enum PolicyError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("read the policy")]
     Read(#[source] std::io::Error),
-    /// It is not of the right form.
+    /// The file cannot be parsed.
     #[error("parse the policy")]
     Parse(#[source] serde_yaml::Error),
-    /// It is something else.
+    /// The file holds an object of another kind.
     #[error("expected kind Policy of audit.k8s.io/v1, found {kind:?} of {version:?}")]
     Kind {
         /// Kind found in the file.
@@ -38,7 +38,7 @@ pub enum PolicyError {
         /// API version found in the file.
         version: String,
     },
-    /// It has no rules, so nothing would be recorded.
+    /// The policy has no rules, so nothing would be recorded.
     #[error("the policy has no rules")]
     Empty,
     /// A rule is about resources and other paths at once.

@@ -34,7 +34,7 @@ impl Binding {
     }
 }
 
-/// One subject of one binding.
+/// Subject of a binding.
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
     pub(super) binding: Arc<Binding>,
@@ -82,7 +82,7 @@ struct Scope {
     groups: BTreeMap<Box<str>, Vec<Grant>>,
 }
 
-/// By name, with the revision at which a row was read.
+/// Parsed objects by name, with the revisions at which they were read.
 type Rows<T> = BTreeMap<Box<str>, (u64, Arc<T>)>;
 
 impl Scope {
@@ -129,7 +129,7 @@ impl Scope {
     }
 }
 
-/// All scopes; that of the cluster has an empty name.
+/// Roles and bindings by namespace; the cluster's have an empty one.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     scopes: BTreeMap<Box<str>, Scope>,

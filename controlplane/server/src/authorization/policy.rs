@@ -21,10 +21,10 @@ const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 /// Invalid embedded policy data: a bug in them.
 #[derive(Debug, Error)]
 pub enum PolicyError {
-    /// They are not YAML.
+    /// The data are not valid YAML.
     #[error("parse the default roles")]
     Yaml(#[from] YamlError),
-    /// They do not have their shape.
+    /// The data do not have the expected types.
     #[error("read the default roles")]
     Shape(#[from] serde_json::Error),
 }
@@ -110,7 +110,7 @@ fn aggregation(name: &str) -> String {
     format!("rbac.authorization.k8s.io/aggregate-to-{name}")
 }
 
-/// All of them, roles before bindings.
+/// Default roles and bindings, roles first.
 ///
 /// # Errors
 /// For a mistake in the data.
@@ -186,11 +186,11 @@ fn subject(text: &str) -> Value {
 /// Reconciliation of an existing object.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Repair {
-    /// It has all that it should.
+    /// The object is complete.
     None,
-    /// It is to become this.
+    /// The object must be updated to this.
     Update(Value),
-    /// It names another role, which cannot be changed: it must be made anew.
+    /// The binding references another role, which is immutable: it must be recreated.
     Replace,
 }
 

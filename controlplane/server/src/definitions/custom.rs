@@ -19,7 +19,7 @@ use super::version::{Replicas, Version};
 #[derive(Clone, PartialEq)]
 pub(super) struct Custom {
     metadata: ObjectMeta,
-    /// All members besides the metadata, `apiVersion` and `kind` included.
+    /// Members besides the metadata, `apiVersion` and `kind` included.
     members: Map<String, Value>,
 }
 

@@ -41,7 +41,7 @@ const OPERATORS: [(&str, Operator); 6] = [
 ];
 
 impl JsonPath {
-    /// Nothing for a path that does not parse.
+    /// Parses a path; `None` if it is invalid.
     pub(super) fn parse(text: &str) -> Option<Self> {
         steps(text).map(Self)
     }

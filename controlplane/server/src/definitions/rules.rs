@@ -107,8 +107,8 @@ fn selectable(path: &str, version: &CustomResourceDefinitionVersion, schema: &St
     errors
 }
 
-/// Nothing is created of a kind whose definition is about to go (`forbidCreateAdmission` of
-/// `pkg/apiserver/customresource_handler.go`).
+/// Rejects the creation of objects whose definition is about to be deleted (`forbidCreateAdmission`
+/// of `pkg/apiserver/customresource_handler.go`).
 ///
 /// # Errors
 /// 403

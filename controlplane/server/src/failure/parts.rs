@@ -17,7 +17,7 @@ pub struct GroupResource {
 }
 
 impl GroupResource {
-    /// From static names, as registrations carry them.
+    /// Creates one, also from the static names that registrations carry.
     pub fn new(group: impl Into<Cow<'static, str>>, resource: impl Into<Cow<'static, str>>) -> Self {
         Self {
             group: group.into(),

@@ -36,12 +36,12 @@ pub(super) struct Schema {
     pub(super) distinguisher: Option<Distinguisher>,
     /// The level's place among the seats; nothing for the one that is exempt.
     pub(super) level: Option<usize>,
-    /// Of the schema and of its level.
+    /// UIDs of the schema and of its level.
     pub(super) uids: [HeaderValue; 2],
     pub(super) numbers: Arc<OfSchema>,
 }
 
-/// All schemas in the order in which they are tried; the last one takes everything.
+/// Flow schemas in the order of their precedence; the last one matches everything.
 #[derive(Debug)]
 pub(super) struct Config {
     schemas: Vec<Arc<Schema>>,
@@ -51,7 +51,7 @@ pub(super) struct Config {
 /// A level on its way to the seats.
 struct Level {
     uid: HeaderValue,
-    /// Nothing for the one that is exempt.
+    /// Index of the level; `None` for the exempt one.
     place: Option<usize>,
 }
 

@@ -82,7 +82,7 @@ fn user(name: &str) -> Value {
     json!({"kind": "User", "user": {"name": name}})
 }
 
-/// All that these subjects may ask for.
+/// Rule that matches all requests of these subjects.
 fn everything(subjects: &[Value]) -> Value {
     json!({
         "subjects": subjects,
@@ -163,12 +163,12 @@ fn read<T: DeserializeOwned>(all: Vec<Value>) -> Vec<T> {
         .collect()
 }
 
-/// All levels, as they are without anything stored.
+/// Default priority levels, without any stored objects.
 pub(super) fn levels() -> Vec<PriorityLevelConfiguration> {
     read(all_levels())
 }
 
-/// All schemas, as they are without anything stored.
+/// Default flow schemas, without any stored objects.
 pub(super) fn schemas() -> Vec<FlowSchema> {
     read(all_schemas())
 }

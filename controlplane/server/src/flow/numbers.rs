@@ -32,15 +32,15 @@ const REASONS: [(Rejection, &str); 3] = [
 /// Seats of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// By its shares.
+    /// Nominal seats, by the level's shares.
     pub(super) nominal: usize,
-    /// Without those that it lends.
+    /// Seats that the level does not lend.
     pub(super) lower: usize,
-    /// With those that it may borrow.
+    /// Seats including those that the level may borrow.
     pub(super) upper: usize,
 }
 
-/// Of the requests of one schema in one level.
+/// Metrics of one schema in one level.
 #[derive(Debug)]
 pub(super) struct OfSchema {
     pub(super) level: Box<str>,
@@ -49,7 +49,7 @@ pub(super) struct OfSchema {
     running: AtomicU64,
     waiting: AtomicU64,
     rejected: [AtomicU64; REASONS.len()],
-    /// Of requests that were refused, and of those that were not.
+    /// Wait times of rejected and of executed requests.
     waits: [Waits; 2],
 }
 
@@ -59,7 +59,7 @@ struct Waits {
     nanoseconds: AtomicU64,
 }
 
-/// All series. They are as many as there are schemas.
+/// All series, as many as there are schemas.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     shown: Mutex<Shown>,

@@ -1,10 +1,11 @@
 //! Seats, and the queues of requests that wait for one
 //! (`staging/src/k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset`).
 //!
-//! A level always has the seats that it does not lend, and takes of those that levels lend what nobody uses; one that has
-//! fewer than its nominal seats goes first. Upstream moves them every ten seconds instead. Flows are dealt a hand of the
-//! level's queues and wait in the shortest; the queue with the fewest requests under way is served next. Where a schema
-//! tells flows apart, one of them takes at most half of its level's nominal seats: slow requests leave room for others.
+//! A level always has the seats that it does not lend, and borrows unused ones from other levels; a
+//! level with fewer than its nominal seats goes first. Upstream moves them every ten seconds
+//! instead. Flows are dealt a hand of the level's queues and wait in the shortest; the queue with
+//! the fewest executing requests is served next. Where a schema distinguishes flows, a flow takes
+//! at most half of its level's nominal seats: slow requests leave room for others.
 
 mod dropped;
 
@@ -26,7 +27,7 @@ const FLOWS: usize = 256;
 pub(super) struct Wanted {
     pub(super) name: String,
     pub(super) limits: Limits,
-    /// None where requests without a seat are refused at once.
+    /// Number of queues; 0 where requests without a seat are rejected at once.
     pub(super) queues: usize,
     pub(super) hand: usize,
     pub(super) longest: usize,
@@ -40,7 +41,7 @@ pub(super) enum Start {
     Refused(Rejection),
 }
 
-/// All levels with their seats.
+/// Priority levels with their seats.
 #[derive(Debug, Default)]
 pub(super) struct Seats(Mutex<Room>);
 
@@ -59,7 +60,7 @@ struct Room {
 #[derive(Debug)]
 struct Level {
     wanted: Wanted,
-    /// Not deleted.
+    /// False once the level is deleted.
     lives: bool,
     running: usize,
     waiting: usize,
@@ -114,7 +115,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Nothing when the level went away meanwhile.
+    /// Waits for the seat; `None` when the level was removed meanwhile.
     pub(super) async fn seat(mut self) -> Option<Seat> {
         (&mut self.given).await.ok()?;
         self.is_over = true;

@@ -24,7 +24,7 @@ struct Own {
     shares: usize,
 }
 
-/// Some of it; dropping it gives it back.
+/// Permits of a user; dropping returns them.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<Shares>,
@@ -50,12 +50,12 @@ impl Drop for Share {
 /// The way of one request to more and more of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
-    /// With nothing in it: the user's half is known as long as this, or anything taken, is there.
+    /// Empty share, which keeps the user's half registered.
     share: Arc<Share>,
     own: Arc<Semaphore>,
 }
 
-/// So much of it; dropping it gives it back.
+/// Permits that were taken; dropping returns them.
 #[derive(Debug)]
 pub(crate) struct Taken {
     _all: OwnedSemaphorePermit,

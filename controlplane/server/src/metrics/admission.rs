@@ -62,10 +62,10 @@ impl Cell {
     }
 }
 
-/// By half, creation or update, admitted or rejected.
+/// Histograms by half, creation or update, admitted or rejected.
 type Cells = [Cell; 8];
 
-/// All series. Cloned registries share them.
+/// Histograms of all plugins. Cloned registries share them.
 #[derive(Debug)]
 pub(crate) struct Admission([Cells; PLUGINS.len()]);
 
@@ -194,7 +194,7 @@ impl<'a> Watch<'a> {
         self.last = now;
     }
 
-    /// All steps have ended, or one has refused.
+    /// Records the end of all steps, or that one has rejected the request.
     pub(crate) fn stop(self, rejected: bool) {
         let place = self.place(rejected);
         self.admission

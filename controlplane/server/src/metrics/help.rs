@@ -149,7 +149,7 @@ const TEXTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Of a series, by its name without `_total`.
+/// Help text of a series, by its name without `_total`.
 pub(super) fn help(name: &str) -> &'static str {
     let found = TEXTS.binary_search_by(|(own, _)| (*own).cmp(name)).ok();
     found.and_then(|at| TEXTS.get(at)).map_or("", |(_, text)| text)

@@ -102,7 +102,7 @@ impl Process {
     }
 }
 
-/// Of the processor's clock in a second, and bytes of a page: the same on every Linux that this runs on.
+/// Clock ticks per second, and bytes of a page: the same on every Linux that this runs on.
 const TICKS: f64 = 100.0;
 const PAGE: i64 = 4096;
 
@@ -110,7 +110,7 @@ const PAGE: i64 = 4096;
 struct Times {
     user: f64,
     system: f64,
-    /// Since the machine was started.
+    /// Start time of the process since boot.
     started: f64,
 }
 

@@ -142,7 +142,7 @@ impl Pki {
 
 const RSA_SHA256: &[u64] = &[1, 2, 840, 113_549, 1, 1, 11];
 
-/// From when until when a certificate is valid: never longer than its authority.
+/// Validity of a certificate: never longer than its authority's.
 fn life(seconds: Option<i32>, now: Timestamp, end: Timestamp) -> (Timestamp, Timestamp) {
     let wanted = seconds.map_or(LONGEST, |seconds| SignedDuration::from_secs(i64::from(seconds)));
     let wanted = wanted.clamp(SHORTEST, LONGEST);

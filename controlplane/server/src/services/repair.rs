@@ -1,4 +1,4 @@
-//! At start: what Services hold is held, and nothing else.
+//! Repair of the allocations at start: exactly what Services use is allocated.
 
 use std::collections::BTreeSet;
 

@@ -188,8 +188,8 @@ struct Texts {
 }
 
 enum Shown {
-    /// Without their own `kind` and `apiVersion`, which the list's say: what every object of the
-    /// kind begins with, and did when an older version stored it.
+    /// Without the item's own `kind` and `apiVersion`, which the list gives: the prefixes with
+    /// which every object of the kind begins, also if an older version stored it.
     After([String; 2]),
     Metadata(MetaVersion),
     /// Unchanged: custom resources are written so.

@@ -16,7 +16,7 @@ use crate::respond::encode;
 /// Object that a row carries besides its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IncludeObject {
-    /// Nothing.
+    /// The object is omitted.
     None,
     /// The object's metadata.
     Metadata,
@@ -51,7 +51,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// For the context's kind.
+    /// Creates the table of the context's kind.
     ///
     /// # Errors
     /// 400 for an `includeObject` that does not exist.
@@ -108,7 +108,7 @@ impl Table {
 
 /// A row of a table.
 pub(crate) struct Row {
-    /// In the order of the headings.
+    /// Cells in the order of the columns.
     pub(crate) cells: Vec<Value>,
     /// The JSON of what it is of.
     pub(crate) object: Option<Bytes>,

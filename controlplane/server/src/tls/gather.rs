@@ -24,7 +24,7 @@ pub(super) struct Gather<T> {
 }
 
 impl<T: AsyncWrite + Unpin> Gather<T> {
-    /// Without `gathers`, for a connection of which nothing is shared, the stream is as it was.
+    /// Wraps a stream; without `gathers`, for an unshared connection, it passes everything through.
     pub(super) fn new(inner: T, gathers: bool) -> Self {
         Self {
             inner,

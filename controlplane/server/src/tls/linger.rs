@@ -1,7 +1,8 @@
 //! Lingering close of a connection whose client may still be writing.
 //!
-//! A request can be answered before its body has come: one that is too large, or that nobody may send. A socket that is
-//! closed with unread bytes in it resets the connection, and the client may lose the answer that was on its way.
+//! A request can be answered before its body has arrived: one that is too large or not allowed.
+//! Closing a socket with unread bytes resets the connection, and the client may lose the answer
+//! that was on its way.
 
 use std::io;
 use std::pin::Pin;
@@ -20,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// A stream that is lent to the library: its socket comes back when the library drops it.
 pub(super) struct Lent {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     stream: Option<TlsStream<TcpStream>>,
     returned: Returned,
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Known(Arc<AtomicBool>);
 
 impl Known {
-    /// It has.
+    /// Marks the client as authenticated.
     pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -36,7 +36,7 @@ struct Rest {
 
 /// A request's body.
 struct Watched {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     rest: Option<Rest>,
     back: Unread,
 }

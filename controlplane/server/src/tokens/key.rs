@@ -29,13 +29,13 @@ pub enum KeyError {
     /// The text is no private key.
     #[error("read the key that signs tokens")]
     Unreadable(#[source] rcgen::Error),
-    /// It is one on another curve.
+    /// The key is on another curve.
     #[error("the key that signs tokens is none on the curve P-256: {0}")]
     Unfit(ring::error::KeyRejected),
     /// The text holds no public key and no certificate.
     #[error("read a public key that verifies tokens")]
     NoPublic(#[source] rustls_pki_types::pem::Error),
-    /// It is a public key of another kind.
+    /// The public key is of another kind.
     #[error("a public key that verifies tokens is none on the curve P-256")]
     NotOnCurve,
     /// A new key could not be made.

@@ -29,7 +29,7 @@ pub(crate) struct Used {
     pub(crate) namespace: String,
     pub(crate) account: String,
     pub(crate) secret: String,
-    /// Of the Secret.
+    /// UID of the Secret.
     pub(crate) uid: String,
     pub(crate) origin: Origin,
     /// The day that the Secret does not tell yet.

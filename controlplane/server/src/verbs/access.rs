@@ -275,7 +275,7 @@ fn field_selector(selector: &FieldSelectorAttributes) -> String {
     terms.join(",")
 }
 
-/// All that roles let the caller do in a namespace.
+/// Rules of the caller in a namespace.
 fn rules(context: &Context, namespace: &str) -> SubjectRulesReviewStatus {
     let found = context.server.authorizer.rules(&context.user, namespace);
     let mut status = SubjectRulesReviewStatus::default();

@@ -67,7 +67,7 @@ pub(crate) type Change<'a> = dyn FnMut(&Live, &dyn Object) -> Result<Changed, Fa
 /// Result of a change.
 pub(crate) struct Changed {
     pub(crate) object: Box<dyn Object>,
-    /// After an apply: who manages what.
+    /// Managers after an apply.
     pub(crate) applied: Option<Managed>,
 }
 

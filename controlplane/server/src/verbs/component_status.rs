@@ -16,7 +16,7 @@ use crate::selection::Selection;
 use crate::shape;
 use crate::verbs::list::Head;
 
-/// By the names that clients know.
+/// Names of the components that clients know.
 const COMPONENTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
 
 /// Answers one component.

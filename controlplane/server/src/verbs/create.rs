@@ -47,9 +47,9 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
 
 /// Outcome of a creation.
 pub(crate) enum Stored {
-    /// It is stored.
+    /// The object is stored.
     Entry(Entry),
-    /// It would have been, with the text of its managed fields.
+    /// Object of a dry run, with the text of its managed fields.
     DryRun(Box<dyn Object>, String),
 }
 

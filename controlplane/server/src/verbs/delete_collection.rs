@@ -44,7 +44,7 @@ pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Resu
     shape::list(context, representation, &head, items).await
 }
 
-/// Others may be faster: an object that is gone already is no failure.
+/// Deletes one object; one that is gone already is not an error.
 async fn one(context: &Context, name: String, deletion: &Deletion) -> Result<Option<Bytes>, Failure> {
     match remove(context, &name, deletion).await {
         Ok(removed) => Ok(Some(removed.bytes)),

@@ -28,9 +28,10 @@ use crate::negotiation::negotiate;
 use crate::respond::{Response, encode};
 use crate::shape;
 
-/// For the answers of all agents together. One that has not measured lately takes a second.
+/// Timeout for the answers of all agents together. An agent without a recent measurement takes a
+/// second.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// For a connection to one: others' answers wait for it.
+/// Timeout for a connection to one agent: the other answers wait for it.
 const CONNECT: Duration = Duration::from_secs(1);
 /// Agents that are asked at once.
 const AT_ONCE: usize = 32;

@@ -221,7 +221,7 @@ fn ago(text: &str) -> Option<Duration> {
     duration::parse(text).ok()
 }
 
-/// Nothing for a time that was not noted.
+/// Formats a time; `None` for one that was not recorded.
 fn time(milliseconds: u64) -> Option<String> {
     let milliseconds = i64::try_from(milliseconds).ok().filter(|time| *time > 0)?;
     let time = Timestamp::from_millisecond(milliseconds).ok()?;

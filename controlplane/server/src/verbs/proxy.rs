@@ -1,7 +1,8 @@
 //! HTTP proxy to a pod, a service or a node: `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`, and a path.
 //!
-//! Pods are reached through the agent of their node, which knows their addresses, and so are the node's own ports; nobody's
-//! word about an address opens a connection to anything else.
+//! Pods are reached through the agent of their node, which knows their addresses, and so are the
+//! node's own ports; an address that a client or object names opens no connection to anything else
+//! (SSRF).
 
 pub(crate) mod endpoints;
 pub(crate) mod forward;

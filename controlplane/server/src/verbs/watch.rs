@@ -128,7 +128,7 @@ struct Begun {
     changes: Option<Watch>,
     ahead: u64,
     room: Option<Room>,
-    /// For the list of the present, while there is one.
+    /// Permits for the initial list, while it is in memory.
     listed: Option<Taken>,
 }
 

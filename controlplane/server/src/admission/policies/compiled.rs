@@ -61,12 +61,12 @@ impl Patch {
     }
 }
 
-/// All expressions of a policy.
+/// Compiled expressions of a policy.
 pub(super) struct Compiled {
     pub(super) conditions: Option<Conditions>,
     pub(super) variables: BTreeMap<String, Result<Program, String>>,
     pub(super) validations: Vec<Validation>,
-    /// With the keys of the annotations.
+    /// Audit annotations by key.
     pub(super) annotations: Vec<(String, Expression)>,
     pub(super) mutations: Vec<(Patch, Expression)>,
     /// Levels that an evaluation nests at most, all variables included.

@@ -18,7 +18,7 @@ const LONGEST_MESSAGE: usize = 5 * 1024;
 /// Verdict of a validation.
 pub(super) enum Decision {
     Admit,
-    /// It failed, and the policy lets requests pass then.
+    /// The evaluation failed and the failure policy is `Ignore`.
     Ignored(String),
     Deny {
         message: String,
@@ -35,7 +35,7 @@ pub(super) enum Annotation {
 /// Verdict of a policy.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// With the time that each took.
+    /// Decisions with their evaluation times.
     pub(super) decisions: Vec<(Decision, Duration)>,
     pub(super) annotations: Vec<Annotation>,
 }

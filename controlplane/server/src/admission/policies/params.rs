@@ -132,7 +132,7 @@ pub(crate) fn unreadable(context: &Context, new: &dyn Object, old: Option<&dyn O
 struct Named<'a>(Option<&'a ParamKind>);
 
 impl<'a> Named<'a> {
-    /// That of a policy; nothing for what is none.
+    /// Parameter kind of a policy; `None` for other objects.
     fn of(object: &'a dyn Object) -> Option<Self> {
         let object = object.as_any();
         if let Some(policy) = object.downcast_ref::<ValidatingAdmissionPolicy>() {
@@ -153,7 +153,7 @@ struct Bond<'a> {
 }
 
 impl<'a> Bond<'a> {
-    /// Param reference and kind of a binding; `None` for other objects.
+    /// Bond of a binding; `None` for other objects.
     fn of(object: &'a dyn Object) -> Option<Self> {
         let object = object.as_any();
         if let Some(binding) = object.downcast_ref::<ValidatingAdmissionPolicyBinding>() {

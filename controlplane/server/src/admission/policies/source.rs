@@ -174,7 +174,7 @@ pub(super) struct Hook {
 /// Policies of one kind.
 pub(super) struct Hooks<const MUTATING: bool> {
     policies: BTreeMap<String, Arc<Policy>>,
-    /// All that have bindings, in the order of their names.
+    /// Policies that have bindings, by name.
     pub(super) hooks: Vec<Hook>,
 }
 
@@ -233,7 +233,7 @@ fn read<T: DeserializeOwned>(entries: &[Entry]) -> impl Iterator<Item = T> {
     })
 }
 
-/// All policies of the server.
+/// Admission policies of the server.
 pub(crate) struct Policies {
     pub(super) validating: Follower<Hooks<false>>,
     pub(super) mutating: Follower<Hooks<true>>,

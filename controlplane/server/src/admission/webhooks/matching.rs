@@ -26,7 +26,7 @@ pub(super) struct Invocation<'a> {
 pub(in crate::admission) struct Fit {
     pub(in crate::admission) kind: GroupVersionKind,
     pub(in crate::admission) resource: GroupVersionResource,
-    /// Another form than the request's own.
+    /// Equivalent resource to which the request is converted, if not its own.
     pub(in crate::admission) form: Option<Row>,
 }
 

@@ -178,10 +178,10 @@ struct Response {
 /// Invalid answer of a webhook.
 #[derive(Debug, Error)]
 pub(super) enum AnswerError {
-    /// It is no review; with the code by which metrics tell it apart.
+    /// The answer is not a review; `code` labels it in metrics.
     #[error("failed to call webhook: {because}")]
     NoReview { because: String, code: u16 },
-    /// It is one, but not of this question.
+    /// The answer is a review, but not of this request.
     #[error("received invalid webhook response: {because}")]
     Invalid { because: String },
 }

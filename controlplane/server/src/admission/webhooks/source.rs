@@ -92,7 +92,7 @@ fn read(entry: &Entry) -> Vec<Arc<Hook>> {
 
 /// Configurations of one kind, in the order of their names.
 struct Configurations<const MUTATING: bool> {
-    /// With the revision at which each was read.
+    /// Parsed webhooks with the revisions of their configurations.
     read: BTreeMap<Box<str>, (u64, Vec<Arc<Hook>>)>,
     hooks: Hooks,
 }
@@ -122,7 +122,7 @@ impl<const MUTATING: bool> Follow for Configurations<MUTATING> {
     }
 }
 
-/// All webhooks of the server.
+/// Admission webhooks of the server.
 pub(crate) struct Webhooks {
     pub(super) store: Store,
     /// The way to pods behind Services.

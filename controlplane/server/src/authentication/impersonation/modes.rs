@@ -15,7 +15,7 @@ const GROUP: &str = "authentication.k8s.io";
 const NODES: &str = "system:nodes";
 /// Extra that names the node of the pod to which a service account's token is bound.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
-/// From this many groups or extras on, the right to all of them is looked for first.
+/// Number of groups or extras from which on the right to all of them is checked first.
 const MANY: usize = 4;
 
 /// A way to be allowed.

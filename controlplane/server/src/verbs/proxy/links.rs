@@ -167,7 +167,7 @@ impl Place {
         gzip(&self.rewrite(&plain)).filter(|_| plain.len() <= PAGE)
     }
 
-    /// Only values of links change: all other bytes stay as they are.
+    /// Rewrites the values of links; all other bytes stay.
     fn rewrite(&self, page: &[u8]) -> Vec<u8> {
         let mut written = Vec::with_capacity(page.len());
         let mut scanner = Scanner { rest: page };

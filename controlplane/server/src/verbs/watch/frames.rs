@@ -69,7 +69,7 @@ pub(super) struct Frames {
     encoding: Encoding,
     /// The way to the webhook that converts what is watched.
     converting: Option<Converting>,
-    /// Of what the frames hold.
+    /// API version of the events' objects.
     api_version: String,
     clock: Clock,
     sent: Counter,
