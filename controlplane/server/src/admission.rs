@@ -1,9 +1,11 @@
-//! The admission chain: what is filled in, and what must hold beyond the object itself, before an object is stored.
+//! Admission chain: defaults from the cluster, and checks beyond the object itself, before it is
+//! stored.
 //!
-//! [`MUTATING`] steps run first, then what the server derives is filled in, last of it what it
-//! [hands out](ALLOCATING); then come the kind's own rules, then [`VALIDATING`] steps, each list in
-//! upstream's order. Each list ends with the [policies] and then the [webhooks] of its kind. Steps see the store, never change it; every step may run again on its own
-//! result, because a commit whose ground has moved meanwhile starts over.
+//! [`MUTATING`] steps run first, then derived fields are set, the [allocated](ALLOCATING) ones
+//! last; then come the kind's own rules, then [`VALIDATING`] steps, each list in upstream's order.
+//! Each list ends with the [policies] and then the [webhooks] of its kind. Steps read the store,
+//! never change it; every step may run again on its own result, because a commit whose
+//! preconditions fail starts over.
 
 mod certificates;
 mod classes;
@@ -74,7 +76,7 @@ const VALIDATING: &[(&str, Validating)] = &[
 
 const OWN: &str = "Skiff";
 
-/// An object on its way through the chain.
+/// Object in the admission chain.
 pub(crate) struct Review<'a> {
     pub(crate) context: &'a Context,
     /// Stored object; `None` on creation.
@@ -97,7 +99,7 @@ pub(crate) struct Review<'a> {
 pub(crate) struct Terms {
     /// The namespace as the chain saw it.
     pub(crate) within: Option<Seen>,
-    /// Changes of other objects that go with it.
+    /// Writes to other objects in the same commit.
     pub(crate) also: Vec<Write>,
 }
 
@@ -125,11 +127,11 @@ impl<'a> Review<'a> {
         }
     }
 
-    /// Fills in what the cluster decides, and what mutating policies and webhooks say. What these change the built-in steps see once
-    /// more, as in upstream's `pkg/admission/reinvocation.go`.
+    /// Runs the mutating steps, policies and webhooks. Built-in steps run once more on the changes
+    /// of the latter, as in upstream's `pkg/admission/reinvocation.go`.
     ///
     /// # Errors
-    /// 403, 404, and whatever a webhook answers
+    /// 403, 404, and those of webhooks
     pub(crate) async fn mutate(&mut self, object: &mut Box<dyn Object>) -> Result<(), Failure> {
         self.fill_in(&mut **object)?;
         if !webhooks::mutates(self.context) {
@@ -148,10 +150,10 @@ impl<'a> Review<'a> {
         Ok(())
     }
 
-    /// Asks mutating webhooks about what no built-in step looks at.
+    /// Calls mutating webhooks for requests without built-in steps.
     ///
     /// # Errors
-    /// Whatever a webhook answers
+    /// Those of webhooks
     pub(crate) async fn mutate_by_webhooks(&mut self, object: &mut Box<dyn Object>) -> Result<(), Failure> {
         if !webhooks::mutates(self.context) {
             return Ok(());
@@ -191,7 +193,7 @@ impl<'a> Review<'a> {
         outcome
     }
 
-    /// Hands out what the prepared object needs of the cluster.
+    /// Allocates cluster resources for the prepared object.
     ///
     /// # Errors
     /// 422, 500
@@ -199,10 +201,10 @@ impl<'a> Review<'a> {
         ALLOCATING.iter().try_for_each(|step| step(self, object))
     }
 
-    /// Says no to what the cluster does not allow, or a policy, or a validating webhook.
+    /// Runs the validating steps, policies and webhooks.
     ///
     /// # Errors
-    /// 403, 422, and whatever a webhook answers
+    /// 403, 422, and those of webhooks
     pub(crate) async fn validate(&mut self, object: &dyn Object) -> Result<(), Failure> {
         self.check(object)?;
         if !webhooks::validates(self.context) {
@@ -227,13 +229,13 @@ impl<'a> Review<'a> {
         outcome
     }
 
-    /// The object as the client made it, if webhooks made something else of it.
+    /// Object as the client made it, if webhooks changed it.
     pub(crate) fn take_unmutated(&mut self) -> Option<Box<dyn Object>> {
         self.unmutated.take()
     }
 
-    /// Ends the review of an object that is admitted; nothing for one that goes with this change. Quotas come last of all,
-    /// so that what is refused is never charged.
+    /// Ends the review of an admitted object; `None` for one that this change removes. Quotas are
+    /// last, so that rejected requests are never charged.
     ///
     /// # Errors
     /// 403

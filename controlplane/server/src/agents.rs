@@ -1,4 +1,4 @@
-//! The seam to the nodes' agents, who have containers' output, run programs in them and reach their ports.
+//! Interface to the nodes' agents, which serve logs, run commands in containers and forward ports.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use http::response::Parts;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Whom to ask.
+/// Address of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
-    /// The node's name: what its certificate must say.
+    /// Node name, which the agent's certificate must contain.
     pub node: String,
     /// Address or host name to connect to.
     pub address: String,
@@ -35,7 +35,7 @@ pub enum Answer {
 /// Failure to reach an agent, in Go's words.
 #[derive(Debug, Error)]
 pub enum AgentError {
-    /// The agent cannot be reached or is not who it should be.
+    /// The agent cannot be reached or does not prove its identity.
     #[error("{because}")]
     Unreachable {
         /// Cause of the failure.
@@ -55,6 +55,7 @@ pub struct Within(pub Duration);
 
 /// Asks agents.
 pub trait Agents: Send + Sync {
-    /// Sends a request, whose URI is path and query, over a connection of its own; the answer's body streams.
+    /// Sends a request, whose URI is path and query, over a new connection; the answer's body
+    /// streams.
     fn ask(&self, agent: Agent, request: http::Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>>;
 }

@@ -57,7 +57,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// The server's name, as its certificate tells it.
+    /// Server name for TLS.
     fn host(&self) -> String {
         format!("{}.{}.svc", self.service, self.namespace)
     }
@@ -111,7 +111,7 @@ impl Follow for Remotes {
 /// Group versions that aggregated API servers serve.
 pub(crate) struct Aggregation {
     current: Follower<Remotes>,
-    /// The resources that their servers told last.
+    /// Resource lists that the backends returned last.
     told: RwLock<BTreeMap<String, Arc<Value>>>,
 }
 
@@ -142,7 +142,7 @@ impl Aggregation {
         remote
     }
 
-    /// Forgets what servers told that are none of these.
+    /// Drops the resource lists of all other group versions.
     fn forget_others(&self, remotes: &[Arc<Remote>]) {
         let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
         told.retain(|name, _| remotes.iter().any(|remote| remote.name == *name));

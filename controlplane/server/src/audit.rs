@@ -12,13 +12,13 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::identity::User;
 
-/// The wait of a record for a place in the log; it goes on when this is dropped.
+/// Wait of a record for a place in the log; it continues when this is dropped.
 pub type Waiting = tokio::task::JoinHandle<()>;
 
 /// Takes records, and never holds up the thread that brings them.
 pub trait Sink: Send + Sync {
-    /// Takes one record. A sink that cannot keep up may answer what the answer to a write is to
-    /// wait for.
+    /// Takes one record. A sink that cannot keep up may return a wait that delays the answer to a
+    /// write.
     fn record(&self, record: Record) -> Option<Waiting>;
 
     /// Number of records that were written.
@@ -96,7 +96,7 @@ pub struct Record {
     pub user_agent: String,
     /// Source IPs of the client; empty for requests inside the process.
     pub sources: Vec<IpAddr>,
-    /// About what.
+    /// Reference to the object.
     pub object: Option<ObjectRef>,
     /// HTTP status of the answer.
     pub code: u16,

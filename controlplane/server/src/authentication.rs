@@ -108,7 +108,7 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     }
 }
 
-/// The token of `Authorization: Bearer TOKEN`; other schemes say nothing.
+/// Token of `Authorization: Bearer TOKEN`; other schemes are ignored.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
     let (scheme, rest) = header.split_once(' ')?;

@@ -204,7 +204,7 @@ impl Authorizer {
         })
     }
 
-    /// Lets it pass or says why not.
+    /// Returns an error if the request is denied.
     ///
     /// # Errors
     /// 403
@@ -230,14 +230,14 @@ impl Authorizer {
         })
     }
 
-    /// The rules of a role that a binding in a namespace may name; nothing when there is no such role.
+    /// Rules of a role that a binding in a namespace references; `None` if the role does not exist.
     fn role(&self, role: &RoleRef, namespace: &str) -> Option<Vec<PolicyRule>> {
         self.current
             .ask(|index| index.role(role, namespace).map(<[PolicyRule]>::to_vec))
     }
 }
 
-/// The node whose agent the user is.
+/// Name of the node, if the user is a node's agent.
 pub(crate) fn node(user: &User) -> Option<&str> {
     user.name
         .strip_prefix(NODE_PREFIX)
@@ -263,7 +263,7 @@ pub(crate) fn aggregate(problems: &[String]) -> String {
     }
 }
 
-/// Upstream's words for a denial.
+/// Upstream's message for a denial.
 pub(crate) fn denied(user: &User, attributes: &Attributes<'_>, reason: &str) -> Failure {
     let (name, verb) = (&user.name, attributes.verb);
     let (target, mut because) = match attributes.action {

@@ -30,14 +30,14 @@ pub async fn read(body: Body) -> Result<Bytes, Failure> {
     }
 }
 
-/// A body as JSON, with what a strict reader would complain about.
+/// Body as JSON, with strict decoding errors.
 #[derive(Debug, Clone)]
 pub(crate) struct Decoded {
     /// JSON of the object.
     pub(crate) json: Bytes,
     /// Paths of members that occur twice.
     pub(crate) duplicates: Vec<String>,
-    /// The same of YAML, which JSON does not show any more, in upstream's words.
+    /// Strict decoding errors of YAML, which its JSON no longer shows, with upstream's messages.
     pub(crate) lines: Vec<String>,
 }
 

@@ -51,7 +51,7 @@ pub(crate) const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
 /// The namespace of the cluster's own parts.
 const HOME: &str = "kube-system";
 
-/// The `ConfigMap` that tells since when uses of tokens in Secrets are written down.
+/// `ConfigMap` with the date since which uses of Secret-based tokens are tracked.
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
 /// Name of the default StorageClass. Differs from `local-path`, the class of Rancher's provisioner
@@ -119,7 +119,7 @@ fn firsts() -> impl Iterator<Item = First> {
     })
 }
 
-/// An entry of a `ConfigMap` that follows the server; what others add beside it stays.
+/// Entry of a `ConfigMap` that the server maintains; other entries stay.
 struct Published {
     namespace: &'static str,
     name: &'static str,
@@ -182,8 +182,8 @@ const ROUND: Duration = Duration::from_secs(10);
 /// Interval at which a server renews its entry for the other servers.
 const TELLING: Duration = Duration::from_secs(5);
 
-/// Makes anew what is missing of the first namespaces and of the server's own Service, for as long as it is polled; and tries
-/// again to make what could not be made at the start, until all of it is there.
+/// Recreates missing system namespaces and the server's own Service, for as long as it is polled;
+/// and retries objects that could not be created at the start.
 pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole: &AtomicBool) -> Infallible {
     let client = Client::new(router);
     loop {
@@ -216,7 +216,7 @@ pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole
     }
 }
 
-/// The address that the other servers of a shared store are told.
+/// Address that is published to the other servers of a shared store.
 fn shared_address(store: &Store, options: &Options) -> Option<IpAddr> {
     own_service::own_address(options).filter(|_| store.is_shared())
 }
@@ -304,7 +304,7 @@ impl Client {
         ))
     }
 
-    /// Creates a role or binding, or adds to it what it lacks.
+    /// Creates a role or binding, or adds missing rules or subjects to it.
     async fn provide(&self, store: &Store, wanted: Wanted) -> Result<(), BootstrapError> {
         let group = policy::GROUP;
         let namespace = if wanted.namespace.is_empty() {
@@ -329,9 +329,9 @@ impl Client {
         }
     }
 
-    /// Creates the class of directories on the nodes, once in the life of a cluster: one that an
-    /// operator deletes stays deleted. It is that of claims which name none, unless the cluster has
-    /// another one for them.
+    /// Creates the StorageClass of directories on the nodes, once in the life of a cluster: one
+    /// that an operator deletes stays deleted. It is the default class, unless the cluster has
+    /// another default.
     async fn give_class(&self, store: &Store) -> Result<(), BootstrapError> {
         let Ok(mark) = Key::new("skiff", "given", "", CLASS) else {
             return Ok(());
@@ -413,7 +413,7 @@ impl Client {
         self.send(Method::PUT, format!("{all}/{name}"), existing).await
     }
 
-    /// Tells since when it is written down which tokens in Secrets are used.
+    /// Publishes the date since which uses of Secret-based tokens are tracked.
     async fn track(&self, store: &Store, today: &str) -> Result<(), BootstrapError> {
         let First { path, mut body } = tracking(today);
         let key = Key::new("", "configmaps", HOME, TRACKING).ok();
@@ -438,7 +438,7 @@ impl Client {
         self.send(Method::PUT, format!("{path}/{TRACKING}"), body).await
     }
 
-    /// Sends an object; what conflicts is taken for done.
+    /// Sends an object; a conflict counts as success.
     pub(crate) async fn send(&self, method: Method, path: String, object: Value) -> Result<(), BootstrapError> {
         self.send_as(method, path, "application/json", object).await
     }

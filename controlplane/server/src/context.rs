@@ -53,17 +53,17 @@ pub(crate) struct Context {
     pub(crate) conversions: Conversions,
     /// The time that tables are of, where it is not now.
     pub(crate) as_of: Option<Timestamp>,
-    /// The time when a write that waits for others is given up.
+    /// Deadline of a write that waits for others.
     pub(crate) deadline: Instant,
 }
 
-/// The request as it came, for those who hand it on.
+/// The request as received, for proxies.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) source: Option<Source>,
-    /// The connection that a client wants to be something else.
+    /// Upgrade of the client's connection, if requested.
     pub(crate) upgrade: Option<OnUpgrade>,
 }
 
@@ -107,7 +107,8 @@ pub(crate) struct Notes {
     pub(crate) request: Option<Bytes>,
     /// JSON of the object that was answered.
     pub(crate) response: Option<Bytes>,
-    /// Name, uid and revision in the object that was sent: a new object's name stands nowhere else.
+    /// Name, uid and revision in the object that was sent, which for a creation is the only source
+    /// of the name.
     pub(crate) sent: Identity,
     /// Further facts.
     pub(crate) annotations: Vec<(&'static str, String)>,
@@ -278,8 +279,8 @@ impl Context {
         Ok(object.to_string().into_bytes())
     }
 
-    /// Makes the conversions that a decision about managed fields lacked. Tells whether there were any, so that it is to be
-    /// made once more.
+    /// Runs the conversions that an update of managed fields lacked. Returns whether there were
+    /// any, so that the update must be repeated.
     ///
     /// # Errors
     /// As [`Self::live`]

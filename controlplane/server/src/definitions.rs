@@ -72,9 +72,9 @@ struct Made {
     converter: Option<Arc<Converter>>,
     /// The names that it was given.
     accepted: CustomResourceDefinitionNames,
-    /// Tells whether its objects are being deleted, so that no new ones may come.
+    /// True if the definition is being deleted, so that no objects may be created.
     is_terminating: bool,
-    /// Tells whether the server has something to do for it: names that it does not have, or its objects' deletion.
+    /// True if the server must act on it: accept names, or delete its objects.
     is_pending: bool,
 }
 
@@ -116,7 +116,7 @@ impl Table {
         self.documents.get_or_init(|| Documents::new(&self.program, self))
     }
 
-    /// A text that changes when what a row of a definition says may have changed.
+    /// Text that changes when the definition of a row may have changed.
     pub(crate) fn revised(&self, row: &Registration) -> String {
         let name = format!("{}.{}", row.plural, row.group);
         let revision = self.by_definition.get(&name).map_or(0, |(revision, _)| *revision);
@@ -129,7 +129,7 @@ impl Table {
         pending.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The names that others than this definition have in its group.
+    /// Names that other definitions in the group have.
     fn taken(&self, definition: &CustomResourceDefinition) -> conditions::Taken {
         let group = &definition.spec.group;
         let mut taken = conditions::Taken::default();
@@ -189,8 +189,9 @@ impl Made {
         }
     }
 
-    /// Rows stay what they are while neither spec nor accepted names change: requests that last end with their rows
-    /// (`updateCustomResourceDefinition` of `pkg/apiserver/customresource_handler.go`).
+    /// Rows stay the same while neither spec nor accepted names change: long-running requests end
+    /// with their rows (`updateCustomResourceDefinition` of
+    /// `pkg/apiserver/customresource_handler.go`).
     fn of_definition(definition: &CustomResourceDefinition, before: Option<&Self>) -> Self {
         let status = definition.status.clone().unwrap_or_default();
         let is_terminating = conditions::is_true(&status, "Terminating");
@@ -307,7 +308,8 @@ fn names_of(
 pub(crate) type Definitions = Follower<Table>;
 
 impl Definitions {
-    /// Waits until a row is no longer one of the table: its definition has gone, or has other versions or names since.
+    /// Waits until a row is no longer in the table: its definition was deleted, or its versions or
+    /// names have changed.
     pub(crate) async fn ended(&self, row: &Row) {
         let Some(mut changed) = self.changes() else { return };
         loop {

@@ -103,7 +103,7 @@ fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
 /// Version of an API group.
 pub(crate) struct Version {
     pub(crate) name: &'static str,
-    /// Tells whether it has no kind of the program.
+    /// True if it has no kind of the program.
     pub(crate) is_defined: bool,
     pub(crate) kinds: Vec<Row>,
 }

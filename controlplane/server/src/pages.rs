@@ -24,7 +24,7 @@ enum Form<'a> {
     Object { version: &'a str, json: bool },
 }
 
-/// Answers one of the pages, or nothing when the path is none. `paths` are all that the server answers.
+/// Answers one of the pages, or returns `None` for other paths. `paths` are all that the server answers.
 pub(crate) fn answer(
     shared: &Shared,
     path: &str,

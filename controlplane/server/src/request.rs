@@ -41,7 +41,7 @@ impl RequestInfo {
         self.verb == "watch" || matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")
     }
 
-    /// Tells whether it changes nothing.
+    /// True if it changes nothing.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch")
     }

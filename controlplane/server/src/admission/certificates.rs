@@ -1,5 +1,6 @@
-//! Signing requests: who asks is not the request's own word, and who decides or signs must be allowed to for that signer
-//! (upstream's `CertificateApproval`, `CertificateSigning` and `CertificateSubjectRestriction`).
+//! Signing requests: the server sets the requesting user, and approvers and signers need the right
+//! for the signer (upstream's `CertificateApproval`, `CertificateSigning` and
+//! `CertificateSubjectRestriction`).
 
 use api::Object;
 use api::certificate::{CLIENT, Request};
@@ -14,7 +15,7 @@ use crate::verbs::amend::Part;
 
 const GROUP: &str = "certificates.k8s.io";
 
-/// Notes the user in a new request, whatever it says itself, and the time in conditions that do not tell theirs.
+/// Sets the user in a new request, overwriting the client's value, and missing times of conditions.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
 pub(super) fn note(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     let Some(request) = object.as_any_mut().downcast_mut::<CertificateSigningRequest>() else {

@@ -101,7 +101,7 @@ pub(super) fn of_ingress(review: &mut Review<'_>, object: &mut dyn Object) -> Re
     Ok(())
 }
 
-/// `PersistentVolumeClaimResize`: a bound claim grows if its class lets it.
+/// `PersistentVolumeClaimResize`: a bound claim can grow if its class allows expansion.
 pub(super) fn may_grow(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     let new = object.as_any().downcast_ref::<PersistentVolumeClaim>();
     let old = review
@@ -146,7 +146,7 @@ fn named<K: DeserializeOwned>(context: &Context, group: &str, plural: &str, name
     serde_json::from_slice(&context.store().get(&key)?.bytes).ok()
 }
 
-/// `RuntimeClass`: what a runtime needs besides the containers, and where it is.
+/// `RuntimeClass`: sets overhead and scheduling constraints of a runtime.
 pub(super) fn of_runtime(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if !review.is_new() {
         return Ok(());
@@ -161,7 +161,7 @@ pub(super) fn of_runtime(review: &mut Review<'_>, object: &mut dyn Object) -> Re
     complete(review.context, spec).map_err(|because| review.forbid(object, because))
 }
 
-/// Fills in what the pod's class says; the text says why it cannot.
+/// Sets the fields that the pod's class defines; the error text says why it cannot.
 fn complete(context: &Context, spec: &mut PodSpec) -> Result<(), String> {
     let Some(name) = spec.runtime_class_name.as_deref() else {
         return match &spec.overhead {

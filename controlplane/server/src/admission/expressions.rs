@@ -14,7 +14,7 @@ use crate::authorization::{Attributes, Resource};
 use crate::context::Context;
 use crate::identity::User;
 
-/// Evaluates expressions, which may take long, while other requests go on: their tasks leave the thread.
+/// Evaluates expressions, which may be slow, without blocking the thread's other tasks.
 pub(crate) fn aside<T>(evaluate: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
     if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {

@@ -1,4 +1,4 @@
-//! `LimitRanger`: what containers get that do not say what they need, and what pods and claims may ask for.
+//! `LimitRanger`: default requests and limits of containers, and bounds for pods and claims.
 
 mod check;
 
@@ -15,7 +15,7 @@ use super::Review;
 use crate::failure::Failure;
 use crate::verbs::amend::Part;
 
-/// Says what was filled in.
+/// Annotation that lists the defaults that were set.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 /// Quantities of a limit by resource name.
@@ -40,7 +40,7 @@ fn items_of<'a>(range: &'a LimitRange, kind: &'a str) -> impl Iterator<Item = &'
     items.filter(move |item| item.type_ == kind)
 }
 
-/// Fills in requests and limits that containers leave out, of pods that are new or resized.
+/// Sets missing requests and limits of containers, in new and resized pods.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
 pub(super) fn fill_in(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     let goes = |old: &dyn Object| old.metadata().deletion_timestamp.is_some();
@@ -92,7 +92,7 @@ fn complete(container: &mut Container, defaults: &ResourceRequirements, kind: &s
     }
 }
 
-/// Adds what is not there yet; the names of what was added.
+/// Adds missing quantities and returns their names.
 fn add_missing(own: &mut Option<Amounts>, defaults: Option<&Amounts>) -> Vec<String> {
     let mut added = Vec::new();
     for (name, amount) in defaults.into_iter().flatten() {

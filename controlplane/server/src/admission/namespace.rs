@@ -25,7 +25,7 @@ pub(super) fn exists(context: &Context) -> Result<(), Failure> {
     find(context).map(|_bytes| ())
 }
 
-/// The namespace's bytes; nothing for requests outside namespaces.
+/// Stored namespace; `None` for requests outside namespaces.
 fn find(context: &Context) -> Result<Option<store::Entry>, Failure> {
     let name = &context.info.namespace;
     if name.is_empty() || context.registration.scope == api::kind::Scope::Cluster {
@@ -51,7 +51,8 @@ pub(super) fn check(review: &mut Review<'_>, object: &mut dyn Object) -> Result<
     Ok(())
 }
 
-/// The request's namespace must exist and must not be terminating; as what it was seen is what the commit checks.
+/// Checks that the request's namespace exists and is not terminating; the commit verifies that it
+/// is unchanged.
 fn may_create(context: &Context, name: &str) -> Result<Option<Seen>, Failure> {
     let Some(entry) = find(context)? else { return Ok(None) };
     let seen = Some(Seen::of(&entry));

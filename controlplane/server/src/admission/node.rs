@@ -31,7 +31,7 @@ const AGENT_LABELS: [&str; 10] = [
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 ];
-/// The mark of a pod that an agent made by itself and only shows to the server.
+/// Annotation of a mirror pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The node that asks, if one does.
@@ -105,7 +105,7 @@ fn may_sign_for(asking: &str, request: &CertificateSigningRequest) -> Result<(),
     Ok(())
 }
 
-/// A pod that an agent shows must be its own in every way, and may not open anything to it.
+/// A mirror pod must belong to the node in every way, and may not give it access to anything.
 fn may_mirror(context: &Context, asking: &str, pod: &Pod) -> Result<(), String> {
     let annotations = pod.metadata.annotations.as_ref();
     if !annotations.is_some_and(|annotations| annotations.contains_key(MIRROR)) {
@@ -170,7 +170,8 @@ fn may_mirror(context: &Context, asking: &str, pod: &Pod) -> Result<(), String> 
     Ok(())
 }
 
-/// A node changes only pods that are bound to it, and of them the status; and it deletes only slices that tell of it.
+/// A node changes only pods that are bound to it, and of them only the status; it deletes only its
+/// own slices.
 ///
 /// # Errors
 /// 403
@@ -194,7 +195,8 @@ pub(crate) fn may_touch(context: &Context, entry: &Entry) -> Result<(), Failure>
     Err(forbidden(context, entry.key.name(), because))
 }
 
-/// A node keeps its hands off what decides what runs where, and off owners, whose deletion would take it along.
+/// A node may not change fields that decide scheduling, nor owners, whose deletion would remove the
+/// pod.
 ///
 /// # Errors
 /// 403

@@ -1,5 +1,5 @@
-//! `PodSecurity`: pods fit what their namespace's labels demand; what makes pods is warned about, and so is who tightens a
-//! namespace that has pods already.
+//! `PodSecurity`: enforces the levels in namespace labels on pods, warns about pod templates, and
+//! about existing pods when a namespace's level is raised.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -16,12 +16,12 @@ use super::Review;
 use crate::failure::Failure;
 use crate::verbs::amend::Part;
 
-/// Pods that are looked at when a namespace is tightened.
+/// Number of existing pods that are evaluated when a namespace's level is raised.
 const MOST: usize = 3000;
-/// The metadata of a template that has none.
+/// Metadata of a template without any.
 static NONE: LazyLock<ObjectMeta> = LazyLock::new(ObjectMeta::default);
 
-/// Checks pods, what makes pods, and namespaces.
+/// Checks pods, pod templates, and namespaces.
 pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     if matches!(review.part, Part::Status | Part::Decided) {
         return Ok(());
@@ -78,7 +78,8 @@ pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), 
     Ok(())
 }
 
-/// The policy of the request's namespace, and what of its labels cannot be read; nothing where no label speaks of it.
+/// Policy of the request's namespace, and the error for invalid labels; `None` without any of the
+/// labels.
 fn policy(review: &Review<'_>) -> Option<(Policy, Option<String>)> {
     let key = Key::new("", "namespaces", "", &review.context.info.namespace).ok()?;
     let entry = review.context.store().get(&key)?;
@@ -144,7 +145,8 @@ fn is_significant(old: Option<&dyn Object>, new: &PodSpec) -> bool {
     shape(old) != shape(new)
 }
 
-/// Labels must be readable where they change, and pods that do not fit tighter ones are told of.
+/// Changed labels must be valid; existing pods that violate a higher level are reported as
+/// warnings.
 fn check_namespace(review: &mut Review<'_>, namespace: &Namespace) -> Result<(), Failure> {
     let labels = |metadata: &ObjectMeta| metadata.labels.clone().unwrap_or_default();
     let (policy, errors) = Policy::of(&labels(&namespace.metadata));

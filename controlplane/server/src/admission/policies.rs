@@ -9,7 +9,8 @@
 //!
 //! [`type_check`] warns of expressions that do not fit what their policy matches.
 //!
-//! No policy sees policies and bindings, lest one keeps itself from being removed, nor reviews of access and identity.
+//! Policies are not applied to policies and bindings, so that none can keep itself from being
+//! removed, nor to reviews of access and identity.
 
 mod compiled;
 mod evaluate;
@@ -44,7 +45,7 @@ const EXEMPT: [&str; 4] = [
     "validatingadmissionpolicybindings",
 ];
 
-/// Tells whether policies may see a request (`pkg/kubeapiserver/admission/exclusion/resources.go`).
+/// True if policies may see a request (`pkg/kubeapiserver/admission/exclusion/resources.go`).
 fn are_shown(context: &Context) -> bool {
     let info = &context.info;
     match info.group.as_str() {
@@ -54,13 +55,13 @@ fn are_shown(context: &Context) -> bool {
     }
 }
 
-/// Tells whether there are policies that may decide about a request.
+/// True if there are policies that may decide about a request.
 pub(crate) fn decide(context: &Context) -> bool {
     let is_asked = !context.server.policies.validating.current().hooks.is_empty();
     is_asked && are_shown(context) && context.server.options.admits("ValidatingAdmissionPolicy")
 }
 
-/// Tells whether there are policies that may change the object of a request.
+/// True if there are policies that may change the object of a request.
 pub(super) fn change(context: &Context) -> bool {
     let is_asked = !context.server.policies.mutating.current().hooks.is_empty();
     is_asked && are_shown(context) && context.server.options.admits("MutatingAdmissionPolicy")
@@ -74,7 +75,8 @@ struct Matched<'h> {
     bound: Vec<(&'h Binding, Result<Lent, String>)>,
 }
 
-/// Params to ask a policy with, one after the other; none is none of them.
+/// Params for which a policy is evaluated, one after the other; `None` for evaluation without
+/// params.
 type Lent = Vec<Option<Value>>;
 
 /// A policy with those of its bindings that a request is for; nothing if it is not for the policy.
@@ -117,7 +119,7 @@ fn fitted(constraints: &Constraints, asked: &Asked<'_>, object: Option<&dyn Obje
     })
 }
 
-/// The namespace of a request as expressions see it; nothing for what is in none.
+/// Namespace of a request as a CEL value; null for cluster-scoped requests.
 ///
 /// # Errors
 /// 404
@@ -143,7 +145,7 @@ fn forbidden(asked: &Asked<'_>, object: Option<&dyn Object>, because: String) ->
     }
 }
 
-/// `CreateNamespaceObject` of `pkg/admission/plugin/cel/condition.go`: neither owners nor managers are shown.
+/// `CreateNamespaceObject` of `pkg/admission/plugin/cel/condition.go`: omits owners and managers.
 fn shown_namespace(entry: &store::Entry) -> Result<Value, Failure> {
     let row = api::find("", "v1", "namespaces").ok_or(Failure::NoSuchResource)?;
     let mut object = crate::object::stored(row, entry)?;

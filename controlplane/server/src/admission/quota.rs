@@ -1,5 +1,5 @@
-//! `ResourceQuota`: what an object takes is charged, and what it gave back is released, by the very commit that stores the
-//! object. So `status.used` never runs ahead or behind, and no two creations share what is left.
+//! `ResourceQuota`: usage is charged and released in the same commit that stores the object. So
+//! `status.used` is always exact, and no two creations share the remaining quota.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ fn is_limited(context: &Context) -> bool {
         && context.store().has_any(&quotas(context))
 }
 
-/// Waits for the namespace's turn, if it has quotas: each commit would make all others of its namespace start over. Hold it
-/// until the commit is done.
+/// Waits for the namespace's turn, if it has quotas: each commit would make all concurrent ones in
+/// its namespace start over. The guard must be held until the commit is done.
 pub(crate) async fn turn(context: &Context) -> Option<MutexGuard<'_, ()>> {
     if !is_limited(context) {
         return None;

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::services::{self, Claims, Range};
 use crate::verbs::amend::Part;
 
-/// Fills in what is handed out, and makes the commit hold it.
+/// Sets allocated fields, and adds the allocations to the commit.
 pub(super) fn allocate(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     let Some(service) = object.as_any_mut().downcast_mut::<Service>() else {
         return Ok(());
@@ -79,8 +79,8 @@ fn invalid(name: &str, found: &Invalid) -> Failure {
     Failure::invalid("", "Service", name, std::slice::from_ref(found))
 }
 
-/// Hands out the addresses that a Service lacks: all to one that had none, the second to one that gets a second family
-/// (`updateClusterIPs`).
+/// Allocates the addresses that a Service lacks: all for one that had none, the second for one that
+/// becomes dual-stack (`updateClusterIPs`).
 fn addresses(
     store: &Store,
     spec: &mut ServiceSpec,
@@ -110,7 +110,7 @@ fn addresses(
     Ok(())
 }
 
-/// The address that a client chose must be to be had; one is drawn where there is none.
+/// Claims the address that the client chose, or allocates one.
 fn address(store: &Store, spec: &mut ServiceSpec, index: usize, ranges: &[Range], name: &str) -> Result<(), Failure> {
     let chosen = spec.cluster_ips.as_ref().and_then(|list| list.get(index));
     let Some(chosen) = chosen.and_then(|address| address.parse::<IpAddr>().ok()) else {
@@ -139,7 +139,7 @@ fn address(store: &Store, spec: &mut ServiceSpec, index: usize, ranges: &[Range]
     Err(invalid(name, &Invalid::rendered("spec.clusterIPs", list, detail)))
 }
 
-/// Ports of nodes that are handed out to one Service at once.
+/// Node ports that are allocated to one Service at once.
 struct Ports<'a> {
     store: &'a Store,
     name: &'a str,
@@ -245,7 +245,7 @@ impl Ports<'_> {
     }
 }
 
-/// Changes of other objects that go with the end of an object.
+/// Writes to other objects in the commit that removes an object.
 pub(crate) fn farewell(store: &Store, object: &dyn Object) -> Vec<store::Write> {
     object
         .as_any()

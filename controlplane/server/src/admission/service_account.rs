@@ -28,7 +28,7 @@ const TOKEN_SECONDS: i64 = 3607;
 /// namespace.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits a moment for the account of a new pod when it is the one that every namespace has.
+/// Waits briefly for the account of a new pod when it is `default`.
 pub(crate) async fn await_account(context: &Context, object: &dyn Object) {
     let Some(pod) = object.as_any().downcast_ref::<Pod>() else {
         return;
@@ -72,7 +72,7 @@ pub(super) fn admit(review: &mut Review<'_>, object: &mut dyn Object) -> Result<
     refused.map_err(|because| review.forbid(object, because))
 }
 
-/// Containers that are added later see no other Secrets than those that a new pod may.
+/// Containers that are added later may use only the Secrets that a new pod may.
 pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     if review.part != Part::EphemeralContainers {
         return Ok(());

@@ -1,4 +1,5 @@
-//! `PodTopologyLabels`: a pod has the region and the zone of its node as labels, unless it has others.
+//! `PodTopologyLabels`: copies the region and zone labels of a pod's node to the pod, unless it has
+//! its own.
 
 use std::collections::BTreeMap;
 

@@ -78,7 +78,7 @@ impl Refusal {
     fn into_failure(self) -> Failure {
         match self {
             Self::Calling { .. } => Failure::Told {
-                // An error of others: our own log has said so.
+                // An error of the webhook's side: it has been logged.
                 status: Box::new(Failure::internal(&self).status()),
             },
             Self::Denied(status) => Failure::Told { status },
@@ -87,7 +87,7 @@ impl Refusal {
     }
 }
 
-/// Tells whether there are mutating policies or webhooks that may look at a request.
+/// True if there are mutating policies or webhooks that may look at a request.
 pub(crate) fn mutates(context: &Context) -> bool {
     policies::change(context) || asks_mutating(context)
 }
@@ -98,7 +98,7 @@ fn asks_mutating(context: &Context) -> bool {
         && context.server.options.admits("MutatingAdmissionWebhook")
 }
 
-/// Tells whether there are policies or validating webhooks that may look at a request.
+/// True if there are policies or validating webhooks that may look at a request.
 pub(crate) fn validates(context: &Context) -> bool {
     policies::decide(context) || asks_validating(context)
 }
@@ -109,12 +109,12 @@ fn asks_validating(context: &Context) -> bool {
         && context.server.options.admits("ValidatingAdmissionWebhook")
 }
 
-/// Tells whether no webhook and no policy looks at a request.
+/// True if no webhook and no policy looks at a request.
 pub(crate) fn are_idle(context: &Context) -> bool {
     !mutates(context) && !validates(context)
 }
 
-/// Asks policies, then validating webhooks about what is about to be done.
+/// Evaluates validating policies, then calls validating webhooks.
 ///
 /// # Errors
 /// Those of the first that refuses.
@@ -237,7 +237,8 @@ fn settle<T>(asked: &Asked<'_>, hook: &Hook, half: Half, began: Instant, outcome
     });
 }
 
-/// Lets a request go on when its webhook could not be asked and need not be; the audit log hears of it.
+/// Lets a request pass when a webhook with failure policy `Ignore` could not be called, and adds an
+/// audit annotation.
 fn passes<T: Default>(asked: &Asked<'_>, hook: &Hook, outcome: Result<T, Refusal>, key: String) -> Result<T, Refusal> {
     let refusal = match outcome {
         Err(refusal @ Refusal::Calling { .. }) => refusal,
@@ -267,7 +268,8 @@ pub(crate) async fn admit(asked: &Asked<'_>) -> Result<(), Failure> {
     validate(asked, None).await
 }
 
-/// Asks all webhooks about what is created but never stored, a binding or a review; the answer is what they make of it.
+/// Calls all webhooks for an object that is never stored, a binding or a review; returns the object
+/// that they produce.
 ///
 /// # Errors
 /// Those of the first that refuses.

@@ -71,7 +71,7 @@ pub(super) async fn run(shared: &Arc<Shared>, router: &Router) -> Infallible {
     }
 }
 
-/// Looks at one and writes what was seen; tells whether it answers.
+/// Probes one backend and writes its condition; returns whether it is available.
 async fn look(shared: &Shared, client: &Client, remote: &Remote) -> bool {
     let (is_available, reason, message) = check(shared, remote).await;
     let entry = Key::new(GROUP, PLURAL, "", &remote.name).ok();

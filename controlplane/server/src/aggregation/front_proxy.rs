@@ -1,5 +1,5 @@
-//! Identity of this server for those behind Services, so that they believe what it says of users: a client certificate of an
-//! authority that signs nothing else.
+//! Front proxy identity, by which aggregated API servers trust the user headers: a client
+//! certificate from an authority that signs nothing else.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -10,7 +10,7 @@ use rustls::sign::CertifiedKey;
 use crate::pki::{Identity, Pki};
 use crate::tls::TlsError;
 
-/// The certificate that is shown, which may be renewed, and who signed it.
+/// Client certificate, which may be renewed, and its authority.
 #[derive(Debug)]
 pub struct FrontProxy {
     authority: String,

@@ -1,4 +1,4 @@
-//! Additions to discovery for group versions that others serve.
+//! Discovery of aggregated group versions.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 pub(crate) struct Added {
     pub(super) group: String,
     pub(super) version: String,
-    /// Tells whether its server answers now.
+    /// True if its server is available.
     pub(super) is_current: bool,
-    /// Its `APIResourceList`, as it was told last.
+    /// Its last known `APIResourceList`.
     pub(super) resources: Option<Arc<Value>>,
 }
 

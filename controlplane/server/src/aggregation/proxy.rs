@@ -1,4 +1,4 @@
-//! Requests on their way to the server behind a Service, and its answers back
+//! Proxy to the server behind a Service
 //! (`staging/src/k8s.io/kube-aggregator/pkg/apiserver/handler_proxy.go`).
 
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn unavailable(because: &str) -> Response {
     respond::text(StatusCode::SERVICE_UNAVAILABLE, format!("{because}\n"))
 }
 
-/// The request's headers, with those that tell who asks.
+/// Headers of the request, with the front proxy's about the user.
 fn forwarded(remote: &Remote, wire: &Wire, mut headers: HeaderMap, user: &User) -> Result<HeaderMap, Failure> {
     let upgrade = tunnel::is_wanted(&headers)
         .then(|| headers.get(UPGRADE).cloned())
@@ -123,7 +123,7 @@ pub(super) fn identify(headers: &mut HeaderMap, user: &User) -> Result<(), Failu
     Ok(())
 }
 
-/// Sends a request over a connection of its own; the error is in Go's words.
+/// Sends a request over a new connection; the error is in Go's words.
 pub(super) async fn ask(
     shared: &Shared,
     remote: &Remote,

@@ -67,7 +67,7 @@ struct State {
     failed: AtomicU64,
     /// Lost records that were not yet logged.
     lost: AtomicU64,
-    /// Reads that were not recorded, since that was last told.
+    /// Reads that were not recorded since the last warning.
     reads: AtomicU64,
     /// Bytes of the objects that wait.
     waiting: AtomicUsize,
@@ -161,8 +161,8 @@ impl FileSink {
         }
     }
 
-    /// Writes what waits, as far as the disk takes it in time, and ends. Records that come later
-    /// are not written.
+    /// Writes queued records, as far as the disk takes them in time, and ends. Later records are
+    /// not written.
     pub fn close(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -172,7 +172,8 @@ impl FileSink {
     }
 }
 
-/// Annotations with what webhooks changed (`pkg/admission/plugin/webhook/mutating/dispatcher.go`).
+/// Prefix of annotations with webhooks' patches
+/// (`pkg/admission/plugin/webhook/mutating/dispatcher.go`).
 const PATCHES: &str = "patch.webhook.admission.k8s.io/";
 
 impl Drop for FileSink {
@@ -234,7 +235,7 @@ fn weight(record: &Record) -> usize {
     objects.into_iter().flatten().map(bytes::Bytes::len).sum()
 }
 
-/// Writes until the queue is closed; what has been written is handed to the kernel whenever nothing more waits.
+/// Writes until the queue is closed; flushes whenever it is empty.
 fn run(mut files: Files, mut records: mpsc::Receiver<Entry>, state: &State, running: SyncSender<()>) {
     let mut line = Vec::new();
     let mut failing = false;

@@ -1,5 +1,5 @@
-//! `audit.k8s.io/v1` Policy: which requests are recorded, how much of them, and at which stages. The first rule that fits
-//! decides; what no rule fits is not recorded.
+//! `audit.k8s.io/v1` Policy: which requests are recorded, at which level and stages. The first
+//! matching rule decides; requests that match none are not recorded.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -41,7 +41,7 @@ pub enum PolicyError {
     /// The policy has no rules, so nothing would be recorded.
     #[error("the policy has no rules")]
     Empty,
-    /// A rule is about resources and other paths at once.
+    /// A rule matches both resources and non-resource paths.
     #[error("rules[{rule}] cannot apply to both regular resources and non-resource URLs")]
     Both {
         /// Its index.

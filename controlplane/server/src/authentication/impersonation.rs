@@ -23,12 +23,12 @@ const EXTRA: &str = "impersonate-extra-";
 #[derive(Debug, Clone)]
 pub(crate) struct Impersonated {
     pub(crate) user: User,
-    /// The verb that allowed it, where it is one that is bound to the request: the audit log tells it.
+    /// Constrained verb that allowed it, if any, for the audit log.
     pub(crate) constraint: Option<String>,
 }
 
-/// Whom the caller wants to be taken for; nothing when he does not ask. The headers are taken out of the request, which
-/// is described by `info` and, where it is about no resource, by its path.
+/// User that the caller impersonates; `None` without such headers. The headers are removed from the
+/// request, which is described by `info` and, for non-resource requests, by its path.
 ///
 /// # Errors
 /// 400 for headers that name no user, 403 when he may not: with what stands in the way of the first mode that applies.
@@ -68,7 +68,7 @@ struct Wanted {
 
 impl Wanted {
     fn take(headers: &mut HeaderMap) -> Result<Option<Self>, Failure> {
-        // By far the most requests have none of them.
+        // Fast path: most requests have none of the headers.
         if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             return Ok(None);
         }
@@ -141,7 +141,8 @@ fn text(value: &HeaderValue) -> Result<String, Failure> {
         .map_err(|_not_text| Failure::bad_request("impersonation headers must be UTF-8"))
 }
 
-/// The key of an extra is percent-encoded, since it stands in a header's name; what does not decode stays as it is.
+/// Decodes the key of an extra, which is percent-encoded in the header's name; an invalid one stays
+/// as it is.
 fn unescaped(key: &str) -> String {
     percent_decode(key.as_bytes())
         .and_then(|bytes| String::from_utf8(bytes).ok())

@@ -28,7 +28,7 @@ pub(super) enum Refused {
     Alone,
 }
 
-/// Takes the token out of what a WebSocket offers; nothing where it offers none.
+/// Removes the token from the offered protocols of a WebSocket; `None` where there is none.
 pub(super) fn take_token(headers: &mut HeaderMap) -> Result<Option<String>, Refused> {
     let upgrade = headers.get(UPGRADE).map(HeaderValue::as_bytes);
     if !tunnel::is_wanted(headers) || !upgrade.is_some_and(|value| value.eq_ignore_ascii_case(b"websocket")) {

@@ -36,7 +36,7 @@ fn is_aggregated(object: &dyn Object) -> bool {
     role.is_some_and(|role| role.aggregation_rule.is_some())
 }
 
-/// Lets a role or a binding be written, or says why not. Objects of other kinds pass.
+/// Checks a write of a role or a binding. Objects of other kinds pass.
 ///
 /// # Errors
 /// 403, and 404 for a binding to a role that does not exist
@@ -92,7 +92,7 @@ pub(crate) fn check(context: &Context, new: &dyn Object, old: Option<&dyn Object
     }
 }
 
-/// Tells whether the user of a request may do something to a resource.
+/// True if the user of a request may do something to a resource.
 pub(crate) fn is_allowed(context: &Context, verb: &str, resource: Resource<'_>) -> bool {
     let attributes = Attributes::resource(verb, resource);
     context

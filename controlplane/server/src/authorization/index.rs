@@ -1,4 +1,4 @@
-//! Roles and bindings, ready for questions: by the scope in which they hold, bindings by whom they name.
+//! Index of roles and bindings by scope and subject.
 //!
 //! The index follows the store: a question that comes after a write was acknowledged is answered with it.
 
@@ -136,7 +136,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// The rules of the role that a binding names; nothing when there is no such role.
+    /// Rules of the role that a binding references; `None` if it does not exist.
     fn rules(&self, binding: &Binding) -> Option<&[PolicyRule]> {
         self.role(&binding.role, &binding.namespace)
     }
@@ -147,8 +147,9 @@ impl Index {
         self.scopes.get(scope)?.rules(&role.name)
     }
 
-    /// Shows what a user has: first in the whole cluster, then in the namespace. `visit` gets each grant with its rules
-    /// (none when the role is missing) and ends the walk by answering something.
+    /// Visits a user's grants: first cluster-wide ones, then those in the namespace. `visit` gets
+    /// each grant with its rules (`None` when the role is missing) and ends the walk by returning
+    /// `Some`.
     pub(super) fn walk<'a, T>(
         &'a self,
         user: &'a User,
@@ -164,7 +165,7 @@ impl Index {
             .find_map(|grant| visit(grant, self.rules(&grant.binding)))
     }
 
-    /// Takes over what the store has of one resource, and tells which scopes changed.
+    /// Updates one resource from the store, and returns the scopes that changed.
     fn take<T: ?Sized>(
         &mut self,
         place: Place,
@@ -217,7 +218,7 @@ impl Index {
     }
 }
 
-/// An object of the store; what cannot be read grants nothing.
+/// Decodes an object of the store; an invalid one grants nothing.
 fn read<T: DeserializeOwned + Default>(entry: &Entry) -> T {
     serde_json::from_slice(&entry.bytes).unwrap_or_else(|error| {
         tracing::error!(key = %entry.key, %error, "unreadable, so it grants nothing");
@@ -275,7 +276,7 @@ impl State {
     fn refresh(&mut self, store: &Store, all: bool) {
         for source in &mut self.sources {
             if all || source.changed.has_changed().unwrap_or(false) {
-                // Marked as seen before it is read: what comes in between is read again.
+                // Marked as seen before reading: changes in between are read again.
                 source.changed.mark_unchanged();
                 (source.take)(&mut self.index, store.present(&source.prefix));
             }

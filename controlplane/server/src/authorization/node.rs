@@ -14,7 +14,7 @@ use super::{Action, Attributes, Resource, rules};
 
 const LEASES: &str = "kube-node-lease";
 
-/// Lets an agent's action pass, or says why this authorizer does not; the reason may be empty.
+/// Authorizes an agent's request, or returns a reason, which may be empty.
 pub(super) fn decide(store: &Store, node: &str, attributes: &Attributes<'_>) -> Result<(), String> {
     let Action::Resource(wanted) = attributes.action else {
         return Err(String::new());
@@ -110,7 +110,7 @@ impl Request<'_> {
         if self.wanted.namespace != LEASES {
             return Err(format!("can only access leases in the {LEASES:?} system namespace"));
         }
-        // The name of what is created stands in the body: admission looks there.
+        // The name of a created object is in the body, which admission checks.
         if self.verb != "create" && self.wanted.name != self.node {
             return no("can only access node lease with the same name as the requesting node");
         }
@@ -135,7 +135,7 @@ impl Request<'_> {
             return no("cannot authorize ResourceSlice subresources");
         }
         match self.verb {
-            // Of which node it is stands in the body: admission looks there.
+            // The node of a created object is in the body, which admission checks.
             "create" => Ok(()),
             "get" | "update" | "patch" | "delete" => self.related(),
             "list" | "watch" | "deletecollection" if self.selects_own() => Ok(()),
@@ -177,7 +177,8 @@ impl Request<'_> {
         }
     }
 
-    /// Tells whether the request lists what policies select, which agents hold pods to: only while there is a policy.
+    /// True if the request lists pods or namespaces that network policies select and at least one
+    /// policy exists.
     fn follows_peers(&self) -> bool {
         let lists = matches!(self.verb, "list" | "watch") && self.wanted.subresource.is_empty();
         let policies = Prefix::resource("networking.k8s.io", "networkpolicies");
@@ -189,7 +190,7 @@ impl Request<'_> {
             .is_ok_and(|selector| selector.exact("spec.nodeName") == Some(self.node))
     }
 
-    /// True if the object is related to this node.
+    /// Checks that the object is related to this node.
     fn related(&self) -> Result<(), String> {
         let Resource { namespace, name, .. } = self.wanted;
         if name.is_empty() {

@@ -1,5 +1,5 @@
-//! The roles and bindings of every cluster, as data, and how those that a cluster has are brought up to date: what is
-//! missing is added, and what people have added stays.
+//! Default roles and bindings, as data, and their reconciliation: missing rules are added, and
+//! additions by administrators stay.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -52,7 +52,7 @@ fn read() -> Result<Defaults, PolicyError> {
 
 static NODE_RULES: OnceLock<Vec<PolicyRule>> = OnceLock::new();
 
-/// The rules of the default role `system:node`, whatever a cluster has made of it.
+/// Default rules of the role `system:node`, regardless of the stored ones.
 pub(super) fn node_rules() -> &'static [PolicyRule] {
     NODE_RULES.get_or_init(|| {
         let rules = read().map(|mut defaults| defaults.cluster_roles.remove("system:node"));
@@ -194,7 +194,7 @@ pub(crate) enum Repair {
     Replace,
 }
 
-/// Compares what a cluster has with what it should have.
+/// Compares the existing object with the default.
 pub(crate) fn compare(wanted: &Value, existing: &Value) -> Repair {
     let auto = existing
         .pointer("/metadata/annotations")

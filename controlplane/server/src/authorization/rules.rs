@@ -8,7 +8,7 @@ use super::{Action, Attributes};
 
 /// Rules are broken down into at most this many single permissions when they are compared.
 const MOST_PERMISSIONS: usize = 20_000;
-/// Words of rules that are compared with one another at most: it is done while others wait for the thread.
+/// Limit of the string comparisons for covering checks, which block the thread.
 const MOST_COMPARISONS: usize = 20_000_000;
 /// Limit in bytes for the list of missing permissions; beyond it only their number is reported.
 const TOLD: usize = 16 << 10;

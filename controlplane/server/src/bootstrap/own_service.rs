@@ -1,4 +1,5 @@
-//! The Service by which pods reach the server, its range, and where the server is, when others can reach it there.
+//! The Service `kubernetes`, its range, and its endpoints, when the server can be reached from
+//! elsewhere.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -135,7 +136,7 @@ fn is_v6(options: &Options) -> bool {
     first.is_some_and(Range::is_ipv6)
 }
 
-/// The address at which others reach this server, when they can.
+/// Address at which other machines reach this server, if any.
 pub(super) fn own_address(options: &Options) -> Option<IpAddr> {
     let host = options
         .address

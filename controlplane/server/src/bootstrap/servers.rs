@@ -1,4 +1,4 @@
-//! The servers that share a store, as each tells the others: an entry for each, which goes when it is not renewed.
+//! Servers that share a store: an entry for each, which expires when it is not renewed.
 //!
 //! Upstream's have the same under `/masterleases` (`pkg/controlplane/reconcilers/lease.go`).
 
@@ -14,7 +14,7 @@ use crate::bootstrap::BootstrapError;
 const GROUP: &str = "skiff";
 const PLURAL: &str = "servers";
 
-/// Tells the others of this server.
+/// Renews the entry of this server.
 pub(super) async fn tell(store: &Store, own: IpAddr, now: &str) -> Result<(), BootstrapError> {
     let Ok(key) = Key::new(GROUP, PLURAL, "", &own.to_string()) else {
         return Ok(());
@@ -42,7 +42,7 @@ pub(super) async fn tell(store: &Store, own: IpAddr, now: &str) -> Result<(), Bo
     }
 }
 
-/// The addresses of all servers that have told of themselves lately.
+/// Addresses of all servers with current entries.
 pub(super) fn known(store: &Store) -> BTreeSet<IpAddr> {
     let entries = store.present(&Prefix::resource(GROUP, PLURAL));
     entries

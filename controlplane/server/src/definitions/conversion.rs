@@ -34,12 +34,12 @@ use review::Fault;
 
 /// Time that a webhook has (`setGlobalDefaults` of `staging/src/k8s.io/apiserver/pkg/util/webhook/authentication.go`).
 const LIMIT: Duration = Duration::from_secs(30);
-/// Time after which what lasts is over, if its webhook has not been waited for until then.
+/// Deadline for conversions in long-running requests.
 pub(crate) const PATIENT_LIMIT: Duration = Duration::from_secs(34);
 /// Objects of a list that are sent at a time, and their bytes, if they are more than one.
 const BATCH: usize = 500;
 const BATCH_BYTES: usize = 1 << 20;
-/// Events whose conversion is kept for others who watch, and the most bytes that one of them has.
+/// Number of converted events that are cached for other watchers, and the size limit of one.
 const KEPT: usize = 64;
 const KEPT_BYTES: usize = 64 << 10;
 
@@ -297,7 +297,7 @@ impl Converter {
     }
 }
 
-/// Tells whether an object is of a version.
+/// True if an object has the given version.
 fn is_of(json: &[u8], version: &str) -> bool {
     #[derive(Deserialize)]
     struct Typed<'a> {

@@ -1,5 +1,5 @@
-//! Objects of kinds that definitions bring, and what one version of such a kind does with them: a row's
-//! [`Behavior`] that is made from data.
+//! Custom resources, and the behavior of one version of such a kind: a row's [`Behavior`] that is
+//! made from data.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ pub(super) struct Served {
     /// The version that is stored.
     pub(super) stored: Arc<Version>,
     pub(super) all: Arc<[Arc<Version>]>,
-    /// Tells whether a webhook converts what is of other versions.
+    /// True if objects of other versions are converted by a webhook.
     pub(super) asks: bool,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Version {
     rules: OnceLock<Option<Rules>>,
     /// The same for server-side apply.
     pub(super) shape: Shape,
-    /// Tells whether `status` is written apart.
+    /// True if `status` is written apart.
     pub(super) has_status: bool,
     pub(super) replicas: Option<Replicas>,
     pub(super) columns: Columns,

@@ -147,7 +147,7 @@ fn stored<T: DeserializeOwned>(store: &Store, plural: &'static str) -> Vec<T> {
     read.collect()
 }
 
-/// Tells whether a level says what it needs (`queueSetCompleterForPL`).
+/// True if a level says what it needs (`queueSetCompleterForPL`).
 pub(super) fn is_whole(name: &str, spec: &PriorityLevelConfigurationSpec) -> bool {
     let is_exempt = spec.type_ == "Exempt";
     if is_exempt != spec.exempt.is_some() || is_exempt != (name == EXEMPT) {

@@ -8,7 +8,7 @@ use crate::request::RequestInfo;
 
 const ALL: &str = "*";
 
-/// Tells whether one of a schema's rules matches a request.
+/// True if one of a schema's rules matches a request.
 pub(super) fn matches(rules: &[PolicyRulesWithSubjects], user: &User, info: &RequestInfo, path: &str) -> bool {
     rules.iter().any(|rule| {
         rule.subjects.iter().any(|subject| names(subject, user))

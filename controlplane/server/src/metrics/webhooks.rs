@@ -32,7 +32,7 @@ pub(crate) struct Called<'a> {
     /// Kind of error that it ended with.
     pub(crate) error: Option<&'static str>,
     pub(crate) code: u16,
-    /// Tells whether the request went on without an answer.
+    /// True if the request went on without an answer.
     pub(crate) open: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Amounts against the limits of one `LimitRange`, in upstream's words.
+//! Checks of quantities against a `LimitRange`, with upstream's messages.
 
 use std::collections::BTreeMap;
 

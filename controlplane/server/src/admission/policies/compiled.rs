@@ -165,7 +165,7 @@ impl Environments {
         }
     }
 
-    /// The variables of a policy whose objects have a known type, and its params, if it has any.
+    /// Variables for objects of a known type, and params, if the policy has any.
     pub(super) fn typed(object: &Type, params: Option<&Type>) -> Self {
         let variables = without_authorizer()
             .clone()
@@ -183,11 +183,11 @@ impl Environments {
         }
     }
 
-    /// The faults of an expression, whatever its type is.
+    /// Errors of an expression, for any result type.
     pub(super) fn issues(&self, text: &str) -> Option<String> {
         match self.compiled(&self.full, text) {
             Err(CompileError::Issues(issues)) => Some(issues),
-            // Programs are not made of what is only checked.
+            // No program is built for expressions that are only checked.
             Ok(_) | Err(CompileError::Constant(_)) => None,
         }
     }

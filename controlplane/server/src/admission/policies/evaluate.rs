@@ -168,7 +168,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// The refusal of a validation; `made` is what its message expression says.
+/// Denial by a validation; `made` is the result of its message expression.
 fn denied(own: &Validation, made: Option<&str>) -> Decision {
     let made = made.map(str::trim);
     let made = made.filter(|text| !text.is_empty() && text.len() <= LONGEST_MESSAGE && !text.contains('\n'));

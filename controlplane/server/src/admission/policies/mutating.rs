@@ -1,5 +1,5 @@
-//! Policies that mutate (`pkg/admission/plugin/policy/mutating`). All that a request is for are found before the first
-//! changes its object; each then sees what those before it made of it.
+//! Mutating admission policies (`pkg/admission/plugin/policy/mutating`). The matching ones are
+//! selected before the first changes the object; each then sees the changes of those before it.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::options::FieldValidation;
 #[derive(Default)]
 struct Refusals {
     messages: Vec<String>,
-    /// Tells whether the first one is about the request, and not about how a policy is configured.
+    /// True if the first error is about the request, not about a policy's configuration.
     is_invalid: bool,
 }
 
@@ -65,7 +65,7 @@ impl Refusals {
     }
 }
 
-/// Lets the policies change an object; nothing for what has none.
+/// Applies the policies to an object; does nothing for requests without one.
 ///
 /// # Errors
 /// What the policies say that refuse; 404 for a namespace that is not there.

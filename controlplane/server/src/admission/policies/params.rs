@@ -1,5 +1,6 @@
 //! Params of policies: objects that their expressions read (`CollectParams` of
-//! `pkg/admission/plugin/policy/generic/policy_dispatcher.go`), and who may have them read.
+//! `pkg/admission/plugin/policy/generic/policy_dispatcher.go`), and authorization to reference
+//! them.
 
 use api::kind::Scope;
 use api::selector::LabelSelector;
@@ -29,7 +30,7 @@ pub(super) fn parts(kind: &ParamKind) -> (&str, &str, &str) {
     (group, version, kind.kind.as_deref().unwrap_or_default())
 }
 
-/// The kind of a policy's params; nothing if it has none.
+/// Kind of a policy's params; `None` if it has none.
 ///
 /// # Errors
 /// There is no such kind.
@@ -50,7 +51,7 @@ pub(super) fn row(context: &Context, policy: &Policy) -> Result<Option<Row>, Str
     row.map(Some).ok_or_else(missing)
 }
 
-/// The params with which a binding's policy is asked: nothing but one that is none where there are none to be read.
+/// Params of a binding; a single `None` for a policy without params.
 ///
 /// # Errors
 /// Reason that the binding cannot be used.
@@ -107,7 +108,7 @@ fn entries(asked: &Asked<'_>, row: &Row, reference: &ParamRef) -> Result<Vec<Ent
     }
 }
 
-/// Refuses a policy or a binding whose params its writer may not read
+/// Rejects a policy or a binding whose params its writer may not read
 /// (`pkg/registry/admissionregistration/{validating,mutating}admissionpolicy{,binding}/authz.go`).
 pub(crate) fn unreadable(context: &Context, new: &dyn Object, old: Option<&dyn Object>) -> Vec<Invalid> {
     if context.user.is_in(MASTERS) {
@@ -222,7 +223,7 @@ fn of_binding(context: &Context, bond: &Bond<'_>, reference: &ParamRef) -> Optio
         let shown = format!("&ParamKind{{APIVersion:{group}/{version},Kind:{name},}}");
         format!("unable to resolve paramKind {shown} to determine minimum required permissions and {everywhere}")
     } else {
-        // Of mutating policies upstream says the one for the other.
+        // Upstream swaps the two values for mutating policies.
         let (user, verb) = if bond.plural == "mutatingadmissionpolicies" {
             (verb, user.as_str())
         } else {

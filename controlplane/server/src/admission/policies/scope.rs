@@ -29,7 +29,7 @@ const DEEPEST: usize = 10_000;
 /// Stack that a level takes at most.
 const PER_LEVEL: usize = 64 * 1024;
 
-/// Runs what evaluates expressions of a policy where the stack suffices for it.
+/// Runs an evaluation of a policy's expressions with sufficient stack.
 ///
 /// # Errors
 /// Reason that nothing ran.

@@ -1,4 +1,4 @@
-//! The policies of the cluster with their bindings, ready to be asked. What did not change is not compiled again.
+//! Cache of the policies with their bindings, compiled. Unchanged ones are not compiled again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -42,7 +42,7 @@ impl Constraints {
         }
     }
 
-    /// Tells whether there are no rules, so that all requests are meant.
+    /// True if there are no rules, so that all requests match.
     pub(super) fn is_of_all(&self) -> bool {
         self.rules.is_empty()
     }
@@ -146,12 +146,12 @@ impl Policy {
         self.compiled.get_or_init(|| Compiled::new(&self.spec))
     }
 
-    /// Tells whether a request goes on when the policy cannot be asked.
+    /// True if a request goes on when the policy cannot be asked.
     pub(super) fn fails_open(&self) -> bool {
         self.spec.failure_policy.as_deref() == Some("Ignore")
     }
 
-    /// Tells whether the policy wants to see what others changed after it.
+    /// True if the policy is reinvoked after later changes.
     pub(super) fn is_reinvoked(&self) -> bool {
         self.spec.reinvocation_policy.as_deref() == Some("IfNeeded")
     }

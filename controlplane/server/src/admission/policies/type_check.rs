@@ -1,4 +1,4 @@
-//! The check of policies' expressions against the types of what they match, which warns in their status
+//! Type checking of policies' expressions against the matched kinds, with warnings in their status
 //! (`pkg/admission/plugin/policy/validating/typechecking.go` of `k8s.io/apiserver`,
 //! `pkg/controller/validatingadmissionpolicystatus/controller.go`).
 
@@ -26,7 +26,7 @@ use crate::server::Shared;
 
 const PLURAL: &str = "validatingadmissionpolicies";
 const MANAGER: &str = "validatingadmissionpolicy-status-controller";
-/// Most kinds that one rule has expressions checked against (`maxTypesToCheck`).
+/// Maximum number of kinds against which a policy's expressions are checked (`maxTypesToCheck`).
 const MOST_KINDS: usize = 10;
 /// The time after which a status that could not be written is written again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ pub(crate) async fn run(shared: Arc<Shared>, router: Router) -> Infallible {
     }
 }
 
-/// Checks one policy if need be; whether its status tells what was found.
+/// Type-checks one policy if needed; returns whether its status is up to date.
 async fn look_at(shared: &Shared, client: &Client, entry: &Entry) -> bool {
     let Ok(policy) = serde_json::from_slice::<Definition>(&entry.bytes) else {
         return true;
@@ -79,7 +79,7 @@ async fn look_at(shared: &Shared, client: &Client, entry: &Entry) -> bool {
     });
     let path = format!("/apis/{GROUP}/v1/{PLURAL}/{name}/status?fieldManager={MANAGER}&force=true");
     let written = client.apply(path, object).await;
-    // A policy that is gone has no status.
+    // A deleted policy needs no status.
     written.is_ok() || shared.store.get(&entry.key).is_none()
 }
 
@@ -252,7 +252,7 @@ fn add_fields(message: Message, name: &str, around: &mut Vec<&'static str>, fiel
     }
 }
 
-/// The type of one value of a field; nothing for what has several types, such as quantities.
+/// Type of a field's value; `None` for values of several types, such as quantities.
 fn value(own: &schema::Field, name: &str, around: &mut Vec<&'static str>) -> Option<Schema> {
     Some(match own.form {
         Form::String | Form::Duration => text(Format::Text),

@@ -58,7 +58,7 @@ impl Denial {
     }
 }
 
-/// Asks the policies about what is about to be done.
+/// Evaluates the validating policies for a request.
 ///
 /// # Errors
 /// What the first of them says that refuses; 404 for a namespace that is not there.
@@ -79,7 +79,7 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, object: Option<&dy
     }
 }
 
-/// A request on its way past the policies.
+/// Request under evaluation.
 struct Review<'a> {
     asked: &'a Asked<'a>,
     object: Option<&'a dyn Object>,
@@ -168,7 +168,7 @@ impl Review<'_> {
         Ok(self.namespace.clone().unwrap_or_default())
     }
 
-    /// Does what the binding wants done about a validation that failed.
+    /// Takes the binding's actions for a failed validation.
     fn act(&mut self, policy: &Policy, binding: &Binding, index: usize, decision: Decision, took: Duration) {
         let context = self.asked.context;
         let (message, reason) = match decision {

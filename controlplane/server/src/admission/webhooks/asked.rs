@@ -62,15 +62,15 @@ pub(crate) struct Asked<'a> {
     pub(in crate::admission) kind: GroupVersionKind,
     pub(in crate::admission) resource: GroupVersionResource,
     pub(in crate::admission) name: String,
-    /// A Namespace lies in itself.
+    /// Namespace; for a Namespace, its own name.
     pub(in crate::admission) namespace: String,
     pub(in crate::admission) dry_run: bool,
     /// The options of the operation.
     pub(in crate::admission) options: Value,
     pub(in crate::admission) old: Option<&'a dyn Object>,
-    /// The options of what is connected to: they stand where an object would.
+    /// Options of a `CONNECT` request, which take the object's place.
     pub(in crate::admission) connection: Option<Value>,
-    /// Kind of the object; nothing for a connection.
+    /// Kind of the object; `None` for a connection.
     row: Option<&'a Registration>,
     /// Text of the object's managed fields.
     managed: &'a str,
@@ -159,7 +159,7 @@ impl<'a> Asked<'a> {
         self.row.is_some_and(|row| std::ptr::eq(row, &raw const SCALE))
     }
 
-    /// Tells whether the object has labels of its own in the form in which it is sent.
+    /// True if the object has labels of its own in the version in which it is sent.
     pub(in crate::admission) fn has_labels(&self) -> bool {
         !self.is_of_scale()
     }
@@ -206,7 +206,7 @@ impl<'a> Asked<'a> {
         converted
     }
 
-    /// The types of the object's fields in a form; nothing for a connection.
+    /// Types of the object's fields in a version; `None` for a connection.
     pub(in crate::admission) fn types<'r>(&self, form: Option<&'r Row>) -> Option<Types<'r>>
     where
         'a: 'r,
@@ -217,13 +217,13 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Tells whether two objects are the same.
+    /// True if two objects are the same.
     pub(in crate::admission) fn is_same(&self, left: &dyn Object, right: &dyn Object) -> bool {
         let row = self.row.filter(|_| !self.is_of_scale());
         row.unwrap_or(&self.context.registration).same(left, right)
     }
 
-    /// Takes over what a patch made of the object; whether it changed anything.
+    /// Decodes the object that a patch produced; returns whether it changed.
     ///
     /// # Errors
     /// 500 for what cannot be decoded, unknown fields included where they are asked for.
@@ -272,7 +272,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Options of a write as they were sent. A patch has those of what it comes to.
+/// Options of a write as they were sent. A patch has those of the create or update that it becomes.
 fn write_options(context: &Context, operation: Operation) -> Value {
     let kind = if operation == Operation::Create {
         "CreateOptions"

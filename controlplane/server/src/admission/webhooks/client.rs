@@ -1,7 +1,8 @@
 //! HTTPS to one webhook: connections that are kept, answers that are bounded, redirects that are not followed.
 //!
-//! A webhook may be anybody's server. What it can make this one hold is a connection, an answer of [`LIMIT`] bytes and the
-//! time that its configuration gives it; a redirect, which could lead to where only this server may ask, is an error.
+//! Webhook servers are untrusted. One can occupy a connection, an answer of [`LIMIT`] bytes and the
+//! time that its configuration gives it; a redirect, which could lead to a target that only this
+//! server can reach (SSRF), is an error.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -53,7 +54,7 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// The words without those that admission puts before them.
+    /// Message without the prefix that admission adds.
     pub(crate) fn because(&self) -> String {
         let text = self.to_string();
         text.strip_prefix("failed to call webhook: ")
@@ -62,7 +63,7 @@ impl CallError {
     }
 }
 
-/// An answer, whatever its status.
+/// Answer of any status.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(super) status: StatusCode,
@@ -82,10 +83,10 @@ struct Kept {
 #[error("{0}")]
 struct Unusable(String);
 
-/// Whom to ask.
+/// Address and server name of the webhook.
 type Known = Result<(Address, ServerName<'static>), Unusable>;
 
-/// The way to a webhook.
+/// Client of a webhook.
 pub(crate) struct Client {
     target: Known,
     /// Host with its port, as the URL has it.
@@ -151,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Sends JSON and waits for the whole answer. The webhook is told how many seconds it has.
+    /// Posts JSON and reads the whole answer. The webhook gets its timeout in seconds.
     pub(crate) async fn post(&self, webhooks: &Webhooks, body: Bytes, limit: Duration) -> Result<Answer, CallError> {
         let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
         let path = format!("{}?timeout={seconds}s", self.path);
@@ -183,7 +184,7 @@ impl Client {
                 let sent = link.sender.send_request(request()?);
                 match driven(&mut link.connection, sent).await {
                     Ok(answer) => break self.read(link, answer).await,
-                    // The other side has closed what was kept, before it could see the request.
+                    // The peer closed the kept connection before it saw the request.
                     Err(error) if again && error.is_canceled() => {}
                     Err(error) => break Err(failed(dialing::broken(&error))),
                 }
@@ -237,7 +238,7 @@ impl Client {
         }
     }
 
-    /// A connection over TLS; the inner error is what Go says after the URL.
+    /// Opens a TLS connection; the inner error is Go's text after the URL.
     async fn connect(&self, webhooks: &Webhooks) -> Result<Result<Kept, DialError>, CallError> {
         let unusable = |because: &Unusable| CallError::Unusable {
             because: because.to_string(),
@@ -281,7 +282,8 @@ fn connector(bundle: &[u8]) -> Result<TlsConnector, Unusable> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Trust in the bundle, or in what the machine trusts where there is none. The error is in Go's words.
+/// TLS configuration that trusts the CA bundle, or the system's roots where there is none. The
+/// error is in Go's words.
 pub(crate) fn trust(bundle: &[u8]) -> Result<ClientConfig, String> {
     if bundle.is_empty() {
         return machine().map_err(|error| error.to_string());
@@ -297,7 +299,7 @@ fn machine() -> Result<ClientConfig, rustls::Error> {
     Ok(builder.with_no_client_auth())
 }
 
-/// Waits for what happens over a connection while driving it.
+/// Waits for a future while driving the connection.
 async fn driven<F: Future>(connection: &mut Option<Connection>, work: F) -> F::Output {
     let mut work = pin!(work);
     poll_fn(|context| {

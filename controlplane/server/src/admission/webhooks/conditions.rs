@@ -37,7 +37,7 @@ impl Conditions {
         Self(compiled.collect())
     }
 
-    /// Tells whether all conditions hold. One that is false decides, whatever others fail with.
+    /// True if all conditions are true. A false one decides, even if others fail.
     ///
     /// # Errors
     /// The failures of conditions.
@@ -78,7 +78,7 @@ impl Conditions {
     }
 }
 
-/// The conditions of each webhook of a configuration; none of other objects.
+/// Match conditions of each webhook of a configuration; `None` for other objects.
 fn of(object: &dyn Object) -> Option<Vec<&[MatchCondition]>> {
     let object = object.as_any();
     if let Some(configuration) = object.downcast_ref::<ValidatingWebhookConfiguration>() {

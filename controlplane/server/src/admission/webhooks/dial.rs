@@ -1,7 +1,8 @@
 //! Connections to webhooks: to a host that a URL names, or to a ready endpoint of a Service.
 //!
-//! The machine of the control plane need not have the way to Services or to pods. A pod is reached through the agent of its
-//! node, as by the proxy of Services; an endpoint that is no pod is dialed at its address.
+//! The control plane's machine may have no route to Services or pods. A pod is reached through the
+//! agent of its node, as by the proxy of Services; an endpoint without a pod is dialed at its
+//! address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -68,7 +69,8 @@ async fn connect(address: SocketAddr) -> Dialed {
     Ok(Box::new(stream.map_err(refused)?))
 }
 
-/// `ResolveEndpoint` and `ResolveCluster` of upstream's `pkg/util/proxy/proxy.go`, for machines without a way to Services.
+/// `ResolveEndpoint` and `ResolveCluster` of upstream's `pkg/util/proxy/proxy.go`, for machines
+/// without a route to Services.
 async fn service(webhooks: &Webhooks, namespace: &str, name: &str, port: i32) -> Dialed {
     let missing = || DialError(format!("service {name:?} not found"));
     let key = Key::new("", "services", namespace, name).map_err(|_invalid| missing())?;

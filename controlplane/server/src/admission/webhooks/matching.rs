@@ -16,7 +16,7 @@ use super::source::Hook;
 use crate::admission::expressions::{Rights, Variables, aside};
 use crate::failure::{Failure, GroupResource, Target};
 
-/// A webhook that is to be called, and the form in which it wants the object.
+/// Webhook to call, and the version in which it gets the object.
 pub(super) struct Invocation<'a> {
     pub(super) hook: &'a Hook,
     pub(super) fit: Fit,
@@ -67,7 +67,7 @@ static EVERYTHING: Structure = Structure {
 
 type Labels = BTreeMap<String, String>;
 
-/// Tells whether a webhook is to be called.
+/// Invocation of a webhook, if it is to be called.
 ///
 /// # Errors
 /// 404 for a namespace that is not there, 500
@@ -88,7 +88,8 @@ pub(super) async fn invocation<'a>(
         .then_some(invocation))
 }
 
-/// The form in which a request is selected and fits rules. What goes wrong is told only where the rules fit.
+/// Version in which a request matches selectors and rules. Errors are reported only where the rules
+/// match.
 ///
 /// # Errors
 /// 404 for a namespace that is not there, 500
@@ -169,7 +170,8 @@ pub(in crate::admission) fn resource(asked: &Asked<'_>) -> Question {
     }
 }
 
-/// The form in which a request fits one of the rules, each with the names that it is for; none are all.
+/// Version in which a request matches one of the rules, each with its resource names; none means
+/// all.
 pub(in crate::admission) fn by_rules<'r>(
     rules: impl Iterator<Item = (&'r RuleWithOperations, &'r [String])> + Clone,
     policy: Option<&str>,
@@ -205,7 +207,7 @@ pub(in crate::admission) fn by_rules<'r>(
     })
 }
 
-/// The other groups and versions in which the same objects are served, with what the request is sent to.
+/// Equivalent groups and versions of the same objects, with the request's subresource.
 fn equivalents(asked: &Asked<'_>) -> Vec<Row> {
     let own = &asked.context.registration;
     let is_other = |row: &Row| row.storage == own.storage && (row.group, row.version) != (own.group, own.version);

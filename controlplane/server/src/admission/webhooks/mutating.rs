@@ -21,16 +21,16 @@ use crate::options::FieldValidation;
 /// State between the two rounds of one request.
 #[derive(Default)]
 pub(crate) struct Rounds {
-    /// 1 in the second round, in which only those are asked who want to see what others changed.
+    /// 1 in the second round, in which only reinvocable ones are called.
     pub(in crate::admission) round: usize,
-    /// Tells whether a policy or a webhook changed the object, so that there is a second round.
+    /// True if a policy or a webhook changed the object, so that there is a second round.
     pub(in crate::admission) changed: bool,
     pub(in crate::admission) policies: Reinvocation,
     webhooks: Reinvocation,
 }
 
 impl Rounds {
-    /// Tells whether a policy or a webhook changed the object, so that there is a second round.
+    /// True if a policy or a webhook changed the object, so that there is a second round.
     pub(crate) fn changed(&self) -> bool {
         self.changed
     }
@@ -40,7 +40,7 @@ impl Rounds {
     }
 }
 
-/// Policies or webhooks that are asked again after others changed the object
+/// Reinvocation of policies and webhooks after later ones changed the object
 /// (`pkg/admission/plugin/webhook/mutating/reinvocationcontext.go`).
 #[derive(Default)]
 pub(in crate::admission) struct Reinvocation {
@@ -53,7 +53,7 @@ pub(in crate::admission) struct Reinvocation {
 }
 
 impl Reinvocation {
-    /// Begins a round, the second with what others made of the object since the first.
+    /// Begins a round, the second with the changes of built-in steps since the first.
     pub(in crate::admission) fn begin(&mut self, round: usize, object: Option<&dyn Object>, asked: &Asked<'_>) {
         let is_same = match (self.made.as_deref(), object) {
             (Some(made), Some(object)) => asked.is_same(made, object),
@@ -65,13 +65,13 @@ impl Reinvocation {
         }
     }
 
-    /// Tells whether one is asked in a round. Who was not asked in the first is not asked in the second, though it may fit
-    /// now.
+    /// True if a webhook or policy is called in the round. One that was not called in the first is
+    /// not called in the second, even if it matches now.
     pub(in crate::admission) fn is_due(&self, round: usize, id: &str) -> bool {
         round == 0 || self.again.contains(id)
     }
 
-    /// Notes that one of them changed the object.
+    /// Records that a webhook or policy changed the object.
     pub(in crate::admission) fn change(&mut self) {
         self.again.append(&mut self.asked);
     }
@@ -82,8 +82,8 @@ impl Reinvocation {
     }
 }
 
-/// Lets mutating policies change an object, then asks mutating webhooks about it and takes over their patches; nothing for
-/// what has none.
+/// Applies mutating policies, then calls mutating webhooks and applies their patches; does nothing
+/// for requests without an object.
 ///
 /// # Errors
 /// Those of the first that refuses.
@@ -178,13 +178,13 @@ async fn take(
     }
 }
 
-/// 500 for what a webhook made wrong: no error of this server's own.
+/// 500 for an error of the webhook's side.
 fn told(message: String) -> Refusal {
     let status = Box::new(Failure::Internal { message }.status());
     Refusal::Own(Failure::Told { status })
 }
 
-/// Tells the audit log what a webhook did.
+/// Adds audit annotations about a webhook's effect.
 fn note(asked: &Asked<'_>, invocation: &Invocation<'_>, place: &str, mutated: bool, verdict: Option<&Verdict>) {
     let hook = invocation.hook;
     let (configuration, webhook) = (&*hook.configuration, hook.name());

@@ -20,7 +20,8 @@ use crate::failure::Failure;
 use crate::respond::encode;
 use crate::verbs::review::user_info;
 
-/// Bytes of an answer that is no object which are told (`maxUnstructuredResponseTextBytes` of client-go).
+/// Bytes of an unstructured answer that are quoted (`maxUnstructuredResponseTextBytes` of
+/// client-go).
 const TOLD: usize = 2048;
 
 /// A version of reviews.
@@ -218,7 +219,7 @@ pub(super) fn verdict(version: Version, uid: &str, mutates: bool, answer: &Answe
         }
         check_patch(mutates, &patch, patch_type.as_deref()).map_err(|because| invalid(because.to_owned()))?;
     } else {
-        // The older version did not say what kind of patch it is.
+        // `v1beta1` has no required patch type.
         patch_type = (!patch.is_empty()).then(|| "JSONPatch".to_owned());
     }
     Ok(Verdict {
@@ -231,7 +232,8 @@ pub(super) fn verdict(version: Version, uid: &str, mutates: bool, answer: &Answe
     })
 }
 
-/// Reads an answer as a review of whatever kind. The error is in the words of client-go, with a code for metrics.
+/// Decodes an answer as a review of the given type. The error is in client-go's words, with a code
+/// for metrics.
 pub(crate) fn read_answer<T: DeserializeOwned>(answer: &Answer) -> Result<T, (String, u16)> {
     let code = answer.status.as_u16();
     if !(200..=206).contains(&code) {
@@ -259,7 +261,7 @@ fn check_patch(mutates: bool, patch: &[u8], patch_type: Option<&str>) -> Result<
     }
 }
 
-/// A status, whatever it says of its own kind.
+/// Decodes a `Status`, ignoring its type metadata.
 fn status(mut json: Value) -> Option<Status> {
     let members = json.as_object_mut()?;
     members.remove("apiVersion");
@@ -272,7 +274,7 @@ fn text<'a>(answer: &'a Answer, header: &str) -> &'a str {
     header.unwrap_or_default()
 }
 
-/// Words of client-go for an answer that is no success: the message of a `Status`, or one by the code
+/// client-go's message for an unsuccessful answer: that of a `Status`, or one by the code
 /// (`NewGenericServerResponse` in apimachinery's `pkg/api/errors/errors.go`).
 fn failed(answer: &Answer) -> String {
     let own = serde_json::from_slice(&answer.body).ok().and_then(status);

@@ -1,7 +1,7 @@
 //! The webhooks of all configurations, ready to be asked.
 //!
-//! The cache follows the store: a request that comes after a configuration was acknowledged meets it. What did not change
-//! keeps its connections.
+//! The cache follows the store: a request after an acknowledged configuration sees it. Unchanged
+//! webhooks keep their connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -17,13 +17,13 @@ use crate::admission::expressions::environment;
 use crate::agents::Agents;
 use crate::follower::{Follow, Follower};
 
-/// API group of the kinds whose objects no webhook sees.
+/// API group of the kinds that webhooks are not called for.
 pub(in crate::admission) const GROUP: &str = "admissionregistration.k8s.io";
 
 /// Webhook of a configuration. Every field of a validating webhook is also one of a mutating
 /// webhook.
 pub(super) struct Hook {
-    /// Tells webhooks of one name apart.
+    /// Distinguishes webhooks of the same name.
     pub(super) id: String,
     pub(super) configuration: Arc<str>,
     pub(super) webhook: MutatingWebhook,
@@ -49,7 +49,7 @@ impl Hook {
         &self.webhook.name
     }
 
-    /// The match conditions; none if there are none.
+    /// Match conditions; `None` if there are none.
     pub(super) fn conditions(&self) -> Option<&Conditions> {
         let conditions = self.webhook.match_conditions.as_deref()?;
         (!conditions.is_empty()).then(|| {
@@ -58,7 +58,7 @@ impl Hook {
         })
     }
 
-    /// Tells whether a request goes on when the webhook cannot be asked.
+    /// True if a request goes on when the webhook cannot be asked.
     pub(super) fn fails_open(&self) -> bool {
         self.webhook.failure_policy.as_deref() == Some("Ignore")
     }
@@ -125,7 +125,7 @@ impl<const MUTATING: bool> Follow for Configurations<MUTATING> {
 /// Admission webhooks of the server.
 pub(crate) struct Webhooks {
     pub(super) store: Store,
-    /// The way to pods behind Services.
+    /// Access to pods behind Services.
     pub(super) agents: Option<Arc<dyn Agents>>,
     mutating: Follower<Configurations<true>>,
     validating: Follower<Configurations<false>>,

@@ -18,7 +18,7 @@ const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// Number of groups or extras from which on the right to all of them is checked first.
 const MANY: usize = 4;
 
-/// A way to be allowed.
+/// Mode of impersonation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// A pod's service account as the node on which the pod is.
@@ -27,7 +27,7 @@ pub(super) enum Mode {
     ArbitraryNode,
     /// A service account.
     ServiceAccount,
-    /// Anybody else, with groups and whatever there is.
+    /// Any other user, with groups and extras.
     UserInfo,
     /// Everybody for everything.
     Legacy,
@@ -42,7 +42,7 @@ impl Mode {
         Self::Legacy,
     ];
 
-    /// Its name in verbs; the old one has none.
+    /// Name of the mode in verbs; `None` for the unconstrained one.
     fn name(self) -> Option<&'static str> {
         match self {
             Self::AssociatedNode => Some("associated-node"),
@@ -114,7 +114,7 @@ impl Mode {
         if groups.is_empty()
             && let Some((namespace, name)) = account(&wanted.name)
         {
-            // Whose groups are not given has those that its token would give it.
+            // A service account without given groups gets those of its tokens.
             groups = User::account(namespace, name).groups;
             groups.retain(|group| group != AUTHENTICATED);
         }

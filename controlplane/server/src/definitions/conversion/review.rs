@@ -1,6 +1,6 @@
 //! `ConversionReview`: the question as a webhook gets it, and its answer.
 //!
-//! Of an object's metadata a webhook may change labels and annotations; all else is what it was.
+//! A webhook may change only labels and annotations of an object's metadata.
 
 use api::Invalid;
 use api::validation::metadata;
@@ -118,14 +118,14 @@ struct Outcome {
     message: Option<String>,
 }
 
-/// Reads an answer (`getConvertedObjectsFromResponse`). The fault's text goes behind `failed: `.
+/// Decodes an answer (`getConvertedObjectsFromResponse`). The fault's text follows `failed: `.
 pub(super) fn converted(version: Version, uid: &str, answer: &Answer) -> Result<Vec<Value>, Fault> {
     let reviewed: Reviewed = read_answer(answer).map_err(|(because, _code)| Fault::call(because))?;
     let (given, kind) = (
         reviewed.api_version.unwrap_or_default(),
         reviewed.kind.unwrap_or_default(),
     );
-    // The older version checked neither its own name nor the uid.
+    // `v1beta1` requires neither its own version nor the uid.
     let is_strict = version == Version::V1;
     if is_strict && (given != version.name() || kind != "ConversionReview") {
         let slash = if given.contains('/') { "" } else { "/" };
@@ -152,7 +152,7 @@ pub(super) fn converted(version: Version, uid: &str, answer: &Answer) -> Result<
     Ok(response.converted_objects.unwrap_or_default())
 }
 
-/// Takes over what a webhook made of objects, each in the place of its original. The fault's text stands alone.
+/// Merges converted objects, each with its original. The fault's text is complete.
 pub(super) fn take(kind: &str, desired: &str, originals: &[Value], converted: Vec<Value>) -> Result<Vec<Value>, Fault> {
     if converted.len() != originals.len() {
         let (given, expected) = (converted.len(), originals.len());

@@ -40,7 +40,7 @@ pub(crate) fn ready(store: &Store, namespace: &str, service: &str, port: &str) -
     Ok(found)
 }
 
-/// Tells whether a Service has slices at all.
+/// True if a Service has slices at all.
 pub(crate) fn has_slices(store: &Store, namespace: &str, service: &str) -> bool {
     let prefix = Prefix::namespace("discovery.k8s.io", "endpointslices", namespace);
     let mut slices = store.present(&prefix).into_iter();

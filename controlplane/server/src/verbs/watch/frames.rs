@@ -119,7 +119,7 @@ impl Frames {
         self.selection.matches(live)
     }
 
-    /// Tells whether a webhook is to be asked about what is watched.
+    /// True if a webhook is to be asked about what is watched.
     pub(super) fn converts(&self) -> bool {
         self.converting.is_some()
     }
