@@ -7,9 +7,9 @@
 //! cluster.json              what `skiff up` chose, where it did
 //! ```
 //!
-//! A backup is made beside a running server. A restore takes only a directory without a cluster, and nothing is in its
-//! place before every byte has been checked. Its revisions begin far above those of the backup, so that clients that saw what
-//! is lost read everything anew.
+//! A backup is made beside a running server. A restore requires a directory without a cluster, and
+//! puts files in place only after every byte was verified. Its revisions begin far above those of
+//! the backup, so that clients that saw lost changes list everything again.
 
 #[cfg(test)]
 mod tests;
@@ -72,7 +72,7 @@ struct Sum {
     sha256: String,
 }
 
-/// Writes a cluster into one file. The server may run meanwhile.
+/// Writes a cluster into one file. The server may be running.
 pub fn backup(options: &Backup) -> anyhow::Result<()> {
     ensure!(!options.file.exists(), "{} exists already", options.file.display());
     let part = options.file.with_added_extension("part");
@@ -151,7 +151,7 @@ fn append(builder: &mut tar::Builder<File>, name: &str, bytes: u64, data: impl R
         .with_context(|| format!("write {name} into the backup"))
 }
 
-/// Makes a cluster's state from a backup, in a directory that holds none.
+/// Restores a cluster's state from a backup into a directory without one.
 pub fn restore(options: &Restore) -> anyhow::Result<()> {
     let target = options.state_dir.join("controlplane");
     let part = options.state_dir.join("restore.part");
@@ -192,7 +192,7 @@ pub fn restore(options: &Restore) -> anyhow::Result<()> {
     outcome
 }
 
-/// Unpacks into a new directory exactly what the manifest lists.
+/// Unpacks exactly the files that the manifest lists into a new directory.
 fn unpack(file: &Path, into: &Path) -> anyhow::Result<Manifest> {
     let reading = || format!("read {}", file.display());
     let mut archive = tar::Archive::new(File::open(file).with_context(reading)?);
@@ -245,8 +245,8 @@ fn absolute(directory: &Path) -> anyhow::Result<String> {
     Ok(path.display().to_string())
 }
 
-/// Drops from settings what a cluster has on a machine. In another directory this is a second cluster, beside which the first may
-/// run: with its control group and its bridge it would take the first one's pods for leftovers.
+/// Drops machine-specific settings. In another directory this is a second cluster, beside which the
+/// first may run: with its cgroup and its bridge it would take the first one's pods for orphans.
 fn leave_machine(settings: &Path) -> anyhow::Result<()> {
     let doing = || format!("read {}", settings.display());
     let text = fs::read(settings).with_context(doing)?;

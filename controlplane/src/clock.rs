@@ -1,4 +1,4 @@
-//! The wall clock: the one place of the process that reads it.
+//! Wall clock: the only place of the process that reads it.
 
 use k8s_openapi::jiff::Timestamp;
 

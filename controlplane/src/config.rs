@@ -236,7 +236,7 @@ impl Config {
         Duration::from_secs(self.certificate_seconds)
     }
 
-    /// The bounds of the audit log; nothing when it is off.
+    /// Limits of the audit log; `None` when it is off.
     pub fn audit_limits(&self) -> Option<Limits> {
         (self.audit_files > 0).then_some(Limits {
             bytes: self.audit_file_mib << 20,

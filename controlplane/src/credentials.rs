@@ -74,7 +74,8 @@ pub fn issue(options: &Issue) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes what a node's agent needs: its kubeconfig, its serving certificate, and the authority that it trusts.
+/// Writes a node agent's files: its kubeconfig, its serving certificate, and the authority that it
+/// trusts.
 pub fn issue_node(options: &IssueNode) -> anyhow::Result<()> {
     check_name(&options.name)?;
     let authority = authority(&options.state_dir, options.certificate_seconds)?;

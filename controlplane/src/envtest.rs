@@ -23,7 +23,7 @@ pub enum Name {
 }
 
 impl Name {
-    /// The name in the first word of a command line; nothing for our own.
+    /// Program that the first word of a command line names; `None` for our own.
     pub fn of(program: &OsStr) -> Option<Self> {
         let name = Path::new(program).file_name()?.to_str()?;
         match name {

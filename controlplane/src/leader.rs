@@ -28,11 +28,11 @@ const RETRY: Duration = Duration::from_millis(300);
 const LEASE: Duration = Duration::from_millis(1500);
 /// A leader that could not renew for so long leads no longer.
 const RENEWAL: Duration = Duration::from_secs(1);
-/// The duration that the Lease tells, in whole seconds.
+/// `leaseDurationSeconds` of the Lease.
 const SECONDS: i32 = 2;
 
 const NAMESPACE: &str = "kube-system";
-/// The Lease that decides, and the one that goes with it: the scheduler is where the controllers are.
+/// The deciding Lease, and the one that follows it: the scheduler runs with the controllers.
 const LEASES: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 
 /// Outcome of a write to a Lease.
@@ -84,8 +84,8 @@ pub(crate) async fn lead(
     }
 }
 
-/// Clients inside the process: each user's requests pass through the same router as those from outside, and what they write
-/// passes the fence.
+/// In-process clients: each user's requests pass through the same router as external ones, and
+/// writes are fenced.
 pub(crate) fn clients(server: &Server, fence: Option<Fence>) -> controllers::Clients {
     let router = server.router();
     Arc::new(move |user, user_agent| {
@@ -178,7 +178,7 @@ impl Candidate {
         }
     }
 
-    /// Lets another one lead at once.
+    /// Releases the Leases, so that another candidate can lead at once.
     async fn resign(&self) {
         for lease in &self.leases {
             let (name, api) = lease;

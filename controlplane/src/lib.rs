@@ -91,7 +91,7 @@ pub enum Error {
     /// A task panicked: a bug.
     #[error("a task failed")]
     Task(#[source] tokio::task::JoinError),
-    /// The server ended by itself: a bug.
+    /// The server ended unexpectedly: a bug.
     #[error("the server ended")]
     Ended,
 }
@@ -102,7 +102,7 @@ pub enum Error {
 pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error> {
     let controllers = config.controllers()?;
     pki::private_directory(&config.directory()).map_err(RenewalError::Make)?;
-    // First of all: the store's lock keeps a second process from touching what the first one serves with.
+    // The store's lock comes first: it keeps a second process from touching files of a running one.
     let (store, _lock) = open_store(&config).await?;
     let now = clock::now();
     let certificates = Certificates::open(&config, now)?;
@@ -164,7 +164,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     outcome
 }
 
-/// The key that signs service accounts' tokens: the one that was named, else our own.
+/// Key that signs service account tokens: the configured one, or our own.
 fn token_key(config: &Config, authority: &Pki) -> Result<SigningKey, PkiError> {
     let Some(alone) = &config.api_server else {
         return authority.token_key();
@@ -179,7 +179,7 @@ fn token_key(config: &Config, authority: &Pki) -> Result<SigningKey, PkiError> {
         .map_err(PkiError::TokenKey)
 }
 
-/// The server's options that an API server alone is told.
+/// Sets the options of a standalone API server.
 fn alone_options(alone: &ApiServer, options: &mut Options) {
     if let Some(authorities) = &alone.client_authorities {
         options.authority = Some(authorities.as_str().into());
@@ -191,7 +191,7 @@ fn alone_options(alone: &ApiServer, options: &mut Options) {
     options.always_allow = alone.always_allow;
 }
 
-/// The store, and the lock of the state directory where the store has none of its own.
+/// Opens the store, with the lock of the state directory where the store has none of its own.
 async fn open_store(config: &Config) -> Result<(Store, Option<Lock>), Error> {
     let options = config.store_options();
     let Some(address) = &config.store else {
@@ -312,7 +312,7 @@ async fn bootstrap(server: &Server) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the first task to end by itself (an error), or for the order to stop.
+/// Waits for the first task to fail, or for the order to stop.
 async fn first_end(tasks: &mut JoinSet<Result<Infallible, Error>>, stop: &CancellationToken) -> Result<(), Error> {
     let ended = tokio::select! {
         biased;

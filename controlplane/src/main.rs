@@ -87,7 +87,7 @@ fn ended(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Runs what need not end by itself, on this thread.
+/// Runs a future until it ends or a signal arrives, on this thread.
 fn run_until_told(running: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("start the runtime")?.block_on(async {

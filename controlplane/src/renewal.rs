@@ -32,7 +32,7 @@ pub enum RenewalError {
     Use(#[from] TlsError),
 }
 
-/// The authority, and what is in use of it.
+/// Authority, and the certificates in use.
 pub struct Certificates {
     authority: Arc<Pki>,
     transport: Transport,
@@ -43,7 +43,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Opens the authority; makes what is missing.
+    /// Opens the authority; creates missing files.
     ///
     /// # Errors
     /// When a certificate cannot be made or used.
@@ -74,7 +74,7 @@ impl Certificates {
         self.transport.clone()
     }
 
-    /// The way to the agents.
+    /// Client for the nodes' agents.
     pub fn nodes(&self) -> Arc<NodeProxy> {
         Arc::clone(&self.nodes)
     }
@@ -84,7 +84,8 @@ impl Certificates {
         Arc::clone(&self.front_proxy)
     }
 
-    /// Renews what is nearly over, and writes the administrator's kubeconfig anew where it holds something else.
+    /// Renews certificates that are about to expire, and rewrites an outdated administrator's
+    /// kubeconfig.
     ///
     /// # Errors
     /// When a certificate cannot be made or used; what is in use stays.
@@ -101,7 +102,7 @@ impl Certificates {
         Ok(())
     }
 
-    /// Looks after the certificates for ever.
+    /// Renews the certificates periodically, forever.
     pub async fn run(&self, config: &Config, address: SocketAddr) -> Infallible {
         let pause = (config.certificate_lifetime() / LOOKS).min(LOOK);
         loop {
@@ -113,7 +114,7 @@ impl Certificates {
     }
 }
 
-/// The certificate that clients see: that of the files which were named, else one of our own.
+/// Serving certificate: that of the configured files, or one of our own.
 fn serving(config: &Config, authority: &Pki, profile: &Profile, now: Timestamp) -> Result<Identity, PkiError> {
     let alone = config.api_server.as_ref();
     if let Some((certificate, key)) = alone.and_then(|alone| alone.serving.as_ref()) {

@@ -70,7 +70,7 @@ pub(crate) fn broken(error: &hyper::Error) -> String {
     cause.map_or_else(|| error.to_string(), plain)
 }
 
-/// The kernel's words as Go has them: without the number, and in small letters.
+/// The kernel's error text in Go's form: without the number, and in lowercase.
 pub(crate) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     if error.raw_os_error().is_none() {

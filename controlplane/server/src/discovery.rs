@@ -1,7 +1,7 @@
 //! Discovery: which groups, versions and resources there are, in the legacy and the aggregated forms.
 //!
-//! All documents follow from the table of kinds, so they are built once. Clients up to 1.29 know only `v2beta1` of the
-//! aggregated form: what is answered must be what the `Accept` header lists first.
+//! All documents follow from the table of kinds, so they are built once. Clients up to 1.29 know
+//! only `v2beta1` of the aggregated form: the answer must be the first type in the `Accept` header.
 
 mod aggregated;
 mod legacy;
@@ -79,8 +79,8 @@ pub(crate) fn groups(kinds: &Kinds) -> Vec<(&'static str, Vec<Version>)> {
     groups
 }
 
-/// The order of versions (`staging/src/k8s.io/apimachinery/pkg/version/helpers.go`): `v2`, `v1`, `v2beta1`, `v1alpha2`, then
-/// what is no such name, backwards by its letters.
+/// Order of versions (`staging/src/k8s.io/apimachinery/pkg/version/helpers.go`): `v2`, `v1`,
+/// `v2beta1`, `v1alpha2`, then other names in reverse lexical order.
 fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
     let other = (false, 0, 0, 0, std::cmp::Reverse(name));
     let Some(rest) = name.strip_prefix('v') else {
@@ -103,7 +103,7 @@ fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
 /// Version of an API group.
 pub(crate) struct Version {
     pub(crate) name: &'static str,
-    /// True if it has no kind of the program.
+    /// True if it has no built-in kind.
     pub(crate) is_defined: bool,
     pub(crate) kinds: Vec<Row>,
 }
@@ -156,7 +156,7 @@ impl Discovery {
         Self { legacy, aggregated }
     }
 
-    /// The documents with group versions that others serve.
+    /// Documents including aggregated group versions.
     pub(crate) fn with(&self, added: &[Added]) -> Self {
         let read = |document: &Document| serde_json::from_slice::<Value>(&document.bytes).unwrap_or_default();
         let mut all = self.clone();
@@ -191,7 +191,7 @@ impl Discovery {
         self.legacy.keys().map(|path| format!("/{path}"))
     }
 
-    /// Answers a path, or nothing when it is none of discovery's.
+    /// Answers a path; `None` when it is not one of discovery.
     ///
     /// # Errors
     /// 406 when the client accepts nothing that is served.

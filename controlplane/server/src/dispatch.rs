@@ -1,5 +1,4 @@
-//! Dispatch of requests to the handlers of their verbs: identity, request info, authorization, and
-//! the audit record.
+//! Dispatch of requests to the handlers of their verbs, with authentication, authorization and audit.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -41,7 +40,7 @@ const LONGEST_WRITE: Duration = Duration::from_secs(34);
 /// The time that the server of another group version has (`RequestTimeout` of `pkg/server/config.go`).
 const LONGEST_ELSEWHERE: Duration = Duration::from_mins(1);
 
-/// Answers a request, whatever it is, and records it.
+/// Handles any request and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
     let received = (shared.options.clock)();
     let began = Instant::now();
@@ -166,7 +165,7 @@ async fn route(
         as_of: None,
         deadline,
     };
-    // Of a request that lasts, nothing is read here.
+    // Bodies of long-running requests are not read here.
     let read = if lasts { 0 } else { body.size_hint().lower() };
     let bytes = usize::try_from(read).unwrap_or(usize::MAX).max(changed(&context));
     let answer = weight::apart(bytes, serve(&mut context, body)).await;
@@ -177,7 +176,8 @@ async fn route(
     hold(shared, pass, answer)
 }
 
-/// Waits for a seat in the level of the request's flow. Requests that last take none, but for the start of a watch.
+/// Waits for a seat in the priority level of the request's flow. Long-running requests take none,
+/// except for the start of a watch.
 async fn seat(
     shared: &Shared,
     user: &User,
@@ -195,7 +195,7 @@ async fn seat(
     shared.flow.enter(flow, (reads, limit), now).await.map(Some)
 }
 
-/// Lets an answer that lasts hold its pass until its end.
+/// Keeps the pass of a long-running request until its answer ends.
 fn hold(shared: &Shared, pass: Option<Pass>, answer: Result<Response, Failure>) -> Result<Response, Failure> {
     let Some(pass) = pass else { return answer };
     let ending = shared.gates.ending();
@@ -214,14 +214,14 @@ fn registration(table: &Table, info: &RequestInfo, method: &Method) -> Result<ap
             Failure::NoSuchPath
         }
     })?;
-    // The old paths of watches have no other use.
+    // The deprecated watch paths serve watches only.
     if info.verb == "watch" && !matches!(method.as_str(), "GET" | "HEAD") {
         return Err(Failure::MethodNotAllowed);
     }
     Ok(found)
 }
 
-/// Answers with what the server of a group version says that is not served here.
+/// Proxies a request for an aggregated group version.
 async fn elsewhere(
     shared: &Arc<Shared>,
     remote: &aggregation::Remote,
@@ -256,7 +256,7 @@ fn changed(context: &Context) -> usize {
     entry.map_or(0, |entry| entry.bytes.len())
 }
 
-/// Lets the request pass or says why not; the log is told both.
+/// Authorizes the request and records the decision for the audit log.
 fn authorize(
     shared: &Shared,
     user: &User,
@@ -423,7 +423,7 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         }
         return Err(Failure::NoSuchResource);
     };
-    // The old paths of watches lead to objects alone: not to a proxy for those who may only watch.
+    // The deprecated watch paths serve objects only: the right to watch must not give a proxy.
     if context.info.verb == "watch" {
         return Err(Failure::NoSuchResource);
     }

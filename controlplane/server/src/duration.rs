@@ -13,7 +13,7 @@ const UNITS: [(&str, u128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads one; a negative one is none at all.
+/// Parses a duration; a negative one is an error.
 ///
 /// # Errors
 /// Go's words.

@@ -69,7 +69,7 @@ fn late(_: Elapsed) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "net/http: timeout awaiting response headers")
 }
 
-/// The connection's own work. How it ends shows in what is waited for over it.
+/// Drives the connection. Its failure shows in the future that uses it.
 pub(crate) fn drive(connection: &mut Option<Connection>, context: &mut Context<'_>) {
     if let Some(running) = connection
         && running.as_mut().poll(context).is_ready()
@@ -78,7 +78,7 @@ pub(crate) fn drive(connection: &mut Option<Connection>, context: &mut Context<'
     }
 }
 
-/// An answer's body that drives its connection: when the reader goes away, so does the connection.
+/// Body that drives its connection: dropping it closes the connection.
 struct Driven {
     connection: Option<Connection>,
     body: Incoming,

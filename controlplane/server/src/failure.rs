@@ -1,4 +1,4 @@
-//! The one place that turns errors into Kubernetes `Status` objects, with upstream's reasons, codes and wording
+//! Conversion of errors to Kubernetes `Status` objects, with upstream's reasons, codes and messages
 //! (apimachinery's `pkg/api/errors`).
 
 mod parts;
@@ -81,7 +81,7 @@ pub enum Failure {
         /// Text after the colon.
         because: Cow<'static, str>,
     },
-    /// 409 reason Conflict: other managers have fields that are applied.
+    /// 409 reason Conflict: other managers own applied fields.
     #[error("{}", conflict_message(conflicts))]
     ApplyConflict {
         /// The fields.
@@ -101,7 +101,7 @@ pub enum Failure {
         /// Bytes.
         limit: usize,
     },
-    /// 413 for other limits (a patch with too many operations).
+    /// 413 for other limits (such as the operations of a patch).
     #[error("{message}")]
     TooManyParts {
         /// The whole message.
@@ -116,7 +116,7 @@ pub enum Failure {
     /// 422
     #[error("{} {name:?} is invalid: {}", kind, aggregate(causes))]
     Invalid {
-        /// Group and kind; kind stands in `resource`.
+        /// Group and kind, with the kind in `resource`.
         kind: GroupResource,
         /// Name of the object.
         name: String,
@@ -136,7 +136,7 @@ pub enum Failure {
         /// Machine-readable causes.
         causes: Vec<Cause>,
     },
-    /// 429 before anybody looked at the request; plain text.
+    /// 429 before the request was examined; plain text.
     #[error("Too many requests, please try again later.")]
     Overloaded {
         /// Seconds to wait.
@@ -148,7 +148,7 @@ pub enum Failure {
         /// Text after the colon.
         message: String,
     },
-    /// 500 without a reason: what upstream answers for errors that it does not expect.
+    /// 500 without a reason, as upstream answers unexpected errors.
     #[error("{message}")]
     Unexpected {
         /// The whole message.
@@ -160,7 +160,7 @@ pub enum Failure {
         /// The whole message.
         message: Cow<'static, str>,
     },
-    /// Any code and reason: what an admission webhook answers to the request, or what came of calling it.
+    /// Any code and reason: those of an admission webhook, or of the failure to call it.
     #[error("{}", status.message.as_deref().unwrap_or_default())]
     Told {
         /// The whole answer.
@@ -188,7 +188,7 @@ fn forbidden_prefix(target: Option<&Target>) -> String {
 }
 
 impl Failure {
-    /// 429 for what the server has no room for.
+    /// 429 for lack of resources.
     pub(crate) const OVERLOADED: Self = Self::Overloaded { retry_after: 1 };
 
     /// 400 with a message.
@@ -198,14 +198,14 @@ impl Failure {
         }
     }
 
-    /// 406 for a client that takes nothing of what is served.
+    /// 406 for a client that accepts none of the served types.
     pub fn accepts_only(types: &str) -> Self {
         Self::NotAcceptable {
             message: format!("only the following media types are accepted: {types}").into(),
         }
     }
 
-    /// 500 with what went wrong.
+    /// 500 with the error's message.
     pub fn internal(error: impl std::fmt::Display) -> Self {
         Self::Internal {
             message: error.to_string(),

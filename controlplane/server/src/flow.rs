@@ -8,8 +8,9 @@
 //!                 └► `upkeep`: the condition Dangling; the objects that every cluster has (`defaults`)
 //! ```
 //!
-//! Each request takes one seat until it is answered, a watch until it has begun. Requests that last otherwise (logs,
-//! sessions, proxies) take none, and requests from inside the process neither: they are bounded where they are made.
+//! Each request takes one seat until it is answered, a watch until it has started. Other
+//! long-running requests (logs, sessions, proxies) take none, nor do requests from inside the
+//! process: they are limited by their senders.
 
 mod config;
 mod defaults;
@@ -57,7 +58,7 @@ pub(crate) struct FlowControl {
     state: RwLock<State>,
     seats: Arc<Seats>,
     numbers: Arc<Numbers>,
-    /// Keeps clients from choosing names that share queues with those of others.
+    /// Seed of the hash, so that clients cannot choose names that share queues with other flows.
     seed: RandomState,
 }
 
@@ -106,7 +107,8 @@ impl FlowControl {
         Flow { schema, hash }
     }
 
-    /// Waits for a seat; `limit` is the time that the whole request has, `second` what the clock shows.
+    /// Waits for a seat; `limit` is the time limit of the whole request, `second` the clock's
+    /// reading.
     ///
     /// # Errors
     /// 429
@@ -173,19 +175,19 @@ impl FlowControl {
         drop(state);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if is_stale(&state) {
-            // Marked as seen before it is read: what comes in between is read again.
+            // Marked as seen before reading: changes in between are read again.
             state.changed.iter_mut().for_each(watch::Receiver::mark_unchanged);
             state.config = Config::read(&self.store, &self.seats, &self.numbers);
         }
         question(&state.config)
     }
 
-    /// Brings the numbers up to date with what is stored, before they are shown.
+    /// Updates the metrics to the stored configuration before they are collected.
     pub(crate) fn refresh(&self) {
         self.ask(|_config| ());
     }
 
-    /// Requests that are being answered and that clients outside have made: reads and others.
+    /// Number of requests of external clients that are executing: reads and writes.
     pub(crate) fn in_flight(&self) -> [(&'static str, usize); 2] {
         let [reads, writes] = self.numbers.in_flight();
         [("readOnly", reads), ("mutating", writes)]

@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use store::{Prefix, Store};
 use tokio::sync::watch;
 
-/// State of a type that makes itself from what the store has.
+/// State that is derived from the store.
 pub(crate) trait Follow: Sized {
     /// Prefixes of the objects that it is made from.
     fn prefixes() -> Vec<Prefix>;
 
-    /// The state as the store is now; of an older one is kept what has not changed.
+    /// Reads the state from the store, reusing unchanged parts of the previous one.
     fn read(store: &Store, before: Option<&Self>) -> Self;
 }
 
@@ -55,7 +55,7 @@ impl<T: Follow> Follower<T> {
         drop(known);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if !self.is_current(&current.0) {
-            // Read before the store is: what comes in between is read again.
+            // Revisions are read before the store: changes in between are read again.
             let revisions = self.changed.iter().map(|changed| *changed.borrow()).collect();
             *current = (revisions, Arc::new(T::read(&self.store, Some(&current.1))));
         }

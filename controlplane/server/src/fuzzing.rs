@@ -30,7 +30,8 @@ pub fn request(bytes: &[u8]) {
     let (Ok(segments), Ok(query)) = (path::segments(path), Query::parse(query)) else {
         return;
     };
-    // None of them may stand for another place than its own, but behind a proxy, where they are another server's.
+    // Segments must not escape their path, except behind a proxy, where they belong to another
+    // server.
     let own = segments.iter().enumerate().filter(|(index, _)| {
         let before = segments.get(..*index).unwrap_or_default();
         !path::is_behind_proxy(before)
@@ -48,7 +49,7 @@ pub fn request(bytes: &[u8]) {
     }
 }
 
-/// Checks a token; none of these is signed by the key.
+/// Checks a token that is not signed by the key.
 ///
 /// # Panics
 /// When it is taken for a good one.
@@ -82,7 +83,7 @@ pub fn frames(bytes: &[u8]) {
     }
 }
 
-/// Applies a patch, whose kind the first byte tells, to a pod.
+/// Applies a patch to a pod; the first byte selects the patch type.
 pub fn patch(bytes: &[u8]) {
     const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"x":"y"},"finalizers":["a/b"]},
         "spec":{"containers":[{"name":"c","image":"i","env":[{"name":"E","value":"1"}],"ports":[{"containerPort":1}]}],

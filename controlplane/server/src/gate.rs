@@ -1,8 +1,9 @@
-//! Memory that requests hold: how many may last, how many bytes of bodies may be on their way, and for how long.
+//! Limits of the memory that requests hold: number of long-running ones, bytes of bodies in
+//! transit, and their duration.
 //!
-//! One user holds at most half of each, so that a client which asks for more than there is waits for itself. How many are
-//! answered at a time is the concern of [flow control](crate::flow). Requests from inside the process are never held up: they
-//! are bounded where they are made.
+//! One user holds at most half of each, so that a client with excessive requests waits for itself.
+//! The number of concurrent requests is the concern of [flow control](crate::flow). Requests from
+//! inside the process never wait: they are limited by their senders.
 
 mod held;
 mod shares;
@@ -31,10 +32,10 @@ const WAIT: Duration = Duration::from_secs(15);
 const ARRIVAL: Duration = Duration::from_secs(30);
 /// Bodies are counted in pieces of this size …
 const PIECE: usize = 16 << 10;
-/// … of which there may be so many at a time: 256 MiB.
+/// Number of pieces: 256 MiB in total.
 const PIECES: usize = 16 << 10;
 
-/// Bytes that watches hold for clients who do not read them, in all; one user's at most half.
+/// Bytes that watches buffer for slow clients, in total; one user may have half.
 const UNREAD: usize = 128 << 20;
 
 /// Resource limits of a server.
@@ -73,7 +74,7 @@ impl Gates {
         self.ending.clone()
     }
 
-    /// The room for what a watch of a user has made and its client has not read.
+    /// Buffer space for a user's watch.
     pub(crate) fn unread(&self, user: &str) -> Room {
         self.unread.room(user)
     }
@@ -92,7 +93,8 @@ impl Gates {
         LASTING.saturating_sub(self.lasting.free())
     }
 
-    /// Reads a whole body of a user within its time; what it holds counts until the share is dropped.
+    /// Reads a whole body of a user within its time; its bytes are counted until the share is
+    /// dropped.
     ///
     /// # Errors
     /// 413 over the limit, 400 when it does not arrive, 429 when too much is on its way already.

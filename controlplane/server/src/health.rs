@@ -30,7 +30,7 @@ struct Check {
     passed: bool,
 }
 
-/// Answers a health path, or returns `None` for other paths.
+/// Answers a health path; `None` for other paths.
 pub(crate) fn answer(shared: &Shared, segments: &[String], query: &Query) -> Option<Result<Response, Failure>> {
     let (endpoint, only) = match segments {
         [endpoint] => (endpoint.as_str(), None),

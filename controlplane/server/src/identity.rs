@@ -11,13 +11,13 @@ use k8s_openapi::api::coordination::v1::Lease;
 use store::{Entry, Guard, Key};
 use tower::Service;
 
-/// The group of everybody who may do everything.
+/// Group of unrestricted administrators.
 pub const MASTERS: &str = "system:masters";
 /// Name of the anonymous user.
 pub const ANONYMOUS: &str = "system:anonymous";
-/// The group of all who proved who they are.
+/// Group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// The group of those who did not.
+/// Group of all unauthenticated users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 /// The group of all service accounts.
@@ -104,7 +104,7 @@ pub struct Assumed<S> {
 pub struct Fence(Guard);
 
 impl Fence {
-    /// The fence of a Lease's holder; nothing for a name that no Lease has.
+    /// Fence of a Lease's holder; `None` for an invalid name.
     pub fn new(namespace: &str, lease: &str, holder: &str) -> Option<Self> {
         let key = Key::new("coordination.k8s.io", "leases", namespace, lease).ok()?;
         let holder = holder.to_owned();
@@ -125,8 +125,8 @@ impl Fence {
     }
 }
 
-/// Lets a client inside the process act as `user`. The result is what `kube::Client::new` takes.
-/// The user agent stands in for the client's own one, so that audit lines tell the components apart.
+/// Makes an in-process client act as `user`. The result is what `kube::Client::new` takes. The user
+/// agent replaces the client's own one, so that the audit log distinguishes the components.
 pub fn assume<S>(user: User, user_agent: &str, inner: S) -> Assumed<S> {
     Assumed {
         user,
@@ -137,7 +137,7 @@ pub fn assume<S>(user: User, user_agent: &str, inner: S) -> Assumed<S> {
 }
 
 impl<S> Assumed<S> {
-    /// Lets its writes pass only as long as a lease is held.
+    /// Makes writes conditional on holding a lease.
     #[must_use]
     pub fn fenced(mut self, fence: Option<Fence>) -> Self {
         self.fence = fence;

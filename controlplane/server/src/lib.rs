@@ -6,11 +6,12 @@
 //!                                          answer ◄─ negotiation, shape ◄──────────────────────────────────┘
 //! ```
 //!
-//! Everybody is a client of this router, the controllers of the same process too: [`identity::assume`] puts a user where
-//! TLS would; the page that `ui` serves is one, too. No handler knows a kind by name: what differs between kinds stands
-//! in their rows of `api::KINDS`.
+//! All clients use this router, including the controllers of the same process, for which
+//! [`identity::assume`] sets a user as TLS would, and the page that `ui` serves. No handler knows a
+//! kind by name: differences between kinds are in their rows of `api::KINDS`.
 //!
-//! `metadata.managedFields` is text to most of the server: it is read only by what changes it ([`managers`](api::managed)).
+//! Most of the server treats `metadata.managedFields` as text: only code that changes it parses it
+//! ([`managers`](api::managed)).
 
 pub mod agents;
 pub mod audit;

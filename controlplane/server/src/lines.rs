@@ -1,4 +1,4 @@
-//! Lines in which writers wait for each other where trying at once would make all of them start over.
+//! Queues for writers whose optimistic commits would otherwise all conflict.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -43,7 +43,7 @@ fn from_user_agent(context: &Context) -> String {
     name
 }
 
-/// The way between the versions of the request's kind.
+/// Conversion between the versions of the request's kind.
 pub(crate) fn versioning(context: &Context) -> Versioning<'_> {
     Versioning::new(&context.table.kinds, &context.conversions)
 }
@@ -53,7 +53,7 @@ pub(crate) fn types(context: &Context) -> Option<Types<'_>> {
     context.registration.types()
 }
 
-/// The fields that a write of the object, or of its status, does not change whatever it says.
+/// Fields that a write of the object, or of its status, never changes.
 pub(crate) fn ignored(context: &Context) -> Set {
     match context.info.subresource.as_str() {
         "" if context.registration.has(api::kind::Subresource::Status) => Set::of_path(&["f:status"]),
@@ -95,8 +95,8 @@ pub(crate) fn of_new(context: &Context, object: &dyn Object) -> String {
     entries.to_json()
 }
 
-/// The entries after a write other than an apply. `sent` is what the client sent of them: it may edit them, or take them
-/// all away.
+/// Entries after a write other than an apply. `sent` are the client's: it may edit them, or remove
+/// them all.
 pub(crate) fn after_update(
     context: &Context,
     live: &str,

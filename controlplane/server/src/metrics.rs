@@ -1,4 +1,4 @@
-//! `/metrics`: what the server has done, in numbers, under the names that upstream uses.
+//! `/metrics`: metrics of the server, under upstream's names.
 //!
 //! Labels are static texts: counting a request allocates nothing, and how many series there are is bounded by the table of
 //! kinds.
@@ -48,7 +48,7 @@ pub(crate) use self::webhooks::{Called, Converted};
 /// Content type of the page: the text format of Prometheus, as upstream serves it.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Upper bounds of the durations that are told apart, in seconds: upstream's, and finer ones below.
+/// Upper bounds of the duration buckets, in seconds: upstream's, and finer ones below.
 const SECONDS: [f64; 27] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0,
     6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
@@ -209,7 +209,7 @@ impl Metrics {
         Lasting(gauge)
     }
 
-    /// Counts what is sent to watches of a kind.
+    /// Counts watch events of a kind.
     pub(crate) fn events(&self, row: &Registration) -> Counter {
         let watched = Watched {
             group: row.group,
@@ -293,7 +293,8 @@ fn build(version: &Version, registry: &mut Registry) {
     registry.register("kubernetes_build_info", help("kubernetes_build_info"), info);
 }
 
-/// The page in Prometheus's own format, whose counters have the names of their samples, out of the newer one.
+/// Converts the page from the OpenMetrics format to Prometheus's, whose counters have the names of
+/// their samples.
 fn plain(page: &str) -> String {
     let mut lines: Vec<Cow<'_, str>> = Vec::new();
     for line in page.lines().filter(|line| *line != "# EOF") {
@@ -319,13 +320,13 @@ fn plain(page: &str) -> String {
         "authenticated_user_requests",
         "authentication_attempts",
     ] {
-        // Counters whose names have no such end upstream.
+        // Counters without the suffix `_total` upstream.
         page = page.replace(&format!("{name}_total"), name);
     }
     page
 }
 
-/// The line of a bucket whose bound is a whole number, which Go writes without a point.
+/// Rewrites a bucket with an integer bound, which Go writes without a decimal point.
 fn whole_bound(line: &str) -> Cow<'_, str> {
     match line.split_once("le=\"") {
         Some((before, rest)) => match rest.split_once(".0\"") {

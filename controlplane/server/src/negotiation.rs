@@ -136,7 +136,7 @@ impl Clause<'_> {
     }
 }
 
-/// The media ranges of all `Accept` headers, best first; `*/*` when there are none.
+/// Media ranges of all `Accept` headers, best first; `*/*` when there are none.
 pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     let mut clauses: Vec<Clause<'_>> = headers
         .get_all(ACCEPT)
@@ -157,7 +157,8 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// Stable: among equals the client's order counts, but what it names goes before what it takes besides.
+/// A stable sort: the client's order decides between equal weights, but specific ranges precede
+/// wildcards.
 fn sort(clauses: &mut [Clause<'_>]) {
     clauses.sort_by(|left, right| {
         let quality = right.quality.total_cmp(&left.quality);
@@ -223,8 +224,8 @@ pub fn negotiate_watch(headers: &HeaderMap, tables: bool) -> Result<Representati
         .ok_or_else(|| Failure::accepts_only(ACCEPTED_WATCH))
 }
 
-/// Negotiates for the `Status` of a failure, which has no other shapes: JSON when the client accepts nothing else that is
-/// served.
+/// Negotiates for the `Status` of a failure, which has no other shapes: JSON when the client
+/// accepts no other served type.
 pub(crate) fn negotiate_failure(accept: Option<&HeaderValue>, json: Encoding) -> Encoding {
     let accept = accept.and_then(|accept| accept.to_str().ok());
     let mut clauses: Vec<Clause<'_>> = accept
@@ -288,8 +289,8 @@ fn shape(clause: &Clause<'_>) -> Option<Shape> {
     }
 }
 
-/// JSON over many lines for those who ask for it, and for curl, Wget and browsers unless they do
-/// not (`isPrettyPrint` in
+/// Indented JSON for clients that request it, and for curl, Wget and browsers by default
+/// (`isPrettyPrint` in
 /// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`).
 pub(crate) fn for_people(encoding: Encoding, headers: &HeaderMap, query: &Query) -> Encoding {
     let is_pretty = || {

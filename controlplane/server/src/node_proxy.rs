@@ -1,9 +1,10 @@
 //! Asks the agent of a node, over HTTPS with both sides' certificates checked.
 //!
-//! The agent must prove the node's name with a certificate of the cluster's authority: an address alone, which a node
-//! reports itself, opens nothing. Addresses that could only mean something else than a node are refused all the same:
-//! unspecified, multicast, link-local (where clouds keep their metadata), and loopback, except where the whole cluster is on
-//! one machine and its server listens on loopback itself. Redirects are refused, not followed.
+//! The agent must prove the node's name with a certificate of the cluster's authority: an address
+//! alone, which a node reports itself, is not trusted. Addresses that cannot be a node's are
+//! rejected all the same: unspecified, multicast, link-local (cloud metadata services), and
+//! loopback, except where the whole cluster is on one machine and its server listens on loopback
+//! itself. Redirects are refused, not followed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -45,7 +46,8 @@ pub struct NodeProxy {
 }
 
 impl NodeProxy {
-    /// `identity` is what agents know the server by; `loopback` says whether nodes may have loopback addresses.
+    /// `identity` is the client certificate for agents; `loopback` permits loopback addresses of
+    /// nodes.
     pub fn new(pki: &Pki, identity: &Identity, loopback: bool) -> Result<Self, TlsError> {
         Ok(Self {
             connector: RwLock::new(connector(pki, identity)?),
@@ -121,7 +123,7 @@ async fn ask(
     Ok(Answer::Whole(response))
 }
 
-/// A connection to an agent that has shown who it is; or what went wrong.
+/// Opens a connection to an agent with a verified certificate, or returns the error's message.
 async fn dial(
     connector: &TlsConnector,
     loopback: bool,
@@ -160,13 +162,14 @@ impl Silence {
         Ok(Self(socket.try_clone()?))
     }
 
-    /// A program need not read what it is sent, for however long: the kernel counts that as silence, too.
+    /// Disables the timeout: a program may leave its input unread for any time, which the kernel
+    /// counts as silence, too.
     fn allow(self) -> io::Result<()> {
         self.0.set_tcp_user_timeout(None)
     }
 }
 
-/// The address of a node, unless it could only be something else.
+/// Parses the address of a node; rejects those that no node can have.
 fn address(text: &str, loopback: bool) -> io::Result<IpAddr> {
     let refused = |because: &str| io::Error::other(format!("the node's address {text} is refused: {because}"));
     let Ok(address) = text.parse::<IpAddr>() else {

@@ -1,5 +1,4 @@
-//! Between bytes and objects: decoding what clients send, with upstream's words for what is wrong, and encoding what is
-//! stored.
+//! Decoding of objects from clients, with upstream's messages, and encoding for the store.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,13 +38,13 @@ impl TypeMeta {
 /// A decoded object with the complaints about its fields.
 pub(crate) struct Read {
     pub(crate) object: Box<dyn Object>,
-    /// JSON of what was sent.
+    /// JSON of the sent object.
     pub(crate) json: Bytes,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A stored version as one version of its kind has it: what a webhook has made of it, where one converts.
+/// Stored object in one version of its kind: converted by a webhook, where there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Live {
     entry: Entry,
@@ -67,7 +66,7 @@ impl Live {
         self.converted.is_some()
     }
 
-    /// Sets what a webhook has made of it.
+    /// Sets the result of a conversion webhook.
     pub(crate) fn convert(&mut self, object: &Json) {
         let bytes: Bytes = object.to_string().into();
         let attributes = storage::of_labels(&bytes);
@@ -150,7 +149,7 @@ fn read_json(registration: &Registration, decoded: Decoded, validation: FieldVal
     })
 }
 
-/// Decodes what is sent to a subresource; what is wrong with its fields goes to the request's warnings.
+/// Decodes the body of a subresource; unknown fields become warnings of the request.
 ///
 /// # Errors
 /// As [`read`]
@@ -166,7 +165,7 @@ pub(crate) fn read_part<T: Clone + 'static>(
     part(&*read.object)
 }
 
-/// An object as the type that its registration stands for.
+/// Downcasts an object to the type of its registration.
 ///
 /// # Errors
 /// 500 for another one's.
@@ -175,7 +174,7 @@ pub(crate) fn part<T: Clone + 'static>(object: &dyn Object) -> Result<T, Failure
     part.ok_or_else(|| Failure::internal("the object is of another type than its kind"))
 }
 
-/// Decodes JSON; the texts are what a strict reader complains about.
+/// Decodes JSON; the texts are strict decoding errors.
 pub(crate) fn decode(
     registration: &Registration,
     json: &[u8],
@@ -241,7 +240,7 @@ fn decode_reporting(
     }
 }
 
-/// JSON of a kind's object without what means nothing to upstream, such as `volumes: []`.
+/// JSON of an object without empty members that upstream omits, such as `volumes: []`.
 pub(crate) fn without_empty<'a>(registration: &Registration, json: &'a [u8]) -> Cow<'a, [u8]> {
     match registration.types() {
         Some(Types::Message(schema)) => api::omit::empty(schema, json),
@@ -276,7 +275,7 @@ fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
     let same_group =
         group == registration.group || (kind == "Event" && is_event(group) && is_event(registration.group));
     if registration.is_defined() || (kind == registration.kind && same_group) {
-        // Versions of one kind are read as each other.
+        // The kind is right, but its version differs from the path's.
         return Failure::bad_request(format!(
             "the API version in the data ({version}) does not match the expected API version ({own})"
         ));
@@ -333,8 +332,8 @@ pub(crate) fn encode_bounded(
     Ok((value, attributes))
 }
 
-/// An object in the form in which it is stored, and what selectors match of it. `managed` is the text of its managed
-/// fields.
+/// Encodes an object for the store, with the attributes that selectors match. `managed` is the text
+/// of its managed fields.
 ///
 /// # Errors
 /// 500 when the kind's own encoding has no place for a revision: a mistake in the kind.
@@ -367,8 +366,8 @@ pub(crate) fn encode_marked(
     encode(registration, object, managed(&live.entry))
 }
 
-/// A stored version with other metadata. Labels and annotations are left as they are stored: a webhook may have converted
-/// those of the object.
+/// Stored value with other metadata. Labels and annotations stay as stored: a webhook may have
+/// converted those of the object.
 fn marked(entry: &Entry, object: &dyn Object) -> Result<(Value, Attributes), Failure> {
     let parts = splice::split(&entry.bytes);
     let mut stored: Json = serde_json::from_slice(&parts.object).map_err(Failure::internal)?;
@@ -420,12 +419,12 @@ pub(crate) fn external<'a>(registration: &Registration, entry: impl Into<Seen<'a
     Ok(seen.entry.bytes.clone())
 }
 
-/// The text of the managed fields of a stored version; empty when there are none.
+/// Text of the managed fields of a stored object; may be empty.
 pub(crate) fn managed(entry: &Entry) -> &str {
     splice::split(&entry.bytes).managed
 }
 
-/// The JSON of an object of which nothing but metadata has changed by what was stored of it.
+/// JSON of an object of which only metadata has changed, made from its stored form.
 ///
 /// # Errors
 /// As [`external`]
@@ -441,7 +440,7 @@ pub(crate) fn external_marked(
     external(registration, entry)
 }
 
-/// The JSON of an object that is not stored, as after a dry run: with the revision that it had, or none.
+/// JSON of an object that is not stored, as after a dry run: with its previous revision, or none.
 pub(crate) fn unstored(object: &mut dyn Object, revision: Option<u64>, managed: &str) -> Bytes {
     object.metadata_mut().resource_version = revision.map(|revision| revision.to_string());
     splice::join(object.to_json(), managed).into()

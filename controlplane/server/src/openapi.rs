@@ -134,7 +134,7 @@ fn hash<'t>(parts: impl Iterator<Item = &'t str>) -> String {
     })
 }
 
-/// Answers a path of OpenAPI, or nothing when it is none.
+/// Answers an OpenAPI path; `None` for other paths.
 pub(crate) fn answer(
     shared: &Shared,
     table: &Table,
@@ -209,7 +209,7 @@ fn v3(
         })?
     };
     if asked.is_some() {
-        // A path with the right hash names one document for ever.
+        // The hash in the path identifies the document, which never changes.
         set(&mut response, CACHE_CONTROL, "public, immutable");
         let year = (shared.options.clock)() + SignedDuration::from_hours(365 * 24);
         let year = DateTimePrinter::new().timestamp_to_rfc9110_string(&year);
@@ -253,7 +253,7 @@ fn prefers_protobuf(headers: &HeaderMap, names: [&str; 2]) -> Option<bool> {
     })
 }
 
-/// Upstream has no words for this.
+/// Upstream has no message for this.
 fn not_acceptable() -> Response {
     let mut response = Response::new(axum::body::Body::empty());
     *response.status_mut() = StatusCode::NOT_ACCEPTABLE;

@@ -1,4 +1,4 @@
-//! Options of writes: dry run, field validation, and what a deletion asks for.
+//! Options of writes: dry run, field validation, and deletion options.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -114,7 +114,7 @@ pub(crate) struct Deletion {
 }
 
 impl Deletion {
-    /// Reads options from a body, or from the query when there is none.
+    /// Reads options from the body, or from the query without one.
     ///
     /// # Errors
     /// 400 for a body that is no `DeleteOptions`, 422 for values that contradict each other.

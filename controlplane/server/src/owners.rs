@@ -1,10 +1,10 @@
-//! Owner references that say the same twice: one of them is kept, and the client is told.
+//! Duplicate owner references: one of them is kept, and the client gets a warning.
 
 use std::collections::HashSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// Takes the second of two equal references away; answers the warning that tells so.
+/// Removes duplicate references; returns the warning.
 pub(crate) fn once(metadata: &mut ObjectMeta, of_patch: bool) -> Option<String> {
     let references = metadata.owner_references.as_mut().filter(|all| all.len() > 1)?;
     let mut seen = HashSet::new();

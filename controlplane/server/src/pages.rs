@@ -1,4 +1,4 @@
-//! `/statusz` and `/flagz`: what runs here, and how it was told to; for people who look for what is wrong.
+//! `/statusz` and `/flagz`: state and flags of the process, for people who debug it.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ const VERSIONS: [&str; 2] = ["v1alpha1", "v1beta1"];
 enum Form<'a> {
     /// Plain text for people.
     Text,
-    /// An object of this version, as JSON or else as YAML.
+    /// Object of this version, as JSON or YAML.
     Object { version: &'a str, json: bool },
 }
 
-/// Answers one of the pages, or returns `None` for other paths. `paths` are all that the server answers.
+/// Answers one of the pages; `None` for other paths. `paths` are those that the server serves.
 pub(crate) fn answer(
     shared: &Shared,
     path: &str,
@@ -73,7 +73,7 @@ pub(crate) fn answer(
     })
 }
 
-/// The first form that the client takes. Who says nothing takes text.
+/// First format that the client accepts; text without an `Accept` header.
 fn form<'a>(headers: &'a HeaderMap, kind: &str) -> Option<Form<'a>> {
     let mut given = headers.get_all(ACCEPT).iter().peekable();
     if given.peek().is_none() {

@@ -1,4 +1,4 @@
-//! Splits a request's path into decoded segments and refuses what could confuse a reader of it.
+//! Splits a request's path into decoded segments and rejects ambiguous ones.
 
 use crate::failure::Failure;
 
@@ -51,7 +51,7 @@ fn segment(text: String) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Undoes percent encoding; nothing when an escape is malformed.
+/// Decodes percent encoding; `None` when an escape is malformed.
 pub fn percent_decode(raw: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(raw.len());
     let mut rest = raw.iter();

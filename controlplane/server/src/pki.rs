@@ -10,9 +10,10 @@
 //! admin.kubeconfig                          kubernetes-admin in system:masters
 //! ```
 //!
-//! A client certificate says who its holder is: the common name is the user, the organizations are the groups. Servers'
-//! certificates cannot be used by clients nor the other way round: each has its one extended key usage.
-//! Directories are 0700 and keys 0600; what is found more open than that is closed, with a warning. Keys are never logged.
+//! In a client certificate the common name is the user, and the organizations are the groups.
+//! Servers' certificates cannot be used by clients nor the other way round: each has its one
+//! extended key usage. Directories are 0700 and keys 0600; wider permissions are removed, with a
+//! warning. Keys are never logged.
 
 mod certificate;
 mod files;
@@ -56,7 +57,7 @@ pub enum Profile {
         /// Host names and IP addresses that clients may know the server by.
         names: Vec<String>,
     },
-    /// Proves who a client is.
+    /// Authenticates a client.
     Client {
         /// The user's name.
         user: String,
@@ -140,7 +141,7 @@ pub enum PkiError {
         /// The missing file.
         path: PathBuf,
     },
-    /// A file holds something else than it should.
+    /// A file does not hold what is expected.
     #[error("{what} cannot be read")]
     Unreadable {
         /// Expected content.
@@ -212,7 +213,7 @@ impl Pki {
         })
     }
 
-    /// Lets the certificates that are made from now on live so long; as it is they live for a year.
+    /// Sets the lifetime of certificates that are issued from now on; the default is a year.
     #[must_use]
     pub fn with_lifetime(self, lifetime: Duration) -> Self {
         Self { lifetime, ..self }
@@ -236,8 +237,8 @@ impl Pki {
         certificate::leaf(profile, &self.issuer, now, self.lifetime)
     }
 
-    /// The certificate of this name in the directory. It is made when it is missing, nearly over, of another authority or
-    /// another key, or for something else.
+    /// Certificate of this name in the directory. It is issued when it is missing, about to expire,
+    /// of another authority or key, or for another profile.
     pub fn keep(&self, name: &str, profile: &Profile, now: Timestamp) -> Result<Identity, PkiError> {
         let path = |kind: &str| self.directory.join(format!("{name}.{kind}"));
         if let (Some(certificate), Some(key)) = (files::read(&path("crt"))?, files::read(&path("key"))?)
@@ -262,7 +263,8 @@ impl Pki {
         Ok(names)
     }
 
-    /// The key that signs tokens; it is made at the first start and never replaced: what it signed would be lost.
+    /// Key that signs tokens; it is created at the first start and never replaced, which would
+    /// invalidate all tokens.
     pub fn token_key(&self) -> Result<SigningKey, PkiError> {
         let path = self.directory.join("sa.key");
         let pem = if let Some(pem) = files::read(&path)? {
@@ -275,7 +277,8 @@ impl Pki {
         SigningKey::from_pem(&pem).map_err(PkiError::TokenKey)
     }
 
-    /// Writes `admin.kubeconfig` at `path`. The certificate in it is kept in the directory and renewed like the others.
+    /// Writes `admin.kubeconfig` at `path`. Its certificate is kept in the directory and renewed
+    /// like the others.
     pub fn admin_kubeconfig(&self, path: &Path, server: &str, now: Timestamp) -> Result<(), PkiError> {
         let identity = self.keep("admin", &Profile::client(ADMIN, &["system:masters"]), now)?;
         write_private(path, &kubeconfig(server, &self.authority, ADMIN, &identity))

@@ -1,4 +1,4 @@
-//! Query parameters: decoded pairs, and upstream's way of reading booleans and numbers out of them.
+//! Query parameters: decoded pairs, with upstream's parsing of booleans and numbers.
 
 use std::time::Duration;
 

@@ -32,14 +32,14 @@ use crate::tunnel;
 
 /// Characters of a request's name for the audit that its client may choose.
 const LONGEST_ID: usize = 64;
-/// Addresses that are recorded of the way of a request.
+/// Limit of the recorded source addresses of a request.
 const MOST_SOURCES: usize = 32;
 
 /// Status recorded for a request whose client did not wait for the answer: it may have taken effect
 /// all the same.
 const CLIENT_GONE: u16 = 499;
 
-/// Sees to it that a request is recorded, also when its client goes away and the work on it is dropped half way.
+/// Records a request, even if its client disconnects and its handler is dropped.
 pub(crate) struct Recording {
     sink: Option<Arc<dyn Sink>>,
     clock: Clock,
@@ -74,7 +74,7 @@ impl Recording {
     /// Records the answer; one that lasts, again when it ends.
     pub(crate) async fn end(mut self, mut response: Response, failure: Option<Failure>) -> Response {
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        // Answers may hold secrets: neither a proxy nor a browser is to keep them.
+        // Answers may hold secrets: neither proxies nor browsers may cache them.
         let headers = response.headers_mut();
         headers
             .entry(CACHE_CONTROL)
@@ -106,7 +106,7 @@ impl Recording {
     fn record(&mut self, code: u16, failure: Option<Failure>, lasts: bool) -> Option<Record> {
         let trail = self.trail.take()?;
         let refused = self.refused.take();
-        // Upstream leaves it at the beginning of the answer to who proved nothing.
+        // Upstream records unauthenticated requests only at the beginning of the answer.
         let stage = if lasts || refused.is_some() {
             Stage::ResponseStarted
         } else {
@@ -142,7 +142,7 @@ pub(crate) fn until_end(mut response: Response, kept: impl Send + Unpin + 'stati
     response.map(|body| Body::new(Followed { body, _kept: kept }))
 }
 
-/// A body whose end is noticed.
+/// Body whose end is observed.
 struct Followed<K> {
     body: Body,
     _kept: K,

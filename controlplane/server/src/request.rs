@@ -10,7 +10,8 @@ use crate::query::Query;
 pub struct RequestInfo {
     /// True if the path names a resource (`/api/v1/…`, `/apis/GROUP/VERSION/…`).
     pub is_resource: bool,
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; for other paths the method in small letters.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; for
+    /// non-resource paths the method in lowercase.
     pub verb: &'static str,
     /// API group, empty for core.
     pub group: String,
@@ -41,7 +42,7 @@ impl RequestInfo {
         self.verb == "watch" || matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")
     }
 
-    /// True if it changes nothing.
+    /// True if the request is read-only.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch")
     }

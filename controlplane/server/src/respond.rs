@@ -45,7 +45,7 @@ pub(crate) fn encode(value: &impl Serialize) -> Bytes {
     api::go_json::encode(value).into()
 }
 
-/// JSON for people, whatever the client accepts (`WriteRawJSON` in
+/// Indented JSON, regardless of `Accept` (`WriteRawJSON` in
 /// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/writers.go`).
 pub(crate) fn indented(value: &impl Serialize) -> Response {
     json(StatusCode::OK, api::go_json::indent(&encode(value), 0))
@@ -75,7 +75,7 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>, json: Enc
     response
 }
 
-/// A success without an object: `Status`, and what it was about where that is told.
+/// Success without an object: a `Status`, with details where they are given.
 pub(crate) fn success(code: u16, details: Option<StatusDetails>) -> Bytes {
     encode(&Status {
         code: (code != 200).then_some(i32::from(code)),
@@ -85,7 +85,8 @@ pub(crate) fn success(code: u16, details: Option<StatusDetails>) -> Bytes {
     })
 }
 
-/// Characters of warnings that are sent whole; beyond that each is cut, and what does not fit is left out.
+/// Characters of warnings that are sent in full; beyond that each is truncated, and the excess is
+/// dropped.
 const WARNINGS: usize = 4096;
 /// Length to which each warning is truncated.
 const WARNING_CUT: usize = 256;

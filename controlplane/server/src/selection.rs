@@ -93,7 +93,7 @@ impl Selection {
         self.labels.is_everything() && self.read.is_none()
     }
 
-    /// The one name that can be chosen, if there is one.
+    /// The only name that the field selector matches, if any.
     pub(crate) fn name(&self) -> Option<&str> {
         self.demands("metadata.name")
     }

@@ -1,4 +1,4 @@
-//! The server as a value: what it is made of, and its router.
+//! The server: its options, shared state and router.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -39,9 +39,9 @@ pub struct Options {
     pub clock: Clock,
     /// Sink of audit records.
     pub audit: Option<Arc<dyn Sink>>,
-    /// The way to the nodes' agents; without it what only they know is answered with 503.
+    /// Access to the nodes' agents; without it, requests that need them get 503.
     pub agents: Option<Arc<dyn Agents>>,
-    /// Signs the tokens of service accounts; without it there are none.
+    /// Key that signs service account tokens; without it there are none.
     pub signing_key: Option<Arc<SigningKey>>,
     /// Version that `/version` reports.
     pub version: Version,
@@ -68,12 +68,12 @@ pub struct Options {
     pub disabled_plugins: BTreeSet<String>,
     /// Requests without credentials pass as `system:anonymous`; otherwise they are refused.
     pub anonymous: bool,
-    /// Everything is allowed to everybody who has proved who he is (authorization mode `AlwaysAllow`).
+    /// Authorizes all authenticated users (authorization mode `AlwaysAllow`).
     pub always_allow: bool,
 }
 
 impl Options {
-    /// Options with a clock and nothing else.
+    /// Options with a clock and defaults.
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -173,8 +173,8 @@ impl Server {
         Router::new().fallback(move |request: Request<Body>| dispatch::handle(Arc::clone(&shared), request))
     }
 
-    /// Makes what every cluster has (its first namespaces, roles, bindings and its own Service) and reports ready on
-    /// `/readyz`.
+    /// Creates the objects of every cluster (its first namespaces, roles, bindings and its own
+    /// Service) and reports ready on `/readyz`.
     ///
     /// # Errors
     /// When an object cannot be stored.
@@ -208,7 +208,7 @@ impl Server {
         self.shared.stopping.store(true, Ordering::Release);
     }
 
-    /// Ends what would last, as if each watch had come to its time; other requests go on.
+    /// Ends long-running requests, as if each watch had timed out; other requests go on.
     pub fn drain(&self) {
         self.shared.gates.ending().cancel();
     }

@@ -1,8 +1,8 @@
 //! Allocation for Services: addresses of the service ranges and node ports.
 //!
-//! Whatever is handed out is an entry of the store: an address is an `IPAddress` of its name, a port an entry that no
-//! kind shows. Both are made and removed in the commit that stores the Service, so two Services never hold the same, and
-//! nothing is lost or leaks when the process ends half way.
+//! Every allocation is an entry of the store: an address is an `IPAddress` of its name, a port an
+//! entry that no kind shows. Both are created and removed in the commit that stores the Service, so
+//! two Services never hold the same, and no allocation leaks when the process crashes.
 
 mod range;
 mod repair;
@@ -116,7 +116,7 @@ pub(crate) fn hold_port(service: &ObjectMeta, port: i32) -> Result<Write, Failur
     })
 }
 
-/// Gives back what is still held of some claims.
+/// Releases the claims that are still held.
 pub(crate) fn release(store: &Store, claims: &Claims) -> Vec<Write> {
     let addresses = claims.addresses.iter().filter_map(|address| address_key(*address));
     let ports = claims.ports.iter().filter_map(|port| port_key(*port));
@@ -132,7 +132,7 @@ fn removal(entry: &Entry) -> Option<Write> {
     })
 }
 
-/// Gives back all that a Service holds which goes.
+/// Releases all claims of a removed Service.
 pub(crate) fn release_all(store: &Store, service: &Service) -> Vec<Write> {
     let claims = service.spec.as_ref().map(Claims::of).unwrap_or_default();
     release(store, &claims)

@@ -1,4 +1,5 @@
-//! Objects and lists on their way out: themselves, their metadata alone, or tables; as JSON, YAML or protobuf.
+//! Encoding of objects and lists: themselves, their metadata alone, or tables; as JSON, YAML or
+//! protobuf.
 
 mod list;
 mod table;
@@ -145,7 +146,7 @@ impl ListMeta {
     }
 }
 
-/// Decodes what the cells of a table may tell of.
+/// Decodes the fields that the cells of a table may show.
 fn decode_shown(registration: &Registration, bytes: &[u8]) -> Result<Box<dyn Object>, Failure> {
     registration.decode_shown(bytes).map_err(Failure::internal)
 }
@@ -155,7 +156,7 @@ fn unencodable(error: &api::protobuf::ProtobufError) -> Failure {
     Failure::internal(format_args!("{error}{}", source.unwrap_or_default()))
 }
 
-/// 406 for a shape that lists have and objects do not, or the other way round.
+/// 406 for a shape that only lists have, or only objects.
 fn misshapen(shape: &str, what: &str, registration: &Registration, kind: &str) -> Failure {
     let package = object::group_package(registration.group);
     Failure::NotAcceptable {

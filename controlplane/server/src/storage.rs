@@ -15,7 +15,7 @@ pub const EVENT_TIME_TO_LIVE: Duration = Duration::from_hours(1);
 /// Upstream's `DefaultEndpointReconcilerTTL` of `pkg/controlplane/instance.go`.
 const SERVER_TIME_TO_LIVE: Duration = Duration::from_secs(15);
 
-/// The key of an object; nothing when a part cannot be in a key.
+/// Key of an object; `None` when a part is invalid in a key.
 pub(crate) fn key(registration: &Registration, namespace: &str, name: &str) -> Option<Key> {
     Key::new(registration.storage.group, registration.storage.plural, namespace, name).ok()
 }

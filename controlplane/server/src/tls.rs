@@ -1,7 +1,7 @@
 //! HTTPS: HTTP/1.1 and HTTP/2 over TLS. A client's certificate is its identity; it need not have one.
 //!
-//! What a client may hold is
-//! bounded: connections, handshakes, headers, streams, and the time for each of them; a client that goes over is cut off.
+//! Resources of a client are limited: connections, handshakes, headers, streams, and the time for
+//! each of them; the connection of a client that exceeds them is closed.
 
 mod gather;
 mod linger;
@@ -44,8 +44,8 @@ use unread::Unread;
 pub(crate) use strangers::Known;
 pub use transport::Transport;
 
-/// Connections at a time. When there are so many, the oldest goes whose client has not proved who it is; where all have,
-/// further ones wait.
+/// Maximum number of connections. At the limit, the oldest unauthenticated one is closed; if there
+/// is none, new ones wait.
 const CONNECTIONS: usize = 8192;
 /// The time that a client has for its TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -76,7 +76,8 @@ const STRANGERS_HEADS: Heads = Heads {
 };
 /// Requests at a time on one HTTP/2 connection.
 const STREAMS: u32 = 250;
-/// Streams that a client has opened and reset before they were looked at (the "rapid reset" attack).
+/// Streams that a client has opened and reset before they were processed (the "rapid reset"
+/// attack).
 const RESET_STREAMS: usize = 32;
 /// A silent HTTP/2 connection is pinged after this time, and closed when no answer comes.
 const PING: Duration = Duration::from_secs(30);
@@ -101,7 +102,7 @@ pub enum TlsError {
     Certificates(#[source] PkiError),
 }
 
-/// Serves until `cancel`, then lets requests finish for a moment.
+/// Serves until `cancel`, then gives requests time to finish.
 pub async fn serve(listener: TcpListener, transport: Transport, router: Router, cancel: CancellationToken) {
     let places = Arc::new(Semaphore::new(transport.connections));
     let mut strangers = Strangers::default();
@@ -249,7 +250,8 @@ async fn serve_connection(
     cancel.run_until_cancelled(rest).await;
 }
 
-/// A peer that is gone without a word is noticed, also where nothing is ever written: in a stream that waits for a program.
+/// Sets TCP keepalive, so that a vanished peer is detected even where nothing is ever written: in a
+/// stream that waits for a program.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let probes = TcpKeepalive::new()
         .with_time(KEEP_ALIVE)

@@ -1,8 +1,8 @@
 //! Service account tokens: signed JWTs bound to objects that must still exist.
 //!
-//! A token's signature and claims are read once; after that only what may change is looked at on each request: the time,
-//! and whether the account and the bound object are still the ones that the token was made for. So a deleted account or
-//! pod takes its tokens along at once.
+//! A token's signature and claims are verified once; after that only what may change is checked on
+//! each request: the time, and whether the account and the bound object still exist with the
+//! token's UIDs. So deleting an account or pod invalidates its tokens at once.
 
 mod bonds;
 mod bootstrap;
@@ -31,7 +31,7 @@ pub(crate) use legacy::{LAST_USED, Origin, Used, day};
 /// Reason for which a token is invalid. The texts are those of a `TokenReview`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
-    /// No token of ours.
+    /// The token was not issued by this cluster.
     #[error("invalid bearer token")]
     Unknown,
     /// Its time is over.
@@ -40,7 +40,7 @@ pub(crate) enum Refused {
     /// Its time has not come.
     #[error("[invalid bearer token, service account token is not valid yet]")]
     Early,
-    /// The account or what it is bound to is gone, or another one by that name.
+    /// The account or the bound object is gone, or has another UID.
     #[error("[invalid bearer token, service account token has been invalidated]")]
     Invalidated,
     /// Its Secret is marked.
@@ -62,7 +62,7 @@ pub(crate) struct Proven {
     pub(crate) user: User,
     /// Accepted audiences that the token is for.
     pub(crate) audiences: Vec<String>,
-    /// Set when a token is used past the time that its holder was promised: what the audit log says of it.
+    /// Set when a token is used past its original lifetime: annotation for the audit log.
     pub(crate) stale: Option<String>,
     /// Use of a Secret-based token.
     pub(crate) used: Option<Used>,
@@ -72,7 +72,7 @@ pub(crate) struct Proven {
 #[derive(Debug)]
 pub(crate) struct Verified {
     user: User,
-    /// `None` for everybody who takes our tokens.
+    /// `None` for the default audiences.
     audiences: Option<Vec<String>>,
     begins: i64,
     ends: i64,
@@ -102,7 +102,7 @@ impl Tokens {
         self.key.as_deref()
     }
 
-    /// Whom a bearer of this token is, for one of these audiences.
+    /// Authenticates the bearer of a token for one of these audiences.
     pub(crate) fn authenticate(
         &self,
         store: &Store,
@@ -175,7 +175,7 @@ impl Tokens {
 }
 
 impl SigningKey {
-    /// A token for the Secret that it will live in. It never ends, but goes with the Secret or the account.
+    /// Token for a Secret. It never expires, but becomes invalid with the Secret or the account.
     pub fn secret_token(&self, namespace: &str, account: &str, uid: &str, secret: &str) -> Result<String, KeyError> {
         self.sign(&SecretClaims {
             iss: SECRET_ISSUER.to_owned(),
@@ -197,7 +197,7 @@ impl std::fmt::Debug for Tokens {
     }
 }
 
-/// Reads claims that were signed by us; nothing when they do not make sense.
+/// Parses claims with a valid signature; `None` when they are inconsistent.
 fn read(claims: &[u8], issuers: &[String]) -> Option<Verified> {
     let Issued { iss } = serde_json::from_slice(claims).ok()?;
     if iss == SECRET_ISSUER {

@@ -20,9 +20,9 @@ use crate::failure::Failure;
 use crate::respond::Response;
 use frames::Frames;
 
-/// Bytes that are on their way in one direction.
+/// Buffer size of one direction in bytes.
 const BUFFER: usize = 32 << 10;
-/// The time that one direction has after the other one is at its end.
+/// Time for which one direction stays open after the other has ended.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Future of a connection after its last response, which carries it.
@@ -43,7 +43,7 @@ impl Tunnel {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Takes over what an answer carries.
+    /// Takes over the connection that an answer carries.
     pub(crate) fn fill(&self, response: &mut Response) {
         if let Some(other) = response.extensions_mut().remove::<Self>() {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = other.take();
@@ -75,7 +75,7 @@ pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
     named && headers.get(UPGRADE).is_some_and(|value| !value.is_empty())
 }
 
-/// Headers that make a switch of protocols; everything else ends here.
+/// Headers of a protocol switch; all others are hop-by-hop.
 pub(crate) fn headers(all: &HeaderMap) -> HeaderMap {
     let belongs = |name: &HeaderName| {
         *name == UPGRADE || name == "x-stream-protocol-version" || name.as_str().starts_with("sec-websocket-")
@@ -114,7 +114,8 @@ pub(crate) fn open(
     Ok(response)
 }
 
-/// Copies both ways. When one side is at its end the other one is told, and may say what it still has to.
+/// Copies in both directions. When one side ends, the other is shut down, and may still send the
+/// rest.
 async fn join(
     client: impl AsyncRead + AsyncWrite,
     back: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -132,8 +133,9 @@ async fn join(
 
 /// Copies to the end, or to the first failure: then nothing more can be done for this direction.
 ///
-/// Each of the `frames` is written by itself and so begins a TLS record: clients such as Python's wait for the socket
-/// before every frame, and would not see one that came along in the record of the frame before it.
+/// Writes each of the `frames` separately, so that it begins a TLS record: clients such as Python's
+/// poll the socket before every frame, and would miss one that arrived in the record of the frame
+/// before it.
 async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, mut frames: Option<Frames>) {
     let mut buffer = vec![0; BUFFER];
     loop {

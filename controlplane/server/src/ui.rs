@@ -4,8 +4,9 @@
 //! skiff ui ── POST /ui/codes ──► code ── link ──► browser ── POST /ui/login ──► cookie ──► every request of the page
 //! ```
 //!
-//! A session's cookie proves something only with what another site's page cannot send: the header [`OWN`], or for a WebSocket
-//! the server's own origin. What is behind proxies has this server's origin, too: nothing there is opened by the cookie alone.
+//! A session's cookie authenticates only together with something that another site's page cannot
+//! send: the header [`OWN`], or for a WebSocket the server's own origin. Proxied backends share
+//! this server's origin, too: the cookie alone gives no access.
 
 mod sessions;
 mod writes;
@@ -31,7 +32,7 @@ pub(crate) use writes::Writes;
 
 /// The header that a page's own requests have.
 const OWN: HeaderName = HeaderName::from_static("x-skiff-ui");
-/// The prefix keeps other hosts, paths and plain connections from setting it.
+/// The `__Host-` prefix keeps other hosts, paths and plain connections from setting the cookie.
 const SESSION: &str = "__Host-skiff";
 /// Content security policy: same origin only, nothing inline, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -81,7 +82,7 @@ const FILES: [File; 6] = [
 #[derive(Debug, Clone)]
 struct Shown(String);
 
-/// The token that proved who a request is from.
+/// Token that authenticated a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer(pub(crate) String);
 
@@ -95,7 +96,7 @@ pub(crate) fn session(shared: &Shared, parts: &mut Parts) -> Result<Option<Crede
     };
     let found = shared.sessions.find(&secret, (shared.options.clock)());
     let is_from_page = is_from_page(parts);
-    // The way to the page is open to all, and its files are a link's target.
+    // The page's path is public, and its files are navigated to from links.
     let is_page = is_page(parts);
     parts.extensions.insert(Shown(secret));
     match found.filter(|_| is_from_page) {
@@ -143,13 +144,15 @@ pub(crate) fn is_page(parts: &Parts) -> bool {
     path == "/ui" || path.starts_with("/ui/")
 }
 
-/// True for paths below `/ui` but those of writes, which are authorized as what they are about.
+/// True for paths below `/ui` except those of writes, which are authorized like the resources that
+/// they name.
 pub(crate) fn is_own(segments: &[String]) -> bool {
     let is = |at: usize, word: &str| segments.get(at).is_some_and(|segment| segment == word);
     is(0, "ui") && !is(1, "writes")
 }
 
-/// Leaves of a path that asks for the times of writes what they are about: who may read that, may know them.
+/// Strips the prefix from a path for the times of writes, leaving the resource: users that may read
+/// it may see them.
 pub(crate) fn take_writes(segments: &mut Vec<String>) -> bool {
     let asks = matches!(segments.as_slice(), [ui, writes, ..] if ui == "ui" && writes == "writes");
     if asks {
@@ -158,7 +161,7 @@ pub(crate) fn take_writes(segments: &mut Vec<String>) -> bool {
     asks
 }
 
-/// Answers what is below `/ui`.
+/// Answers paths below `/ui`.
 pub(crate) async fn answer(
     shared: &Shared,
     parts: Parts,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The version that is answered as, and what the build is.
+/// Reported version, and the build's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Version {

@@ -1,5 +1,5 @@
-//! Work that takes its time, by the bytes that it is about: it is done beside the executor's threads, which other requests
-//! need meanwhile.
+//! Heavy work, by number of bytes: it runs apart from the executor's threads, so that other
+//! requests are not blocked.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -40,7 +40,7 @@ impl Drop for InTurn {
 /// Polls a future; where it handles many bytes, on a thread that serves no other requests while it
 /// computes. It holds a permit while it computes, and none while it waits.
 pub(crate) async fn apart<F: Future>(bytes: usize, work: F) -> F::Output {
-    // An executor of one thread has no other place, and what is part of such work needs no turn of its own.
+    // A single-threaded executor has no other thread, and nested work needs no permit of its own.
     let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
     if bytes < HEAVY || alone || IN_TURN.get() {
         return work.await;
@@ -63,7 +63,7 @@ pub(crate) async fn apart<F: Future>(bytes: usize, work: F) -> F::Output {
     }
 }
 
-/// Waits until the task is woken for whatever reason.
+/// Waits until the task is woken for any reason.
 async fn woken() {
     let mut asked = false;
     poll_fn(|_| {

@@ -136,7 +136,7 @@ pub struct Started {
     ignored: Vec<String>,
 }
 
-/// Reads a command line; ends the process for `--help` and what cannot be read.
+/// Parses a command line; exits for `--help` and errors.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Started {
     let (kept, ignored) = sort(words.map(|word| word.to_string_lossy().into_owned()));
     let given = kept.iter().filter_map(|word| word.strip_prefix("--")?.split_once('='));
@@ -150,8 +150,9 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Started {
     }
 }
 
-/// Parts flags that are known from those that are not. A value that stands apart goes with its flag, and an underscore in a
-/// flag's name is a dash (`WordSepNormalizeFunc` in `staging/src/k8s.io/component-base/cli/flag/flags.go`).
+/// Separates known flags from unknown ones. A value in a separate word belongs to its flag, and an
+/// underscore in a flag's name equals a dash (`WordSepNormalizeFunc` in
+/// `staging/src/k8s.io/component-base/cli/flag/flags.go`).
 fn sort(words: impl Iterator<Item = String>) -> (Vec<String>, Vec<String>) {
     let command = Flags::command();
     let known: BTreeSet<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();

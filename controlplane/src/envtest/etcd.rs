@@ -1,4 +1,4 @@
-//! `etcd`: what tests ask of it, which is its health and a place for the API server's objects.
+//! `etcd` for tests: serves its health, and names a directory for the API server's objects.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};

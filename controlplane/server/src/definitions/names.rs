@@ -10,8 +10,9 @@ use tokio::sync::MutexGuard;
 use super::PLURAL;
 use crate::context::Context;
 
-/// Brings a definition's status up to date with its spec and with the other definitions of its group, once no other one is
-/// written: each may take a name that another one wants. Hold what is answered until the commit is done.
+/// Updates a definition's status to its spec and the other definitions of its group, serialized
+/// with their writes: each may take a name that another one wants. The returned guard must be held
+/// until the commit is done.
 pub(crate) async fn settle<'c>(context: &'c Context, object: &mut dyn Object) -> Option<MutexGuard<'c, ()>> {
     if context.registration.group != GROUP || context.registration.plural != PLURAL {
         return None;

@@ -13,8 +13,8 @@ use crate::failure::Failure;
 /// The most fields by which objects may be selected (`MaxSelectableFields` of `pkg/apis/apiextensions/validation/validation.go`).
 const MAX_SELECTABLE: usize = 8;
 
-/// The fault of the schemas of a definition; of other objects nothing. A schema that was accepted once is not asked
-/// again as long as it stays as it is.
+/// Errors of the schemas of a definition; none for other objects. A schema that was accepted once
+/// is not validated again while it is unchanged.
 pub(crate) fn schemas(new: &dyn Object, old: Option<&dyn Object>) -> Vec<Invalid> {
     let definition = |object: &dyn Object| object.as_any().downcast_ref::<CustomResourceDefinition>().cloned();
     let Some(new) = definition(new) else { return Vec::new() };
@@ -58,7 +58,7 @@ fn of_version(
             None => Vec::new(),
         },
         (Err(errors), Some(_)) => errors,
-        // Another version tells it.
+        // The other version reports the error.
         (Err(_), None) => Vec::new(),
     }
 }

@@ -34,7 +34,7 @@ use crate::verbs::delete::remove;
 const AT_ONCE: usize = 32;
 /// The time that the deletion of one object may take.
 const DEADLINE: Duration = Duration::from_mins(1);
-/// The time that one looks for objects whose finalizers hold them before the others are looked at.
+/// Time that one definition's turn waits for objects with finalizers.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Looks after the definitions for as long as it is polled.
@@ -66,7 +66,7 @@ pub(crate) async fn run(shared: Arc<Shared>, router: Router) -> Infallible {
     }
 }
 
-/// Does what there is to do for a definition; whether it is done.
+/// Reconciles a definition; returns whether it is done.
 async fn look_after(shared: &Arc<Shared>, router: &Router, entry: &Entry) -> bool {
     let Ok(definition) = serde_json::from_slice::<CustomResourceDefinition>(&entry.bytes) else {
         return true;
@@ -81,7 +81,7 @@ async fn look_after(shared: &Arc<Shared>, router: &Router, entry: &Entry) -> boo
     settled.status == definition.status || update(router, &definition).await
 }
 
-/// Deletes the objects of a definition; once there are none, its finalizer goes.
+/// Deletes the objects of a definition; once there are none, removes its finalizer.
 async fn terminate(shared: &Arc<Shared>, router: &Router, mut definition: CustomResourceDefinition) -> bool {
     let spec = &definition.spec;
     let table = shared.definitions.current();

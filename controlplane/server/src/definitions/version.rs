@@ -27,11 +27,11 @@ pub(super) struct Version {
     pub(super) qualified: String,
     pub(super) kind: &'static str,
     pub(super) schema: Structural,
-    /// Its rules, compiled when an object is written first; none if it has none.
+    /// Its CEL rules, compiled at the first write; `None` if it has none.
     rules: OnceLock<Option<Rules>>,
     /// The same for server-side apply.
     pub(super) shape: Shape,
-    /// True if `status` is written apart.
+    /// True if it has the subresource `status`.
     pub(super) has_status: bool,
     pub(super) replicas: Option<Replicas>,
     pub(super) columns: Columns,
@@ -46,8 +46,8 @@ pub(super) struct Replicas {
 }
 
 impl Version {
-    /// Reads a version of a definition that was accepted; nothing where its schema is none, which an older server may have
-    /// accepted.
+    /// Parses a version of an accepted definition; `None` where its schema is invalid, which an
+    /// older server may have accepted.
     pub(super) fn of(definition: &CustomResourceDefinition, version: &CustomResourceDefinitionVersion) -> Option<Self> {
         let own = version.schema.as_ref().and_then(|own| own.open_api_v3_schema.as_ref());
         let json = own.map_or(Value::Null, |own| serde_json::to_value(own).unwrap_or_default());
@@ -76,16 +76,16 @@ impl Version {
         })
     }
 
-    /// Drops what the schema does not know, and fills in its defaults
-    /// (`schemaCoercingDecoder` of `pkg/apiserver/customresource_handler.go`). Answers what was dropped.
+    /// Prunes unknown fields and sets defaults (`schemaCoercingDecoder` of
+    /// `pkg/apiserver/customresource_handler.go`). Returns the pruned paths.
     pub(super) fn coerce(&self, value: &mut Value) -> Result<Vec<String>, Invalid> {
         let dropped = self.schema.decode(value)?;
         self.schema.apply_defaults(value);
         Ok(dropped)
     }
 
-    /// The fault of an object; `old` is the one that it takes the place of. Rules that do not hold for what it leaves as it
-    /// was are warned of.
+    /// Validation error of an object; `old` is the one that it replaces. Violations in unchanged
+    /// parts are only warnings.
     pub(super) fn validate(&self, new: &Value, old: Option<&Value>, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.schema.validate(new, old);
         errors.extend(self.scale_errors(new, true));
@@ -107,7 +107,7 @@ impl Version {
         }
     }
 
-    /// The rules are asked about what the schema lets through (`hasBlockingErr` of
+    /// Rules are evaluated only on values that the schema admits (`hasBlockingErr` of
     /// `pkg/registry/customresource/strategy.go`).
     fn add_rules(
         &self,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Version, verbs};
 use crate::subresource;
 
-/// The document of `api` (the core group) or `apis` (all others).
+/// Document of `api` (the core group) or `apis` (all other groups).
 pub(super) fn document(groups: &[(&'static str, Vec<Version>)], path: &str, version: &str) -> Value {
     let items: Vec<Value> = groups
         .iter()

@@ -41,7 +41,7 @@ impl std::fmt::Display for GroupResource {
 pub struct Target {
     /// Its resource.
     pub resource: GroupResource,
-    /// Its name; empty where there is none.
+    /// Name of the object; may be empty.
     pub name: String,
 }
 
@@ -53,7 +53,7 @@ const VALUE: usize = 16 << 10;
 pub struct Cause {
     /// `FieldValueInvalid`, `NamespaceTerminating` …
     pub reason: Cow<'static, str>,
-    /// Path of the field, empty when there is none.
+    /// Path of the field; may be empty.
     pub field: String,
     /// The error without the field's path.
     pub message: String,
@@ -106,7 +106,7 @@ pub(super) fn aggregate(causes: &[Cause]) -> String {
     }
 }
 
-/// The findings that are told: all that people meet. The rest is counted.
+/// Validation errors that are reported, up to the limit. The rest is only counted.
 pub(super) fn told(found: &[api::Invalid]) -> Vec<Cause> {
     let mut causes: Vec<Cause> = Vec::new();
     let mut room = CAUSES_BYTES;

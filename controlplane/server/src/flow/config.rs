@@ -21,20 +21,20 @@ use super::{GROUP, LEVELS, SCHEMAS, SEATS};
 use crate::identity::User;
 use crate::request::RequestInfo;
 
-/// Tells the flows of a schema apart.
+/// Flow distinguisher of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Distinguisher {
     User,
     Namespace,
 }
 
-/// A schema whose level exists.
+/// Schema with an existing level.
 #[derive(Debug)]
 pub(super) struct Schema {
     rules: Vec<PolicyRulesWithSubjects>,
     precedence: i32,
     pub(super) distinguisher: Option<Distinguisher>,
-    /// The level's place among the seats; nothing for the one that is exempt.
+    /// Index of the level; `None` for the exempt one.
     pub(super) level: Option<usize>,
     /// UIDs of the schema and of its level.
     pub(super) uids: [HeaderValue; 2],
@@ -48,7 +48,7 @@ pub(super) struct Config {
     rest: Arc<Schema>,
 }
 
-/// A level on its way to the seats.
+/// Priority level before its seats are assigned.
 struct Level {
     uid: HeaderValue,
     /// Index of the level; `None` for the exempt one.
@@ -56,8 +56,8 @@ struct Level {
 }
 
 impl Config {
-    /// Reads what is stored and divides the seats. What cannot be read is as if it were not there; of the objects that no
-    /// server can do without, those that are missing are imagined.
+    /// Reads the stored configuration and divides the seats. Skips invalid objects; missing
+    /// mandatory objects are replaced by defaults.
     pub(super) fn read(store: &Store, seats: &Arc<Seats>, numbers: &Numbers) -> Self {
         let mut levels: Vec<PriorityLevelConfiguration> = stored(store, LEVELS);
         levels.retain(|level| {
@@ -111,7 +111,7 @@ impl Config {
 }
 
 impl Schema {
-    /// Matches nothing by itself. There is always another one of the name.
+    /// Matches no requests itself. There is always another one of the name.
     fn of_rest(numbers: &Numbers) -> Self {
         Self {
             rules: Vec::new(),
@@ -147,7 +147,7 @@ fn stored<T: DeserializeOwned>(store: &Store, plural: &'static str) -> Vec<T> {
     read.collect()
 }
 
-/// True if a level says what it needs (`queueSetCompleterForPL`).
+/// True if a level is valid (`queueSetCompleterForPL`).
 pub(super) fn is_whole(name: &str, spec: &PriorityLevelConfigurationSpec) -> bool {
     let is_exempt = spec.type_ == "Exempt";
     if is_exempt != spec.exempt.is_some() || is_exempt != (name == EXEMPT) {
@@ -247,7 +247,7 @@ fn shares(level: &PriorityLevelConfiguration) -> usize {
 }
 
 impl Limits {
-    /// The limits of a level, where all levels together have so many shares.
+    /// Limits of a level, given the sum of all levels' shares.
     fn of(level: &PriorityLevelConfiguration, all: usize) -> Self {
         let (shares, lends, borrows) = terms(level);
         let nominal = (SEATS * shares).div_ceil(all.max(1));

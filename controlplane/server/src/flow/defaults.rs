@@ -173,8 +173,8 @@ pub(super) fn schemas() -> Vec<FlowSchema> {
     read(all_schemas())
 }
 
-/// Makes what is missing, brings up to date what its operators leave to the server, and removes what older versions have
-/// left.
+/// Creates missing objects, updates those that operators leave to the server, and removes obsolete
+/// ones.
 ///
 /// # Errors
 /// The first refusal; all else is done.
@@ -234,7 +234,7 @@ fn updates(object: &Value) -> Option<bool> {
     }
 }
 
-/// The object as it should be; nothing where it is so already.
+/// Updated object; `None` where it is up to date.
 fn revise<T: Kind + Serialize + DeserializeOwned>(mut current: Value, default: Value) -> Option<Value> {
     let is_mandatory = [EXEMPT, CATCH_ALL].contains(&text(&default, "/metadata/name").as_str());
     let told = updates(&current);

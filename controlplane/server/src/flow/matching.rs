@@ -64,7 +64,7 @@ fn of_path(rule: &NonResourcePolicyRule, verb: &str, path: &str) -> bool {
         })
 }
 
-/// A wildcard stands alone in its list.
+/// A wildcard must be the only item.
 fn is_all(list: &[String]) -> bool {
     matches!(list, [only] if only == ALL)
 }

@@ -63,7 +63,7 @@ struct Waits {
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     shown: Mutex<Shown>,
-    /// Reads, and all else.
+    /// Executing reads, and writes.
     in_flight: Arc<[AtomicUsize; 2]>,
 }
 
@@ -153,7 +153,7 @@ impl Numbers {
         })
     }
 
-    /// Shows the series of these schemas and no others.
+    /// Keeps only the series of these schemas.
     pub(super) fn keep(&self, schemas: Vec<Arc<OfSchema>>) {
         self.shown().schemas = schemas;
     }
@@ -174,7 +174,7 @@ impl Numbers {
         }
     }
 
-    /// Requests that are being answered: reads, and others.
+    /// Number of executing requests: reads, and writes.
     pub(super) fn in_flight(&self) -> [usize; 2] {
         self.in_flight.each_ref().map(|count| count.load(Ordering::Relaxed))
     }

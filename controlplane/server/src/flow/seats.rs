@@ -19,7 +19,7 @@ use dropped::Dropped;
 
 /// Requests that wait, in all levels together.
 const WAITING: usize = 4096;
-/// Counters of flows in each level. Flows that share one share its half.
+/// Number of flow counters in each level. Flows with the same counter share its half.
 const FLOWS: usize = 256;
 
 /// A level as it should be.
@@ -104,7 +104,7 @@ impl Drop for Seat {
     }
 }
 
-/// A wait for a seat. When it is given up after the seat was given, the seat goes on.
+/// Wait for a seat. When it is dropped after the seat was assigned, the seat is passed on.
 #[derive(Debug)]
 pub(super) struct Waiting {
     seats: Arc<Seats>,
@@ -139,8 +139,8 @@ impl Seats {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Divides the seats anew. Gives the places of the levels, in their order; those that are not wanted any more are
-    /// emptied by the requests that they have.
+    /// Divides the seats again. Returns the indexes of the levels, in their order; removed levels
+    /// are drained.
     pub(super) fn divide(&self, wanted: Vec<Wanted>) -> Vec<usize> {
         let mut room = self.room();
         room.total = wanted.iter().map(|level| level.limits.nominal).sum();
@@ -274,7 +274,7 @@ impl Room {
         ticket
     }
 
-    /// A client has gone away, or has waited for too long.
+    /// Removes a waiting request whose client is gone, or that has timed out.
     fn leave(&mut self, place: Place, ticket: u64) {
         let queue = self.levels.get_mut(place.level);
         let queue = queue.and_then(|level| level.queues.get_mut(place.queue));
@@ -289,7 +289,8 @@ impl Room {
         }
     }
 
-    /// Gives free seats to those who wait: in one level first, then in those that have fewer than their nominal ones.
+    /// Assigns free seats to waiting requests: in one level first, then in those with fewer than
+    /// their nominal seats.
     fn dispatch(&mut self, first: Option<usize>) {
         if self.waiting == 0 {
             return;
@@ -310,7 +311,7 @@ impl Room {
         level.is_some_and(|level| level.waiting > 0 && (!below || level.running < level.wanted.limits.nominal))
     }
 
-    /// Gives a seat to the next request of a level; tells whether there was one that may have it.
+    /// Assigns a seat to the next request of a level; returns whether there was an eligible one.
     fn give(&mut self, level: usize) -> bool {
         let Some(own) = self.levels.get(level) else {
             return false;
@@ -325,7 +326,7 @@ impl Room {
                 .position(|waiter| self.may_start(level, waiter.flow))?;
             Some((queue.running, index, at))
         });
-        // Of queues with as many under way, the first in the order.
+        // Among queues with equally many executing requests, the first in order.
         let Some((_, queue, at)) = next.min_by_key(|(running, ..)| *running) else {
             return false;
         };
@@ -384,7 +385,7 @@ impl Level {
         self.queues.resize_with(count, Queue::default);
     }
 
-    /// Seats that others cannot have.
+    /// Seats that the level does not lend.
     fn committed(&self) -> usize {
         self.running.max(self.wanted.limits.lower)
     }
@@ -416,7 +417,7 @@ impl Level {
         }
     }
 
-    /// The queue of a flow: of those in its hand the one with the fewest requests. The hand is dealt as in
+    /// Queue of a flow: the one in its hand with the fewest requests. The hand is dealt as in
     /// `staging/src/k8s.io/apiserver/pkg/util/shufflesharding/shufflesharding.go`.
     fn deal(&self, hash: u64) -> usize {
         let (deck, mut rest) = (self.wanted.queues, hash);

@@ -54,7 +54,7 @@ fn refused(start: Start) -> Rejection {
 
 #[tokio::test(start_paused = true)]
 async fn flows_take_turns() {
-    // Each is dealt two of the 64 queues, other ones.
+    // The two flows have disjoint hands of two of the 64 queues.
     let (noisy, good) = (0, 17);
     let (seats, places) = seats([level("a", [1, 1, 1], 64)]);
     let first = seated(seats.start(places[0], noisy, false));
@@ -85,7 +85,7 @@ async fn who_goes_away_leaves_no_seat_behind() {
     let late = tokio::time::timeout(Duration::from_secs(1), waiting(start()).seat()).await;
     assert!(late.is_err());
     let given = waiting(start());
-    // It is given the seat, and goes before it has seen that.
+    // The request gets the seat, and is dropped before it has seen that.
     drop(first);
     drop(given);
     assert!(seats.is_idle());

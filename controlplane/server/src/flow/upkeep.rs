@@ -1,5 +1,5 @@
-//! Looks after the objects of flow control: those that every cluster has, and the condition that tells whether the level of
-//! a schema exists.
+//! Maintains the objects of flow control: the default ones, and the condition `Dangling` of schemas
+//! whose level is missing.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -66,7 +66,7 @@ fn levels(shared: &Shared) -> BTreeSet<String> {
     whole.map(|entry| entry.key.name().to_owned()).collect()
 }
 
-/// Writes the condition of a schema where it says something else (`presyncFlowSchemaStatus`).
+/// Writes the condition of a schema if it has changed (`presyncFlowSchemaStatus`).
 async fn tell(shared: &Shared, client: &Client, entry: &Entry) {
     let Ok(schema) = serde_json::from_slice::<FlowSchema>(&entry.bytes) else {
         return;
@@ -108,7 +108,7 @@ async fn tell(shared: &Shared, client: &Client, entry: &Entry) {
     let path = format!("/apis/{GROUP}/v1/{SCHEMAS}/{name}/status?fieldManager={MANAGER}&force=true");
     let told = client.send_as(Method::PATCH, path, "application/apply-patch+yaml", object);
     if let Err(error) = told.await {
-        // It may have been deleted meanwhile; else the next change or round tries again.
+        // The schema may have been deleted meanwhile; otherwise the next change or round retries.
         tracing::debug!(name, %error, "the condition of a schema is not written");
     }
 }

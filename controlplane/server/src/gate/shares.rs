@@ -1,4 +1,4 @@
-//! A thing of which there is so much in all, and of which one user may hold half.
+//! Semaphore of which one user may hold at most half.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ const UNIT: usize = 1 << 10;
 #[derive(Debug)]
 pub(super) struct Shares {
     all: Arc<Semaphore>,
-    /// The most that one user may hold.
+    /// Maximum number of permits that one user may hold.
     most: usize,
     /// Users that hold permits or wait for them.
     users: Mutex<BTreeMap<Arc<str>, Own>>,
@@ -47,7 +47,7 @@ impl Drop for Share {
     }
 }
 
-/// The way of one request to more and more of it.
+/// Handle with which a request takes permits repeatedly.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
     /// Empty share, which keeps the user's half registered.
@@ -83,7 +83,7 @@ impl Taken {
 }
 
 impl Room {
-    /// Waits for room for so many bytes; for all that a user may hold where it is more.
+    /// Waits for permits for a number of bytes; for the user's maximum if that is less.
     pub(crate) async fn take(&self, bytes: usize) -> Option<Taken> {
         let much = self.much(bytes);
         Some(Taken {
@@ -93,7 +93,7 @@ impl Room {
         })
     }
 
-    /// Room for so many bytes, if it is there.
+    /// Takes permits for a number of bytes if they are available.
     pub(crate) fn take_now(&self, bytes: usize) -> Option<Taken> {
         let much = self.much(bytes);
         Some(Taken {
@@ -109,12 +109,12 @@ impl Room {
 }
 
 impl Shares {
-    /// Room for so many bytes.
+    /// Creates a semaphore for a number of bytes.
     pub(super) fn of_bytes(all: usize) -> Arc<Self> {
         Self::new(all / UNIT)
     }
 
-    /// The way of a user's request to it.
+    /// Handle for a user's request.
     pub(super) fn room(self: &Arc<Self>, user: &str) -> Room {
         let (share, own) = self.empty(user);
         Room {
@@ -144,7 +144,7 @@ impl Shares {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A share without anything in it, and what the user may still hold.
+    /// Empty share and the user's own semaphore.
     fn empty(self: &Arc<Self>, user: &str) -> (Share, Arc<Semaphore>) {
         let user: Arc<str> = user.into();
         let mut users = self.locked();

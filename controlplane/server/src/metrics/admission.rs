@@ -164,7 +164,7 @@ impl Place {
     }
 }
 
-/// Takes the times of one half.
+/// Timer of one half.
 pub(crate) struct Watch<'a> {
     admission: &'a Admission,
     half: Half,

@@ -21,7 +21,7 @@ pub(crate) struct Checked<'a> {
     pub(crate) binding: &'a str,
     /// Reason that the policy failed, or refused.
     pub(crate) error: Option<&'a str>,
-    /// `allow`, `deny`, `audit` or `warn`; nothing for a mutation.
+    /// `allow`, `deny`, `audit` or `warn`; `None` for a mutation.
     pub(crate) action: Option<&'static str>,
     pub(crate) took: Duration,
 }

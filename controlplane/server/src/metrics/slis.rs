@@ -1,4 +1,4 @@
-//! `/metrics/slis`: the health checks alone, for those who look often.
+//! `/metrics/slis`: only the health checks, for frequent scrapes.
 
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;

@@ -1,5 +1,5 @@
-//! Calls of admission webhooks (`pkg/admission/metrics/metrics.go`). Their names are chosen by who configures them, so there are
-//! as many series as webhooks that were called.
+//! Calls of admission webhooks (`pkg/admission/metrics/metrics.go`). Administrators choose the
+//! names, so there are as many series as webhooks that were called.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) struct Called<'a> {
     /// Kind of error that it ended with.
     pub(crate) error: Option<&'static str>,
     pub(crate) code: u16,
-    /// True if the request went on without an answer.
+    /// True if the request passed without an answer.
     pub(crate) open: bool,
 }
 

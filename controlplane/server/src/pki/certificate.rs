@@ -19,7 +19,7 @@ const DAY: Duration = Duration::from_hours(24);
 const AUTHORITY_DAYS: u32 = 3653;
 /// A certificate is replaced when less than this part of its life is left: two months of a year.
 const LAST_PART: i64 = 6;
-/// Certificates are valid from a little before now, for clients whose clocks are behind.
+/// Backdating of certificates, for clients with slow clocks.
 const SKEW: Duration = Duration::from_hours(1);
 
 /// A new authority.
@@ -84,7 +84,7 @@ fn params(names: Vec<String>, now: Timestamp, lifetime: Duration) -> Result<Cert
     Ok(params)
 }
 
-/// The library keeps one attribute of each type, so a second organization goes in under its number.
+/// The library keeps one attribute of each type, so a second organization is added by its OID.
 fn distinguished_name(common_name: &str, organizations: &[String]) -> Result<DistinguishedName, PkiError> {
     let mut name = DistinguishedName::new();
     let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
@@ -182,7 +182,8 @@ fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
         .collect()
 }
 
-/// The user that a client's certificate (DER) names, and the second in which it ends; nothing when it names no user.
+/// User that a client certificate (DER) names, and its expiration in seconds; `None` when it names
+/// no user.
 pub fn client(certificate: &[u8]) -> Option<(User, i64)> {
     let digest: Vec<String> = Sha256::digest(certificate)
         .iter()

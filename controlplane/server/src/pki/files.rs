@@ -16,7 +16,7 @@ fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> PkiError {
     }
 }
 
-/// Makes the directory, and closes one that others may look into.
+/// Creates the directory; removes the access of other users to an existing one.
 pub fn private_directory(path: &Path) -> Result<(), PkiError> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -48,7 +48,7 @@ pub(super) fn any_certificate(directory: &Path) -> Result<bool, PkiError> {
     Ok(false)
 }
 
-/// Closes a file to others.
+/// Removes the access of other users to a file.
 pub(super) fn close_file(path: &Path) -> Result<(), PkiError> {
     close(path, 0o600)
 }

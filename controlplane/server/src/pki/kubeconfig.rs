@@ -1,4 +1,4 @@
-//! The file that tells a client where the server is and who the client is.
+//! Kubeconfig files: the server's address and the client's credentials.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

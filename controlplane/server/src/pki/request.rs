@@ -1,4 +1,4 @@
-//! Signing requests of others.
+//! Certificate signing requests.
 //!
 //! The certificate is written here, part by part: a subject may have any number of organizations and attributes of any
 //! sort, of which the library that makes our own certificates keeps one each.
@@ -15,10 +15,10 @@ use yasna::{DERWriter, DERWriterSeq, Tag};
 
 use super::{Pki, PkiError};
 
-/// The longest life of a certificate, and that of one whose request does not tell.
+/// Maximum and default lifetime of a certificate.
 const LONGEST: SignedDuration = SignedDuration::from_hours(365 * 24);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
-/// Certificates begin a little before now, for those whose clocks are behind.
+/// Backdating of certificates, for clients with slow clocks.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// Certificates up to this lifetime last as long as requested, without the skew, which would be a
 /// large part of it.
@@ -68,7 +68,8 @@ struct Signer<'a> {
 }
 
 impl Pki {
-    /// Signs a request for these usages, as Kubernetes calls them, for so many seconds. The answer is PEM.
+    /// Signs a request for these usages, by their Kubernetes names, for a lifetime in seconds.
+    /// Returns PEM.
     ///
     /// # Errors
     /// When the authority's key cannot sign, or the clock shows no time that a certificate can tell.
@@ -206,7 +207,7 @@ fn write_extensions(writer: &mut DERWriterSeq<'_>, request: &Request, usages: &[
             });
         });
     }
-    // No authority: nothing stands in the sequence.
+    // `CA:FALSE`: the sequence is empty.
     write_extension(writer, BASIC_CONSTRAINTS, true, |writer| {
         writer.write_sequence(|_writer| {});
     });

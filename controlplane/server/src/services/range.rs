@@ -46,7 +46,8 @@ impl Range {
         1_u128.checked_shl(host).unwrap_or(u128::MAX)
     }
 
-    /// The number of the last address that can be handed out: in version 4 the one before the broadcast.
+    /// Number of the last address that can be allocated: in IPv4 the one before the broadcast
+    /// address.
     fn last(self) -> u128 {
         self.size().saturating_sub(if self.is_ipv6() { 1 } else { 2 })
     }
@@ -85,8 +86,8 @@ impl FromStr for Range {
     }
 }
 
-/// The ranges from which addresses are handed out, the server's own first: those of which an object says so that is ready
-/// and is not being deleted. The server's own needs none.
+/// Ranges from which addresses are allocated, the server's own first: those of `ServiceCIDRs` that
+/// are ready and not being deleted. The server's own need no object.
 pub(crate) fn ranges(store: &Store, own: &[Range]) -> Vec<Range> {
     let mut told = Vec::new();
     if let Some(row) = find("networking.k8s.io", "v1", "servicecidrs") {

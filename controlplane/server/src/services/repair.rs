@@ -12,7 +12,7 @@ use tracing::warn;
 use super::{Claims, address_key, hold_address, hold_port, port_key, removal};
 use crate::storage;
 
-/// Holds what Services have and the store lost, and gives back what belongs to no Service.
+/// Allocates what Services use and the store lacks, and releases what belongs to no Service.
 pub(crate) async fn repair(store: &Store, now: Timestamp) {
     let (Some(services), Some(addresses)) = (
         find("", "v1", "services"),

@@ -1,5 +1,5 @@
-//! Lists: objects stand in them as they are stored, and long lists are put together while they are sent, so that no list
-//! is in memory twice.
+//! Lists: items are written as they are stored, and long lists are assembled while they are sent,
+//! so that no list is in memory twice.
 
 use std::borrow::Cow;
 use std::io;
@@ -75,7 +75,7 @@ fn metadata(head: &Head) -> ListMeta {
     }
 }
 
-/// Answers a table, whose rows are made while they are sent.
+/// Answers with a table, whose rows are made while they are sent.
 async fn table(
     context: &Context,
     encoding: Encoding,
@@ -152,7 +152,7 @@ impl<P: Pieces> Chunks<P> {
         Ok(whole.into())
     }
 
-    /// Appends what comes next, until the buffer has this many bytes.
+    /// Appends pieces until the buffer has this many bytes.
     fn fill(&mut self, buffer: &mut Vec<u8>, enough: usize) -> io::Result<()> {
         if let Some(head) = self.head.take() {
             buffer.extend_from_slice(&head);
@@ -425,7 +425,7 @@ async fn protobuf(
         keeper.keep(&scratch);
         unbroken += item.len();
         if unbroken > CHUNK {
-            // Other requests come in between.
+            // Other requests run in between.
             unbroken = 0;
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! `Table`: what `kubectl get` shows. Columns and cells come from the kinds' rows.
+//! `Table`: the output of `kubectl get`. Columns and cells come from the kinds' rows.
 
 use api::registration::ColumnDefinition;
 use api::{Object, Row as Kind};
@@ -100,7 +100,7 @@ impl Table {
         table(self.version, metadata, &self.registration.columns(), rows)
     }
 
-    /// A table without headings: what a watch sends after its first event.
+    /// Table without column definitions, as a watch sends after its first event.
     pub(crate) fn rows_only(&self, metadata: &ListMeta, rows: &[Row]) -> Bytes {
         table(self.version, metadata, &[], rows)
     }
@@ -110,7 +110,7 @@ impl Table {
 pub(crate) struct Row {
     /// Cells in the order of the columns.
     pub(crate) cells: Vec<Value>,
-    /// The JSON of what it is of.
+    /// JSON of the row's object.
     pub(crate) object: Option<Bytes>,
 }
 

@@ -1,7 +1,8 @@
 //! Writes of one connection, together.
 //!
-//! Many streams share an HTTP/2 connection. When one change is told to many watchers, each of their tasks hands over a few
-//! hundred bytes, and the connection would be flushed after each: a record, a system call and a packet for every one.
+//! Many streams share an HTTP/2 connection. When one change is sent to many watchers, each of their
+//! tasks writes a few hundred bytes, and the connection would be flushed after each: a record, a
+//! system call and a packet for every one.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Bytes that are held at most: some full TLS records.
 const MOST: usize = 64 << 10;
 
-/// A stream that lets every task that is ready run once between a flush and what it writes, so that what they write goes along.
+/// Stream that lets every ready task run once before a flush, so that their data are sent together.
 pub(super) struct Gather<T> {
     inner: T,
     gathers: bool,
     held: Vec<u8>,
     /// Bytes of `held` that are written.
     written: usize,
-    /// The others had their turn.
+    /// The other tasks had their turn.
     waited: bool,
 }
 

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// A client that sends nothing for this time has read what there is.
+/// A client that sends nothing for this time is assumed to have read the answer.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Total time for which a connection lingers.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ impl Drop for Lent {
 }
 
 impl Returned {
-    /// Says that nothing more is written, and reads what still comes until the client has ended too, or falls silent.
+    /// Shuts down the write side, and reads until the client has closed its side too, or is silent.
     pub(super) async fn linger(&self) {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut socket) = socket else { return };

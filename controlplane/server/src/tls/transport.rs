@@ -1,7 +1,8 @@
 //! Certificates on both sides of a connection: the server's own, which may be replaced while it serves, and clients'.
 //!
-//! The handshake takes every certificate whose key the client holds. Whether it proves anything is asked afterwards: a
-//! client whose certificate is over or of another authority shall read `401 Unauthorized`, and may still have a token.
+//! The handshake accepts every certificate whose key the client holds. It is verified afterwards: a
+//! client whose certificate has expired or is of another authority gets `401 Unauthorized`, and may
+//! still have a token.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -75,7 +76,7 @@ impl Transport {
         })
     }
 
-    /// Serves so many connections at a time, instead of 8192.
+    /// Sets the maximum number of connections, instead of 8192.
     #[must_use]
     pub fn with_connections(self, connections: usize) -> Self {
         Self { connections, ..self }

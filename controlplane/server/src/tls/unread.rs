@@ -1,9 +1,9 @@
 //! Unread rest of a request's body, treated like Go's server does (`net/http/server.go`,
 //! `writeHeader`).
 //!
-//! An HTTP/1.1 connection can have its next request only once the body of the last one is out of the way. A short rest is read
-//! before the answer is sent; where there is more, the answer says that the connection is over, so that no client sends another
-//! request into it.
+//! An HTTP/1.1 connection can carry its next request only after the body of the last one was
+//! consumed. A short rest is read before the answer is sent; where there is more, the answer closes
+//! the connection, so that no client sends another request into it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +42,7 @@ struct Watched {
 }
 
 impl Unread {
-    /// A request whose body comes back, where that matters to its connection.
+    /// Wraps a request's body so that it is returned, where that matters to its connection.
     pub(super) fn watch(&self, request: Request<Incoming>) -> Request<Body> {
         if request.version() > Version::HTTP_11 || request.body().is_end_stream() {
             return request.map(Body::new);
@@ -90,7 +90,7 @@ impl http_body::Body for Watched {
         let Some(rest) = &mut self.rest else {
             return Poll::Ready(None);
         };
-        // It is what has the library give leave.
+        // Polling the body makes the library send `100 Continue`.
         rest.held = false;
         Pin::new(&mut rest.body).poll_frame(context)
     }

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use store::{Key, Store};
 
-/// Seconds for which what is being deleted still counts: requests may be under way.
+/// Seconds for which an object that is being deleted still counts: requests may be in progress.
 const LEEWAY: i64 = 60;
 
 /// A token's tie to an object.

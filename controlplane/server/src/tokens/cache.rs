@@ -8,7 +8,7 @@ use super::Verified;
 /// Size of a generation. Two-generation LRU of verified tokens.
 const GENERATION: usize = 2048;
 
-/// Two generations: when the younger one is full, the older one goes.
+/// Two generations: when the younger one is full, the older one is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     young: HashMap<[u8; 32], Arc<Verified>>,

@@ -61,13 +61,13 @@ pub(crate) struct SecretClaims {
     pub(crate) sub: String,
 }
 
-/// Whatever a token says, it says who issued it.
+/// Issuer, which every token has.
 #[derive(Deserialize)]
 pub(super) struct Issued {
     pub(super) iss: String,
 }
 
-/// An audience alone may stand without a list around it.
+/// A single audience may be given without a list.
 fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

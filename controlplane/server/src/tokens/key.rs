@@ -20,7 +20,7 @@ const PUBLIC_PREFIX: [u8; 26] = [
     0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 const ALGORITHM: &str = "ES256";
-/// Bytes of the longest token that is looked at.
+/// Maximum length of a token in bytes.
 const LONGEST: usize = 16 << 10;
 
 /// Failure to load a key or to sign.
@@ -52,7 +52,7 @@ pub struct SigningKey {
     random: SystemRandom,
     /// The key's name in tokens and in the published set.
     id: String,
-    /// Public keys of others whose tokens are taken: names and uncompressed points.
+    /// Further public keys whose tokens are accepted: names and uncompressed points.
     further: Vec<(String, Vec<u8>)>,
 }
 
@@ -121,7 +121,7 @@ impl SigningKey {
         Ok(self)
     }
 
-    /// Names and points of all keys whose tokens are taken.
+    /// Names and points of all keys whose tokens are accepted.
     fn keys(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let own = (self.id.as_str(), self.pair.public_key().as_ref());
         let further = self.further.iter().map(|(id, point)| (id.as_str(), point.as_slice()));
@@ -169,7 +169,7 @@ impl SigningKey {
         URL_SAFE_NO_PAD.decode(claims).ok()
     }
 
-    /// The public key for others, as a set of JSON Web Keys.
+    /// Public key as a JSON Web Key Set.
     pub(crate) fn published(&self) -> Value {
         let keys = self.keys().map(|(id, point)| {
             // An uncompressed point: a mark and two numbers of 32 bytes.

@@ -9,7 +9,7 @@ use store::{Key, Store};
 
 /// The label of a Secret with the day on which its token was used last.
 pub(crate) const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
-/// The label of a Secret whose token proves nothing any more.
+/// Label of a Secret whose token is invalid.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
 /// Origin of a token, which decides its treatment.
@@ -32,7 +32,7 @@ pub(crate) struct Used {
     /// UID of the Secret.
     pub(crate) uid: String,
     pub(crate) origin: Origin,
-    /// The day that the Secret does not tell yet.
+    /// Day of use, if the Secret does not have it yet.
     pub(crate) day: Option<String>,
 }
 

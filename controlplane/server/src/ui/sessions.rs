@@ -17,16 +17,16 @@ pub(super) const CODE_LIFETIME: i64 = 60;
 pub(super) const IDLE: i64 = 30 * 60;
 /// Seconds that a session lasts in all.
 const LONGEST: i64 = 12 * 60 * 60;
-/// Codes and sessions that one user and all users may have; the stalest of each goes first.
+/// Limits of codes and sessions per user and in total; the stalest ones are dropped first.
 const CODES: (usize, usize) = (4, 256);
 const SESSIONS: (usize, usize) = (16, 256);
 
 type Digest = [u8; 32];
 
-/// Proof of identity that a session stands for.
+/// Credential of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
-    /// A user whom a certificate proved.
+    /// User that a certificate authenticated.
     User(User),
     /// A bearer token, which is checked again with each request, and the name of its user.
     Token(String, String),
@@ -144,7 +144,7 @@ impl Sessions {
     }
 }
 
-/// 256 random bits, and what is kept of them.
+/// Secret of 256 random bits, and its digest.
 fn secret() -> (String, Digest) {
     let secret = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
     let digest = digest(&secret);

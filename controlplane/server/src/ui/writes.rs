@@ -55,7 +55,7 @@ impl Kept {
         self.writes.push_back(write);
     }
 
-    /// Makes room at the cost of the resource that is written most: others' writes outlast a flood.
+    /// Evicts from the most written resource: others' writes outlast a flood.
     fn forget(&mut self) {
         let Some(most) = self.counts.iter().max_by_key(|(_, count)| **count) else {
             return;
@@ -91,8 +91,8 @@ struct Name {
 }
 
 impl Writes {
-    /// Remembers a request that has changed something. Leases and events are left out: nodes write them for ever; so are
-    /// sessions in pods, which change no object.
+    /// Remembers a request that has changed something. Leases and events are left out, because
+    /// nodes write them continually; so are sessions in pods, which change no object.
     pub(crate) fn note(&self, outcome: &Outcome, user: &str, (received, stored): (Timestamp, Timestamp)) {
         let info = &outcome.info;
         let changes = matches!(info.verb, "create" | "update" | "patch" | "delete");

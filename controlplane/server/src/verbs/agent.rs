@@ -57,7 +57,7 @@ pub(super) fn undialed(error: &AgentError) -> Failure {
     Failure::Unexpected { message }
 }
 
-/// The container that is meant: the one named, or the only one.
+/// Requested container, or the only one.
 pub(super) fn container(spec: &PodSpec, pod: &str, wanted: Option<&str>) -> Result<String, Failure> {
     let names = |containers: &[Container]| containers.iter().map(|own| own.name.clone()).collect::<Vec<_>>();
     let (plain, init) = (

@@ -168,7 +168,7 @@ async fn changed(
     }
 }
 
-/// The managed fields after a change other than an apply. None are left where its versions cannot be converted
+/// Managed fields after a change other than an apply. Empty where its versions cannot be converted
 /// (`UpdateNoErrors` of apimachinery's `pkg/util/managedfields/internal/fieldmanager.go`).
 async fn updated(
     context: &Context,
@@ -207,7 +207,7 @@ fn write_of(key: &Key, gone: bool, expected: u64, (value, attributes): (Value, A
     }
 }
 
-/// Brings a changed object into the state in which it can be stored, or says what is wrong with it.
+/// Prepares a changed object for the store and validates it.
 async fn prepare<'a>(
     context: &'a Context,
     amendment: Amendment<'_>,
@@ -276,8 +276,8 @@ async fn prepare<'a>(
     ))
 }
 
-/// The object as the client made it, if webhooks made something else of it: managers are noted before webhooks are asked, as
-/// in upstream's `pkg/endpoints/handlers/update.go`.
+/// Object as the client made it, if webhooks changed it: managers are tracked before webhooks are
+/// called, as in upstream's `pkg/endpoints/handlers/update.go`.
 fn settled(context: &Context, part: Part, review: &mut Review<'_>, old: &dyn Object) -> Option<Box<dyn Object>> {
     let mut new = review.take_unmutated()?;
     match part {
@@ -289,8 +289,7 @@ fn settled(context: &Context, part: Part, review: &mut Review<'_>, old: &dyn Obj
     Some(new)
 }
 
-/// Bytes that a change may make of an object that is larger than others: what it has, and a status as long as the rest,
-/// which tells of what was accepted.
+/// Size limit of a change to a large object: its present size, and a status as large as the rest.
 fn room(part: Part, entry: &Entry) -> usize {
     match part {
         Part::Status => body::LIMIT.saturating_mul(2),
@@ -389,8 +388,8 @@ fn check_preconditions(
     Ok(())
 }
 
-/// 422 for an update that does not say what it replaces, of a kind that demands it. Upstream puts the resource where the
-/// kind belongs, and the zero as Go writes it.
+/// 422 for an update without `resourceVersion`, of a kind that requires it. Upstream puts the
+/// resource in place of the kind, and the zero as Go writes it.
 fn unconditional(context: &Context, name: &str) -> Failure {
     let message = "Invalid value: 0x0: must be specified for an update";
     Failure::Invalid {
@@ -430,7 +429,7 @@ pub(crate) fn is_finished(object: &dyn Object) -> bool {
         && own_finalizers(object).is_empty()
 }
 
-/// A namespace's finalizers in its spec; of other kinds nothing.
+/// Finalizers in a namespace's spec; empty for other kinds.
 pub(crate) fn own_finalizers(object: &dyn Object) -> &[String] {
     object
         .as_any()

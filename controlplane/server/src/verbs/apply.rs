@@ -1,4 +1,4 @@
-//! PATCH with `application/apply-patch+yaml`: server-side apply. What does not exist is created.
+//! PATCH with `application/apply-patch+yaml`: server-side apply. Missing objects are created.
 
 use api::managed::{self, Application, Applied, ApplyError, Managed};
 use api::schema::Schema;
@@ -82,8 +82,8 @@ impl Applying {
     }
 }
 
-/// JSON or YAML as an object, with what is said of keys that occur twice. Upstream reads JSON as YAML here; that is needed
-/// only to tell their lines.
+/// Parses JSON or YAML to an object, with warnings about duplicate keys. Upstream parses JSON as
+/// YAML here; that is needed only for their line numbers.
 fn parse(body: &Bytes) -> Result<(Value, Vec<String>), Failure> {
     let unreadable = |error: &dyn std::fmt::Display| Failure::bad_request(format!("error decoding YAML: {error}"));
     let json = body.first() == Some(&b'{') && check_bounds(body).is_ok();
@@ -207,7 +207,7 @@ fn decode(context: &Context, document: &Value) -> Result<Box<dyn Object>, Failur
     })
 }
 
-/// Creates what is applied, for which the user needs the right to create, too.
+/// Creates the applied object, for which the user needs the right to create, too.
 async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Failure> {
     let applied = merged(context, applying, &json!({}), Managed::default())?;
     let object = decode(context, &applied.object)?;

@@ -1,5 +1,6 @@
-//! GET of `ComponentStatus`: made up on the spot. Store, controllers and scheduler are parts of the one process that
-//! answers, and it ends when one of them does: what is left to ask is whether it has come up.
+//! GET of `ComponentStatus`, computed on request. Store, controllers and scheduler are parts of the
+//! process that answers, which ends when one of them fails: the only open question is whether it
+//! has started up.
 
 use std::sync::atomic::Ordering;
 

@@ -57,7 +57,7 @@ pub(crate) async fn connect(context: &mut Context, what: Wanted) -> Result<Respo
     }
 }
 
-/// Asks webhooks about the connection, whose options stand where an object would.
+/// Calls webhooks for the connection, whose options take the place of an object.
 async fn admit(context: &Context, what: Wanted) -> Result<(), Failure> {
     if webhooks::are_idle(context) {
         return Ok(());
@@ -144,7 +144,7 @@ fn path(context: &Context, what: Wanted, spec: &PodSpec) -> Result<String, Failu
     Ok(path)
 }
 
-/// The agent's own words, with its status.
+/// The agent's own message, with its status.
 async fn refusal(answer: Response) -> Response {
     let status = answer.status();
     let text = agent::words(answer).await;

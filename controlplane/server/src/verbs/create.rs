@@ -113,10 +113,10 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
     Err(modified(context, sent.metadata().name.as_deref().unwrap_or_default()))
 }
 
-/// Passes a new object through the chain and its kind's own rules. As upstream
+/// Runs a new object through admission and its kind's own rules. As upstream
 /// (`staging/src/k8s.io/apiserver/pkg/endpoints/handlers/create.go`,
-/// `registry/generic/registry/store.go`), the mutating steps see what the client sent with its
-/// defaults; all that the server derives is derived from their result.
+/// `registry/generic/registry/store.go`), the mutating steps see the sent object with its defaults;
+/// derived fields are computed from their result.
 async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a str) -> Result<Review<'a>, Failure> {
     let registration = &context.registration;
     let mut review = Review::of_new(context, managed);
@@ -142,7 +142,7 @@ async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a
     Ok(review)
 }
 
-/// A webhook may not move the object; what it says of an end counts as little as what the client says.
+/// A webhook may not change name or namespace; its deletion metadata are ignored like a client's.
 fn check_mutated(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
     set_namespace(context, object)?;
     let metadata = object.metadata_mut();
@@ -155,7 +155,7 @@ fn check_mutated(context: &Context, object: &mut dyn Object) -> Result<(), Failu
     }
 }
 
-/// 409 for what exists, with upstream's words where it is about to go.
+/// 409 for an existing object, with upstream's message if it is being deleted.
 fn exists(context: &Context, name: &str) -> Failure {
     let entry = context.key(name).ok().and_then(|key| context.store().get(&key));
     let object = entry.and_then(|entry| serde_json::from_slice::<serde_json::Value>(&entry.bytes).ok());
@@ -242,9 +242,9 @@ pub(crate) fn check_namespace(context: &Context, own: Option<&str>) -> Result<()
     }
 }
 
-/// Drops what a client may not say of a new object and fills in its defaults; the text is that of
-/// the object's managed fields, if they are not given: they are of what the client sent with its
-/// defaults, not of what the server adds.
+/// Drops fields that a client may not set in a new object and sets defaults; returns the text of
+/// the managed fields, which, if not given, cover the sent object with its defaults, not the
+/// server's additions.
 fn begin(context: &Context, object: &mut dyn Object, managed: Option<String>) -> String {
     let metadata = object.metadata_mut();
     metadata.deletion_timestamp = None;
@@ -256,7 +256,7 @@ fn begin(context: &Context, object: &mut dyn Object, managed: Option<String>) ->
     managed.unwrap_or_else(|| managers::of_new(context, object))
 }
 
-/// Fills in what tells the object from all others.
+/// Sets name, UID and creation time.
 fn identify(context: &Context, object: &mut dyn Object) {
     let draws = draws_name(object);
     let metadata = object.metadata_mut();

@@ -1,4 +1,4 @@
-//! DELETE of one object: at once, after a grace period, or when its finalizers are gone.
+//! DELETE of one object: at once, after a grace period, or when its finalizers are removed.
 
 use api::Object;
 use api::kind::Dependents;
@@ -81,7 +81,7 @@ pub(crate) struct Removed {
 /// Next step of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The object goes now.
+    /// Removes the object.
     Remove,
     /// The object is marked, or its mark changes.
     Mark,
@@ -186,7 +186,7 @@ fn decide(context: &Context, object: &mut dyn Object, deletion: &Deletion) -> St
         .deletion_grace_period_seconds
         .filter(|seconds| marked && *seconds > 0);
     if let Some(current) = current {
-        // Already on its way: the grace period may only become shorter.
+        // Already being deleted: the grace period can only be shortened.
         return match requested.filter(|seconds| *seconds < current) {
             Some(seconds) => shorten(object, current, seconds),
             None => Step::Wait,
@@ -244,8 +244,8 @@ fn later(at: Timestamp, seconds: i64) -> Timestamp {
     at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(at)
 }
 
-/// Says by finalizers what is to become of dependents; whether that changed anything. Where neither the client nor the
-/// object says it, the kind does.
+/// Sets the finalizers of the propagation policy; returns whether they changed. The kind's default
+/// applies where neither the client nor the object has one.
 fn set_propagation(metadata: &mut ObjectMeta, propagation: Option<Propagation>, dependents: Dependents) -> bool {
     let before = metadata.finalizers.clone().unwrap_or_default();
     let said = before

@@ -17,7 +17,7 @@ use crate::verbs::list;
 /// Number of objects that are deleted concurrently, so that they share commits.
 const AT_ONCE: usize = 32;
 
-/// Answers the list of what was deleted.
+/// Deletes the selected objects and answers with their list.
 pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let body = body::read(body).await?;

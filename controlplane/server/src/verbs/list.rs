@@ -17,7 +17,7 @@ use crate::selection::Selection;
 use crate::shape;
 use crate::storage;
 
-/// Entries looked at in one step when selectors leave some out.
+/// Number of entries scanned in one step when selectors filter.
 const STEP: usize = 500;
 const EXPIRED_CONTINUE: &str = "The provided continue parameter is too old to display a consistent list result. You can \
 start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of \
@@ -57,7 +57,7 @@ struct Window {
 pub(crate) struct Token {
     #[serde(default)]
     v: String,
-    /// Revision of the snapshot; [`NEWEST`] for whatever is newest.
+    /// Revision of the snapshot; [`NEWEST`] for the latest.
     #[serde(default)]
     rv: i64,
     /// The last key of the page before.
@@ -69,7 +69,7 @@ const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 const NEWEST: i64 = -1;
 
 impl Token {
-    /// Reads what a client was given; it may have become anything since.
+    /// Parses a token from a client, which may have modified it.
     pub(crate) fn parse(text: &str) -> Result<(ListAt, Key), Failure> {
         let invalid = |because: &str| {
             Failure::bad_request(format!("invalid continue token: continue key is not valid: {because}"))
@@ -140,7 +140,7 @@ pub(crate) async fn page(context: &Context) -> Result<Page, Failure> {
     collect(context, &selection, window).await
 }
 
-/// The one key that can match, where namespace and name are given.
+/// The only key that can match, where namespace and name are given.
 pub(crate) fn only_key(context: &Context, selection: &Selection) -> Option<Key> {
     let name = selection.name()?;
     let cluster = context.registration.scope == api::kind::Scope::Cluster;
@@ -244,7 +244,7 @@ pub(crate) fn token(revision: i64, after: Option<&Key>) -> Option<String> {
 
 fn window(query: &Query) -> Result<Window, Failure> {
     validate(query)?;
-    // A list takes no time, but what is asked for must be a number.
+    // Lists ignore the timeout, but it must be a number.
     query.number("timeoutSeconds")?;
     let limit = query
         .number("limit")?
@@ -278,7 +278,7 @@ fn window(query: &Query) -> Result<Window, Failure> {
     let exact = match query.text("resourceVersionMatch") {
         Some("Exact") => true,
         Some(_) => false,
-        // Without a word on it, a limit makes the revision exact, unless it is 0.
+        // By default a limit makes the revision exact, unless it is 0.
         None => limit.is_some() && requested > 0,
     };
     let at = if exact {

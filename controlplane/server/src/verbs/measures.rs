@@ -1,8 +1,8 @@
 //! GET of the resource usage of nodes and pods (`metrics.k8s.io`). Nothing of it is stored: the
 //! agents measure on request.
 //!
-//! What there is to tell of is in the store; a node's agent is believed about the pods that are bound to its node alone. Pods
-//! that do not run, and those of nodes that do not answer in time, are left out.
+//! Objects to report are in the store; a node's agent is trusted only about the pods that are bound
+//! to its node. Pods that do not run, and those of nodes that do not answer in time, are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Known {
         self.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// The node whose agent knows.
+    /// Node whose agent has the measurement.
     fn node(&self, subject: Subject) -> Option<&str> {
         match subject {
             Subject::Nodes => self.metadata.name.as_deref(),
@@ -86,7 +86,7 @@ impl Subject {
     }
 }
 
-/// Answers what one node or pod uses.
+/// Answers with the usage of one node or pod.
 pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let subject = Subject::of(&context.registration);
@@ -111,7 +111,7 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     shape::one(context, StatusCode::OK, representation, bytes).await
 }
 
-/// Answers what those that the selectors match use.
+/// Answers with the usage of the selected nodes or pods.
 pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let (own, stored) = (context.registration.clone(), stored(context)?);
@@ -130,7 +130,7 @@ pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     shape::list(context, representation, &page.head, items).await
 }
 
-/// The row of what is measured.
+/// Registration of the measured resource.
 fn stored(context: &Context) -> Result<&'static Registration, Failure> {
     api::find("", "v1", context.registration.plural).ok_or(Failure::NoSuchResource)
 }
@@ -213,7 +213,7 @@ fn tell(subject: Subject, known: &[Known], answers: &BTreeMap<String, Measures>,
             ..NodeMetrics::default()
         }))
     };
-    // By node and uid: a pod that another node tells of is none of its own.
+    // Keyed by node and UID, so that a node cannot report pods of another one.
     let pods: BTreeMap<(&str, &str), _> = answers
         .iter()
         .flat_map(|(node, measures)| {

@@ -5,8 +5,8 @@
 //! | `at=REVISION`, `at=2026-01-02T03:04:05Z`, `at=10m` (ago; also `3d`) | the object or the list as it was then; ages in tables are those of then |
 //! | `history=COUNT`, of one object, also with `before=REVISION` | its versions, the newest first: `{"since": {…}, "items": [{"resourceVersion", "time", "until", "ended", "deleted", "object"}]}` |
 //!
-//! Who may `get` or `list` now what the path names may see what it was. A time before the known past is answered with `410 Expired`, which
-//! tells where that begins.
+//! Users that may `get` or `list` the path now may read its past. A time before the retained
+//! history is answered with `410 Expired`, which tells where that begins.
 
 use std::time::Duration;
 
@@ -29,14 +29,14 @@ use crate::{duration, shape, storage};
 
 /// Limit of concurrent reads: objects of past revisions are not shared between them.
 const TOGETHER: usize = 3;
-/// Longest wait for one of those that are under way.
+/// Maximum wait for a free slot.
 const WAIT: Duration = Duration::from_secs(10);
 /// The most versions in one answer.
 const MOST_VERSIONS: i64 = 500;
 
 static READERS: Semaphore = Semaphore::const_new(TOGETHER);
 
-/// Answers a request that asks for the past; nothing where it does not.
+/// Answers a request for a past state; `None` for other requests.
 ///
 /// # Errors
 /// 400 for what is no point of the past, 404 when the object was not there, 410 when that is no longer known.
@@ -61,7 +61,7 @@ pub(crate) async fn answer(context: &mut Context) -> Result<Option<Response>, Fa
         (_, true) => list(context).await?,
         (_, false) => return Err(Failure::bad_request("history is of one object")),
     };
-    // A slow reader holds what it is sent.
+    // The permit is held until the client has read the answer.
     Ok(Some(until_end(response, permit)))
 }
 

@@ -74,7 +74,7 @@ impl Patch {
         Ok(patch)
     }
 
-    /// Refuses a list where an object is needed, and so on, in the words of Go's decoder.
+    /// Rejects documents of the wrong JSON type, with the messages of Go's decoder.
     fn check_type(&self) -> Result<(), Failure> {
         const OBJECT: &str = "map[string]interface {}";
         let (value, prefix, wanted) = match self {
@@ -91,7 +91,7 @@ impl Patch {
         )))
     }
 
-    /// 422 for a patch after which the object is none of its kind.
+    /// 422 for a patch whose result does not decode as the kind.
     fn spoils(&self, registration: &Registration, patched: &str, because: &str) -> Failure {
         let (value, because) = match self {
             Self::Json(_) | Self::Merge(_) => (Cow::Borrowed(patched), Cow::Borrowed(because)),
@@ -167,7 +167,8 @@ impl Patch {
                 let schema = Schema::of_kind(api_version, kind)
                     .ok_or_else(|| Failure::internal(format!("no schema of {api_version} {kind}")))?;
                 let outcome = strategic::apply(schema, document, patch);
-                // Upstream decodes what is left into the type that the path names, whatever the patch calls it.
+                // Upstream decodes the result into the type of the path, regardless of its own type
+                // metadata.
                 if let Some(members) = document.as_object_mut() {
                     members.insert("apiVersion".to_owned(), api_version.into());
                     members.insert("kind".to_owned(), kind.into());
@@ -248,8 +249,8 @@ fn patched(
     Ok((object, complaints))
 }
 
-/// Applies a patch to an object's JSON, and reads what becomes of it; the texts are what a strict reader complains about,
-/// after those about the patch by itself.
+/// Applies a patch to an object's JSON and decodes the result; the texts are strict decoding
+/// errors, after those about the patch itself.
 ///
 /// # Errors
 /// As [`Patch::apply`], and 422 for what is no object of the kind any more.

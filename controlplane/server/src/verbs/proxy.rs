@@ -64,7 +64,7 @@ pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response,
     }
 }
 
-/// Asks webhooks about the connection, whose options stand where an object would.
+/// Calls webhooks for the connection, whose options take the place of an object.
 async fn admit(context: &Context) -> Result<(), Failure> {
     if webhooks::are_idle(context) {
         return Ok(());
@@ -129,7 +129,7 @@ async fn dial(context: &Context, node: &str, path: &str, upgrade: bool) -> Resul
     }
 }
 
-/// The answer of who is at the end of a connection.
+/// Proxies to the server at the end of a connection.
 async fn behind(
     stream: Box<dyn Stream>,
     secure: bool,

@@ -69,7 +69,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     shape::document(representation.encoding, StatusCode::CREATED, (VERSION, KIND), &answer)
 }
 
-/// A request whose specification is there.
+/// Request with a spec.
 struct Parsed {
     metadata: ObjectMeta,
     spec: TokenRequestSpec,
@@ -98,7 +98,7 @@ fn check_name(context: &Context, metadata: &ObjectMeta) -> Result<(), Failure> {
     Err(Failure::invalid(GROUP, KIND, account, &[found]))
 }
 
-/// Fills in what was left out.
+/// Sets defaults.
 fn begin(context: &Context, request: &mut Parsed, now: Timestamp) {
     let spec = &mut request.spec;
     if spec.audiences.as_ref().is_none_or(Vec::is_empty) {

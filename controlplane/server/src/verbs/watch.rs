@@ -137,7 +137,7 @@ impl Begun {
         let store = context.store();
         let prefix = storage::prefix(&context.registration, &context.info.namespace);
         let mut begun = Self {
-            // Clients inside the process read what they are sent.
+            // In-process clients always read their events.
             room: context
                 .wire
                 .source
@@ -176,14 +176,14 @@ impl Begun {
 struct Watcher {
     frames: Frames,
     initial: std::vec::IntoIter<Live>,
-    /// A revision whose bookmark marks the end of the synthetic events.
+    /// Revision whose bookmark marks the end of the synthetic events.
     mark: Option<u64>,
     changes: Option<Watch>,
     room: Option<Room>,
     listed: Option<Taken>,
     /// The revision to come after which changes are wanted: no bookmark may promise it before.
     ahead: u64,
-    /// Comes when what is watched is not served any more in this version.
+    /// Completes when the watched version is no longer served.
     ended: Option<BoxFuture<'static, ()>>,
     /// The last frame, when nothing can follow it.
     last: Option<Bytes>,
@@ -310,8 +310,8 @@ impl Watcher {
     }
 }
 
-/// Waits for room for a frame: what the client does not read is bounded, and it falls behind.
-/// Nothing when the watch's time is over.
+/// Waits for buffer space for a frame, so that a slow client falls behind. `None` when the watch
+/// has timed out.
 async fn room(room: Option<&Room>, bytes: usize, deadline: Pin<&mut Sleep>) -> Option<Option<Taken>> {
     let Some(room) = room else { return Some(None) };
     tokio::select! {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// The longest time that clients are told to wait, in seconds.
+/// Maximum of `Retry-After`, in seconds.
 const LONGEST: i64 = 32;
 
 #[derive(Debug)]
@@ -29,8 +29,8 @@ impl Default for Dropped {
 }
 
 impl Dropped {
-    /// Counts a refusal; gives the seconds that its client is told. They double where three times as many requests are
-    /// refused in that time, and shrink where fewer are than seconds.
+    /// Counts a rejection; returns the client's `Retry-After` in seconds. It doubles when three
+    /// times as many requests are rejected in that time, and shrinks when fewer are than seconds.
     pub(super) fn note(&mut self, second: i64) -> i32 {
         if self.second == second {
             self.count += 1;

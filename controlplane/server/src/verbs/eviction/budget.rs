@@ -15,7 +15,8 @@ use crate::object;
 const UNSEEN: usize = 2000;
 const VIOLATES: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-/// Takes one disruption from the pod's budget: the change of the budget, or nothing when none is needed.
+/// Takes one disruption from the pod's budget: returns the write of the budget, or `None` when none
+/// is needed.
 ///
 /// # Errors
 /// 429 when the budget allows none, 500 when there are two.

@@ -1,9 +1,9 @@
-//! Upstream decodes what a strategic merge patch leaves by a converter with words of its own.
+//! Errors of the converter with which upstream decodes the result of a strategic merge patch.
 
 use api::Registration;
 use api::schema::{Field, Form, Schema};
 
-/// The converter's words for what Go's JSON reader would say.
+/// Converter's message for an error of Go's JSON decoder.
 pub(super) fn words(registration: &Registration, because: &str) -> String {
     if because.starts_with("illegal base64 data") {
         return format!("error decoding from json: {because}");

@@ -1,4 +1,4 @@
-//! Requests and answers on their way through: paths, headers, and TLS to a pod.
+//! Forwarding of requests and answers: paths, headers, and TLS to a pod.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const OWN: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// The request's path up to `proxy`, and what is behind it.
+/// Path of the request up to `proxy`, and the rest.
 pub(super) fn split(context: &Context) -> (String, String) {
     let raw = context.wire.uri.path();
     let wanted = match context.info.namespace.as_str() {
@@ -98,7 +98,7 @@ pub(super) fn request(context: &Context, prefix: &str, body: Body) -> Result<Req
     if !headers.contains_key(HOST) {
         headers.insert(HOST, HeaderValue::from_static("localhost"));
     }
-    // Neither X-Forwarded-Host nor -Proto: upstream takes them from the URL of its request, which has none.
+    // Upstream takes X-Forwarded-Host and -Proto from the URL of its request, which has neither.
     if let Ok(uri) = HeaderValue::from_str(&format!("{prefix}{path}")) {
         headers.insert("x-forwarded-uri", uri);
     }
@@ -164,7 +164,8 @@ pub(crate) fn switched(headers: &HeaderMap) -> HeaderMap {
     all
 }
 
-/// TLS to a pod. The way to it is the agent's; its certificate would prove nothing more.
+/// TLS to a pod. The connection goes through the agent; the pod's certificate would prove nothing
+/// more.
 pub(super) async fn secure(stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {
     let config = common_tls::trusting().map_err(io::Error::other)?;
     let name = ServerName::try_from("localhost").map_err(io::Error::other)?;

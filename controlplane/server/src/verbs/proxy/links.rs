@@ -1,4 +1,5 @@
-//! Links of what is behind a proxy, so that they lead through it (`k8s.io/apimachinery/pkg/util/proxy/transport.go`).
+//! Rewriting of links in proxied pages, so that they lead through the proxy
+//! (`k8s.io/apimachinery/pkg/util/proxy/transport.go`).
 
 use std::io::Read as _;
 
@@ -14,7 +15,8 @@ use crate::compress::gzip;
 use crate::context::Context;
 use crate::respond::Response;
 
-/// Bytes of a page whose links are rewritten; upstream has no bound. A larger one goes through as it is.
+/// Size limit for pages whose links are rewritten; upstream has none. A larger page passes
+/// unchanged.
 const PAGE: usize = 4 << 20;
 
 /// Attributes that are links, by element.
@@ -119,7 +121,7 @@ impl Place {
         Some(format!("{origin}{prefix}{path}"))
     }
 
-    /// An answer whose links lead through the proxy, where it is a page.
+    /// Rewrites the links in the answer, if it is a page.
     pub(super) async fn rewritten(&self, mut parts: Parts, body: Body) -> Response {
         let header = |name| {
             parts

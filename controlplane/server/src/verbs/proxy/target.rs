@@ -1,4 +1,4 @@
-//! Whom a proxied request is for.
+//! Targets of proxied requests.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ pub(super) enum Behind {
     Nowhere { because: String },
 }
 
-/// `NAME`, `NAME:PORT`, `SCHEME:NAME:PORT`; nothing for anything else.
+/// Splits `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`; `None` for other forms.
 fn split(id: &str) -> Option<(&str, &str, &str)> {
     let parts: Vec<&str> = id.split(':').collect();
     let (scheme, name, port) = match *parts.as_slice() {
@@ -103,7 +103,7 @@ impl Target {
     }
 }
 
-/// A node's agent, or what else listens there.
+/// Target on a node: its agent, or another port.
 fn node(context: &Context, name: &str, port: &str) -> Result<Behind, Failure> {
     let agent = agent::find(context, name)?;
     let node = name.to_owned();
@@ -117,7 +117,7 @@ fn node(context: &Context, name: &str, port: &str) -> Result<Behind, Failure> {
     ))
 }
 
-/// A port, which nothing gives a name here; or what dialing it comes to.
+/// Parses a numeric port; the error is that of dialing a named one.
 fn number(port: &str) -> Result<u16, String> {
     port.parse().map_err(|_error| {
         let digits = port.strip_prefix(['+', '-']).unwrap_or(port);

@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Added,
     /// Changed.
     Modified,
-    /// Gone, or no longer chosen.
+    /// Deleted, or no longer matched.
     Deleted,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Frames {
     selection: Selection,
     body: Body,
     encoding: Encoding,
-    /// The way to the webhook that converts what is watched.
+    /// Conversion webhook of the watched kind.
     converting: Option<Converting>,
     /// API version of the events' objects.
     api_version: String,
@@ -119,12 +119,12 @@ impl Frames {
         self.selection.matches(live)
     }
 
-    /// True if a webhook is to be asked about what is watched.
+    /// True if a webhook converts the watched objects.
     pub(super) fn converts(&self) -> bool {
         self.converting.is_some()
     }
 
-    /// The frame of a change; nothing when it does not concern the selectors.
+    /// Frame of a change; `None` when the selectors match neither state.
     pub(super) fn event(&mut self, event: &Event) -> Option<Bytes> {
         self.told(event, (&event.entry).into(), event.prev().map(Seen::from))
     }
@@ -183,7 +183,7 @@ impl Frames {
     fn frame(&mut self, kind: Kind, bytes: &Bytes) -> Bytes {
         let shaped = match &mut self.body {
             Body::Object => return self.wrap(kind.name(), bytes),
-            // Its message leaves out all else.
+            // The protobuf message omits all other fields.
             Body::Metadata(_) if self.encoding == Encoding::Protobuf => return self.wrap(kind.name(), bytes),
             Body::Metadata(version) => Ok(shape::partial_of(bytes, *version)),
             Body::Table(table, headed) => {
