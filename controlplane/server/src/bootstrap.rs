@@ -54,7 +54,7 @@ const HOME: &str = "kube-system";
 /// `ConfigMap` with the date since which uses of Secret-based tokens are tracked.
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
-/// Name of the default StorageClass. Differs from `local-path`, the class of Rancher's provisioner
+/// Name of the default `StorageClass`. Differs from `local-path`, the class of Rancher's provisioner
 /// of the same kind of volumes.
 const CLASS: &str = "skiff-local";
 const PROVISIONER: &str = "skiff.dev/local-path";
@@ -329,7 +329,7 @@ impl Client {
         }
     }
 
-    /// Creates the StorageClass of directories on the nodes, once in the life of a cluster: one
+    /// Creates the `StorageClass` of directories on the nodes, once in the life of a cluster: one
     /// that an operator deletes stays deleted. It is the default class, unless the cluster has
     /// another default.
     async fn give_class(&self, store: &Store) -> Result<(), BootstrapError> {

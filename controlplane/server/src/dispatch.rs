@@ -423,7 +423,7 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         }
         return Err(Failure::NoSuchResource);
     };
-    // The deprecated watch paths serve objects only: the right to watch must not give a proxy.
+    // The deprecated watch paths serve objects only: the right to watch must not open a proxy.
     if context.info.verb == "watch" {
         return Err(Failure::NoSuchResource);
     }

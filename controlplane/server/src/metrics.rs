@@ -293,8 +293,8 @@ fn build(version: &Version, registry: &mut Registry) {
     registry.register("kubernetes_build_info", help("kubernetes_build_info"), info);
 }
 
-/// Converts the page from the OpenMetrics format to Prometheus's, whose counters have the names of
-/// their samples.
+/// Converts the page from the `OpenMetrics` format to Prometheus's, whose counters have the names
+/// of their samples.
 fn plain(page: &str) -> String {
     let mut lines: Vec<Cow<'_, str>> = Vec::new();
     for line in page.lines().filter(|line| *line != "# EOF") {

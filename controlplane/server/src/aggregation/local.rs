@@ -51,7 +51,7 @@ const PRIORITIES: [(&str, &str, i32, i32); 23] = [
     ("flowcontrol.apiserver.k8s.io", "v1", 16_100, 21),
     ("admissionregistration.k8s.io", "v1alpha1", 16_700, 9),
 ];
-/// Priorities of groups from CustomResourceDefinitions (`crdregistration_controller.go`).
+/// Priorities of groups from `CustomResourceDefinitions` (`crdregistration_controller.go`).
 const DEFINED: (i32, i32) = (1000, 100);
 
 pub(super) fn set_available(own: &mut APIService, now: Timestamp) {

@@ -47,8 +47,7 @@ pub(super) fn charge(context: &Context, pod: &Pod, now: Timestamp) -> Result<Opt
     }))
 }
 
-/// True if the pod does not count as healthy for a budget: it has terminated, is pending or is
-/// being deleted.
+/// True if evicting the pod disrupts nothing: it has terminated, is pending or is being deleted.
 fn is_no_disruption(pod: &Pod) -> bool {
     !api::pod::is_active(pod) || api::pod::phase(pod) == "Pending"
 }
