@@ -53,7 +53,7 @@ pub(crate) fn media_type(headers: &HeaderMap) -> String {
 /// Turns a body into JSON bytes, by its `Content-Type`; without one it is JSON. It should be of this kind.
 ///
 /// # Errors
-/// 415 for other types, 400 for what does not parse.
+/// 415 for other types, 400 for parse errors.
 pub(crate) fn to_json(
     headers: &HeaderMap,
     body: Bytes,

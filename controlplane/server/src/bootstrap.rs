@@ -54,8 +54,8 @@ const HOME: &str = "kube-system";
 /// `ConfigMap` with the date since which uses of Secret-based tokens are tracked.
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
-/// Name of the default `StorageClass`. Differs from `local-path`, the class of Rancher's provisioner
-/// of the same kind of volumes.
+/// Name of the default `StorageClass`. Differs from `local-path`, the class of Rancher's
+/// provisioner of the same kind of volumes.
 const CLASS: &str = "skiff-local";
 const PROVISIONER: &str = "skiff.dev/local-path";
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";

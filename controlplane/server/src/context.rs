@@ -208,7 +208,7 @@ impl Context {
     /// Like [`Self::live`], for many objects.
     ///
     /// # Errors
-    /// As [`Self::live`]
+    /// Those of [`Self::live`]
     pub(crate) async fn lives(&self, entries: Vec<Entry>) -> Result<Vec<Live>, Failure> {
         self.lives_of(&self.registration, entries).await
     }
@@ -216,7 +216,7 @@ impl Context {
     /// Like [`Self::lives`], for any kind.
     ///
     /// # Errors
-    /// As [`Self::live`]
+    /// Those of [`Self::live`]
     pub(crate) async fn lives_of(&self, row: &Registration, entries: Vec<Entry>) -> Result<Vec<Live>, Failure> {
         let Some(converter) = self.table.converter(row) else {
             return Ok(entries.into_iter().map(Live::from).collect());
@@ -243,7 +243,7 @@ impl Context {
     /// for a dry run.
     ///
     /// # Errors
-    /// As [`Self::live`]
+    /// Those of [`Self::live`]
     pub(crate) async fn to_store(
         &self,
         object: &dyn Object,
@@ -260,7 +260,7 @@ impl Context {
     /// An object of the request's kind, which a definition makes, in another version; both as JSON.
     ///
     /// # Errors
-    /// As [`Self::live`]
+    /// Those of [`Self::live`]
     pub(crate) async fn in_version(
         &self,
         from: &Registration,
@@ -283,7 +283,7 @@ impl Context {
     /// any, so that the update must be repeated.
     ///
     /// # Errors
-    /// As [`Self::live`]
+    /// Those of [`Self::live`]
     pub(crate) async fn convert_missing(&self) -> Result<bool, Failure> {
         let Some(converter) = self.table.converter(&self.registration) else {
             return Ok(false);

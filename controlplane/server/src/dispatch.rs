@@ -1,4 +1,4 @@
-//! Dispatch of requests to the handlers of their verbs, with authentication, authorization and audit.
+//! Dispatch of requests to their handlers, with authentication, authorization and audit.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ const UNITS: [(&str, u128); 8] = [
 /// Parses a duration; a negative one is an error.
 ///
 /// # Errors
-/// Go's words.
+/// Go's error message.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let invalid = || format!("time: invalid duration {text:?}");
     let negative = text.starts_with('-');

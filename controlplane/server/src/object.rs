@@ -152,7 +152,7 @@ fn read_json(registration: &Registration, decoded: Decoded, validation: FieldVal
 /// Decodes the body of a subresource; unknown fields become warnings of the request.
 ///
 /// # Errors
-/// As [`read`]
+/// Those of [`read`]
 pub(crate) fn read_part<T: Clone + 'static>(
     context: &mut Context,
     registration: &Registration,
@@ -310,7 +310,7 @@ const LARGEST: usize = body::LIMIT;
 /// `stored` is the result of a conversion webhook, if any.
 ///
 /// # Errors
-/// 500 with upstream's words where the object has become too large.
+/// 500 with upstream's message where the object has become too large.
 pub(crate) fn encode_bounded(
     registration: &Registration,
     object: &mut dyn Object,
@@ -354,7 +354,7 @@ pub(crate) fn encode(
 /// Like [`encode`], for an object of which only metadata has changed since it was read.
 ///
 /// # Errors
-/// As [`encode`]
+/// Those of [`encode`]
 pub(crate) fn encode_marked(
     registration: &Registration,
     live: &Live,
@@ -427,7 +427,7 @@ pub(crate) fn managed(entry: &Entry) -> &str {
 /// JSON of an object of which only metadata has changed, made from its stored form.
 ///
 /// # Errors
-/// As [`external`]
+/// Those of [`external`]
 pub(crate) fn external_marked(
     registration: &Registration,
     live: &Live,

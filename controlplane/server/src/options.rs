@@ -117,7 +117,7 @@ impl Deletion {
     /// Reads options from the body, or from the query without one.
     ///
     /// # Errors
-    /// 400 for a body that is no `DeleteOptions`, 422 for values that contradict each other.
+    /// 400 for a body that is not `DeleteOptions`, 422 for values that contradict each other.
     pub(crate) fn read(headers: &HeaderMap, query: &Query, body: Bytes) -> Result<Self, Failure> {
         let options = if body.is_empty() {
             from_query(query)?

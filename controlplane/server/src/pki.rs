@@ -288,7 +288,7 @@ impl Pki {
 /// The certificates of a PEM text in the form that rustls takes.
 ///
 /// # Errors
-/// When it holds something else.
+/// When it holds other data.
 pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     let read = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>();
     read.map_err(|error| PkiError::Unreadable {

@@ -63,7 +63,7 @@ impl Query {
     /// The time that the client would wait for an answer, where it says one.
     ///
     /// # Errors
-    /// 400 with Go's text when it is none.
+    /// 400 with Go's error message for an invalid one.
     pub fn timeout(&self) -> Result<Option<Duration>, Failure> {
         let wrong = |error| Failure::bad_request(format!("invalid timeout specified in the request URL - {error}"));
         let timeout = self.text("timeout").map(duration::parse).transpose().map_err(wrong)?;
@@ -73,7 +73,7 @@ impl Query {
     /// A whole number.
     ///
     /// # Errors
-    /// 400 with Go's text when it is none.
+    /// 400 with Go's error message for an invalid one.
     pub fn number(&self, name: &str) -> Result<Option<i64>, Failure> {
         self.text(name)
             .map(|value| {

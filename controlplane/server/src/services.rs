@@ -28,8 +28,8 @@ use crate::storage;
 pub(crate) use range::{Range, pick, ranges};
 pub(crate) use repair::repair;
 
-/// Number of node ports at the start of the range that are kept for explicit requests until no others
-/// are left, as upstream does.
+/// Number of node ports at the start of the range that are kept for explicit requests until no
+/// others are left, as upstream does.
 const ASKED_FOR: i32 = 86;
 
 /// Addresses and ports that a Service holds.

@@ -38,7 +38,7 @@ pub(crate) async fn turn(context: &Context) -> Option<MutexGuard<'_, ()>> {
 /// The changes of quotas that go with a change of an object: nothing before is a creation, nothing after a removal.
 ///
 /// # Errors
-/// 403 for what a quota does not allow.
+/// 403 when a quota would be exceeded.
 pub(crate) fn charge(
     context: &Context,
     before: Option<&dyn Object>,

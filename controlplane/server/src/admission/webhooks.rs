@@ -117,7 +117,7 @@ pub(crate) fn are_idle(context: &Context) -> bool {
 /// Evaluates validating policies, then calls validating webhooks.
 ///
 /// # Errors
-/// Those of the first that refuses.
+/// The first rejection.
 pub(crate) async fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<(), Failure> {
     let context = asked.context;
     if policies::decide(context) {
@@ -262,7 +262,7 @@ fn passes<T: Default>(asked: &Asked<'_>, hook: &Hook, outcome: Result<T, Refusal
 /// Asks all policies and webhooks about something that has no object to change: a deletion or a connection.
 ///
 /// # Errors
-/// Those of the first that refuses.
+/// The first rejection.
 pub(crate) async fn admit(asked: &Asked<'_>) -> Result<(), Failure> {
     mutate(asked, None, &mut Rounds::default()).await?;
     validate(asked, None).await
@@ -272,7 +272,7 @@ pub(crate) async fn admit(asked: &Asked<'_>) -> Result<(), Failure> {
 /// that they produce.
 ///
 /// # Errors
-/// Those of the first that refuses.
+/// The first rejection.
 pub(crate) async fn admit_unstored(
     context: &Context,
     row: &Registration,
@@ -295,7 +295,7 @@ pub(crate) async fn admit_unstored(
 /// Like [`admit_unstored`], for the body of a subresource.
 ///
 /// # Errors
-/// Those of the first that refuses.
+/// The first rejection.
 pub(crate) async fn admit_part<K: Kind>(context: &Context, row: &Registration, part: K) -> Result<K, Failure> {
     if are_idle(context) {
         return Ok(part);

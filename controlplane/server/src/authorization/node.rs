@@ -221,8 +221,8 @@ impl Request<'_> {
         ))
     }
 
-    /// True if the pod is bound to this node or does not exist: an agent must be able to find out that
-    /// its pod is gone.
+    /// True if the pod is bound to this node or does not exist: an agent must be able to find out
+    /// that its pod is gone.
     fn is_own_pod(&self, namespace: &str, name: &str) -> bool {
         let pod = Key::new("", "pods", namespace, name)
             .ok()

@@ -1,5 +1,5 @@
-//! Connections of clients that are not authenticated yet. At the limit, the oldest of them is closed
-//! first, so that idle clients lock out no others.
+//! Connections of clients that are not authenticated yet. At the limit, the oldest of them is
+//! closed first, so that idle clients lock out no others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -60,7 +60,7 @@ impl Applying {
     /// Decodes the applied configuration as a kind of another version than the request's.
     ///
     /// # Errors
-    /// 400 for another kind, 500 for what does not fit.
+    /// 400 for another kind, 500 for fields of the wrong type.
     pub(crate) fn decode<T: Clone + 'static>(&self, registration: &Registration) -> Result<T, Failure> {
         let (api_version, kind) = (&registration.api_version(), registration.kind);
         let own = |member: &str| self.object.get(member).and_then(Value::as_str).unwrap_or_default();

@@ -46,7 +46,7 @@ impl Patch {
     /// Reads a patch by its `Content-Type`.
     ///
     /// # Errors
-    /// 415 for other types, 400 for what does not parse.
+    /// 415 for other types, 400 for parse errors.
     pub(crate) fn read(registration: &Registration, headers: &HeaderMap, body: &Bytes) -> Result<Self, Failure> {
         type Check = fn(&[u8]) -> Result<(), Failure>;
         let (kind, check): (fn(Value) -> Self, Check) = match media_type(headers).as_str() {
@@ -158,7 +158,7 @@ impl Patch {
     /// Applies the patch to an object's JSON.
     ///
     /// # Errors
-    /// 400, 413, 422, 500 by what is wrong with the patch.
+    /// 400, 413, 422, 500, depending on the patch.
     pub(crate) fn apply(&self, api_version: &str, kind: &str, document: &mut Value) -> Result<(), Failure> {
         let outcome = match self {
             Self::Json(operations) => json::apply(document, operations),

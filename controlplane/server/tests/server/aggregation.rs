@@ -16,7 +16,7 @@ const ALL: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const OWN: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.wardle.example.com";
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders";
 
-/// An API server that looks after what it has, for as long as the second value lives.
+/// Starts an API server and polls its `heal` for as long as the second value lives.
 async fn start() -> (Api, JoinSet<()>) {
     let api = Api::start().await;
     let server = api.server.clone();
@@ -27,7 +27,7 @@ async fn start() -> (Api, JoinSet<()>) {
     (api, healing)
 }
 
-/// A server of flunders, which answers what its path asks for.
+/// Starts a server of flunders that answers by path.
 async fn server() -> Webhook {
     Webhook::start(|request| {
         let raw = |code, body: Value| Reply::Raw(code, vec![("content-type", "application/json".into())], body.to_string().into());

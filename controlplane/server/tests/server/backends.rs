@@ -1,4 +1,4 @@
-//! Logs, streams and proxies, by what the node's agent answers, or does not.
+//! Logs, streams and proxies, with answers and failures of the node's agent.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const UPGRADE: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
 
-/// Answers what it was asked, but knows no pod of the name `unknown`.
+/// Agent that echoes requests and knows no pod named `unknown`.
 struct Echo;
 
 impl Agents for Echo {
@@ -105,7 +105,7 @@ async fn one_output_alone_cannot_be_asked_for() {
     }
 }
 
-/// A server whose one node has its agent, or something else, at this address.
+/// Starts a server with one node whose agent is at this address.
 async fn with_agent_at(address: SocketAddr) -> (Api, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let pki = Pki::open(directory.path(), Timestamp::now()).unwrap();
@@ -201,7 +201,7 @@ async fn a_node_without_an_address_is_told_of_as_upstream_does() {
     );
 }
 
-/// A node's address, and whether its other ports may be reached there; a pod's, too.
+/// Loopback and similar addresses of nodes and pods are rejected.
 #[tokio::test]
 async fn attack_27_addresses_of_one_machine_alone_are_not_reached() {
     let (api, _directory) = with_agent_at("127.0.0.1:1".parse().unwrap()).await;
@@ -222,7 +222,7 @@ async fn attack_27_addresses_of_one_machine_alone_are_not_reached() {
     }
 }
 
-/// Whom it was asked to ask, and in which time.
+/// Agents and timeouts of the requests.
 #[derive(Default)]
 struct Asked(Mutex<Vec<String>>);
 

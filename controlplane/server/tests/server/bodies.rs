@@ -74,7 +74,7 @@ async fn unreadable_bodies_are_told_in_upstreams_words() {
     );
 }
 
-/// Each of these took minutes, or gigabytes, where every finding was told whole.
+/// Each of these took minutes, or gigabytes, when every error was reported in full.
 #[tokio::test]
 async fn attack_24_what_is_refused_is_refused_in_few_words() {
     let api = Api::start().await;
@@ -166,7 +166,7 @@ async fn attack_24_heavy_requests_do_not_wait_for_each_other() {
     assert_eq!(all.unwrap(), [200; 12]);
 }
 
-/// Each of these took a minute or more where what occurs twice was looked for by comparing all with all.
+/// Each of these took a minute or more when duplicates were found by comparing all pairs.
 #[tokio::test]
 async fn attack_24_many_names_are_compared_once() {
     let api = Api::start().await;
@@ -252,7 +252,7 @@ async fn attack_24_what_was_accepted_can_be_read_changed_and_deleted() {
     assert_eq!(answer.code, 200, "{}", answer.message());
 }
 
-/// Objects stand in lists, which readers of 128 levels must be able to read.
+/// Lists nest their items, and readers with a limit of 128 levels must be able to parse them.
 #[tokio::test]
 async fn attack_24_what_is_deep_is_refused_however_small() {
     let api = Api::start().await;

@@ -1,4 +1,5 @@
-//! exec, attach, portforward and proxies, as far as the API server has a part in them: which agent is asked for what.
+//! exec, attach, portforward and proxies, as far as the API server handles them: requests to
+//! agents.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ const UPGRADE: [(&str, &str); 4] = [
     ("authorization", "Bearer secret"),
 ];
 
-/// A connection to a back end that tells when it is gone.
+/// Connection to a backend that records when it is dropped.
 struct Back(Arc<AtomicBool>);
 
 impl Drop for Back {
@@ -54,7 +55,7 @@ impl AsyncWrite for Back {
     }
 }
 
-/// An agent that remembers what it was asked.
+/// Agent that records its requests.
 #[derive(Clone, Default)]
 struct Recorder {
     asked: Arc<Mutex<Vec<String>>>,
@@ -164,7 +165,7 @@ async fn what_a_client_asks_for_comes_to_the_agent() {
         format!("{PODS}/a/portforward?ports=80&ports=81"),
     ] {
         let answer = api.request(Method::POST, &path, &UPGRADE, "").await;
-        // The agent's own words, not a Status.
+        // The agent's own message, not a Status.
         assert_eq!(
             (answer.code.as_u16(), answer.text().as_str()),
             (500, "container not found (\"c\")")
@@ -248,7 +249,7 @@ async fn attack_27_a_proxy_reaches_pods_and_agents_alone() {
         (301, "/api/v1/namespaces/default/pods/a:8080/proxy/")
     );
     api.get("/api/v1/nodes/n1/proxy/logs/?q=1").await;
-    // Decoded and written anew, as by Go.
+    // The path is decoded and encoded again, as by Go.
     api.get("/api/v1/nodes/n1/proxy/a%2Fb%20c^").await;
     api.get("/api/v1/nodes/n1/proxy/a/./b/%2E%2E/c//d!/").await;
     assert_eq!(

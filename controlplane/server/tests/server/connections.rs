@@ -1,4 +1,4 @@
-//! Clients that hold connections or flood them, and what becomes of the others meanwhile.
+//! Clients that hold connections or flood them, and the effect on other clients.
 #![allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime")]
 
 use crate::support::served::{PATIENCE, Served, connect, dial, get, serve, speak};
@@ -99,7 +99,7 @@ const END_HEADERS: u8 = 4;
 /// GET of the root of localhost, compressed.
 const GET: &[u8] = b"\x82\x84\x87\x41\x09localhost";
 
-/// Sends until the server ends the connection; how many bytes it took.
+/// Sends until the server closes the connection; returns the number of bytes it took.
 async fn flood(served: &Served, mut next: impl FnMut(u32) -> Vec<u8>) -> usize {
     let stream = dial(served, None, "h2").await.unwrap();
     let (mut from, mut to) = tokio::io::split(stream);

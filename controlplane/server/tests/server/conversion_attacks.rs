@@ -1,4 +1,5 @@
-//! Converters that mean no good: none makes the server wait for ever, hold much, or answer or store what it may not.
+//! Malicious conversion webhooks: none makes the server wait forever, hold much memory, or answer
+//! or store invalid objects.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::support::{Api, Frames};
 
 type Way = Box<dyn Fn(&Value) -> Reply + Send + Sync>;
 
-/// A kind with one object, `a`, and what its converter does from then on.
+/// Starts a server with one object of a kind, `a`, and a converter whose behavior can be set.
 async fn started() -> (Api, Webhook, Arc<Mutex<Way>>) {
     let api = Api::start().await;
     let way: Arc<Mutex<Way>> = Arc::new(Mutex::new(Box::new(|review| success(&all(review)))));
@@ -91,7 +92,7 @@ async fn attack_a_converter_changes_neither_kind_nor_identity() {
         let answer = api.get(&format!("{TABS}/a")).await;
         assert_eq!((answer.code.as_u16(), answer.message()), (500, message));
         assert!(answer.json().get("reason").is_none(), "{}", answer.text());
-        // Nor is anything stored by it.
+        // Nothing is stored through it either.
         assert_eq!(api.post(TABS, &tab("c", &json!({}))).await.code, 500);
     }
     *way.lock().unwrap() = Box::new(|review| {

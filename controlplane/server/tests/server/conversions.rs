@@ -1,4 +1,4 @@
-//! Kinds whose versions a webhook converts.
+//! Kinds whose versions are converted by a webhook.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -11,7 +11,7 @@ use crate::support::{Api, Frames, entry, managers};
 
 pub(crate) const EXTENTS: &str = "/apis/example.com/v2/namespaces/default/tabs";
 
-/// A definition of tabs whose version `v2`, which is stored, says `extent`, a text, where `v1` says `size`.
+/// Definition of tabs whose storage version `v2` has the text `extent` where `v1` has `size`.
 pub(crate) fn converted_tabs(hook: &Webhook) -> Value {
     let mut tabs = tabs();
     let mut first = tabs["spec"]["versions"][0].clone();
@@ -34,7 +34,7 @@ pub(crate) fn converted_tabs(hook: &Webhook) -> Value {
     tabs
 }
 
-/// Does what a converter should.
+/// Converts correctly.
 pub(crate) fn convert(object: &Value, to: &Value) -> Value {
     let mut object = object.clone();
     object["apiVersion"] = to.clone();

@@ -30,7 +30,7 @@ fn refused(answer: &Answer, wanted: &str) {
     );
 }
 
-/// The answer to a change of an object, made from what it is.
+/// Changes an object by PUT and returns the answer.
 async fn put(api: &Api, path: &str, change: impl FnOnce(&mut Value)) -> Answer {
     let mut object = api.get(path).await.json();
     change(&mut object);

@@ -78,7 +78,7 @@ pub(crate) fn condition<'a>(definition: &'a Value, kind: &str) -> &'a Value {
     conditions.iter().find(|own| own["type"] == kind).unwrap()
 }
 
-/// Waits for what a path answers; the last answer is told when it does not come.
+/// Waits until the answer to a path satisfies the condition; panics with the last answer.
 pub(crate) async fn eventually(api: &Api, path: &str, holds: impl Fn(&Answer) -> bool) -> Answer {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {

@@ -1,4 +1,4 @@
-//! Evictions and disruption budgets; what else bodies of subresources must be of.
+//! Evictions and disruption budgets, and the kinds of subresources' bodies.
 
 use crate::support::{Api, pod};
 use http::StatusCode;

@@ -128,7 +128,7 @@ async fn nodes_and_accounts_have_rights_of_their_own() {
         "nodes.authentication.k8s.io \"n2\" is forbidden: User \"jane\" cannot impersonate:arbitrary-node resource \"nodes\" in \
          API group \"authentication.k8s.io\" at the cluster scope"
     );
-    // A pod's account as its own node, and as no other.
+    // The pod's account may impersonate its own node, and no other.
     let mut agent = User::account("default", "agent");
     agent.extra.insert(
         "authentication.kubernetes.io/node-name".to_owned(),

@@ -1,4 +1,4 @@
-//! `LimitRange`: what is filled in, and what is refused.
+//! `LimitRange`: defaults and rejections.
 
 use crate::support::{Api, pod};
 use http::StatusCode;

@@ -19,7 +19,7 @@ fn patched(expression: &str) -> Value {
     json!({"patchType": "JSONPatch", "jsonPatch": {"expression": expression}})
 }
 
-/// A policy about creations and changes of what a test makes, with further members of its spec.
+/// Policy for creations and updates of the tests' objects, with further members of its spec.
 fn policy(name: &str, mutations: &[Value], more: &Value) -> Value {
     let mut spec = json!({
         "matchConstraints": {"resourceRules": [{

@@ -208,7 +208,7 @@ async fn the_objects_that_every_cluster_has_are_kept_up() {
         "spec": {"priorityLevelConfiguration": {"name": "system"}},
     });
     assert_eq!(api.post(SCHEMAS, &left).await.code, StatusCode::CREATED);
-    // Requests find their way all the while.
+    // Requests are still classified meanwhile.
     assert_eq!(get(&api, "jane", "/version").await.code, StatusCode::OK);
     tokio::time::sleep(std::time::Duration::from_secs(65)).await;
     assert_eq!(api.get(&format!("{LEVELS}/catch-all")).await.code, StatusCode::OK);

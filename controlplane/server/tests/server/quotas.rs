@@ -149,7 +149,8 @@ async fn a_quota_that_nobody_has_counted_yet() {
     );
 }
 
-/// Two hundred creations and deletions at once: never more than the quota allows, and in the end used is what there is.
+/// Two hundred concurrent creations and deletions: never more than the quota allows, and the final
+/// usage is exact.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn creations_at_once_do_not_share_what_is_left() {
     let api = Api::start().await;

@@ -122,7 +122,7 @@ async fn rules_name_objects_subresources_and_paths() {
     give(&api, "", "clusterrolebindings", &bound).await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let mine = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}});
-    // The name of what is created stands in the body, where authorization does not look.
+    // The name of a created object is in the body, which authorization does not read.
     assert_eq!(as_user(&api, &jane(), "POST", maps, &mine).await.code, 403);
     assert_eq!(api.post(maps, &mine).await.code, 201);
     let table = [
@@ -158,7 +158,7 @@ async fn the_unknown_see_health_and_version_only() {
     ] {
         assert_eq!(reads(&api, &User::anonymous(), path).await, code, "{path}");
     }
-    // Of all other paths that there are, and all kinds, nothing.
+    // All other paths and kinds are denied.
     let paths = api.get("/").await.json()["paths"].clone();
     let paths: Vec<&str> = paths.as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(paths.contains(&"/metrics"), "{paths:?}");

@@ -35,7 +35,7 @@ fn path(row: &Registration, object: &Value) -> String {
     format!("{base}/{}/{place}{}/{name}", row.api_version(), row.plural)
 }
 
-/// Without what JSON says and protobuf cannot: null, and that a claim inside of a template is one.
+/// Removes what protobuf cannot represent: nulls, and type metadata of claim templates.
 fn plain(mut value: Value) -> Value {
     fn strip(value: &mut Value) {
         if let Value::Object(members) = value {

@@ -1,4 +1,4 @@
-//! Changes of Services: what is handed out, what is refused, and in which order that is told.
+//! Updates of Services: allocations, rejections, and the order of their errors.
 
 use std::net::IpAddr;
 
@@ -42,7 +42,7 @@ async fn a_set_address_may_not_change_whatever_the_ranges_say() {
         let put = api.put(&path, &service(name, &json!({"clusterIP": address}))).await;
         assert_eq!(wrong(&put), words, "{name}");
     }
-    // Addresses that cannot be are told first and alone.
+    // Invalid addresses are reported first and alone.
     let bad = change(&api, "web", &json!({"clusterIP": "10.96.1", "ports": []})).await;
     assert_eq!(
         wrong(&bad),
@@ -164,7 +164,7 @@ async fn families_are_the_allocators_and_nobody_manages_them() {
         "f:type",
     ];
     assert_eq!(managed, own);
-    // Taking the second family away needs the policy that goes with it.
+    // Removing the second family requires the matching policy.
     let less = change(&api, "free", &json!({"ipFamilies": ["IPv4"]})).await;
     assert_eq!(
         wrong(&less),
@@ -174,7 +174,7 @@ async fn families_are_the_allocators_and_nobody_manages_them() {
     assert_eq!(less.json()["spec"]["ipFamilies"], json!(["IPv4"]), "{}", less.text());
 }
 
-/// The policy and the families of a Service whose addresses are of those families.
+/// Policy and families of a Service, whose addresses must be of those families.
 fn shown(service: &Value) -> String {
     let spec = &service["spec"];
     let addresses = spec["clusterIPs"].as_array().cloned().unwrap_or_default();

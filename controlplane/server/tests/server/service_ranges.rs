@@ -41,7 +41,7 @@ async fn a_range_that_goes_gives_no_addresses() {
         &create(&api, "second", &json!({"clusterIP": "198.51.100.10"})).await,
         "198.51.100.10",
     );
-    // A Service keeps what it has, and another object may go on giving the same range.
+    // A Service keeps its address, and another object may provide the same range.
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
     let kept = api
         .patch(&format!("{SERVICES}/first"), "merge-patch+json", &labels)

@@ -1,4 +1,4 @@
-//! Services: what is handed out to them, and what becomes of it.
+//! Services: allocation of addresses and ports.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -250,7 +250,7 @@ async fn every_cluster_has_its_own_service() {
         .json();
     assert_eq!(ranges["spec"]["cidrs"], json!(["10.96.0.0/12"]));
 
-    // A server that starts again elsewhere says so, and mends what was lost meanwhile.
+    // A server that starts again with another address publishes it, and repairs lost allocations.
     create(&api, "web", &json!({"clusterIP": "10.96.0.9"})).await;
     api.delete(&format!("{ADDRESSES}/10.96.0.9"), "").await;
     let mut options = Options::new(std::sync::Arc::new(|| crate::support::START.parse().unwrap()));

@@ -1,5 +1,5 @@
-//! A server that stops: over real connections, what is under way is finished and what would last comes to its end. And
-//! certificates that are renewed under connections.
+//! Graceful shutdown over real connections: requests in progress are finished and long-running ones
+//! end. Also the renewal of certificates under connections.
 #![allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime")]
 
 use crate::support::config_map;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// A POST whose body comes in pieces, when they are sent.
+/// POST whose body is sent in pieces.
 fn slow_post(sender: &mut SendRequest<Body>) -> (mpsc::Sender<Bytes>, JoinHandle<StatusCode>) {
     let (pieces, body) = mpsc::channel::<Bytes>(1);
     let body = Body::from_stream(body.map(Ok::<_, std::convert::Infallible>));

@@ -1,4 +1,4 @@
-//! `scale` and `log`, and what the audit log is told.
+//! `scale` and `log`, and their audit records.
 
 use std::sync::Arc;
 

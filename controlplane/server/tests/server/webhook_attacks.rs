@@ -1,4 +1,5 @@
-//! Webhooks that mean no good: none makes the server wait for ever, hold much, go where it says, or store what it may not.
+//! Malicious admission webhooks: none makes the server wait forever, hold much memory, follow
+//! redirects, or store invalid objects.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -9,7 +9,8 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
-/// Writes of several kinds; what a webhook with these rules and other fields was asked.
+/// Writes objects of several kinds; returns the requests to a webhook with these rules and other
+/// fields.
 async fn asked(more: &Value) -> Vec<String> {
     let api = Api::start().await;
     let hook = Webhook::admitting().await;

@@ -1,4 +1,4 @@
-//! Admission webhooks: the ways to them, and what has no object of its own.
+//! Admission webhooks: connections to them, and requests without an object of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,7 +48,7 @@ async fn connections_are_used_again_and_anew_when_they_were_closed() {
     assert_eq!((hook.requests().len(), hook.connections.load(Ordering::SeqCst)), (5, 2));
 }
 
-/// An agent that leads to a webhook, whatever pod it is asked for.
+/// Agent that connects to a webhook, for whichever pod it is asked.
 struct Way(std::net::SocketAddr, std::sync::Mutex<Vec<String>>);
 
 impl Agents for Way {

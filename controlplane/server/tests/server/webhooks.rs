@@ -1,4 +1,4 @@
-//! Admission webhooks: what they are asked, and what becomes of their answers.
+//! Admission webhooks: requests to them, and effects of their answers.
 
 use std::sync::Arc;
 
@@ -476,7 +476,7 @@ async fn the_older_version_of_reviews_is_spoken_where_it_comes_first() {
     let api = Api::start().await;
     let hook = Webhook::start(|review| {
         assert_eq!(review["apiVersion"], "admission.k8s.io/v1beta1");
-        // Neither uid nor kind were checked, nor was the type of a patch told.
+        // `v1beta1` checks neither uid nor kind, and has no patch type.
         let patch = "W3sib3AiOiJhZGQiLCJwYXRoIjoiL2RhdGEvYiIsInZhbHVlIjoiMiJ9XQ==";
         let answer = json!({"response": {"allowed": true, "patch": patch}});
         Reply::Raw(200, Vec::new(), answer.to_string().into_bytes())

@@ -13,8 +13,8 @@ async fn text(api: &Api, path: &str, headers: &[(&str, &str)]) -> String {
     api.request(Method::GET, path, headers, Body::empty()).await.text()
 }
 
-/// A text without what differs from run to run: each of the parts stands in it, one after the
-/// other.
+/// Asserts that the text contains the parts in this order, between content that differs from run to
+/// run.
 fn assert_parts(text: &str, parts: &[&str]) {
     let mut rest = text;
     for part in parts {

@@ -68,7 +68,7 @@ impl Refusals {
 /// Applies the policies to an object; does nothing for requests without one.
 ///
 /// # Errors
-/// What the policies say that refuse; 404 for a namespace that is not there.
+/// Rejections by policies; 404 for a missing namespace.
 pub(in crate::admission) async fn mutate(
     asked: &Asked<'_>,
     mut object: Option<&mut Box<dyn Object>>,

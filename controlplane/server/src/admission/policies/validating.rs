@@ -61,7 +61,7 @@ impl Denial {
 /// Evaluates the validating policies for a request.
 ///
 /// # Errors
-/// What the first of them says that refuses; 404 for a namespace that is not there.
+/// The first rejection by a policy; 404 for a missing namespace.
 pub(in crate::admission) async fn validate(asked: &Asked<'_>, object: Option<&dyn Object>) -> Result<(), Failure> {
     let mut review = Review {
         asked,

@@ -226,7 +226,7 @@ impl<'a> Asked<'a> {
     /// Decodes the object that a patch produced; returns whether it changed.
     ///
     /// # Errors
-    /// 500 for what cannot be decoded, unknown fields included where they are asked for.
+    /// 500 for objects that cannot be decoded, or with unknown fields under strict validation.
     pub(in crate::admission) async fn take(
         &self,
         patched: &Value,

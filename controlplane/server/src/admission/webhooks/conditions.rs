@@ -17,7 +17,7 @@ pub(in crate::admission) struct Conditions(Vec<(String, Result<Program, String>)
 /// Compiles an expression that is true or false.
 ///
 /// # Errors
-/// Its faults, in upstream's words (`pkg/admission/plugin/cel/compile.go`).
+/// Compile errors, with upstream's messages (`pkg/admission/plugin/cel/compile.go`).
 pub(in crate::admission) fn compile(environment: &Environment, expression: &str) -> Result<Program, String> {
     match environment.compile(expression) {
         Ok(program) if *program.result() == Type::Bool => Ok(program),

@@ -86,7 +86,7 @@ impl Reinvocation {
 /// for requests without an object.
 ///
 /// # Errors
-/// Those of the first that refuses.
+/// The first rejection.
 pub(crate) async fn mutate(
     asked: &Asked<'_>,
     mut object: Option<&mut Box<dyn Object>>,

@@ -190,7 +190,7 @@ pub(super) enum AnswerError {
 /// Reads an answer.
 ///
 /// # Errors
-/// In upstream's words.
+/// Reasons for which the answer is invalid or a rejection, with upstream's messages.
 pub(super) fn verdict(version: Version, uid: &str, mutates: bool, answer: &Answer) -> Result<Verdict, AnswerError> {
     let reviewed: Reviewed = read_answer(answer).map_err(|(because, code)| AnswerError::NoReview { because, code })?;
     let invalid = |because: String| AnswerError::Invalid { because };

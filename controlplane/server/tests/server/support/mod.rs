@@ -85,7 +85,8 @@ impl Api {
         Self::start_with(|options| options).await
     }
 
-    /// A server whose clock stands still: what a test measures with it is not how long the test takes.
+    /// Starts a server with a stopped clock, so that measurements do not depend on the test's
+    /// duration.
     pub async fn start_at_rest() -> Self {
         Self::start_with(|mut options| {
             options.clock = Arc::new(|| START.parse().unwrap());

@@ -26,7 +26,7 @@ pub const PATIENCE: Duration = Duration::from_mins(1);
 /// Lifetime of certificates.
 pub const LIFETIME: Duration = Duration::from_mins(10);
 
-/// A server and what it serves with.
+/// Server with its transport and authority.
 pub struct Served {
     pub api: Api,
     pub pki: Pki,
@@ -51,7 +51,7 @@ pub fn serving() -> Profile {
     }
 }
 
-/// Serves on a port of its own; `change` has the last word about the transport.
+/// Serves on a free port; `change` can modify the transport.
 pub async fn serve(change: impl FnOnce(Transport) -> Transport) -> Served {
     let api = Api::start().await;
     let directory = tempfile::tempdir().unwrap();

@@ -40,7 +40,7 @@ pub enum Reply {
 /// Answers the review in a request.
 pub type Answers = dyn Fn(Value) -> BoxFuture<'static, Reply> + Send + Sync;
 
-/// A webhook that remembers what it was asked. It ends with this value.
+/// Webhook that records its requests. It stops when this value is dropped.
 pub struct Webhook {
     pub address: SocketAddr,
     /// The certificate, in base64 of PEM.
