@@ -36,7 +36,7 @@ fn rules(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRule>
     let selectors = role.aggregation_rule.as_ref()?.cluster_role_selectors.as_deref()?;
     let mut rules: Vec<PolicyRule> = Vec::new();
     for selector in selectors {
-        // What is stored was checked; a selector that does not parse chooses nothing.
+        // Stored selectors are valid; one that does not parse selects nothing.
         let Ok(selector) = LabelSelector::of(Some(selector)) else {
             continue;
         };

@@ -41,11 +41,11 @@ const TOLERANCE: i64 = 100;
 /// The size of the target.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
-    /// How many replicas are asked for.
+    /// `spec.replicas` of the target.
     pub wanted: i32,
 }
 
-/// One look at an autoscaler's target.
+/// One sync of an autoscaler with its target's scale.
 #[derive(Debug)]
 pub struct Round<'a> {
     spec: &'a HorizontalPodAutoscalerSpec,
@@ -53,21 +53,21 @@ pub struct Round<'a> {
     about: Target,
     current: i32,
     now: Timestamp,
-    /// What is told of it.
+    /// Events about the autoscaler.
     pub notes: Vec<Note>,
-    /// The number of replicas that the target shall have, and why, where it is another.
+    /// New replica count of the target and the reason for it, if it is to change.
     pub rescale: Option<(i32, String)>,
 }
 
 /// A metric's answer: samples of the pods, for the two kinds of metrics that are served.
 pub type Measured = Result<Samples, Unknown>;
 
-/// What a round comes to first.
+/// Outcome of the first part of a sync.
 #[derive(Debug)]
 pub enum Next<'a> {
-    /// The metrics decide.
+    /// The replica count depends on the metrics.
     Measure(Round<'a>),
-    /// It is decided without.
+    /// The replica count is known without metrics.
     Decided(Round<'a>),
 }
 

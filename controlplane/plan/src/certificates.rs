@@ -8,18 +8,18 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-/// How long a request stays after it was issued, denied or failed.
+/// Time that a request is kept after it was issued, denied or failed.
 const KEPT: SignedDuration = SignedDuration::from_hours(1);
-/// How long it waits for a decision.
+/// Time that a request waits for a decision.
 const PENDING: SignedDuration = SignedDuration::from_hours(24);
 
-/// A right by which somebody gets a node's certificate without being asked further: to create this subresource of
-/// signing requests.
+/// Permission that gets a node's certificate approved automatically: `create` on this subresource
+/// of signing requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Right {
     /// The subresource.
     pub subresource: &'static str,
-    /// What the approval says.
+    /// Message of the approval condition.
     pub message: &'static str,
 }
 
@@ -28,34 +28,35 @@ const RENEWAL: Right = Right {
     subresource: "selfnodeclient",
     message: "Auto approving self kubelet client certificate after SubjectAccessReview.",
 };
-/// A node's agent asks for what it shows to the API server, which knows it by the node's name. Addresses are the node's
-/// own word: for those a person must stand.
+/// A node's agent asks for its serving certificate, which the API server verifies by the node's
+/// name. The addresses are only claimed by the node itself: a person has to approve those.
 const OWN_SERVER: Right = Right {
     subresource: "selfnodeserver",
     message: "Auto approving self kubelet serving certificate for the node's own name after SubjectAccessReview.",
 };
-/// Somebody who may add nodes asks for a node's first certificate.
+/// A user who may add nodes asks for a node's first certificate.
 const FIRST: Right = Right {
     subresource: "nodeclient",
     message: "Auto approving kubelet client certificate after SubjectAccessReview.",
 };
 
-/// What is to be done for a request now.
+/// Action for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
-    /// Approve it, if who asks has one of these rights; the first of them counts.
+    /// Approve the request if the requester has one of these permissions; the first one counts.
     Approve(Vec<Right>),
-    /// Sign it.
+    /// Sign the request.
     Sign(Request),
-    /// Say that it is not signed, and why.
+    /// Set the `Failed` condition with this reason.
     Fail(Unfit),
-    /// Forget it.
+    /// Delete the request.
     Delete,
-    /// Nothing.
+    /// Do nothing.
     Rest,
 }
 
-/// What is to be done now, and in how long something else might be. `server` are the names of the API server.
+/// Returns the action for a request, and the time after which it has to be looked at again.
+/// `server` lists the API server's names.
 pub fn plan(request: &CertificateSigningRequest, server: &[String], now: Timestamp) -> (Act, Option<Duration>) {
     if request.metadata.deletion_timestamp.is_some() {
         return (Act::Rest, None);
@@ -100,7 +101,7 @@ fn act(request: &CertificateSigningRequest, server: &[String]) -> Act {
         return Act::Rest;
     }
     let is_own = spec.username.as_ref() == Some(&asked.common_name);
-    // With a certificate for clients nobody is taken for a server that has a name of its own.
+    // A client certificate cannot pass for a server that has a name of its own.
     if is_the_servers(node, if signer == NODE_CLIENT { &[] } else { server }) {
         return Act::Rest;
     }
@@ -141,7 +142,7 @@ fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// When a request is forgotten; nothing for one that is approved and waits for its signer.
+/// Time at which a request is deleted; none while it is approved and waits for its signer.
 fn end(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let conditions = conditions(request);
     if conditions.is_empty() {

@@ -1,5 +1,5 @@
-//! Which objects a controller manages: adopt what matches and has no manager, release what no
-//! longer matches.
+//! Adoption and release: a controller adopts matching objects that have no controller, and releases
+//! owned ones that no longer match.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::{
     step::{Outcome, PatchKind, Resource, Step, Target},
 };
 
-/// What a controller manages, and the patches that make it so.
+/// Objects that a controller manages, and the patches that adopt or release others.
 #[derive(Debug)]
 pub struct Claim<'a, K> {
     /// Managed and matching.

@@ -46,7 +46,7 @@ pub struct Snapshot<'a> {
     pub missing: &'a BTreeSet<String>,
 }
 
-/// One look at a `CronJob`.
+/// One sync of a `CronJob`.
 struct Sync<'a> {
     cron_job: &'a CronJob,
     owner: Target,
@@ -178,7 +178,7 @@ impl Sync<'_> {
         let mut looks = Vec::new();
         for active in self.active().to_vec() {
             let (job, uid) = (active.name.unwrap_or_default(), active.uid.unwrap_or_default());
-            // One that exists without being owned any more stays listed, as upstream.
+            // A Job that exists but is no longer owned stays listed, as upstream.
             if there.contains(uid.as_str()) || (snapshot.uid_of)(&job).is_some_and(|own| own == uid) {
                 continue;
             }

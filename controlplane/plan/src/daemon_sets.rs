@@ -58,7 +58,7 @@ pub struct Snapshot<'a> {
     pub failure: Option<&'a Failure>,
 }
 
-/// One DaemonSet's view while its plan is made.
+/// State of one DaemonSet while its plan is made.
 struct View<'a> {
     set: &'a DaemonSet,
     spec: &'a DaemonSetSpec,
@@ -86,7 +86,7 @@ struct Work<'a> {
 pub fn plan(snapshot: &Snapshot<'_>, backoff: &mut Backoff, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let set = snapshot.set;
-    // What becomes of revisions and pods of a set that goes decides the garbage collector.
+    // The garbage collector decides about the revisions and pods of a set that is being deleted.
     let Some(spec) = set.spec.as_ref().filter(|_| set.metadata.deletion_timestamp.is_none()) else {
         return plan;
     };
@@ -168,7 +168,7 @@ impl<'a> View<'a> {
         for (node, fit) in &self.nodes {
             self.manage(node, *fit, backoff, &mut work, plan);
         }
-        // Nobody else looks for pods that wait for a node that is gone
+        // No other controller looks for pending pods whose node is gone
         // (`getUnscheduledPodsWithoutNode`).
         let lost = self.pods.iter().filter(|(node, _)| !self.nodes.contains_key(*node));
         let lost = lost.flat_map(|(_, pods)| pods.iter().copied());

@@ -1,4 +1,4 @@
-//! Pods that the control plane sends away: the condition that says why, and the deletion.
+//! Pods that the control plane disrupts: the `DisruptionTarget` condition, and the deletion.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
@@ -9,16 +9,16 @@ use crate::{
     step::{Note, Outcome, PODS, PatchKind, Severity, Step},
 };
 
-/// Why a pod goes, in the words of its condition.
+/// Reason and message of the `DisruptionTarget` condition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Why<'a> {
     pub(crate) reason: &'static str,
     pub(crate) message: &'a str,
-    /// The phase that the pod is given, if it will not come to another.
+    /// Phase to set on the pod, if it will not reach another one.
     pub(crate) phase: Option<&'static str>,
 }
 
-/// Writes the condition.
+/// Sets the `DisruptionTarget` condition.
 pub(crate) fn mark(pod: &Pod, why: Why<'_>, now: Timestamp) -> Step {
     let mut status = json!({ "conditions": [{
         "type": "DisruptionTarget", "status": "True", "reason": why.reason, "message": why.message,
@@ -36,7 +36,7 @@ pub(crate) fn mark(pod: &Pod, why: Why<'_>, now: Timestamp) -> Step {
     }
 }
 
-/// Deletes it with the time that it asked for, and says so with an event.
+/// Deletes the pod with its own grace period, and records an event.
 pub(crate) fn delete(pod: &Pod, reason: &'static str, message: String) -> Step {
     let about = target(PODS, pod);
     let done = Note {

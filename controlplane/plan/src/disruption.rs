@@ -18,7 +18,8 @@ use crate::{
     step::{DISRUPTION_BUDGETS, Outcome, PatchKind, Plan, Step},
 };
 
-/// How long an eviction may take to show; after that the pod counts as one that stays.
+/// Time within which an eviction must show; afterwards the pod counts as not disrupted
+/// (`DeletionTimeout`).
 const EVICTION: SignedDuration = SignedDuration::from_mins(2);
 const ALLOWED: &str = "DisruptionAllowed";
 
@@ -90,7 +91,7 @@ fn disrupted(
     (pending, recheck)
 }
 
-/// How many pods there should be, and how many of them must be healthy.
+/// Expected pods, and how many of them must be healthy.
 fn demand(budget: &PodDisruptionBudget, members: &[Member<'_>]) -> (i32, i32) {
     let Some(spec) = &budget.spec else { return (0, 0) };
     let scale = || {
@@ -293,7 +294,7 @@ mod tests {
                 "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 2 }],
         });
         assert_eq!(check(&json!({ "minAvailable": 1 }), &status, "a", 1), "nothing");
-        // As it is after the last eviction has shown.
+        // The status after the last eviction has shown.
         let mut status = status;
         status["disruptedPods"] = json!({});
         assert_eq!(check(&json!({ "minAvailable": 1 }), &status, "a", 1), "nothing");

@@ -1,5 +1,5 @@
-//! What answers for a Service: its pods as endpoint slices, the same as `Endpoints` for older clients, and slices of the
-//! `Endpoints` that people write for Services without a selector.
+//! Endpoints of a Service: its pods as endpoint slices, the same as `Endpoints` for older clients,
+//! and slices that mirror user-written `Endpoints` of Services without a selector.
 
 pub mod cluster_dns;
 mod legacy;
@@ -28,7 +28,7 @@ const HEADLESS: &str = "service.kubernetes.io/headless";
 const IPV4: &str = "IPv4";
 const IPV6: &str = "IPv6";
 
-/// Whether a Service selects a pod.
+/// True if a Service selects a pod.
 pub fn selects(service: &Service, pod: &Pod) -> bool {
     let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     selector.is_some_and(|selector| {
@@ -40,14 +40,15 @@ pub fn selects(service: &Service, pod: &Pod) -> bool {
     })
 }
 
-/// Whether pods are looked for at all.
+/// True if the Service selects pods at all.
 fn has_selector(service: &Service) -> bool {
     let spec = service.spec.as_ref();
     spec.and_then(|spec| spec.selector.as_ref())
         .is_some_and(|selector| !selector.is_empty())
 }
 
-/// Whether this is the controllers' business: not for external names, nor without a selector, nor at the end.
+/// True if the controllers manage the Service's endpoints: it is no `ExternalName`, has a selector,
+/// and is not being deleted.
 fn is_served(service: &Service) -> bool {
     let external = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
     !external && has_selector(service) && service.metadata.deletion_timestamp.is_none()
@@ -58,7 +59,7 @@ fn publishes_unready(service: &Service) -> bool {
     spec.and_then(|spec| spec.publish_not_ready_addresses) == Some(true)
 }
 
-/// Whether the Service has no address of its own.
+/// True if the Service is headless.
 fn is_headless(service: &Service) -> bool {
     let address = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
     matches!(address, None | Some("" | "None"))

@@ -1,7 +1,9 @@
-//! What goes when its owners are gone, and what waits for what.
+//! Garbage collection: deletes objects whose owners are gone, and orders foreground deletion and
+//! orphaning.
 //!
-//! The [`Graph`] holds of every object who owns it. An owner that the graph does not know is looked up before anything
-//! is deleted on its account; uids are never used twice, so an absence once proven stays true.
+//! The [`Graph`] holds the owners of every object. An owner that is missing from the graph is
+//! looked up before a dependent is deleted on its account; uids are never reused, so a proven
+//! absence stays true.
 
 mod item;
 
@@ -20,24 +22,24 @@ pub const ORPHAN: &str = "orphan";
 /// Keeps an object until its blocking dependents are gone.
 pub const FOREGROUND: &str = "foregroundDeletion";
 
-/// Absences that are remembered.
+/// Number of absent owners that are remembered.
 const REMEMBERED: usize = 500;
-/// How long an owner that was looked up is believed in before the graph shows it.
+/// Seconds for which an owner that was looked up counts as present before the graph shows it.
 const BELIEVED: i64 = 10;
 
-/// What is known of one owner.
+/// State of one owner.
 enum Owner {
     Solid,
-    /// It goes when its dependents have gone.
+    /// The owner goes when its dependents have gone.
     Waiting,
     Absent,
-    /// Nobody looked yet.
+    /// Not looked up yet.
     Unknown(Target),
-    /// Nothing can be said, so nothing is done about what it may own.
+    /// Cannot be determined, so its possible dependents are left alone.
     Unresolvable,
 }
 
-/// Who owns whom.
+/// Owners and dependents of all objects.
 #[derive(Debug, Default)]
 pub struct Graph {
     items: BTreeSet<Item>,
@@ -45,7 +47,8 @@ pub struct Graph {
     absent: BTreeSet<String>,
     order: VecDeque<String>,
     believed: BTreeMap<String, i64>,
-    /// Whose owners were said to be in another namespace, by uid: it is said once.
+    /// Owners in another namespace that an event was already recorded for, by uid of the dependent:
+    /// each is reported once.
     told: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -128,7 +131,8 @@ impl Graph {
         if self.absent.insert(uid.to_owned()) {
             self.order.push_back(uid.to_owned());
         }
-        // One object may name more owners than that: to forget some while others are looked up would never end.
+        // An object may have more owners than `REMEMBERED`: evicting some while others are looked
+        // up would never end.
         while self.order.len() > REMEMBERED.max(self.dependents.len()) {
             if let Some(oldest) = self.order.pop_front() {
                 self.absent.remove(&oldest);
@@ -136,7 +140,7 @@ impl Graph {
         }
     }
 
-    /// What is to be done about an object. `resolve` gives the resource of an `apiVersion` and kind.
+    /// Returns the steps for an object. `resolve` maps an `apiVersion` and a kind to a resource.
     pub fn plan(&mut self, uid: &str, resolve: impl Fn(&str, &str) -> Option<Resource>, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let Some(item) = self.items.get(uid).cloned() else {
@@ -229,7 +233,8 @@ impl Graph {
                 plan.stage(vec![item.without_owners(&gone)]);
             }
         } else if waiting && self.dependents_of(item.uid()).next().is_some() {
-            // A dependent that waits already may wait for this object's owner: a circle in which nobody would ever go.
+            // A dependent that is waiting already may wait for this object's owner: a cycle that
+            // would block deletion forever.
             let circle = self.dependents_of(item.uid()).any(Item::waits);
             let blocks = item
                 .owners()

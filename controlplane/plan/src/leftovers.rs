@@ -1,4 +1,4 @@
-//! Pods that nobody will finish: their node is gone, or too many have ended.
+//! Pod garbage collection: pods whose node is gone, and finished pods above a threshold.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -9,7 +9,7 @@ use crate::{
     step::{Outcome, PODS, Step},
 };
 
-/// How many finished pods are kept.
+/// Number of finished pods that are kept.
 pub const THRESHOLD: usize = 12_500;
 
 /// Ends and removes the pods of a node that does not exist.
@@ -39,7 +39,7 @@ pub fn of_the_past(pods: &[&Pod]) -> Vec<Step> {
     finished.into_iter().take(surplus).map(remove).collect()
 }
 
-/// At once: there is nobody who could be graceful.
+/// Deletes without a grace period: no agent is left to honor one.
 fn remove(pod: &Pod) -> Step {
     Step::Delete {
         target: target(PODS, pod),

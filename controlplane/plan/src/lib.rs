@@ -1,7 +1,9 @@
-//! What the controllers and the scheduler decide, and nothing else: no I/O, no clock, no randomness.
+//! Decisions of the controllers and the scheduler, and nothing else: no I/O, no clock, no
+//! randomness.
 //!
-//! A plan reads a snapshot and returns [`step::Plan`]: stages of steps that the driver performs. Time is an argument.
-//! A plan never sees a snapshot that is older than what its previous plan did: the driver waits for that.
+//! A plan reads a snapshot and returns [`step::Plan`]: stages of steps that the driver performs.
+//! Time is an argument. A snapshot is never older than the results of the previous plan: the driver
+//! waits for those.
 
 pub mod aggregation;
 pub mod autoscaling;

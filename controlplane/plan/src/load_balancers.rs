@@ -1,7 +1,8 @@
 //! Addresses of Services of type `LoadBalancer`, for clusters without a cloud: those of the nodes, or of a pool.
 //!
-//! One with a `loadBalancerClass` belongs to somebody else. The oldest Service has the first choice, as it has in the agents'
-//! tables, and what a Service was given it keeps. Without an address a Service stays pending and an event says why.
+//! Services with a `loadBalancerClass` belong to another implementation. The oldest Service chooses
+//! first, as in the agents' tables, and a Service keeps the addresses that it has. A Service
+//! without an address stays pending, and an event says why.
 
 use std::{cmp::Reverse, collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -22,7 +23,7 @@ const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers"
 pub enum Addresses {
     /// Every node that is ready answers at its own.
     Nodes,
-    /// One for each Service, from the first to the last of a range.
+    /// One address of these ranges (first to last) for each Service.
     Pool(Vec<(IpAddr, IpAddr)>),
 }
 
@@ -212,7 +213,7 @@ fn of_nodes(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>]) -> Res
     Ok(addresses.into_iter().collect())
 }
 
-/// What is given stays; then each Service without an address takes one, the oldest first.
+/// Assigned addresses stay; then each Service without an address takes one, the oldest first.
 fn of_pool(service: &Service, all: &[Arc<Service>], ranges: &[(IpAddr, IpAddr)]) -> Result<Vec<IpAddr>, String> {
     let mut waiting: Vec<&Service> = all
         .iter()
@@ -338,7 +339,7 @@ mod tests {
         Arc::new(serde_json::from_value(own).unwrap())
     }
 
-    /// What becomes of the last Service: its addresses, or the event.
+    /// Returns the addresses of the last Service, or its event.
     fn outcome(lines: &[&str], from: &str) -> String {
         let all: Vec<_> = lines.iter().map(|line| service(line)).collect();
         let nodes = [

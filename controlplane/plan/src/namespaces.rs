@@ -1,4 +1,4 @@
-//! What a namespace says while it is being emptied.
+//! Conditions of a namespace that is being deleted.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use k8s_openapi::{api::core::v1::NamespaceCondition, jiff::Timestamp};
 
 use crate::objects::seconds;
 
-/// What is left in a namespace.
+/// Content that is left in a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remains {
     /// Objects, by resource as clients spell it (`deployments.apps`).
@@ -20,7 +20,7 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Whether the namespace may go.
+    /// True if the namespace can be finalized.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.failures.is_empty() && self.undiscovered.is_empty()
     }

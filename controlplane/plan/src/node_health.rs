@@ -1,7 +1,7 @@
-//! What a node's silence means: unknown conditions, taints, and pods that must leave.
+//! Node lifecycle: unknown conditions, taints, and eviction of pods on unreachable nodes.
 //!
-//! Silence is measured on a monotonic clock from when this process last saw a sign of life, never by comparing the
-//! node's clock with ours: a clock that jumps evicts nobody.
+//! Silence is measured on a monotonic clock from when this process last saw a heartbeat or a lease
+//! renewal, never by comparing the node's clock with ours: a clock that jumps evicts no pods.
 
 mod eviction;
 mod marked;
@@ -29,7 +29,7 @@ use crate::{
     step::{NODES, Note, Outcome, PatchKind, Plan, Severity, Step},
 };
 
-/// How long a node may be silent.
+/// Time without a heartbeat after which a node is unknown.
 pub const GRACE: Duration = Duration::from_secs(50);
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -43,7 +43,7 @@ const PRESSURES: [(&str, &str); 4] = [
 ];
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// The last sign of life that was seen of a node.
+/// The last heartbeat or lease renewal that was seen of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pulse {
     renewed: Option<MicroTime>,
@@ -59,7 +59,7 @@ impl Pulse {
             .and_then(|lease| lease.spec.as_ref())
             .and_then(|spec| spec.renew_time.clone());
         let heartbeat = condition(node, "Ready")
-            // What we wrote ourselves is no sign of life.
+            // A status that this controller wrote is no heartbeat.
             .filter(|ready| ready.status != "Unknown")
             .and_then(|ready| ready.last_heartbeat_time.clone());
         match before {
@@ -75,18 +75,19 @@ impl Pulse {
     }
 }
 
-/// What the node controller sees.
+/// Input of the node controller.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
     /// The node.
     pub node: &'a Node,
-    /// Its last sign of life.
+    /// Its last heartbeat.
     pub pulse: &'a Pulse,
-    /// Since when it has its taints.
+    /// Times at which its taints were first seen.
     pub tainted: &'a Tainted,
     /// The pods bound to it.
     pub pods: &'a [&'a Pod],
-    /// Whether any node at all is ready: if none is, the fault is likelier here, and nobody is evicted.
+    /// True if any node is ready. If none is, the fault is likelier in the control plane, and no
+    /// pods are evicted.
     pub any_ready: bool,
 }
 
@@ -126,12 +127,12 @@ pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// Whether the node says that it is ready.
+/// True if the node's Ready condition is True.
 pub fn is_ready(node: &Node) -> bool {
     condition(node, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// Whether nothing was heard of the node for a while.
+/// True if the node's Ready condition is Unknown: its heartbeats stopped.
 pub(crate) fn is_unknown(node: &Node) -> bool {
     condition(node, "Ready").is_some_and(|ready| ready.status == "Unknown")
 }

@@ -16,7 +16,7 @@ use crate::{
 /// Labels or annotations.
 pub type Map = BTreeMap<String, String>;
 
-/// What every object has, in whatever form it is kept.
+/// Metadata that every object has, in whatever form it is kept.
 pub trait Meta {
     /// Its name, empty if it has none yet.
     fn name(&self) -> &str;
@@ -30,11 +30,11 @@ pub trait Meta {
     fn resource_version(&self) -> Option<String>;
     /// Its labels.
     fn labels(&self) -> Option<&Map>;
-    /// Who owns it.
+    /// Its owner references.
     fn owners(&self) -> &[OwnerReference];
-    /// What must be done before it may go.
+    /// Its finalizers.
     fn finalizers(&self) -> &[String];
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     fn is_deleting(&self) -> bool;
 }
 
@@ -154,7 +154,8 @@ pub fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Whether `labels` meet `selector`. An empty selector meets nothing here: every controller's selector is required.
+/// True if `labels` match `selector`. An empty selector matches nothing here: every controller's
+/// selector is required.
 pub fn selects(selector: &LabelSelector, labels: Option<&Map>) -> bool {
     let exact = selector.match_labels.as_ref();
     let expressions = selector.match_expressions.as_deref().unwrap_or_default();
@@ -164,7 +165,7 @@ pub fn selects(selector: &LabelSelector, labels: Option<&Map>) -> bool {
     matches(selector, labels)
 }
 
-/// Whether `labels` meet `selector`; an empty selector meets everything.
+/// True if `labels` match `selector`; an empty selector matches everything.
 pub fn matches(selector: &LabelSelector, labels: Option<&Map>) -> bool {
     let get = |key: &str| labels.and_then(|labels| labels.get(key));
     let exact = selector
@@ -191,12 +192,12 @@ pub fn phase(pod: &Pod) -> &str {
     &pod.status.phase
 }
 
-/// Whether a controller counts the pod: not finished, not being deleted.
+/// True if a controller counts the pod: neither finished nor being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && !pod.metadata.is_deleting()
 }
 
-/// Whether none of the pod's containers will run again.
+/// True if none of the pod's containers will run again.
 pub fn is_finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
@@ -206,7 +207,7 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     Some(&*pod.node).filter(|node| !node.is_empty())
 }
 
-/// Whether the pod's Ready condition is True.
+/// True if the pod's Ready condition is True.
 pub fn is_ready(pod: &Pod) -> bool {
     pod.status.ready
 }
@@ -216,7 +217,7 @@ pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
     pod.status.ready_since
 }
 
-/// How long until a ready pod counts as available: zero if it does now, `None` if it is not ready.
+/// Time until a ready pod counts as available: zero if it already does, `None` if it is not ready.
 pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
     if !is_ready(pod) {
         return None;

@@ -24,15 +24,15 @@ const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Whole")]
 pub struct Pod {
-    /// Who it is and whose.
+    /// Metadata.
     pub metadata: Metadata,
-    /// What it asks for, but for its node; resources as they count while it is given others.
+    /// Spec without the node name; resources are those that count during an in-place resize.
     pub spec: Option<Arc<PodSpec>>,
     /// The node that it is bound to; empty when there is none.
     pub node: Arc<str>,
-    /// What its node says of it.
+    /// Status.
     pub status: Status,
-    /// What a Job reads of it, if it is a Job's.
+    /// Fields that only the Job controller reads, for pods of Jobs.
     pub attempt: Option<Box<Attempt>>,
 }
 
@@ -48,11 +48,11 @@ pub struct Metadata {
     labels: Option<Arc<Map>>,
     owners: Option<Arc<[OwnerReference]>>,
     finalizers: Option<Arc<[String]>>,
-    /// When it was made.
+    /// Creation timestamp.
     pub created: Option<Timestamp>,
-    /// Which version of what is asked for; 0 where nobody counts.
+    /// Generation of the spec; 0 where none is set.
     pub generation: i64,
-    /// What its loss would cost, as its annotation says.
+    /// Value of the annotation `controller.kubernetes.io/pod-deletion-cost`.
     pub deletion_cost: i32,
 }
 
@@ -63,34 +63,34 @@ pub struct Status {
     pub phase: Arc<str>,
     /// Its addresses, of whatever family.
     pub addresses: Box<[Box<str>]>,
-    /// Whether it is ready.
+    /// True if the Ready condition is True.
     pub ready: bool,
-    /// Since when it is ready, if it is and somebody knows.
+    /// Transition time of the Ready condition, if it is True and has one.
     pub ready_since: Option<Timestamp>,
-    /// Since when it is not ready, if somebody said that it is not.
+    /// Transition time of the Ready condition, if it is False.
     pub unready_since: Option<Timestamp>,
-    /// When its node took it.
+    /// Start time.
     pub started: Option<Timestamp>,
-    /// Why it has no node, where somebody said so.
+    /// The `PodScheduled` condition, where it is set and not True.
     pub unscheduled: Option<Box<Unscheduled>>,
-    /// The node that it was promised room on.
+    /// The nominated node.
     pub nominated: Option<Box<str>>,
-    /// Of its containers the one that was restarted most often.
+    /// Highest restart count of its containers.
     pub restarts: i32,
 }
 
 /// The condition `PodScheduled`, when it is not True.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unscheduled {
-    /// Whether it is False, not Unknown.
+    /// True if the condition is False, not Unknown.
     pub denied: bool,
-    /// In a word.
+    /// Reason of the condition.
     pub reason: Option<String>,
-    /// In a sentence.
+    /// Message of the condition.
     pub message: Option<String>,
-    /// Since when.
+    /// Last transition time.
     pub since: Option<Timestamp>,
-    /// Of which version of the pod; 0 where nobody said.
+    /// Observed generation; 0 where none is set.
     pub generation: i64,
 }
 
@@ -107,7 +107,7 @@ impl Pod {
 }
 
 impl Metadata {
-    /// The version of what is asked for, as conditions tell it: none where nobody counts.
+    /// The generation to set in conditions; none where the object has none.
     pub fn observed(&self) -> Option<i64> {
         Some(self.generation).filter(|generation| *generation > 0)
     }
@@ -206,7 +206,7 @@ impl From<PodStatus> for Status {
     }
 }
 
-/// What plans read of a specification.
+/// Trims a spec to the fields that plans read.
 fn trimmed(mut spec: PodSpec) -> PodSpec {
     let container = |container: Container| Container {
         name: container.name,

@@ -1,4 +1,4 @@
-//! Which ranges of pod addresses each node gets.
+//! Pod CIDRs of nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,12 +38,12 @@ pub const RECORD: &str = "skiff-pod-ranges";
 #[derive(Debug)]
 pub struct Ranges {
     pools: Vec<PodRange>,
-    /// What nodes have, and what those had that are gone while pods are bound to them.
+    /// Pod CIDRs of nodes, and of nodes that are gone while pods are still bound to them.
     given: BTreeMap<String, Vec<String>>,
-    /// What nobody has any more, the longest unused first. Of a machine that is cut off the API may know nothing while its pods
-    /// go on, so what was never given comes first.
+    /// CIDRs that are free again, the longest unused first. Pods on a partitioned machine may go on
+    /// without the API knowing, so CIDRs that were never assigned come first.
     released: Vec<String>,
-    /// Whether the record of an earlier control plane has been read.
+    /// True once the record of an earlier control plane has been read.
     recalled: bool,
 }
 
@@ -203,7 +203,7 @@ impl PodRange {
         })
     }
 
-    /// Whether a range is a part of this one, and free.
+    /// True if a CIDR is a free part of this range.
     fn may_give(&self, range: &str, taken: &[(IpAddr, u8)]) -> bool {
         parse(range).is_some_and(|(address, prefix)| {
             address.is_ipv4() == self.address.is_ipv4()
@@ -213,7 +213,7 @@ impl PodRange {
         })
     }
 
-    /// Whether a part has an address in common with what is taken.
+    /// True if a part overlaps a CIDR that is taken.
     fn overlaps(&self, part: IpAddr, taken: &[(IpAddr, u8)]) -> bool {
         taken.iter().any(|(other, prefix)| {
             let common = self.node_prefix.min(*prefix);
@@ -222,7 +222,7 @@ impl PodRange {
     }
 }
 
-/// What a node has.
+/// Pod CIDRs of a node.
 fn used(node: &Node) -> impl Iterator<Item = &str> {
     let spec = node.spec.iter();
     let each = spec.flat_map(|spec| spec.pod_cidr.iter().chain(spec.pod_cidrs.iter().flatten()));
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(body["data"], json!({"c": "10.9.0.64/27"}));
         kept.insert("c".to_owned(), "10.9.0.64/27".to_owned());
 
-        // What another node has got is not its last one's any more.
+        // A CIDR that another node got is removed from the record of the node that had it before.
         assert!(ranges.has(&node("d", &["10.9.0.0/27"])));
         let Some(Step::Patch { body, .. }) = ranges.record(Some(("uid", &kept))) else {
             panic!("nothing is recorded");

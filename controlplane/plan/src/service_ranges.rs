@@ -10,9 +10,10 @@ use crate::{
     step::{Outcome, PatchKind, Plan, SERVICE_RANGES, Step},
 };
 
-/// What holds a range.
+/// Finalizer that protects a range.
 pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-/// How long a range that nobody needs stays after its deletion was asked for: by then, nobody hands out its addresses.
+/// Time that an unused range stays after its deletion was requested: by then, no API server
+/// allocates from it.
 const GRACE: Duration = Duration::from_secs(10);
 const READY: &str = "Ready";
 
@@ -47,7 +48,7 @@ pub fn plan(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr],
     plan
 }
 
-/// Whether an address is in this range alone, and no other covers the whole of it.
+/// True if some address lies in this range alone and no other range covers the whole of it.
 fn is_needed(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr]) -> bool {
     let own: Vec<Prefix> = prefixes(range).collect();
     let others = || all.iter().filter(|other| name(&***other) != name(range));
@@ -160,7 +161,7 @@ mod tests {
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
-    /// What is planned for the first of the ranges.
+    /// Returns the plan for the first of the ranges.
     fn planned(all: &[Arc<ServiceCIDR>], addresses: &[&str]) -> String {
         let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
         let plan = plan(&all[0], all, &addresses, NOW.parse().unwrap());

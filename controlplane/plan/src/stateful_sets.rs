@@ -56,7 +56,7 @@ pub struct Snapshot<'a> {
     pub failure: Option<&'a Failure>,
 }
 
-/// One StatefulSet's view while its plan is made.
+/// State of one StatefulSet while its plan is made.
 struct View<'a> {
     snapshot: &'a Snapshot<'a>,
     spec: &'a StatefulSetSpec,

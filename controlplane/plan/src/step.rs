@@ -1,4 +1,4 @@
-//! What a plan asks the driver to do.
+//! Requests that a plan asks the driver to make.
 
 use std::{fmt, time::Duration};
 
@@ -21,7 +21,7 @@ pub struct Resource {
     pub kind: &'static str,
     /// The name in paths, `pods`.
     pub plural: &'static str,
-    /// Whether its objects live in a namespace.
+    /// True if its objects live in a namespace.
     pub namespaced: bool,
 }
 
@@ -88,10 +88,11 @@ resources! {
     VOLUMES = core::v1::PersistentVolume;
 }
 
-/// One object, as a step names it. The uid keeps a step from touching a namesake.
+/// Object that a step refers to. The uid keeps a step from touching another object of the same
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Which resource.
+    /// Resource of the object.
     pub resource: Resource,
     /// Empty for cluster-scoped objects.
     pub namespace: String,
@@ -125,7 +126,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// As it stands in the event.
+    /// The `type` field of the event.
     pub fn text(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -147,16 +148,16 @@ pub struct Note {
     pub message: String,
 }
 
-/// The events that a step's outcome gives.
+/// Events for a step's outcome.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
-    /// When it worked.
+    /// Event when the step succeeded.
     pub done: Option<Note>,
-    /// When the server refused it.
+    /// Event when the server refused the step.
     pub failed: Option<Note>,
 }
 
-/// How a patch is read.
+/// Type of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchKind {
     /// RFC 7386.
@@ -165,19 +166,19 @@ pub enum PatchKind {
     Strategic,
 }
 
-/// How the dependents of a deleted object are treated.
+/// Deletion propagation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// Dependents go afterwards.
+    /// Dependents are deleted afterwards.
     Background,
-    /// Dependents go first.
+    /// Dependents are deleted first.
     Foreground,
-    /// Dependents stay.
+    /// Dependents are kept.
     Orphan,
 }
 
 impl Propagation {
-    /// As it stands in `DeleteOptions`.
+    /// The `propagationPolicy` field of `DeleteOptions`.
     pub fn text(self) -> &'static str {
         match self {
             Self::Background => "Background",
@@ -187,12 +188,12 @@ impl Propagation {
     }
 }
 
-/// One request that the driver makes.
+/// A request that the driver makes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// POST of a new object.
     Create {
-        /// Which resource.
+        /// Resource of the object.
         resource: Resource,
         /// Empty for cluster-scoped objects.
         namespace: String,
@@ -207,7 +208,7 @@ pub enum Step {
         target: Target,
         /// `status`, or `None` for the object itself.
         subresource: Option<&'static str>,
-        /// How the body is read.
+        /// Type of the patch.
         kind: PatchKind,
         /// The patch.
         body: Box<Value>,
@@ -220,7 +221,7 @@ pub enum Step {
         target: Target,
         /// Delete only this revision of it.
         resource_version: Option<String>,
-        /// What becomes of dependents; `None` leaves it to the kind's default.
+        /// Propagation policy; `None` means the kind's default.
         propagation: Option<Propagation>,
         /// Seconds of grace; `None` leaves it to the object.
         grace_seconds: Option<i64>,
@@ -287,7 +288,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// One line a step, stages apart by an arrow.
+/// One step per line, stages separated by an arrow.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, stage) in self.stages.iter().enumerate() {
@@ -306,13 +307,14 @@ impl fmt::Display for Plan {
 /// steps of the one before it have worked.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
-    /// What to do.
+    /// Stages in order.
     pub stages: Vec<Vec<Step>>,
     /// The last stage begins also when a stage from this one on did not work.
     pub tolerant: Option<usize>,
     /// Plan again after this long even if nothing changes.
     pub again: Option<Duration>,
-    /// Nobody waits for what it would write, and that will soon be something else: it may wait this long.
+    /// The plan's writes are not urgent and will soon be superseded: they may wait this
+    /// long.
     pub patience: Option<Duration>,
 }
 
@@ -337,7 +339,7 @@ impl Plan {
         self.again = Some(self.again.map_or(delay, |before| before.min(delay)));
     }
 
-    /// Whether there is nothing to do now.
+    /// True if there is nothing to do now.
     pub fn is_empty(&self) -> bool {
         self.stages.is_empty()
     }

@@ -1,4 +1,5 @@
-//! How long agents may keep what they have read of Secrets and the like: an annotation of nodes that follows their number.
+//! TTL of the agents' caches of Secrets and ConfigMaps: a node annotation that depends on the
+//! number of nodes.
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
@@ -8,7 +9,7 @@ use crate::{
     step::{NODES, Outcome, PatchKind, Plan, Step},
 };
 
-/// Where a node has it, in seconds.
+/// Annotation that holds a node's TTL in seconds.
 pub const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
 /// Below how many nodes each size of cluster is left downwards, above how many upwards, and its seconds.

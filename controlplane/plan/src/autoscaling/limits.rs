@@ -1,4 +1,4 @@
-//! How fast the number of replicas may change, and what was recommended lately
+//! Limits on scaling speed, and recent recommendations
 //! (`pkg/controller/podautoscaler/horizontal.go`).
 
 use k8s_openapi::{
@@ -6,10 +6,10 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-/// How long a recommendation holds against a lower one, unless the autoscaler says.
+/// Default stabilization window for scaling down, in seconds.
 const DOWNSCALE_WINDOW: i32 = 300;
 
-/// What is remembered of an autoscaler.
+/// State that is kept for an autoscaler between syncs.
 #[derive(Debug, Default)]
 pub struct Memory {
     recommendations: Vec<(i32, Timestamp)>,
@@ -173,8 +173,8 @@ impl Memory {
         (wanted, IN_RANGE)
     }
 
-    /// How far the policies allow to go from `current` (`calculateScaleUpLimitWithScalingRules`,
-    /// `calculateScaleDownLimitWithBehaviors`).
+    /// Replica count that the policies allow to reach from `current`
+    /// (`calculateScaleUpLimitWithScalingRules`, `calculateScaleDownLimitWithBehaviors`).
     fn limit(&self, rules: Option<&HPAScalingRules>, current: i32, up: bool, now: Timestamp) -> i32 {
         let select = rules.and_then(|rules| rules.select_policy.as_deref()).unwrap_or("Max");
         if select == "Disabled" {

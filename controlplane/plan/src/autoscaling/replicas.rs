@@ -1,4 +1,4 @@
-//! How many replicas a measured load asks for (`pkg/controller/podautoscaler/replica_calculator.go`).
+//! Replica count for a measured load (`pkg/controller/podautoscaler/replica_calculator.go`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,41 +16,41 @@ use crate::{
     pod::Pod,
 };
 
-/// How long after its start a pod's processor load counts only while it is ready.
+/// Time after a pod's start in which its CPU usage counts only while it is ready.
 const INITIALIZATION: SignedDuration = SignedDuration::from_mins(5);
 /// A pod that became unready within this time from its start has not been ready yet.
 const INITIAL_READINESS: SignedDuration = SignedDuration::from_secs(30);
 
-/// What a pod or one of its containers uses.
+/// Usage of a pod or one of its containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// Thousandths of the resource's unit.
     pub milli: i64,
     /// The end of the window.
     pub at: Timestamp,
-    /// How long was measured.
+    /// Length of the window.
     pub window: SignedDuration,
 }
 
 /// Samples by the pods' names.
 pub type Samples = BTreeMap<String, Sample>;
 
-/// Why a metric gives no number of replicas.
+/// Reason why a metric gives no replica count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unknown {
-    /// Nothing was measured; why.
+    /// The metrics could not be fetched.
     Fetch(String),
     /// The selector selects nothing.
     NoPods,
     /// None of the pods has a sample that counts.
     NoSamples,
-    /// The pods that were measured are others.
+    /// None of the samples belongs to the pods.
     NoMatch,
-    /// A container, or a pod as a whole, asks for none of the resource.
+    /// A container, or a pod as a whole, has no request for the resource.
     NoRequest {
         /// The resource.
         resource: String,
-        /// The container, if it is one that does not ask.
+        /// The container, unless the request is missing at the pod level.
         container: Option<String>,
         /// The pod's name.
         pod: String,
@@ -93,12 +93,12 @@ impl fmt::Display for Unknown {
     }
 }
 
-/// What shall be reached.
+/// Target of a metric.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Goal {
-    /// Percent of what pods ask for.
+    /// Percentage of the requests.
     Utilization(i32),
-    /// Thousandths a pod.
+    /// Average per pod, in thousandths.
     Average(i64),
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Tolerances {
     pub(super) up: i64,
 }
 
-/// What a metric comes to.
+/// Replica count and current value of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Proposal {
     pub(super) replicas: i32,
@@ -164,7 +164,7 @@ struct Groups {
 }
 
 impl Metric<'_> {
-    /// What the samples of `pods` ask for.
+    /// Replica count that the samples of `pods` ask for.
     pub(super) fn propose(
         &self,
         current: i32,
@@ -196,7 +196,7 @@ impl Metric<'_> {
             let keeps = ratio.is_within(self.tolerances);
             return Ok(proposal(if keeps { current } else { ratio.times(groups.ready) }));
         }
-        // Those of which nothing is known count so that less changes.
+        // Pods without samples are assumed to damp the change.
         for pod in &groups.missing {
             if ratio.is_below() {
                 usage.insert(pod.clone(), self.full(requests.get(pod)));
@@ -265,7 +265,7 @@ impl Metric<'_> {
         }
     }
 
-    /// Which pods count (`groupPods`).
+    /// Sorts pods by whether their samples count (`groupPods`).
     fn group(&self, pods: &[&Pod], samples: &Samples, now: Timestamp) -> Groups {
         let mut groups = Groups::default();
         for pod in pods {
@@ -292,7 +292,7 @@ impl Metric<'_> {
         groups
     }
 
-    /// What pods ask for (`calculateRequests`).
+    /// Requests of the pods (`calculateRequests`).
     fn requests(&self, pods: &[&Pod]) -> Result<BTreeMap<String, i64>, Unknown> {
         let each = pods.iter().map(|pod| {
             let empty = PodSpec::default();

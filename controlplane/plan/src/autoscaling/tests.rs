@@ -106,7 +106,7 @@ fn replicas_follow_the_load() {
         (&none, &["56", "56"], format!("3 {MORE} DesiredWithinRange")),
         (&none, &["300"], format!("4 {MORE} ScaleUpLimit")),
         (&none, &["900", "900", "900"], format!("6 {MORE} ScaleUpLimit")),
-        // What was recommended lately holds against fewer.
+        // A recent recommendation holds against fewer replicas.
         (
             &none,
             &["10", "10", "10"],

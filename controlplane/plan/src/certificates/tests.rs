@@ -91,7 +91,7 @@ fn nobody_becomes_the_api_server_as_a_node() {
     for user in ["system:bootstrap:abcdef", node] {
         assert_eq!(asked(user, &json!({})), Act::Rest, "{user}");
     }
-    // Somebody looked at it.
+    // The request was already decided.
     assert!(matches!(asked(node, &decided("Approved", NOW)), Act::Sign(_)));
     let server = ["api.example.com".to_owned()];
     for name in [

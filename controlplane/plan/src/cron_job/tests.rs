@@ -104,7 +104,7 @@ fn active(uids: &[&str], last: &str) -> Value {
 #[test]
 fn a_job_is_made_at_each_time_and_listed_when_it_is_there() {
     let (ten, new, listed) = (&json!({}), &json!({}), &active(&["0"], "01:00:00"));
-    // Somebody else has the Job of half past one.
+    // The Job of 00:30 has another controller.
     let half_past = &json!({ "schedule": "30 * * * *" });
     table(
         &[

@@ -64,7 +64,7 @@ impl Placing {
                 effect: Some(effect.to_owned()),
                 ..Toleration::default()
             };
-            // One of the same key, effect and operator that ends after a time is replaced
+            // A toleration of the same key, effect and operator with a time limit is replaced
             // (`MatchToleration`).
             tolerations.retain(|own| {
                 Toleration {

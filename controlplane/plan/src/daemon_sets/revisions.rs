@@ -14,11 +14,11 @@ use crate::{
 
 /// The revisions of a DaemonSet.
 pub(super) struct Revisions<'a> {
-    /// The hash of the present template's.
+    /// Hash of the current template.
     pub(super) hash: String,
-    /// Those of other templates, oldest first.
+    /// Revisions of other templates, oldest first.
     old: Vec<&'a ControllerRevision>,
-    /// Records the present one, where that is not done.
+    /// Steps that create the current revision, if it does not exist.
     pub(super) steps: Vec<Step>,
 }
 

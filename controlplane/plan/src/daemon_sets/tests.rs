@@ -250,7 +250,7 @@ fn an_update_takes_no_more_than_may_be_unavailable() {
         &["a1 ready old deleted", "b1 ready old", "c1 ready old"],
         &expect![""],
     );
-    // What is broken may go in any case.
+    // Unavailable pods may always be deleted.
     check(
         &unavailable(1),
         &nodes,

@@ -105,8 +105,8 @@ impl<'a> View<'a> {
                 None => surge.under_way = surge.under_way.saturating_add(1),
             }
         }
-        // Whoever surges expects all to be available: a pod leaves a node that it does not fit any
-        // more when another node's pod is.
+        // With `maxSurge` all pods are expected to be available: a pod on a node that it no longer
+        // fits goes once another node's pod is available.
         let deletable = surge.available.saturating_sub(desired);
         work.delete.extend(surge.misplaced.into_iter().take(deletable));
         let more = most.saturating_sub(surge.under_way);

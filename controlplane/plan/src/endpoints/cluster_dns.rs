@@ -1,8 +1,9 @@
-//! The Service `kube-system/kube-dns`, by which charts and tools find the cluster's name servers: those of the nodes answer behind it,
-//! each one those who ask on its own node.
+//! The Service `kube-system/kube-dns`, by which charts and tools find the cluster's DNS servers:
+//! the nodes' servers are its endpoints, each one for the clients on its own node.
 //!
-//! Pods ask their node's server at its own address, so that names do not depend on the Service. One of that name that is not ours,
-//! or that has a selector by now, belongs to whoever brought another server, and so does the address where another Service has it.
+//! Pods use their node's server directly, so DNS does not depend on the Service. A Service of that
+//! name that is not ours, or that has a selector by now, belongs to another DNS server, and so does
+//! the cluster IP if another Service has it.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -82,7 +82,7 @@ fn annotations(endpoints: &Endpoints) -> Map {
     annotations
 }
 
-/// One slice for the addresses of each family and each set of ports.
+/// Groups addresses into one slice for each family and each set of ports.
 fn groups(endpoints: &Endpoints) -> Groups {
     let mut groups = Groups::new();
     for subset in endpoints.subsets.iter().flatten() {

@@ -1,4 +1,4 @@
-//! One endpoint slice: as it should be, and the steps that make it so.
+//! An endpoint slice: its desired state, and the steps that reach it.
 
 use k8s_openapi::{
     api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice},
@@ -16,11 +16,11 @@ use crate::{
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 
-/// What a slice should hold.
+/// Desired content of a slice.
 pub(super) struct Wanted {
     pub(super) family: &'static str,
     pub(super) labels: Map,
-    /// What stands there besides stays; nothing leaves them as they are.
+    /// Annotations to set, beside existing ones; `None` leaves all as they are.
     pub(super) annotations: Option<Map>,
     pub(super) ports: Vec<EndpointPort>,
     pub(super) endpoints: Vec<Endpoint>,
@@ -34,7 +34,7 @@ pub(super) fn labels(own: Option<&Map>, service: &str, manager: &str) -> Map {
     labels
 }
 
-/// Whether a manager keeps the slice, and for this Service. What is being deleted does not count.
+/// True if the slice belongs to this Service and manager, and is not being deleted.
 pub(super) fn is_of(slice: &EndpointSlice, service: &str, manager: &str) -> bool {
     let label = |key| slice.metadata.labels.as_ref()?.get(key).map(String::as_str);
     slice.metadata.deletion_timestamp.is_none()

@@ -18,7 +18,7 @@ use crate::{
 };
 
 const MANAGER: &str = "endpointslice-controller.k8s.io";
-/// What stock controllers put into one slice.
+/// Default `maxEndpointsPerSlice` of kube-controller-manager.
 const LIMIT: usize = 100;
 
 /// Endpoints that can share a slice.
@@ -83,7 +83,7 @@ pub fn plan(
     plan
 }
 
-/// What the slices should say, by family and ports; a family without pods has one empty slice.
+/// Desired endpoints by family and ports; a family without pods has one empty slice.
 fn groups(service: &Service, pods: &[&Pod], zone: &dyn Fn(&str) -> Option<String>) -> BTreeMap<GroupKey, Group> {
     let mut groups = BTreeMap::new();
     let answering = answering(service, pods, true);
@@ -113,7 +113,7 @@ fn groups(service: &Service, pods: &[&Pod], zone: &dyn Fn(&str) -> Option<String
     groups
 }
 
-/// What is to be done, step by step.
+/// Creations, updates and deletions of slices.
 pub(super) struct Work<'a> {
     service: &'a Service,
     labels: Map,
@@ -193,12 +193,12 @@ impl<'a> Work<'a> {
         self.spare.extend(slices);
     }
 
-    /// Whether the slice is of this very Service, not of an earlier one of its name.
+    /// True if the slice belongs to this Service, not to an earlier one of the same name.
     fn owns(&self, slice: &EndpointSlice) -> bool {
         controller_of(&slice.metadata).is_some_and(|owner| owner.uid == uid(self.service))
     }
 
-    /// Slices that nobody needs any more become those that would be made.
+    /// Reuses unneeded slices for those that would be created.
     pub(super) fn steps(mut self) -> Vec<Step> {
         let owner = target(SERVICES, self.service);
         let mut steps = Vec::new();
@@ -215,7 +215,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What of a slice stays, each as it is now; takes it out of what is wanted.
+/// Endpoints of a slice that remain, in their current order; takes them out of `rest`.
 fn keep<'a>(slice: &'a EndpointSlice, rest: &mut Vec<Endpoint>) -> Filled<'a> {
     let old = slice.endpoints.as_deref().unwrap_or_default();
     let same = |new: &Endpoint, old: &Endpoint| {

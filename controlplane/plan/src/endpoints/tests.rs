@@ -135,7 +135,8 @@ fn a_slice_holds_a_hundred_and_pods_stay_where_they_are() {
             .collect()
     };
     assert_eq!(sizes(&made), [100, 50]);
-    // One of the first slice goes, one comes: the place that came free is filled, the other slice is left alone.
+    // An endpoint of the first slice goes, another comes: it fills the free place, and the other
+    // slice is left alone.
     let mut changed = pods[1..].to_vec();
     changed.push(pod(151, 80, true));
     let plan = slices(&named(), &changed, &made);
@@ -187,7 +188,7 @@ fn endpoints_keep_those_that_are_not_ready_apart() {
     assert_eq!(ips(&subsets[0].not_ready_addresses), ["10.0.0.3"]);
     assert_eq!(ips(&subsets[1].addresses), ["10.0.0.4"]);
     assert!(plan_endpoints(Some(&named()), &pods, Some(&made)).is_empty());
-    // A label that nobody gave the Service is taken away.
+    // A label that the Service does not have is removed.
     made.metadata
         .labels
         .as_mut()

@@ -24,7 +24,7 @@ fn item(resource: Resource, name: &str, owners: &[Value], finalizer: Option<&str
         "finalizers": finalizer.into_iter().collect::<Vec<_>>(),
         "deletionTimestamp": finalizer.map(|_| "2026-01-01T00:00:00Z"),
     });
-    // What else the object holds does not matter.
+    // The object's other fields do not matter.
     let object: ConfigMap = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
     Item::of(&Arc::new(resource), Arc::new(object))
 }

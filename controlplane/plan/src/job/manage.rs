@@ -112,8 +112,7 @@ impl<'a> Sync<'a> {
         ]
     }
 
-    /// Those that have no index of the Job's, or share it with one that is worth more; and the
-    /// rest.
+    /// Pods without a valid index, or with a duplicate one, that are to be removed; and the rest.
     fn without_index_of_their_own(&self) -> (Vec<&'a Pod>, Vec<&'a Pod>) {
         let (mut surplus, mut best) = (Vec::new(), BTreeMap::<u32, &Pod>::new());
         for pod in self.active.iter().copied() {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use self::world::World;
 
-/// One plan for each Job of such a spec and status with such pods: a line that names the
-/// pods, then one a step.
+/// Plans each Job of a spec and status with its pods, and prints a line that names the pods, then
+/// one line per step.
 fn table(rows: &[(&Value, &Value, &[&str])], expected: &Expect) {
     let mut lines = Vec::new();
     for (spec, status, pods) in rows {

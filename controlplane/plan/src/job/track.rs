@@ -49,7 +49,7 @@ impl<'a> Sync<'a> {
         let uncounted = counted.into_iter().map(|pod| manage::untrack(pod, false)).collect();
         let status = (tells || only_counts.is_some()).then(|| self.patch(events.pop()));
         let patient = !tells && creations.is_empty() && only_counts == Some(true);
-        // What cannot be made must not keep what has ended from being counted.
+        // Pods that cannot be created must not keep finished ones from being counted.
         let (beside, last) = if failure.is_some() {
             (Vec::new(), creations)
         } else {

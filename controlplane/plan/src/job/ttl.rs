@@ -28,7 +28,7 @@ pub fn plan(job: &Job, now: Timestamp) -> Plan {
     }
     plan.stage(vec![Step::Delete {
         target: target(JOBS, job),
-        // Whoever gave it more time meanwhile is heard.
+        // Fails if the Job's TTL was extended meanwhile.
         resource_version: job.metadata.resource_version.clone(),
         propagation: Some(Propagation::Foreground),
         grace_seconds: None,

@@ -15,13 +15,13 @@ use crate::{
     step::{Plan, Step},
 };
 
-/// Since when a node has the `NoExecute` taints that do not say it themselves, which nobody's but ours do: by key and
-/// value, on a monotonic clock.
+/// First-seen times of `NoExecute` taints without `timeAdded` (those that other clients set), by
+/// key and value, on a monotonic clock.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tainted(BTreeMap<(String, Option<String>), Duration>);
 
 impl Tainted {
-    /// Looks at the node: what is there still stays, what is new is there from now on.
+    /// Looks at the node: known taints keep their time, new ones get the current one.
     #[must_use]
     pub fn next(mut self, node: &Node, at: Duration) -> Self {
         let taints = driving(node).filter(|taint| taint.time_added.is_none());
@@ -38,7 +38,7 @@ impl Tainted {
     }
 }
 
-/// The taints that drive pods out.
+/// The `NoExecute` taints of a node.
 fn driving(node: &Node) -> impl Iterator<Item = &Taint> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
     let taints = taints.unwrap_or_default().iter();
@@ -54,7 +54,7 @@ pub(super) struct Clock<'a> {
 }
 
 impl Clock<'_> {
-    /// How long a pod has borne a taint: no longer than it is there.
+    /// Time that a taint has applied to a pod: not longer than the pod exists.
     fn borne(&self, taint: &Taint, pod: &Pod) -> Duration {
         let tainted = match &taint.time_added {
             Some(time) => self.past(time.0),
@@ -92,7 +92,7 @@ pub(super) fn plan(node: &Node, pods: &[&Pod], clock: Clock<'_>, plan: &mut Plan
     plan.stage(deletions);
 }
 
-/// How much longer a pod may stay; `None` for ever.
+/// Time that a pod may still stay; `None` for forever.
 fn stay(pod: &Pod, taints: &[&Taint], clock: Clock<'_>) -> Option<Duration> {
     let tolerations = pod
         .spec

@@ -12,11 +12,12 @@ use crate::{
     step::{Note, Outcome, PODS, PatchKind, Severity, Step},
 };
 
-/// How many versions of a pod are marked in one trouble of its node. Once is what it takes; others may write at the same time.
+/// Number of versions of a pod that are marked while its node is not ready. One is enough; others
+/// guard against concurrent writes.
 const TIMES: u8 = 3;
 
-/// The pods that were marked since their node is not ready. The node's agent may live, and know better: what it says then
-/// stays, or the two would contradict each other for ever.
+/// Pods that were marked not ready since their node is not ready. The node's agent may be alive and
+/// know better: its later status stays, or the two would overwrite each other forever.
 #[derive(Debug, Clone, Default)]
 pub struct Marked(BTreeMap<String, Mark>);
 

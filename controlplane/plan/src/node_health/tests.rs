@@ -107,7 +107,7 @@ fn a_node_that_came_back_loses_our_taints_and_keeps_others() {
     );
 }
 
-/// Nobody but the node controller says when a taint was added: what a user taints is tainted since it was first seen so.
+/// Only the node controller sets `timeAdded`: a user's taint counts from when it was first seen.
 #[test]
 fn a_pod_bears_a_users_taint_for_as_long_as_it_says() {
     let taint = json!([{ "key": "out", "value": "now", "effect": "NoExecute" }]);

@@ -1,4 +1,4 @@
-//! What the scheduler knows of nodes and of the pods on them.
+//! The scheduler's cache: nodes and the pods on them.
 
 use std::{
     borrow::Cow,
@@ -21,31 +21,31 @@ use super::{
 use crate::objects::{Map, Meta as _, controller_of, name, uid};
 use crate::pod::Pod;
 
-/// A pod on a node, or about to be.
+/// A pod that is bound to a node, or assumed to be.
 #[derive(Debug, Clone)]
 pub struct Placed {
     /// The node's name.
     pub node: String,
     /// The pod.
     pub pod: Arc<Pod>,
-    /// What it takes.
+    /// Its resource requests.
     pub needs: Needs,
-    /// Whether the server has not yet shown it there.
+    /// True until the server shows the pod on the node.
     pub assumed: bool,
 }
 
-/// One node and the sum of what its pods take.
+/// A node and the sum of its pods' requests.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
-    /// The node; absent when pods name one that is not there.
+    /// The node; absent when pods are bound to one that does not exist.
     pub node: Option<Arc<Node>>,
     /// Allocatable, counted as in [`Needs::requests`].
     pub allocatable: BTreeMap<String, i64>,
     /// The sum of its pods' requests.
     pub requested: BTreeMap<String, i64>,
-    /// Thousandths of a cpu that scoring counts.
+    /// Milli-CPUs for scoring.
     pub scored_cpu: i64,
-    /// Bytes that scoring counts.
+    /// Bytes for scoring.
     pub scored_memory: i64,
     /// Ports in use.
     pub ports: Vec<HostPort>,
@@ -53,7 +53,7 @@ pub struct Place {
     pub pods: i64,
     /// Number of its pods by the uid of their controller.
     pub siblings: BTreeMap<String, i64>,
-    /// What its pods of each priority take together.
+    /// Pods and requests by priority.
     ranks: BTreeMap<i32, Rank>,
 }
 
@@ -64,11 +64,12 @@ struct Rank {
     requested: BTreeMap<String, i64>,
 }
 
-/// A pod that others make room for.
+/// A nominated pod: others are preempted to make room for it.
 #[derive(Debug)]
 struct Promise {
     placed: Placed,
-    /// The uids of those who go; of a promise that is only remembered nobody knows more than that they are going.
+    /// Uids of the victims; empty for a nomination that was read from the status, where only their
+    /// deletion is visible.
     victims: Vec<String>,
 }
 
@@ -82,7 +83,7 @@ pub struct Board {
     promises: BTreeMap<String, Promise>,
 }
 
-/// What all nodes are judged by.
+/// Inputs of the filters and scores for one pod.
 pub(super) struct Judge<'a> {
     pod: &'a Pod,
     needs: &'a Needs,
@@ -197,8 +198,8 @@ impl Board {
         true
     }
 
-    /// Promises a pod the room that others leave: until it has it, it is denied to those who are no more important. Whoever
-    /// is less important and was promised the same node is promised nothing any more.
+    /// Nominates a node for a pod. Until the pod is bound, its room is denied to pods of the same
+    /// or a lower priority. Nominations of pods of lower priority for the same node are dropped.
     pub fn promise(&mut self, pod: &Arc<Pod>, displacement: &Displacement) {
         let node = &displacement.node;
         let least = priority(pod);
@@ -208,7 +209,7 @@ impl Board {
         self.keep(pod, node, victims.collect());
     }
 
-    /// Takes up a promise that somebody gave earlier, as the pod's status says.
+    /// Takes over an earlier nomination from the pod's status.
     pub fn remember(&mut self, pod: &Arc<Pod>, node: &str) {
         self.keep(pod, node, Vec::new());
     }
@@ -224,17 +225,17 @@ impl Board {
             .insert(uid(&**pod).to_owned(), Promise { placed, victims });
     }
 
-    /// The node that a pod is promised room on.
+    /// The node that is nominated for a pod.
     pub fn promised_node(&self, uid: &str) -> Option<&str> {
         Some(&self.promises.get(uid)?.placed.node)
     }
 
-    /// Takes a promise back.
+    /// Drops a nomination.
     pub fn disappoint(&mut self, uid: &str) {
         self.promises.remove(uid);
     }
 
-    /// Whether some who make room for a pod are not gone yet, on a node that would still do for it.
+    /// True if victims of a nominated pod still exist on a node that would still fit it.
     pub fn awaits(&self, pod: &Pod, claims: &Claims) -> bool {
         let Some(promise) = self.promises.get(uid(pod)) else {
             return false;
@@ -253,7 +254,7 @@ impl Board {
         })
     }
 
-    /// A place as it will be for a pod once those have come to whom it was promised before.
+    /// A node's state for a pod, with the pods added that were nominated before it.
     pub(super) fn promised<'a>(&self, pod: &Pod, node: &str, place: &'a Place) -> Cow<'a, Place> {
         let mut place = Cow::Borrowed(place);
         for promise in self.promises.values().map(|promise| &promise.placed) {
@@ -265,12 +266,12 @@ impl Board {
         place
     }
 
-    /// Where a pod is, if it is known to be anywhere.
+    /// The node of a pod, if it has one.
     pub fn find(&self, uid: &str) -> Option<&Placed> {
         self.pods.get(uid)
     }
 
-    /// The nodes that are there.
+    /// All existing nodes.
     pub fn nodes(&self) -> impl Iterator<Item = (&Arc<Node>, &Place)> {
         self.places
             .values()
@@ -363,7 +364,7 @@ impl Place {
         }
     }
 
-    /// Whether there are pods that are less important than this, and the amounts would do if they were gone.
+    /// True if there are pods of lower priority and the requests would fit without them.
     pub(super) fn suffices_without(&self, least: i32, needs: &Needs) -> bool {
         let below = || self.ranks.range(..least).map(|(_, rank)| rank);
         let of = |amounts: &BTreeMap<String, i64>, resource: &str| amounts.get(resource).copied().unwrap_or(0);

@@ -29,18 +29,18 @@ const ZONES: [&str; 4] = [
     "topology.kubernetes.io/zone",
 ];
 
-/// A claim that a pod names.
+/// A claim that a pod refers to.
 #[derive(Debug, Clone)]
 pub struct Claim {
     /// Its name.
     pub name: String,
-    /// Whether it is made for this pod alone.
+    /// True if it is made for this pod alone (a generic ephemeral volume).
     pub own: bool,
     /// The claim, if it is there.
     pub found: Option<Arc<PersistentVolumeClaim>>,
 }
 
-/// The names of a pod's claims, and whether they are made for it.
+/// The names of a pod's claims, and whether they are ephemeral.
 pub fn names(pod: &Pod) -> Vec<(String, bool)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let named = volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
@@ -51,7 +51,7 @@ pub fn names(pod: &Pod) -> Vec<(String, bool)> {
     named.collect()
 }
 
-/// All that the scheduler looks at of a pod's claims.
+/// A pod's claims with their volumes and classes.
 #[derive(Debug, Clone, Default)]
 pub struct Claims {
     /// In the pod's order.
@@ -62,20 +62,21 @@ pub struct Claims {
     pub classes: BTreeMap<String, Arc<StorageClass>>,
 }
 
-/// What is to be done for a claim before its pod is bound.
+/// Binding or provisioning of a claim before its pod is bound.
 #[derive(Debug, Clone)]
 pub enum Bond {
-    /// It gets this volume.
+    /// Bind the claim to this volume.
     Take(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>),
-    /// A volume is made for it on the node.
+    /// Provision a volume on the node.
     Make(Arc<PersistentVolumeClaim>),
 }
 
-/// Those of a pod's claims that only one pod may use. All nodes are as good as each other while another uses one.
+/// The pod's claims of the access mode `ReadWriteOncePod`. While another pod uses one, no node
+/// fits.
 pub(super) struct Exclusive<'a> {
     namespace: &'a str,
     wanted: Vec<&'a str>,
-    /// How many other pods use one.
+    /// Number of other pods that use one.
     users: i64,
 }
 
@@ -126,7 +127,7 @@ impl Claims {
         self.classes.get(claim_class(claim)).map(Arc::as_ref)
     }
 
-    /// Whether any node can do.
+    /// Checks the claims for all nodes at once.
     pub(super) fn check_pod(&self, pod: &Pod) -> Result<(), String> {
         let mut immediate = false;
         for Claim { name, own, found } in &self.claims {
@@ -162,12 +163,12 @@ impl Claims {
         Ok(())
     }
 
-    /// Whether a node reaches all volumes, or could.
+    /// Checks that the node can reach all volumes, bound ones and those that would be.
     pub(super) fn check(&self, node: &Node) -> Result<(), Misfit> {
         self.bonds(node).map(drop)
     }
 
-    /// What is to be bound and made if the pod goes to this node.
+    /// Bindings and provisionings that are needed if the pod goes to this node.
     pub fn bonds(&self, node: &Node) -> Result<Vec<Bond>, Misfit> {
         let mut bonds: Vec<Bond> = Vec::new();
         for claim in self.claims.iter().filter_map(|claim| claim.found.as_ref()) {
@@ -238,7 +239,7 @@ impl Claims {
     }
 }
 
-/// Whether a class makes volumes for the node.
+/// True if the class's topology includes the node.
 fn in_topology(terms: Option<&[TopologySelectorTerm]>, node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let terms = terms.unwrap_or_default();

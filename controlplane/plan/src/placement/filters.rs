@@ -1,4 +1,4 @@
-//! Whether a node will do for a pod, as far as the node alone decides it.
+//! Filters that depend on a single node alone.
 
 pub use api::pod::taints::{tolerates, untolerated};
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};

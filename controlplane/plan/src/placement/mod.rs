@@ -1,7 +1,7 @@
-//! Where a pod goes: filters say where it can, the score says where it should.
+//! Placement of pods: filters find the feasible nodes, scores rank them.
 //!
-//! The [`Board`] counts pods from the moment they are placed, whether or not the server has answered, so that a burst
-//! of pods does not stack on one node.
+//! The [`Board`] counts a pod on its node as soon as it is placed, before the server has answered,
+//! so that a burst of pods does not pile up on one node.
 
 mod board;
 pub mod claims;

@@ -1,17 +1,18 @@
-//! What a pod takes from its node.
+//! Resources that a pod requests from its node.
 
 use std::collections::BTreeMap;
 
 use crate::pod::Pod;
 
-/// What scoring counts for a container that asks for no cpu or memory.
+/// Default requests for scoring, for a container without any (`DefaultMilliCPURequest`,
+/// `DefaultMemoryRequest`).
 const UNASKED_CPU_MILLI: i64 = 100;
 const UNASKED_MEMORY: i64 = 200 * 1024 * 1024;
 
 /// A port of the node: protocol, address (`0.0.0.0` for all), number.
 pub type HostPort = (String, String, i32);
 
-/// What a pod takes.
+/// Resource requests of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Needs {
     /// By resource; cpu in thousandths, everything else in whole units.
@@ -56,7 +57,7 @@ impl Needs {
         };
         let own = api::pod::level::own(spec).and_then(|own| own.requests.as_ref());
         let unasked = |name| {
-            // What the pod asks for as a whole stands for all its containers.
+            // Pod-level requests stand for all containers.
             if own.is_some_and(|own| own.contains_key(name)) {
                 return 0;
             }
@@ -97,7 +98,7 @@ impl Needs {
     }
 }
 
-/// Whether two ports cannot both be bound.
+/// True if two host ports conflict.
 pub(super) fn conflict(a: &HostPort, b: &HostPort) -> bool {
     a.0 == b.0 && a.2 == b.2 && (a.1 == b.1 || a.1 == "0.0.0.0" || b.1 == "0.0.0.0")
 }

@@ -1,4 +1,4 @@
-//! Which pods a pod wants near, and which it wants far, within a topology such as a node or a zone.
+//! Inter-pod affinity and anti-affinity within a topology such as a node or a zone.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -20,20 +20,20 @@ pub(super) fn domain<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     label.or_else(|| (key == "kubernetes.io/hostname").then(|| name(node)))
 }
 
-/// How many pods there are in each place: a topology's key and value.
+/// Number of pods in each topology domain: key and value.
 type Domains<'a> = BTreeMap<(&'a str, &'a str), i64>;
 
-/// What the pods that are there mean for one pod.
+/// Affinity of one pod to the existing pods.
 pub(super) struct Neighbourhood<'a> {
     pod: &'a Pod,
     namespaces: &'a Namespaces,
     near: Vec<Near<'a>>,
-    /// Whether all that it wants near speaks of the pod itself, which may then be the first.
+    /// True if all required affinity terms match the pod itself, which may then be the first.
     own: bool,
     far: &'a [PodAffinityTerm],
-    /// Where pods are that the pod does not want near.
+    /// Domains with pods that the pod's own anti-affinity excludes.
     shunned: Domains<'a>,
-    /// Where pods are that do not want this one near.
+    /// Domains with pods whose anti-affinity excludes this pod.
     unwanted: Domains<'a>,
     preferred: Domains<'a>,
 }
@@ -44,7 +44,7 @@ pub(super) type Namespaces = BTreeMap<String, Map>;
 /// A required term.
 struct Near<'a> {
     term: &'a PodAffinityTerm,
-    /// How many pods that meet all terms there are for each value of this one's key.
+    /// Number of pods that match all terms, for each value of this term's topology key.
     domains: BTreeMap<&'a str, i64>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Neighbourhood<'a> {
         self.repel(placed, node, sign);
     }
 
-    /// What the pod wants of one that is there.
+    /// Counts an existing pod in the pod's own terms.
     fn meet(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
         let speaks = |near: &Near<'_>| concerns(self.namespaces, near.term, self.pod, &placed.pod);
         if self.near.iter().all(speaks) {
@@ -127,7 +127,7 @@ impl<'a> Neighbourhood<'a> {
         }
     }
 
-    /// What one that is there wants of the pod.
+    /// Counts an existing pod's anti-affinity terms that match the pod.
     fn repel(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
         for term in far(&placed.pod) {
             if let Some(value) = met(self.namespaces, term, &placed.pod, self.pod, node) {
@@ -197,12 +197,13 @@ fn far(pod: &Pod) -> &[PodAffinityTerm] {
         .unwrap_or_default()
 }
 
-/// Whether pods like it are kept away from it.
+/// True if the pod has required anti-affinity terms.
 pub(super) fn repels(pod: &Pod) -> bool {
     !far(pod).is_empty()
 }
 
-/// The value of the term's topology on the node of `other`, if a term of `owner` speaks of that pod.
+/// The value of the term's topology key on the node of `other`, if a term of `owner` matches that
+/// pod.
 fn met<'a>(
     namespaces: &Namespaces,
     term: &PodAffinityTerm,
@@ -213,7 +214,7 @@ fn met<'a>(
     domain(node, &term.topology_key).filter(|_| concerns(namespaces, term, owner, other))
 }
 
-/// Whether a term of `owner` speaks of `other`.
+/// True if a term of `owner` matches `other`.
 fn concerns(namespaces: &Namespaces, term: &PodAffinityTerm, owner: &Pod, other: &Pod) -> bool {
     let listed = term.namespaces.as_deref().unwrap_or_default();
     let namespace = other.metadata.namespace();

@@ -12,26 +12,27 @@ use crate::{
     step::Plan,
 };
 
-/// Who must go from where.
+/// A preemption: a node and its victims.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Displacement {
     /// The node.
     pub node: String,
-    /// The pods that leave it.
+    /// The pods to evict.
     pub victims: Vec<Arc<Pod>>,
 }
 
-/// What a displacement costs; the order of the fields is the policy.
+/// Cost of a preemption; the order of the fields is the policy.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
-    /// Pods whose budget does not allow it.
+    /// Victims whose disruption budget would be violated.
     broken: usize,
-    /// The priority of the most important one …
+    /// The highest priority of a victim …
     highest: i32,
-    /// … and of all together, counted from the least that there is, so that many cost more than few.
+    /// … and the sum of all priorities, counted from the lowest possible, so that many cost more
+    /// than few.
     sum: i64,
     count: usize,
-    /// Of the most important ones the oldest: better one that has not run for long.
+    /// Start of the oldest victim of the highest priority: better one that has not run for long.
     oldest: Reverse<Option<Timestamp>>,
 }
 
@@ -40,7 +41,7 @@ pub fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
 }
 
-/// A pod that may have to go.
+/// A pod that may be preempted.
 struct Candidate<'a> {
     placed: &'a Placed,
     breaks: bool,
@@ -184,7 +185,7 @@ fn weigh(candidates: &mut [Candidate<'_>], budgets: &[Arc<PodDisruptionBudget>])
     }
 }
 
-/// Whether a budget counts a pod that has not been allowed to go already.
+/// True if a budget covers the pod and has not already counted its disruption.
 fn guards(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     let chosen = selector.is_some_and(|selector| {

@@ -1,5 +1,5 @@
-//! Which of the nodes that will do is best: the least score. The order of the fields is the policy; upstream weighs
-//! the same questions in a sum.
+//! Ranks the feasible nodes: the lowest score wins. The order of the fields is the policy; upstream
+//! weighs the same criteria in a sum.
 
 use std::cmp::Reverse;
 
@@ -9,24 +9,24 @@ use super::{Needs, Place, affinity, filters::tolerates, neighbours::Neighbourhoo
 use crate::objects::{controller_of, name};
 use crate::pod::Pod;
 
-/// How little a node suits a pod.
+/// Score of a node for a pod; lower is better.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score<'a> {
     /// `PreferNoSchedule` taints that the pod does not tolerate.
     pub soft_taints: usize,
-    /// The weights of its preferences that the node meets: nodes, and pods to be near or far from.
+    /// Sum of the weights of preferred node and pod affinities that the node meets.
     pub preference: Reverse<i64>,
-    /// How uneven its `ScheduleAnyway` topologies would be.
+    /// Skew of the `ScheduleAnyway` topologies with the pod.
     pub skew: i64,
-    /// Pods of the same owner that are there already.
+    /// Pods of the same controller on the node.
     pub siblings: i64,
-    /// The mean of the shares of cpu and memory that would be taken, in thousandths.
+    /// Mean of the CPU and memory shares in use, in thousandths.
     pub load: i64,
-    /// The difference of those shares.
+    /// Difference of those shares.
     pub imbalance: i64,
-    /// Pods that are there already.
+    /// Pods on the node.
     pub pods: i64,
-    /// The last resort, so that the choice is always the same.
+    /// Name as the last resort, so that the choice is deterministic.
     pub name: &'a str,
 }
 

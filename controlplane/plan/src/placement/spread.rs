@@ -10,9 +10,9 @@ use crate::pod::Pod;
 
 struct Constraint<'a> {
     of: &'a TopologySpreadConstraint,
-    /// Whether the pod itself counts.
+    /// 1 if the pod itself matches the selector, else 0.
     own: i64,
-    /// The value of the topology on each node that counts.
+    /// The value of the topology key on each eligible node.
     eligible: BTreeMap<&'a str, &'a str>,
     counts: BTreeMap<&'a str, i64>,
     least: i64,

@@ -213,7 +213,8 @@ fn displaces_the_least_important_where_that_costs_least() {
         "spec": { "selector": { "matchLabels": { "app": "web" } } },
         "status": { "currentHealthy": 6, "desiredHealthy": 6, "expectedPods": 6, "disruptionsAllowed": 1, "disruptedPods": { "c": "2026-01-01T00:00:00Z" } },
     });
-    // One may go and one is going: the third stays, though it is the least important of them.
+    // One more disruption is allowed and one was already counted: the third pod stays, though its
+    // priority is the lowest.
     assert_eq!(displaced(&board, &ranked("x", "2", 9), &[guard]), "n1: a c");
     assert_eq!(format!("{board:?}"), before);
 }
@@ -300,7 +301,8 @@ fn a_promise_is_taken_up_again() {
     check(&board, &high, &expect!["n1"]);
 }
 
-/// What a hundred nodes of a hundred pods cost: pods that nobody's going helps, and pods that somebody's does.
+/// Time for 100 nodes of 100 pods: for pods that preemption does not help, and for pods that it
+/// does.
 #[test]
 fn looks_for_room_only_where_it_could_be() {
     let nodes: Vec<_> = (0..100).map(|at| node(&format!("n{at}"), "10", &json!({}))).collect();

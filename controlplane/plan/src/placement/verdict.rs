@@ -1,18 +1,18 @@
-//! Why a pod fits nowhere, in upstream's words.
+//! Reasons why a pod is unschedulable, in upstream's words.
 
 use std::{collections::BTreeMap, fmt};
 
-/// Why one node will not do.
+/// Reasons why a node does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
-    /// Upstream's phrases, `Insufficient cpu`.
+    /// Upstream's reasons, such as `Insufficient cpu`.
     pub reasons: Vec<String>,
-    /// Whether removing other pods could change it.
+    /// True if preemption could change it.
     pub resolvable: bool,
 }
 
 impl Misfit {
-    /// Something that no removal of pods changes.
+    /// A reason that preemption cannot change.
     pub fn unresolvable(reason: impl Into<String>) -> Self {
         Self {
             reasons: vec![reason.into()],
@@ -20,7 +20,7 @@ impl Misfit {
         }
     }
 
-    /// Something that other pods are in the way of.
+    /// A reason that preemption can change.
     pub fn resolvable(reason: impl Into<String>) -> Self {
         Self {
             reasons: vec![reason.into()],
@@ -29,32 +29,32 @@ impl Misfit {
     }
 }
 
-/// Why no node will do: one misfit a node. Its text is what `FailedScheduling` says.
+/// Reasons why no node fits, one entry per node. `Display` gives the message of `FailedScheduling`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unplaceable {
-    /// One for each node.
+    /// One entry per node.
     pub misfits: Vec<Misfit>,
-    /// Why none could, whichever it is.
+    /// A reason that holds for all nodes.
     pub of_pod: Option<String>,
-    /// What became of making room.
+    /// Outcome of preemption.
     pub preemption: Preemption,
 }
 
-/// What becomes of making room for a pod that fits nowhere.
+/// Outcome of preemption for an unschedulable pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preemption {
-    /// The pod displaces nobody.
+    /// The pod's `preemptionPolicy` is `Never`.
     Never,
-    /// Nobody would have to go, or it would not help.
+    /// There are no victims, or preemption would not help.
     Vain,
-    /// Somebody goes already.
+    /// Victims of an earlier preemption are still terminating.
     Awaited,
-    /// Somebody goes now.
+    /// Victims are being evicted now.
     Begun,
 }
 
 impl Unplaceable {
-    /// Whether it is worth looking for pods to displace.
+    /// True if preemption is worth a try.
     pub fn is_resolvable(&self) -> bool {
         self.preemption == Preemption::Vain && self.misfits.iter().any(|misfit| misfit.resolvable)
     }
@@ -77,7 +77,8 @@ impl fmt::Display for Unplaceable {
         if self.preemption == Preemption::Begun {
             return Ok(());
         }
-        // What each of upstream's plugins says that would make room: no device claim of the pod could be given up.
+        // Upstream's dynamic resources plugin adds this part: no device claim of the pod could be
+        // deallocated.
         f.write_str(" no new claims to deallocate, preemption: ")?;
         match self.preemption {
             Preemption::Never => return f.write_str("not eligible due to preemptionPolicy=Never."),

@@ -1,4 +1,4 @@
-//! What many pods hold in common, once.
+//! Deduplication of parts that many pods share.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::objects::Map;
 
-/// The parts that pods share. It keeps nothing alive.
+/// Parts that pods share, held weakly.
 #[derive(Debug, Default)]
 pub struct Pool {
     pub(super) texts: Shared<str>,
@@ -22,11 +22,11 @@ pub struct Pool {
     pub(super) specs: Shared<PodSpec>,
 }
 
-/// Values by a sum over their JSON, as few of them can be hashed otherwise.
+/// Values by a checksum of their JSON, since few of them implement `Hash`.
 #[derive(Debug)]
 pub(super) struct Shared<T: ?Sized> {
     known: BTreeMap<u64, Weak<T>>,
-    /// The number of values at which those that nobody holds any more are looked for.
+    /// Number of values at which dropped ones are purged.
     full: usize,
 }
 

@@ -30,18 +30,18 @@ const BACKOFF: (i64, i64) = (1, 60);
 /// Seconds between two failures that count as one after the other.
 const ROW: i64 = 30 * 60;
 
-/// What the ReplicaSet controller sees.
+/// Input of the ReplicaSet controller.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// What it is by its kind.
+    /// ReplicaSets or ReplicationControllers.
     pub resource: Resource,
-    /// The ReplicaSet, or what is read as one.
+    /// The ReplicaSet, or a ReplicationController converted to one.
     pub set: &'a ReplicaSet,
     /// Its pods and the namespace's pods without a manager.
     pub pods: &'a [&'a Pod],
     /// The pods of all ReplicaSets of the same owner: a node that has many of them gives one up first.
     pub related: &'a [&'a Pod],
-    /// What the server said when a pod could not be created the last time.
+    /// The server's last refusal to create a pod.
     pub failure: Option<&'a Failure>,
 }
 

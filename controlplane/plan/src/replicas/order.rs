@@ -1,4 +1,4 @@
-//! Which pods a ReplicaSet gives up first.
+//! Order in which a ReplicaSet deletes pods.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 

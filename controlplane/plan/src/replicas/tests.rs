@@ -200,7 +200,7 @@ fn replication_controllers_are_replica_sets_of_old() {
         &expect!["create Pod web- (SuccessfulCreate: Created pod: {})"],
     );
     check(&["a n1 Running", "free n1 Running"], &expect!["patch Pod free"]);
-    // One that is on its way out is made up for, and not told of.
+    // A terminating pod is replaced, and counts in no status field.
     check(
         &["a n1 Running", "b n1 Running deleted"],
         &expect!["create Pod web- (SuccessfulCreate: Created pod: {})"],
@@ -211,7 +211,7 @@ fn replication_controllers_are_replica_sets_of_old() {
     );
 }
 
-/// How many pods are made, and in how many milliseconds more might be.
+/// Returns how many pods are created, and after how many milliseconds the set is planned again.
 fn replaced(replicas: i32, pods: &[String], now: &str) -> (usize, Option<u128>) {
     let (set, pods): (_, Vec<Pod>) = (set(replicas), pods.iter().map(|text| pod(text)).collect());
     let pods: Vec<&Pod> = pods.iter().collect();
@@ -259,7 +259,7 @@ fn a_pod_that_ran_is_replaced_at_once() {
     let mut pods: Vec<String> = ["00:00:01", "00:00:02", "00:00:04"].map(failed).into();
     pods.push("good n1 Running made=00:00:08".to_owned());
     assert_eq!(replaced(3, &pods, "00:00:09"), (2, None));
-    // What is on its way out says nothing, nor what is not the set's.
+    // Terminating pods and pods of other owners do not count.
     let others = [
         "a n1 Failed deleted made=00:00:08",
         "free n1 Failed made=00:00:08",

@@ -55,7 +55,7 @@ pub(super) fn initial(view: &View<'_>) -> BTreeMap<String, String> {
     annotations
 }
 
-/// What a scaled ReplicaSet records.
+/// Annotations with the sizes that a scaled ReplicaSet records.
 pub(super) fn sizes(view: &View<'_>) -> [(String, String); 2] {
     let desired = view.settings.replicas;
     [
@@ -67,7 +67,7 @@ pub(super) fn sizes(view: &View<'_>) -> [(String, String); 2] {
     ]
 }
 
-/// Whether the recorded sizes are not today's.
+/// True if the recorded sizes are outdated.
 pub(super) fn sizes_differ(view: &View<'_>, set: &ReplicaSet) -> bool {
     sizes(view)
         .iter()

@@ -1,7 +1,7 @@
-//! The Deployment's plan: which ReplicaSets there are, how large each is, and what the status says.
+//! The Deployment controller: creates, scales and removes ReplicaSets, and computes the status.
 //!
-//! The rules are upstream's deployment controller's, with one stricter count: a ReplicaSet is as large as the larger
-//! of what its spec asks and what its status still has, so that pods alive never exceed `replicas + maxSurge`.
+//! The rules are upstream's, with one stricter count: the size of a ReplicaSet is the larger one of
+//! `spec.replicas` and `status.replicas`, so that live pods never exceed `replicas + maxSurge`.
 
 mod annotations;
 mod condition;
@@ -35,25 +35,26 @@ use crate::{
 /// The label that tells the pods of one template from those of another.
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// What the Deployment controller sees.
+/// Input of the Deployment controller.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
     /// The Deployment.
     pub deployment: &'a Deployment,
-    /// All ReplicaSets of its namespace: it manages some, may adopt others, and must not take a name twice.
+    /// All ReplicaSets of its namespace: some are its own, some may be adopted, and names must not
+    /// collide.
     pub replica_sets: &'a [&'a ReplicaSet],
     /// All pods of the ReplicaSets it manages; only Recreate looks at them.
     pub pods: &'a [&'a Pod],
-    /// What the server said when the creation of the ReplicaSet failed the last time.
+    /// The server's last refusal to create the new ReplicaSet.
     pub failure: Option<&'a Failure>,
 }
 
-/// Why the last attempt to create the new ReplicaSet failed.
+/// Reason why the last attempt to create the new ReplicaSet failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The machine-readable reason, `AlreadyExists`.
     pub reason: String,
-    /// The server's words.
+    /// The server's message.
     pub message: String,
 }
 
@@ -86,7 +87,7 @@ impl<'a> Sized<'a> {
     }
 }
 
-/// One Deployment's view while its plan is made.
+/// State of one Deployment while its plan is made.
 struct View<'a> {
     deployment: &'a Deployment,
     owner: Target,
@@ -212,7 +213,7 @@ fn find_new<'a>(deployment: &Deployment, sets: &[&'a ReplicaSet]) -> Option<&'a 
     })
 }
 
-/// Whether two templates are the same but for the hash label.
+/// True if two templates are the same apart from the hash label.
 fn same(template: &PodTemplateSpec, wanted: &PodTemplateSpec) -> bool {
     let plain = |template: &PodTemplateSpec| {
         let mut metadata = template.metadata.clone().unwrap_or_default();
@@ -227,7 +228,7 @@ fn same(template: &PodTemplateSpec, wanted: &PodTemplateSpec) -> bool {
     template.spec == wanted.spec && plain(template) == plain(wanted)
 }
 
-/// Whether `deployment` manages `set`.
+/// True if `deployment` controls `set`.
 pub fn manages(deployment: &Deployment, set: &ReplicaSet) -> bool {
     controller_of(&set.metadata).is_some_and(|owner| owner.uid == uid(deployment))
 }

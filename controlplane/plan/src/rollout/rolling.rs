@@ -1,4 +1,4 @@
-//! One step of a rolling update: grow the new ReplicaSet, or else shrink old ones.
+//! A rolling update: scales the new ReplicaSet up, or else old ones down.
 
 use super::{Sized, View, create, scale};
 use crate::step::Step;
@@ -20,7 +20,7 @@ pub(super) fn steps(view: &View<'_>) -> Vec<Step> {
     shrink(view, new)
 }
 
-/// How many pods the new ReplicaSet of `size` may gain.
+/// Number of pods that the new ReplicaSet of `size` may gain.
 fn room(view: &View<'_>, size: i32) -> i32 {
     let occupied: i32 = view.all().map(Sized::occupied).sum();
     let limit = view.settings.replicas.saturating_add(view.settings.surge());
@@ -30,7 +30,7 @@ fn room(view: &View<'_>, size: i32) -> i32 {
         .max(0)
 }
 
-/// Takes from old ReplicaSets what availability can spare, pods that are not available first.
+/// Scales old ReplicaSets down as far as availability permits, unavailable pods first.
 fn shrink(view: &View<'_>, new: &Sized<'_>) -> Vec<Step> {
     let minimum = view.settings.replicas.saturating_sub(view.settings.unavailable());
     let total: i32 = view.all().map(|sized| sized.replicas).sum();
@@ -50,7 +50,7 @@ fn shrink(view: &View<'_>, new: &Sized<'_>) -> Vec<Step> {
         taken = taken.saturating_add(broken);
     }
     let available: i32 = view.all().map(|sized| sized.available().min(sized.replicas)).sum();
-    // What was broken was not available; what remains to take must leave the minimum.
+    // Unavailable pods were taken above; taking available ones must leave the minimum.
     let mut left = available
         .saturating_sub(minimum)
         .min(spare.saturating_sub(taken))

@@ -30,7 +30,7 @@ pub(super) fn to(view: &View<'_>, sized: &Sized<'_>, replicas: i32) -> Option<St
     Some(annotations::patch_set(sized, body, Outcome { done, failed: None }))
 }
 
-/// Whether the Deployment's size changed since its ReplicaSets were last scaled.
+/// True if the Deployment's replicas changed since its ReplicaSets were last scaled.
 pub(super) fn is_due(view: &View<'_>) -> bool {
     let desired = view.settings.replicas;
     view.all().filter(|sized| sized.replicas > 0).any(|sized| {
@@ -119,7 +119,7 @@ fn shares<'a, 'b>(view: &View<'_>, mut active: Vec<&'a Sized<'b>>, allowed: i32)
     sizes
 }
 
-/// How much a ReplicaSet grows when it keeps its share of the whole.
+/// Number of pods by which a ReplicaSet grows if it keeps its share of the whole.
 fn fraction(view: &View<'_>, sized: &Sized<'_>) -> i32 {
     let desired = view.settings.replicas;
     if desired == 0 {

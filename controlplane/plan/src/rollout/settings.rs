@@ -7,12 +7,12 @@ use k8s_openapi::{
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
 
-/// How old pods give way to new ones.
+/// Deployment strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
-    /// All old ones go first.
+    /// All old pods are deleted first.
     Recreate,
-    /// Within bounds, in pods.
+    /// Limits in pods.
     RollingUpdate {
         /// Pods above `replicas`.
         surge: i32,
@@ -21,20 +21,20 @@ pub enum Strategy {
     },
 }
 
-/// What the spec asks for.
+/// Fields of the Deployment's spec, with defaults applied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// How many pods.
+    /// Desired number of pods.
     pub replicas: i32,
-    /// Which pods are its own.
+    /// Selector of the pods.
     pub selector: LabelSelector,
-    /// How it updates.
+    /// Update strategy.
     pub strategy: Strategy,
-    /// Whether updates are held back.
+    /// True if updates are paused.
     pub paused: bool,
-    /// How long without progress until it counts as stuck; `None` for never.
+    /// Progress deadline; `None` for never.
     pub deadline: Option<Duration>,
-    /// How many old ReplicaSets are kept; `None` for all.
+    /// Number of old ReplicaSets to keep; `None` for all.
     pub history: Option<usize>,
     /// Seconds that a pod must be ready to count as available.
     pub min_ready_seconds: i32,

@@ -83,7 +83,7 @@ impl Counts {
             || self.available > before.available
     }
 
-    /// As a merge patch: a zero takes the field away, as upstream leaves it out.
+    /// The status as a merge patch: a zero removes the field, as upstream omits it.
     fn patch(&self) -> Value {
         let number = |count: i32| if count == 0 { Value::Null } else { count.into() };
         json!({
@@ -99,7 +99,7 @@ impl Counts {
     }
 }
 
-/// Whether every pod is of the new template and available.
+/// True if every pod is of the new template and available.
 pub(super) fn is_complete(view: &View<'_>) -> bool {
     Counts::of_view(view, 0).complete(view)
 }
@@ -253,7 +253,7 @@ fn has_timed_out(view: &View<'_>, current: &DeploymentCondition, deadline: Durat
     }
 }
 
-/// When the deadline must be looked at again.
+/// Time until the progress deadline has to be checked again.
 fn recheck(view: &View<'_>, conditions: &[DeploymentCondition], deadline: Duration, now: Counts) -> Option<Duration> {
     let current = condition::find(conditions, PROGRESSING)?;
     let settled = matches!(current.reason.as_deref(), Some(COMPLETE | TIMED_OUT));

@@ -1,4 +1,4 @@
-//! What is to be done for a claim.
+//! Steps for a `PersistentVolumeClaim`: binding, provisioning, and its status.
 
 use std::sync::Arc;
 
@@ -21,25 +21,25 @@ use crate::{
     step::{CLAIMS, Note, Outcome, PatchKind, Plan, Severity, Step, VOLUMES},
 };
 
-/// What a claim is seen with.
+/// A claim with the objects that it depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene<'a> {
     /// The claim.
     pub claim: &'a PersistentVolumeClaim,
-    /// Those that name the claim, those that it names, and those of its class.
+    /// Volumes that refer to the claim, that it refers to, or of its class.
     pub volumes: &'a [Arc<PersistentVolume>],
-    /// Its class, if that exists.
+    /// Its class, if it exists.
     pub class: Option<&'a StorageClass>,
-    /// Names of pods without a node that use it.
+    /// Names of unscheduled pods that use it.
     pub waiting: &'a [String],
 }
 
-/// Steps, and what there is to tell although nothing is to be done.
+/// Steps, and the event to record if there are none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
-    /// What to do.
+    /// Steps.
     pub plan: Plan,
-    /// What to tell, once.
+    /// Event to record once.
     pub news: Option<Note>,
 }
 
@@ -311,7 +311,8 @@ fn claim_status(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Opt
         .and_then(Value::as_object_mut)
         .filter(|_| first)
     {
-        // What the file system of a bound claim holds may be another amount for a while: then it is not ours to say.
+        // The capacity of a bound claim's file system may differ for a while during a resize:
+        // another component sets it.
         status.insert("capacity".to_owned(), json!(spec.capacity));
     }
     Some(patch_claim(claim, Some("status"), body, None))

@@ -11,7 +11,7 @@ use crate::{
     step::{CLAIMS, Note, Outcome, PODS, Plan, Severity, Step},
 };
 
-/// Whether a pod brings claims along.
+/// True if a pod has generic ephemeral volumes.
 pub fn has_claims(pod: &Pod) -> bool {
     volumes(pod).next().is_some()
 }

@@ -8,20 +8,20 @@ use crate::{
     placement::affinity::selects,
 };
 
-/// What is looked for.
+/// Requirements for a volume.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     /// The claim.
     pub claim: &'a PersistentVolumeClaim,
-    /// The node that must reach the volume.
+    /// Node from which the volume must be accessible.
     pub node: Option<&'a Node>,
-    /// Take only volumes that name the claim: the others wait for a node.
+    /// Consider only volumes that refer to the claim: for others the claim waits for a node.
     pub named_only: bool,
-    /// Names of volumes that other claims of the same pod get.
+    /// Names of volumes already chosen for other claims of the same pod.
     pub taken: &'a [&'a str],
 }
 
-/// The best of the volumes, if one will do.
+/// Returns the best matching volume.
 pub fn best<'a>(
     wanted: &Wanted<'_>,
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
@@ -54,7 +54,7 @@ pub fn best<'a>(
     best
 }
 
-/// Whether the volume is anybody's, and what the claim asks for.
+/// True if the volume is unclaimed and meets the claim's requirements.
 fn is_free(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let spec = claim.spec.as_ref();
     let selector = spec.and_then(|spec| spec.selector.as_ref());

@@ -1,7 +1,8 @@
-//! Persistent volumes: which claim gets which, what becomes of a volume after its claim, and what is made for whom.
+//! Persistent volumes: binding to claims, reclaiming, and provisioning.
 //!
-//! Both sides of a bond are written one after the other, the volume first, each under the revision that was read. So two
-//! claims never get one volume, and a bond that was begun is completed by whoever sees it next.
+//! Binding writes both sides one after the other, the volume first, each with the resource version
+//! that was read. So two claims never get one volume, and a binding that was interrupted is
+//! completed by the next sync.
 
 pub mod claims;
 pub mod ephemeral;
@@ -25,21 +26,21 @@ use api::quantity::Quantity;
 pub use self::matching::{Wanted, best};
 use crate::objects::{annotation, name, uid};
 
-/// The bond of a claim or volume was made by the controller, not asked for by its author.
+/// Set if the controller made the binding, not the author of the claim or volume.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-/// The claim has been bound completely at least once.
+/// Set once the claim has been bound completely.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// Who made the volume.
+/// Provisioner that created the volume.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// Who is to make a volume for the claim.
+/// Provisioner that is to create a volume for the claim.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-/// The same under the name that older provisioners read.
+/// Older name of that annotation.
 pub const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 /// The node that the scheduler chose for the claim's first pod.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// How claims and volumes named their class before there was a field for it.
+/// Storage class of claims and volumes before there was a field for it.
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-/// The provisioner of classes whose volumes nobody makes.
+/// Provisioner of classes without dynamic provisioning.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// The class of a claim; empty for none.
@@ -64,17 +65,17 @@ pub fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {
     name.filter(|name| !name.is_empty())
 }
 
-/// Whether the claim is bound, both sides and for good.
+/// True if the claim is bound completely, on both sides.
 pub fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     volume_of(claim).is_some() && annotation(&claim.metadata, BIND_COMPLETED).is_some()
 }
 
-/// Whether the class's volumes wait for a pod.
+/// True if the class's binding mode is `WaitForFirstConsumer`.
 pub fn waits(class: Option<&StorageClass>) -> bool {
     class.and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer")
 }
 
-/// The claim that a volume names: namespace and name.
+/// Namespace and name of the claim that a volume refers to.
 pub fn claim_of(volume: &PersistentVolume) -> Option<(&str, &str)> {
     let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
     Some((
@@ -83,7 +84,7 @@ pub fn claim_of(volume: &PersistentVolume) -> Option<(&str, &str)> {
     ))
 }
 
-/// Whether a volume names this claim: by name, and by uid where it names one.
+/// True if a volume refers to this claim: by name, and by uid if the reference has one.
 pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
         return false;
@@ -94,7 +95,7 @@ pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool 
         && (own.is_empty() || own == uid(claim))
 }
 
-/// The node affinity of a volume, if nodes must meet one.
+/// Required node affinity of a volume.
 pub fn affinity(volume: &PersistentVolume) -> Option<&NodeSelector> {
     volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()
 }
@@ -110,7 +111,7 @@ fn modes_agree(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool
     mode(volume) == mode(claim)
 }
 
-/// Whether a volume can be mounted in all the ways that the claim asks for.
+/// True if the volume supports all of the claim's access modes.
 fn allows(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let allowed = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
     let wanted = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
@@ -124,12 +125,12 @@ fn storage(amounts: Option<&BTreeMap<String, resource::Quantity>>) -> Quantity {
         .map_or(Quantity::ZERO, Quantity::of)
 }
 
-/// How much a volume holds.
+/// Capacity of a volume.
 pub fn capacity(volume: &PersistentVolume) -> Quantity {
     storage(volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref()))
 }
 
-/// How much a claim asks for.
+/// Storage request of a claim.
 pub fn requested(claim: &PersistentVolumeClaim) -> Quantity {
     let resources = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     storage(resources.and_then(|resources| resources.requests.as_ref()))
@@ -147,7 +148,7 @@ pub fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
     status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
 }
 
-/// What becomes of the volume after its claim.
+/// Reclaim policy of a volume.
 pub fn policy(volume: &PersistentVolume) -> &str {
     let spec = volume.spec.as_ref();
     spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref())

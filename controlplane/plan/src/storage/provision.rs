@@ -22,22 +22,22 @@ use crate::{
 pub const NAME: &str = "skiff.dev/local-path";
 /// Keeps a volume until its directory is gone. All provisioners outside of upstream's own tree use this one.
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-/// The node that has the directory.
+/// The node that holds the directory.
 const NODE: &str = "skiff.dev/node";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// What a claim wants of this provisioner.
+/// Request of a claim to this provisioner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish<'a> {
-    /// Nothing, or not yet.
+    /// No request, or not yet.
     Nothing,
     /// A directory on this node.
     Directory(&'a str),
-    /// Something that it cannot do.
+    /// An unsupported request, with the reason.
     Impossible(&'static str),
 }
 
-/// What a claim wants.
+/// Returns the claim's request to this provisioner.
 pub fn wish<'a>(claim: &'a PersistentVolumeClaim, class: Option<&StorageClass>) -> Wish<'a> {
     let asked = annotation(&claim.metadata, PROVISIONER) == Some(NAME)
         && class.is_some_and(|class| class.provisioner == NAME)
@@ -68,8 +68,9 @@ pub fn wish<'a>(claim: &'a PersistentVolumeClaim, class: Option<&StorageClass>) 
     }
 }
 
-/// How much a bound claim asks for, if that is more than its volume of this provisioner is said to hold. A directory holds
-/// whatever its disk does: growing it is a matter of saying so.
+/// Storage request of a bound claim if it exceeds the recorded capacity of its volume (of this
+/// provisioner). A directory has no size limit but the disk's, so expansion only updates the
+/// record.
 pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Quantity> {
     let ours = provisioner(volume) == Some(NAME) && is_bound(claim) && is_for(volume, claim);
     let shown = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
@@ -120,18 +121,18 @@ pub fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, node: &Node, 
     })
 }
 
-/// What becomes of a volume.
+/// Removal of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It stays.
+    /// The volume stays.
     None,
-    /// It goes, and its directory before it.
+    /// The directory is deleted, then the volume.
     Remove,
-    /// It goes, but its directory stays.
+    /// The volume is deleted, but its directory stays.
     Release,
 }
 
-/// Whether a volume of this provisioner has had its time.
+/// Returns whether and how to remove a volume of this provisioner.
 pub fn end(volume: &PersistentVolume) -> End {
     let held = volume.metadata.finalizers.iter().flatten().any(|own| own == FINALIZER);
     let deleted = volume.metadata.deletion_timestamp.is_some();
@@ -146,7 +147,7 @@ pub fn end(volume: &PersistentVolume) -> End {
     }
 }
 
-/// The node that has the volume's directory.
+/// The node that holds the volume's directory.
 pub fn node_of(volume: &PersistentVolume) -> Option<&str> {
     annotation(&volume.metadata, NODE)
 }
@@ -164,7 +165,7 @@ pub enum News<'a> {
     Grown,
 }
 
-/// What the provisioner tells of a claim, in the words of upstream's library for provisioners.
+/// Event about a claim, in the words of upstream's library for provisioners.
 pub fn note(claim: &PersistentVolumeClaim, news: News<'_>) -> Note {
     let (severity, reason, message) = match news {
         News::Begun => (

@@ -1,4 +1,4 @@
-//! What is to be done for a volume: which phase it is in, and what becomes of it after its claim.
+//! Steps for a `PersistentVolume`: its phase, and its reclaim policy.
 
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim},
@@ -12,14 +12,14 @@ use crate::{
     step::{CLAIMS, Note, Outcome, PatchKind, Plan, Severity, Step, Target, VOLUMES},
 };
 
-/// What is known of the claim that a volume names.
+/// State of the claim that a volume refers to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Claim<'a> {
-    /// It is there.
+    /// It exists.
     There(&'a PersistentVolumeClaim),
-    /// The watch does not show it; whether it is gone was not asked yet.
+    /// The cache does not show it; the server was not asked yet.
     Unseen,
-    /// The server was asked: it is gone.
+    /// The server confirmed that it is gone.
     Gone,
 }
 
@@ -36,7 +36,7 @@ pub fn plan(volume: &PersistentVolume, claim: Claim<'_>, now: Timestamp) -> Plan
     }
     match claim {
         Claim::There(claim) if uid(claim) == wanted => match volume_of(claim) {
-            // Whoever looks after the claim completes the bond.
+            // The claim's own sync completes the binding.
             None => {}
             Some(own) if own == name(volume) => plan.stage(enter(volume, "Bound", None, None, now)),
             Some(_) if provisioner(volume).is_some() && policy(volume) == "Delete" => {
@@ -55,7 +55,7 @@ pub fn plan(volume: &PersistentVolume, claim: Claim<'_>, now: Timestamp) -> Plan
     plan
 }
 
-/// Who made the volume, if it was not put there by hand.
+/// Name of the provisioner, unless the volume was created manually.
 pub fn provisioner(volume: &PersistentVolume) -> Option<&str> {
     annotation(&volume.metadata, PROVISIONED_BY)
 }
@@ -69,7 +69,8 @@ fn release(plan: &mut Plan, volume: &PersistentVolume, now: Timestamp) {
     }
 }
 
-/// What cannot be reclaimed as it says is shown to have failed. Provisioners look after what they made.
+/// Sets the phase `Failed` if the reclaim policy cannot be carried out. Provisioners reclaim their
+/// own volumes.
 fn reclaim(volume: &PersistentVolume, now: Timestamp) -> Vec<Step> {
     let (reason, message) = match policy(volume) {
         "Retain" => return Vec::new(),

@@ -169,7 +169,7 @@ impl World {
         true
     }
 
-    /// Removes a pod that is being deleted, has ended and is held by nobody.
+    /// Removes a finished pod that is being deleted and has no finalizers.
     pub(super) fn sweep(&mut self, name: &str) {
         let gone = self.pods.get(name).is_some_and(|pod| {
             let free = pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);

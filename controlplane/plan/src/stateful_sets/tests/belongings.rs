@@ -111,7 +111,7 @@ fn a_pod_waits_for_a_claim_that_is_going() {
     world.put("PersistentVolumeClaim", json!({ "metadata": metadata }));
     expect!["event FailedCreate: Create Pod web-0 in StatefulSet web failed error: pvc data-web-0 is being deleted"]
         .assert_eq(&lines(&world));
-    // One that still belongs to the pod before goes with that one.
+    // A claim that still belongs to the previous pod is deleted with that pod.
     let stale = json!([{ "apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "former", "controller": true }]);
     world.patch(
         "PersistentVolumeClaim",

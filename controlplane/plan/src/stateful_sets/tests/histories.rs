@@ -134,7 +134,8 @@ fn settle(world: &mut World) {
         world.perform(&plan);
         let mut calm = plan.is_empty();
         for pod in world.all::<Pod>("Pod") {
-            // Two broken pods beyond the range wait for each other, as upstream's do, until someone deletes one.
+            // Two failed pods beyond the range block each other, as upstream's do, until a user
+            // deletes one.
             let stuck = plan.is_empty() && phase(&pod) == "Failed";
             if pod.metadata.is_deleting() || stuck {
                 world.remove("Pod", pod.metadata.name());
