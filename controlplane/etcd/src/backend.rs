@@ -1,4 +1,4 @@
-//! What the store's writer asks of the ledger.
+//! Backend of the store in etcd.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -20,16 +20,16 @@ use crate::members::{Failure, Members};
 use crate::room::Room;
 use crate::row::{Batch, Names, Row, encode};
 
-/// The most that is appended at once: etcd takes 128 operations, two for each change, and 1.5 MiB.
+/// Largest batch for one append: etcd takes 128 operations, two for each change, and 1.5 MiB.
 const LIMITS: Limits = Limits {
     writes: 40,
     bytes: 1 << 20,
 };
-/// How long the first question may take: members that begin together elect a leader first.
+/// Timeout of the first request: members that start together elect a leader first.
 const OPENING: Duration = Duration::from_secs(30);
-/// Rows that a refused append is told at once.
+/// Rows that a refused append returns at once.
 const OVERTAKEN: i64 = 64;
-/// Where revisions go on when a ledger is begun instead of one that is lost: above all that clients may have seen.
+/// First revision of a ledger that replaces a lost one: above all that clients may have seen.
 const FAR: u64 = 1 << 40;
 
 /// A ledger in etcd.
@@ -40,7 +40,7 @@ pub struct Etcd {
     floor: u64,
     /// The newest revision that the store knows.
     revision: u64,
-    /// What has come and is not yet followed, without gaps behind `revision`.
+    /// Received rows that are not yet followed, without gaps after `revision`.
     pending: VecDeque<Row>,
     anew: Option<Loaded>,
     lost: Option<String>,
@@ -120,7 +120,7 @@ impl Etcd {
         match fed {
             Fed::Rows(rows) => self.take_rows(rows),
             Fed::Anew(loaded) => {
-                // What came before may be in it, or not.
+                // Earlier rows may or may not be included.
                 if loaded.revision >= self.known() {
                     self.pending.clear();
                     self.anew = Some(loaded);
@@ -180,7 +180,7 @@ impl Etcd {
                 "the changes meanwhile are not to be had any more".into(),
             ));
         }
-        // What was sent without an answer may have been done.
+        // A request without an answer may have been done.
         let own = self
             .pending
             .front()

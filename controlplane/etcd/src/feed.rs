@@ -12,20 +12,20 @@ use crate::ledger::{PATIENCE, Shared};
 use crate::members::Failure;
 use crate::row::Row;
 
-/// Messages of the watch that may wait for the writer.
+/// Capacity of the queue from the watch to the writer.
 const QUEUE: usize = 256;
-/// How often etcd's own past is forgotten: the watch, and a load in pages, need no more.
+/// Interval of compaction in etcd: the watch and paged loads need no longer history.
 const COMPACTION: Duration = Duration::from_mins(5);
-/// The time between two attempts to go on.
+/// Pause between two attempts to resume the watch.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What has come.
+/// A message of the watch.
 pub(crate) enum Fed {
-    /// Changes, this process' own among them.
+    /// Changes, including this process' own.
     Rows(Vec<Row>),
-    /// Everything anew: changes between are gone.
+    /// The whole ledger: changes in between are compacted.
     Anew(Loaded),
-    /// The ledger is not the one that was.
+    /// The ledger was replaced or lost.
     Lost(String),
 }
 
@@ -40,13 +40,13 @@ pub(crate) struct Feed {
     pub(crate) etcd: i64,
 }
 
-/// Why a stream ended.
+/// Reason why a stream ended.
 enum End {
-    /// Nobody listens any more.
+    /// The receiver was dropped.
     Closed,
-    /// The stream broke, or another member is asked now.
+    /// The stream broke, or another member is used now.
     Broken(String),
-    /// Where it would go on is compacted.
+    /// The revision to resume from is compacted.
     Compacted,
 }
 
@@ -165,7 +165,7 @@ impl Feed {
     }
 }
 
-/// Has etcd forget its past every now and then, whichever process comes first.
+/// Compacts etcd's history at intervals; whichever process comes first does it.
 pub(crate) async fn compact(ledger: Shared) {
     let mut before = 0;
     loop {
@@ -174,7 +174,7 @@ pub(crate) async fn compact(ledger: Shared) {
             let ask = |mut kv: etcd_client::KvClient| async move { kv.compact(before, None).await };
             match ledger.members.call(PATIENCE, ask).await.1 {
                 Ok(_) => info!(revision = before, "etcd's past is compacted"),
-                // Somebody else was first.
+                // Another process was first.
                 Err(Failure::Compacted) => {}
                 Err(failure) => warn!(error = &failure as &dyn std::error::Error, "compact etcd"),
             }

@@ -1,4 +1,4 @@
-//! The past in etcd: reading it, and removing what nobody needs any more.
+//! The past in etcd: reading it, and compaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,17 +102,18 @@ async fn marks(ledger: &Shared) -> Result<(u64, u64), Failure> {
     Ok((floor, swept))
 }
 
-/// That a number is as it was read.
+/// Compares a number with the value that was read.
 fn still(key: &str, value: u64) -> Compare {
     Compare::value(key, CompareOp::Equal, value.to_string())
 }
 
-/// One step of compaction; `true` when more is left. Any process may do it: who comes second finds it done.
+/// Runs one step of compaction; `true` if there is more to do. Any process may do it: the second
+/// one finds it done.
 pub(crate) async fn sweep(ledger: &Shared, floor: u64, limit: usize) -> Result<bool, Failure> {
     let names = &ledger.names;
     let (known, swept) = marks(ledger).await?;
     if floor > known {
-        // First, so that nobody reads what is no longer complete without knowing.
+        // The floor is raised first, so that no reader takes an incomplete past for a complete one.
         let raise = Txn::new().when([still(&names.floor, known)]).and_then([TxnOp::put(
             names.floor.as_str(),
             floor.to_string(),

@@ -1,4 +1,4 @@
-//! Questions to the ledger in etcd.
+//! Requests to the ledger in etcd.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use store::{Loaded, Operation};
 use crate::members::{Failure, Members};
 use crate::row::{Names, Row, decode};
 
-/// How long a question may take, over all members.
+/// Timeout of a request, over all members.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
 /// Rows in a page.
 const PAGE: i64 = 250;

@@ -29,7 +29,7 @@ pub use address::{Address, Identity, InvalidAddress};
 pub use backend::Etcd;
 pub use members::Failure;
 
-/// Why the ledger could not be opened.
+/// Reason why the ledger could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The certificates cannot be read.
@@ -37,20 +37,20 @@ pub enum OpenError {
     Read {
         /// The file.
         path: std::path::PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// No member answers as it should.
+    /// No member answers correctly.
     #[error("ask etcd at {members}")]
     Ask {
         /// The members.
         members: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: Failure,
     },
-    /// There is nothing under the prefix although there was.
+    /// The prefix is empty although it had data before.
     #[error(
         "etcd at {address} does not hold what this cluster had there: name the right one, or take what is there (--accept-data-loss)"
     )]

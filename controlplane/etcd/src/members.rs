@@ -1,4 +1,4 @@
-//! The members of etcd: one of them is asked, and the next one when it does not answer.
+//! The members of etcd: requests go to one of them, and to the next one if it does not answer.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,39 +10,39 @@ use tokio::time::Instant;
 use crate::OpenError;
 use crate::address::{Address, Identity};
 
-/// How long one member has to answer, before another one is asked.
+/// Timeout of one member, before the next one is tried.
 const ATTEMPT: Duration = Duration::from_millis(1500);
-/// The time between two attempts.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a connection may take.
+/// Timeout of a connection.
 const CONNECT: Duration = Duration::from_secs(1);
-/// etcd closes connections that ask more often whether it is there (`--grpc-keepalive-min-time`).
+/// etcd closes connections that send keepalives more often (`--grpc-keepalive-min-time`).
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(3));
-/// A page of large objects is far above the four megabytes that clients take otherwise.
+/// A page of large objects is far above the default limit of 4 MiB.
 const MESSAGE: usize = 1 << 30;
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The quota of etcd's database is used up.
     #[error("etcd has no space left")]
     Full(#[source] etcd_client::Error),
-    /// What was asked for is compacted.
+    /// The requested revision is compacted.
     #[error("the revision is compacted")]
     Compacted,
-    /// etcd does not do it, whoever is asked.
+    /// etcd refuses the request, whichever member gets it.
     #[error("etcd refuses the request")]
     Refused(#[source] etcd_client::Error),
-    /// No member has answered in time; it may have been done.
+    /// No member answered in time; the request may have been done.
     #[error("no member of etcd answers: {last}")]
     Silent {
         /// The last attempt.
         last: String,
     },
-    /// A value is not what was written there.
+    /// A value is not one of the ledger's.
     #[error("etcd holds something else under {key}")]
     Foreign {
-        /// Where.
+        /// Key of the value.
         key: String,
     },
 }
@@ -53,7 +53,7 @@ pub(crate) struct Members {
     current: watch::Sender<usize>,
 }
 
-/// One member's services.
+/// Clients of one member's services.
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) kv: KvClient,
@@ -102,7 +102,7 @@ impl Members {
         (at, self.clients.get(at).cloned())
     }
 
-    /// Turns to another member, if nobody else has.
+    /// Switches to the next member, unless another task already has.
     pub(crate) fn leave(&self, at: usize) {
         let count = self.clients.len().max(1);
         self.current.send_if_modified(|current| {

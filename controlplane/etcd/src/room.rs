@@ -1,7 +1,8 @@
-//! Room for deletions in an etcd whose quota is used up: a deletion is written down, too.
+//! Reserve for deletions in an etcd whose quota is used up: a deletion takes space, too.
 //!
-//! As beside a database that one process has for itself, some room is taken from the beginning. When etcd has no more, it is
-//! given up, etcd's past is forgotten, its files are rewritten, and the alarm that keeps it from writing is ended.
+//! Some space is reserved from the beginning, as on the disk of a single-process database. When the
+//! quota is used up, the reserve is deleted, etcd's history is compacted, its files are
+//! defragmented, and the `NOSPACE` alarm is disarmed.
 
 use std::time::Duration;
 
@@ -14,19 +15,19 @@ use crate::members::{Failure, Member};
 /// Values that take the room, and the size of each: below what a request may have.
 const VALUES: usize = 8;
 const SIZE: usize = 1 << 20;
-/// How long a member may take to rewrite its file.
+/// Timeout of a member's defragmentation.
 const REWRITING: Duration = Duration::from_mins(1);
 
-/// The room, as far as this process knows.
+/// State of the reserve, as far as this process knows.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     pub(crate) kept: bool,
-    /// The size of the database that was too large.
+    /// Size of the database when it was too large.
     most: i64,
 }
 
 impl Room {
-    /// Takes the room.
+    /// Takes the reserve.
     pub(crate) async fn take(&mut self, ledger: &Shared) -> Result<(), Failure> {
         for number in 0..VALUES {
             let key = format!("{}{number}", ledger.names.reserve);
@@ -48,7 +49,7 @@ impl Room {
         Ok(())
     }
 
-    /// Takes it again when there is twice as much.
+    /// Takes the reserve again when twice as much space is free.
     pub(crate) async fn retake(&mut self, ledger: &Shared) -> Result<bool, Failure> {
         if self.kept {
             return Ok(true);
@@ -67,7 +68,7 @@ impl Room {
         Ok(true)
     }
 
-    /// Gives it to the writes that follow. `false` when there is none.
+    /// Releases the reserve for the writes that follow. `false` if there was none.
     pub(crate) async fn give(&mut self, ledger: &Shared) -> Result<bool, Failure> {
         let mut most = 0;
         for member in ledger.members.all() {
@@ -86,14 +87,14 @@ impl Room {
     }
 }
 
-/// The size of a member's database, and what of it is in use.
+/// The size of a member's database, and how much of it is in use.
 async fn sizes(member: &Member) -> Option<(i64, i64)> {
     let mut maintenance = member.maintenance.clone();
     let status = tokio::time::timeout(PATIENCE, maintenance.status()).await.ok()?.ok()?;
     Some((status.db_size(), status.raft_used_db_size()))
 }
 
-/// Forgets etcd's past, has every member give back what that took, and ends the alarm.
+/// Compacts etcd's history, defragments every member, and disarms the alarms.
 async fn rewrite(ledger: &Shared) -> Result<(), Failure> {
     let (_, now) = ledger.head(PATIENCE).await?;
     let options = etcd_client::CompactionOptions::new().with_physical();
@@ -110,7 +111,7 @@ async fn rewrite(ledger: &Shared) -> Result<(), Failure> {
         let rewriting = async {
             let status = maintenance.status().await?;
             maintenance.defragment().await?;
-            // Every member has an alarm of its own, which only its number ends.
+            // Every member has its own alarm, which is disarmed by member id.
             let mut own = AlarmOptions::new();
             own.with_member(status.header().map_or(0, etcd_client::ResponseHeader::member_id));
             maintenance

@@ -1,29 +1,29 @@
-//! The form of a change in etcd.
+//! Encoding of a change in etcd.
 
 use bytes::Bytes;
 use etcd_client::KeyValue;
 use store::{Key, Operation, Record};
 
-/// The first byte of every row: the form of what follows.
+/// First byte of every row: version of the encoding.
 const FORM: u8 = 1;
-/// Form, operation, revision before, writer, number of the batch, length of the key.
+/// Encoding version, operation, previous revision, writer, batch number, length of the key.
 const HEADER: usize = 1 + 1 + 8 + 8 + 8 + 2;
 
-/// Which append a row came by: the process, by a number that it drew, and its count.
+/// Append that wrote a row: a random number of the process, and its count of appends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Batch {
     pub(crate) writer: u64,
     pub(crate) number: u64,
 }
 
-/// One row of the log.
+/// A row of the log.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) record: Record,
     pub(crate) batch: Batch,
 }
 
-/// Names of what is kept in etcd.
+/// Keys in etcd.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     pub(crate) head: String,

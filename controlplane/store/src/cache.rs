@@ -9,15 +9,16 @@ use tokio::sync::watch;
 use crate::entry::{Entry, Event, EventKind};
 use crate::key::{Key, Prefix};
 
-/// The state behind one lock: readers hold it for the time of a few copies of pointers.
+/// The state behind one lock; readers hold it only while they copy a few pointers.
 #[derive(Debug)]
 pub(crate) struct Cache {
     /// The newest published revision.
     pub(crate) revision: u64,
-    /// What was superseded up to this revision may be gone: watches from before it end where their resource has changed.
+    /// The compaction floor: versions superseded up to this revision may be gone, and watches from
+    /// before it end if their resource has changed since.
     pub(crate) floor: u64,
-    /// Snapshots before this revision are refused because they are old, whether or not their resource has changed. Never
-    /// above the floor, which rises by size, too.
+    /// Exact lists before this revision are refused because of their age, whether or not their
+    /// resource has changed. Never above the floor, which also rises by size.
     pub(crate) aged: u64,
     pub(crate) closed: bool,
     base: u64,
@@ -39,7 +40,7 @@ struct Resource {
     entries: BTreeMap<Key, Entry>,
     /// The revision of the newest change; at start, the one that was loaded.
     last: watch::Sender<u64>,
-    /// The same for watchers, who are woken when the writers have their answers.
+    /// The same for watchers, which are woken after the writers have been answered.
     news: watch::Sender<u64>,
     /// The newest change that has left the ring, and the one before it; zeros when none has.
     left: (u64, u64),
@@ -184,8 +185,9 @@ impl Cache {
         }
     }
 
-    /// Whether all changes of the prefix's resource after a revision are still to be had, from the ring or the ledger: none
-    /// of them is at or below the floor. A quiet resource stays complete however far the floor has risen.
+    /// True if all changes of the prefix's resource after a revision are still available, from the
+    /// ring or the ledger: none of them is at or below the floor. A resource without changes stays
+    /// complete however far the floor has risen.
     pub(crate) fn is_complete(&self, prefix: &Prefix, after: u64) -> bool {
         if after >= self.floor {
             return true;
@@ -198,7 +200,7 @@ impl Cache {
             at = match self.slot(at) {
                 Some(slot) => slot.link,
                 None if at == resource.left.0 => resource.left.1,
-                // What was between is not known, so it may be gone.
+                // The changes in between are unknown, so they may be gone.
                 None => return false,
             };
         }

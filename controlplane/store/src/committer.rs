@@ -1,4 +1,5 @@
-//! Where writes are committed: on the writer's thread, together with all others that wait, or on the caller's own.
+//! Commits of writes: on the writer's thread, in one batch with all others that wait, or on the
+//! caller's thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -15,9 +16,9 @@ use crate::writer::{Job, QUEUE, Reply, Request, Slot, Writer};
 
 #[derive(Clone)]
 pub(crate) enum Committer {
-    /// Commits on the caller's thread: what simulations under a paused clock need.
+    /// Commits on the caller's thread; simulations under a paused clock need this.
     Inline(Arc<Mutex<Writer>>),
-    /// A thread commits what waits in the queue; a write that is alone is committed by who brings it.
+    /// A thread commits the queued writes; the caller commits a write that is alone.
     Thread {
         writer: Arc<Slot>,
         queue: mpsc::Sender<Job>,
@@ -33,7 +34,8 @@ impl Committer {
     pub(crate) fn start(mut writer: Writer) -> Result<Self, OpenError> {
         let (queue, receiver) = mpsc::channel(QUEUE);
         let waking = queue.downgrade();
-        // Where the queue is full, the writer follows the others before it takes what is there.
+        // If the queue is full, the writer follows the other processes before it takes the next
+        // job.
         writer.backend.listen(Arc::new(move || {
             if let Some(queue) = waking.upgrade() {
                 drop(queue.try_send(Job::Follow));
@@ -121,9 +123,10 @@ impl Committer {
     }
 }
 
-/// Commits a write at once when nobody else writes and the disk is swift: waking the writer's thread, and being woken by it,
-/// takes a lone client longer than the rest of its request. At most one thread of the executor waits for the disk so. Gives
-/// back what is for the queue.
+/// Commits a write on the caller's thread if no other write is under way and the disk is fast:
+/// waking the writer's thread and being woken by it takes a lone client longer than the rest of its
+/// request. At most one executor thread waits for the disk like this. Returns the request if it has
+/// to be queued.
 fn commit_here(writer: &Slot, queue: &mpsc::Sender<Job>, request: Request, reply: Reply) -> Option<(Request, Reply)> {
     let Ok(mut slot) = writer.try_lock() else {
         return Some((request, reply));

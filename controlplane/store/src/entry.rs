@@ -1,4 +1,4 @@
-//! What readers and watchers are given.
+//! Entries, events and lists for readers and watchers.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ pub type Labels = BTreeMap<String, String>;
 /// Selectable fields and their values, such as `("spec.nodeName", "n1")`. One that is not there is empty.
 pub type Fields = [(&'static str, Arc<str>)];
 
-/// What lists and watches select by, so that they need not decode the object.
+/// Labels and fields that lists and watches select by, so that they need not decode the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
     /// The object's labels.
@@ -31,7 +31,7 @@ impl Default for Attributes {
     }
 }
 
-/// One version of one object. Cheap to clone.
+/// A version of an object. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Entry(Arc<Version>);
 
@@ -44,7 +44,7 @@ pub struct Version {
     pub revision: u64,
     /// The complete JSON.
     pub bytes: Bytes,
-    /// What selectors match.
+    /// Labels and fields for selectors.
     pub attributes: Attributes,
 }
 
@@ -67,18 +67,18 @@ impl Deref for Entry {
     }
 }
 
-/// One change, as every watcher of the resource sees it.
+/// A change, as every watcher of the resource sees it.
 #[derive(Debug)]
 pub struct Event {
     /// The revision of the change.
     pub revision: u64,
-    /// What happened, with the version before it.
+    /// Kind of the change, with the previous version.
     pub kind: EventKind,
     /// The new version; after a delete the object's final bytes, at the revision of the delete.
     pub entry: Entry,
 }
 
-/// What happened to the object, with the version that it had before: watches with selectors need both.
+/// Kind of a change, with the previous version: watches with selectors need both.
 #[derive(Debug, Clone)]
 pub enum EventKind {
     /// Created (no previous version) or updated.
@@ -109,6 +109,6 @@ pub struct List {
     pub entries: Vec<Entry>,
     /// The revision that the whole list is a snapshot of.
     pub revision: u64,
-    /// How many objects follow after this page.
+    /// Number of objects that follow after this page.
     pub remaining: usize,
 }

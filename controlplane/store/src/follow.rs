@@ -1,4 +1,4 @@
-//! What other processes append to a ledger that several share, shown to readers and watchers like this process' own changes.
+//! Changes that other processes append to a shared ledger, published like this process' own.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::store::entry;
 use crate::writer::{Writer, visible};
 
 impl Writer {
-    /// Publishes what others have done to the ledger.
+    /// Publishes the changes of other processes.
     pub(crate) fn follow(&mut self) -> Result<(), BackendError> {
         if !self.shares {
             return Ok(());

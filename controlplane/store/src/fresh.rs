@@ -1,4 +1,4 @@
-//! Reads that show what other processes have been told is written.
+//! Linearizable reads: they show every write that another process has acknowledged.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use tokio::time::Instant;
 use crate::BackendError;
 use crate::backend::Peers;
 
-/// Why reads may not show the newest.
+/// Reason why reads may be stale.
 #[derive(Debug, thiserror::Error)]
 pub enum FreshError {
     /// The changes did not come in time.
     #[error("the newest changes have not come in time")]
     Late,
-    /// The database could not be asked.
+    /// The database did not answer with its newest revision.
     #[error("ask for the newest revision")]
     Failed(#[source] BackendError),
 }
 
-/// Asks for the newest revision, once for all who come while a question is under way.
+/// Fetches the newest revision, once for all callers that wait meanwhile.
 pub(crate) struct Fresh {
     peers: Arc<dyn Peers>,
-    /// When the last question that was answered was asked, and its answer.
+    /// Start of the last successful fetch, and its answer.
     last: Mutex<Option<(Instant, u64)>>,
 }
 
@@ -34,7 +34,7 @@ impl Fresh {
         }
     }
 
-    /// A revision that no write is above which was acknowledged before the call.
+    /// Returns a revision that includes every write acknowledged before the call.
     pub(crate) async fn newest(&self) -> Result<u64, BackendError> {
         let came = Instant::now();
         let mut last = self.last.lock().await;

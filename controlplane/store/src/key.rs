@@ -109,7 +109,7 @@ impl Prefix {
         &self.0
     }
 
-    /// Whether the key lies under this prefix.
+    /// True if the key lies under this prefix.
     pub fn contains(&self, key: &Key) -> bool {
         key.0.starts_with(&*self.0)
     }

@@ -3,12 +3,12 @@
 use crate::entry::{Entry, Event, EventKind};
 use crate::write::{CommitError, Write};
 
-/// What a valid write leads to.
+/// Effect of a valid write.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    /// The change to store and to show.
+    /// The change to store and to publish.
     Append(Event),
-    /// The object is already so; nothing to store.
+    /// The object already has this content; nothing to store.
     Unchanged(Entry),
 }
 

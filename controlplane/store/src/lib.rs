@@ -1,5 +1,5 @@
-//! The store of the control plane: an append-only ledger with one revision counter for all kinds, a cache that serves every
-//! read, and watches.
+//! The store of the control plane: an append-only ledger with one revision counter for all kinds, a
+//! cache that serves every read, and watches.
 //!
 //! ```text
 //! commit(Write) ─► queue ─► the writer: check preconditions ─► one transaction ─► publish ─► acknowledge
@@ -8,17 +8,21 @@
 //!                            Watch::next ◄── ring of recent changes, then ledger ◄─┘
 //! ```
 //!
-//! A ledger may be shared by several processes. Each of them is such a writer; what the others append is published like its
-//! own, in the same order everywhere, and who was overtaken decides again ([`Backend::follow`]).
+//! Several processes may share a ledger. Each of them has such a writer; changes of the others are
+//! published like its own, in the same order everywhere, and a writer that was overtaken decides
+//! again ([`Backend::follow`]).
 //!
-//! What holds, always:
+//! Invariants:
 //!
-//! * A write is acknowledged when it is on disk, and readers and watchers see nothing that is not. This is so for every
-//!   [`Class`]: group commit makes it cheap enough that leases and events need no exception.
-//! * Revisions have no gaps and never go back, over crashes too. A batch that fails leaves no trace, and later writes go on.
-//! * A watcher sees each change once and in order, or is told [`WatchError::Expired`]. It is never waited for.
-//! * With [`Options::kept`], superseded versions are moved behind the ledger before they are removed from it, and
-//!   [`Store::list_at`] shows the objects as they were.
+//! * A write is acknowledged when it is on disk, and readers and watchers see no write that is not.
+//!   This holds for every [`Class`]: group commit makes it cheap enough that leases and events need
+//!   no exception.
+//! * Revisions have no gaps and never go back, even over crashes. A batch that fails leaves no trace,
+//!   and later writes go on.
+//! * A watcher sees each change once and in order, or gets [`WatchError::Expired`]. The writer never
+//!   waits for it.
+//! * With [`Options::kept`], superseded versions are archived before they are removed from the
+//!   ledger, and [`Store::list_at`] shows the objects as they were.
 //! * Every queue, batch, ring and buffer is bounded.
 
 mod backend;

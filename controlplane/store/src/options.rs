@@ -1,4 +1,4 @@
-//! What a store is opened with, and why it may not open.
+//! Options of a store, and errors of opening one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,34 +8,35 @@ use crate::{Attributes, BackendError, Class, Key};
 /// The bounds of the past that is kept behind the ledger, for reads at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
-    /// How long superseded versions are kept.
+    /// Longest time that superseded versions are kept.
     pub age: Duration,
-    /// How many bytes on the disk they take at most.
+    /// Most bytes that they take on the disk.
     pub bytes: u64,
 }
 
-/// What a store is opened with.
+/// Options of a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long the past is kept for watches and exact lists.
+    /// Time that superseded versions are kept for watches and exact lists.
     pub retention: Duration,
-    /// How many bytes of superseded versions are kept at most.
+    /// Most bytes of superseded versions that are kept.
     pub retention_bytes: u64,
-    /// How many changes the ring holds.
+    /// Capacity of the ring, in changes.
     pub ring_events: usize,
-    /// How many bytes of objects the ring holds.
+    /// Capacity of the ring, in bytes of objects.
     pub ring_bytes: usize,
-    /// Gives what selectors match, for objects read from the disk.
+    /// Returns labels and fields for selectors, for objects read from the disk.
     pub index: fn(&Key, &[u8]) -> Attributes,
-    /// How much of a resource's past is kept; the argument is `{group or core}/{plural}`.
+    /// Returns the history that a resource keeps; the argument is `{group or core}/{plural}`.
     pub class: fn(&str) -> Class,
-    /// What is kept of the past behind the ledger; nothing where it is kept for watches alone.
+    /// Bounds of the archive of superseded versions; `None` keeps them for watches alone.
     pub kept: Option<Kept>,
-    /// The wall clock, in milliseconds since 1970: when a version was written.
+    /// The wall clock, in milliseconds since 1970, for the time stamps of versions.
     pub clock: fn() -> u64,
-    /// There was a database already: one that is missing or empty is lost.
+    /// A database existed before: if it is missing or empty, it was lost.
     pub existed: bool,
-    /// Opens what is left of a database that has lost acknowledged writes, instead of refusing it.
+    /// Opens a database that has lost acknowledged writes with the rest of its data, instead of
+    /// refusing it.
     pub accept_loss: bool,
 }
 
@@ -56,7 +57,7 @@ impl Default for Options {
     }
 }
 
-/// Why a store could not be opened.
+/// Reason why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the database open.
@@ -64,7 +65,7 @@ pub enum OpenError {
     Locked {
         /// The database.
         path: PathBuf,
-        /// The process id that the holder wrote down.
+        /// The process id in the lock file.
         holder: String,
     },
     /// The lock file cannot be used.
@@ -73,16 +74,17 @@ pub enum OpenError {
     /// The database's files cannot be made or read.
     #[error("open the database's files")]
     Create(#[source] std::io::Error),
-    /// The database is damaged. It is left as it is: restore a backup, or move it away to begin anew.
+    /// The database is damaged. It is left untouched: restore a backup, or move it away to start
+    /// with an empty one.
     #[error("{} is damaged: {finding}", path.display())]
     Damaged {
         /// The database.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         finding: String,
     },
-    /// Acknowledged writes are gone. It is left as it is: restore a backup, or open it with
-    /// [`Options::accept_loss`].
+    /// Acknowledged writes are gone. The database is left untouched: restore a backup, or open it
+    /// with [`Options::accept_loss`].
     #[error(
         "{} has lost what was acknowledged: {finding}; restore a backup, or take what is left (--accept-data-loss)",
         path.display()
@@ -90,10 +92,10 @@ pub enum OpenError {
     Lost {
         /// The database.
         path: PathBuf,
-        /// What is missing.
+        /// Description of the loss.
         finding: String,
     },
-    /// The file is a database of something else.
+    /// The file is the database of another program.
     #[error("{} is not a database of this program", path.display())]
     Foreign {
         /// The database.
@@ -102,12 +104,12 @@ pub enum OpenError {
     /// The database was written by another version.
     #[error("the database has version {found} of the tables; this program knows {supported}")]
     Version {
-        /// What the file says.
+        /// Version in the file.
         found: i32,
-        /// What this program reads.
+        /// Version that this program supports.
         supported: i32,
     },
-    /// The backend could not give what it holds.
+    /// The backend could not load its data.
     #[error("load the database")]
     Load(#[source] BackendError),
     /// The writer's thread could not be started.

@@ -12,19 +12,19 @@ use bytes::Bytes;
 use crate::entry::{Entry, List};
 use crate::{Attributes, BackendError, Class, Key, Prefix, Store};
 
-/// The most bytes of objects that one read of the past holds.
+/// Most bytes of objects that one read of the past may return.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 
 /// A point of the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// When this revision was the newest.
+    /// The time when this revision was the newest.
     Revision(u64),
     /// A time, in milliseconds since 1970.
     Time(u64),
 }
 
-/// A point of the past by both of its measures: what was written up to this revision, and not after this time.
+/// A point of the past by both of its measures: the last revision and the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// The newest revision.
@@ -33,12 +33,12 @@ pub struct Moment {
     pub time: u64,
 }
 
-/// Where the known past begins.
+/// Start of the known past.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Since {
-    /// All that was there at this revision and later is known.
+    /// Everything that existed at this revision and later is known.
     pub revision: u64,
-    /// All that was there at this time and later is known; milliseconds since 1970.
+    /// Everything that existed at this time and later is known; milliseconds since 1970.
     pub time: u64,
 }
 
@@ -48,44 +48,44 @@ impl Since {
     }
 }
 
-/// One version of an object, with the time that it was the newest.
+/// A version of an object, with the time in which it was the newest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Past {
     /// The revision that wrote it.
     pub revision: u64,
-    /// When it was written, in milliseconds since 1970; 0 where that was not noted.
+    /// Time of the write in milliseconds since 1970; 0 if it was not recorded.
     pub began: u64,
-    /// The revision that superseded it; nothing of the present version.
+    /// Revision that superseded it; `None` for the current version.
     pub until: Option<u64>,
-    /// When that was written; 0 for the present version, or where that was not noted.
+    /// Time of that revision; 0 for the current version, or if it was not recorded.
     pub ended: u64,
-    /// Whether it was superseded by the object's deletion.
+    /// True if it was superseded by the object's deletion.
     pub deleted: bool,
     /// The complete JSON.
     pub bytes: Bytes,
 }
 
-/// Why the past cannot be shown.
+/// Reason why the past cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PastError {
-    /// It was compacted, or is from before anything was kept.
+    /// The requested point is compacted, or lies before the archive began.
     #[error("the past before revision {} is no longer known", since.revision)]
     Before {
-        /// Where the known past begins.
+        /// Start of the known past.
         since: Since,
     },
-    /// The revision has not been reached yet.
+    /// The revision is in the future.
     #[error("revision {revision} has not been reached; the newest is {newest}")]
     Future {
-        /// The revision that was asked for.
+        /// The requested revision.
         revision: u64,
         /// The newest one.
         newest: u64,
     },
-    /// The resource's past is never kept.
+    /// The resource keeps no history.
     #[error("the past of this resource is not kept")]
     NotKept,
-    /// One answer would hold too much.
+    /// The result is larger than the limit.
     #[error("more than {MOST_BYTES} bytes of objects were there")]
     TooLarge,
     /// The ledger or the archive could not be read.
@@ -100,14 +100,15 @@ impl From<BackendError> for PastError {
 }
 
 impl Store {
-    /// Where the known past begins.
+    /// Returns the start of the known past.
     pub async fn since(&self) -> Result<Since, PastError> {
         self.read_past(|history| Ok(history.since()?)).await
     }
 
-    /// Objects under a prefix, or the one with a key, as they were: in the order of their keys, with the revision that was the newest.
-    /// Of Events, which keep their newest version alone, each is shown from its last change on.
-    /// What selectors match is there where it is asked for.
+    /// Lists the objects under a prefix, or the one with a key, at a point of the past: in the
+    /// order of their keys, with the revision that was the newest. An Event keeps its newest
+    /// version alone, so it is listed from its last change on. Labels and fields for selectors are
+    /// filled in if `indexed` is set.
     pub async fn list_at(&self, prefix: &Prefix, only: Option<&Key>, at: At, indexed: bool) -> Result<List, PastError> {
         if self.shared.class_of(prefix) == (Class::HeadOnly { time_to_live: None }) {
             return Err(PastError::NotKept);

@@ -1,5 +1,5 @@
-//! What the attributes of many objects have in common, once: the pods of one template have the same labels, and most fields
-//! of a kind have few values.
+//! Deduplication of attributes: the pods of one template have the same labels, and most fields of a
+//! kind have few values.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use crate::entry::{Attributes, Fields, Labels};
 use crate::write::Write;
 
-/// The parts that objects share. It keeps nothing alive.
+/// Parts that objects share, held weakly.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     labels: Shared<Labels>,
@@ -17,7 +17,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Lets a write hold what objects hold already, where it is the same.
+    /// Deduplicates the attributes of a write.
     pub(crate) fn share_write(&mut self, write: &mut Write) {
         match write {
             Write::Create { attributes, .. } | Write::Update { attributes, .. } => self.share(attributes),
@@ -25,13 +25,13 @@ impl Pool {
         }
     }
 
-    /// Lets attributes hold what others hold already, where it is the same.
+    /// Deduplicates attributes.
     pub(crate) fn share(&mut self, attributes: &mut Attributes) {
         self.labels.share(&mut attributes.labels);
         if self.fields.share(&mut attributes.fields) {
             return;
         }
-        // Among new ones most values are known.
+        // Most values of a new set are known.
         let shared = attributes.fields.iter().map(|(name, value)| {
             let mut value = Arc::clone(value);
             self.texts.share(&mut value);
@@ -46,7 +46,7 @@ impl Pool {
 #[derive(Debug)]
 struct Shared<T: ?Sized> {
     known: HashMap<u64, Weak<T>>,
-    /// The number of values at which those that nobody holds any more are looked for.
+    /// Number of values at which dropped ones are purged.
     full: usize,
 }
 

@@ -1,4 +1,4 @@
-//! When the past may be forgotten: by age and by size. Pure: the time is an argument.
+//! Retention of superseded versions by age and by size. Pure: the time is an argument.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::entry::{Entry, Event};
 use crate::shared::Shared;
 use crate::write::Class;
 
-/// How finely time is remembered.
+/// Resolution of the recorded times.
 const STEP: Duration = Duration::from_secs(5);
 
-/// Remembers which revision was reached when, and how many bytes had been superseded by then.
+/// Records when each revision was reached, and how many bytes had been superseded by then.
 #[derive(Debug)]
 pub(crate) struct Retention {
     age: Duration,

@@ -1,4 +1,4 @@
-//! What the handles, the watchers and the writer share.
+//! State that handles, watchers and the writer share.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -12,9 +12,9 @@ use crate::{BackendError, Class, Options, Prefix};
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
-    /// The newest published revision, for those who wait for one.
+    /// The newest published revision, for tasks that wait for one.
     pub(crate) newest: watch::Sender<u64>,
-    /// Whether the last write reached the disk.
+    /// True if the last write reached the disk.
     pub(crate) writable: AtomicBool,
     cache: RwLock<Cache>,
     pub(crate) history: Arc<dyn History>,

@@ -22,33 +22,33 @@ use crate::write::{Class, CommitError, Guard, Write};
 use crate::writer::{Request, Writer};
 use crate::{BackendError, EventKind};
 
-/// How often retention is looked after.
+/// Interval between two rounds of retention.
 const MAINTENANCE: Duration = Duration::from_secs(10);
 /// Changes read from the ledger at a time.
 const CHUNK: usize = 512;
 
-/// Which revision a list shows.
+/// Revision of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListAt {
-    /// The newest.
+    /// The newest revision.
     Latest,
-    /// Exactly this one, as long as the past is kept.
+    /// Exactly this revision, if it is not compacted.
     Exactly(u64),
 }
 
-/// Why a list cannot be given.
+/// Reason why a list failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ListError {
     /// The revision is compacted.
     #[error("revision {revision} is no longer available")]
     Expired {
-        /// The revision that was asked for.
+        /// The requested revision.
         revision: u64,
     },
-    /// The revision has not been reached yet.
+    /// The revision is in the future.
     #[error("revision {revision} has not been reached; the newest is {newest}")]
     Future {
-        /// The revision that was asked for.
+        /// The requested revision.
         revision: u64,
         /// The newest one.
         newest: u64,
@@ -63,7 +63,7 @@ pub enum ListError {
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
     committer: Committer,
-    /// Where the ledger is shared.
+    /// Source of the newest revision in a shared ledger.
     fresh: Option<Arc<Fresh>>,
     opened: tokio::time::Instant,
 }
@@ -114,17 +114,17 @@ impl Store {
         self.shared.cache().revision
     }
 
-    /// Waits until a revision is there, at most for a while; the newest one when the wait is over.
+    /// Waits until a revision is reached, for at most `limit`; returns the newest revision then.
     pub async fn reach(&self, revision: u64, limit: Duration) -> u64 {
         let mut newest = self.shared.newest.subscribe();
         let reached = newest.wait_for(|newest| *newest >= revision);
-        // Whether it came or the time was up, the newest revision tells.
+        // The newest revision shows whether it was reached or the wait timed out.
         drop(tokio::time::timeout(limit, reached).await);
         self.revision()
     }
 
-    /// Waits, at most for a while, until reads show every write that was acknowledged before the call, by whichever process.
-    /// Nothing is waited for where this process alone writes.
+    /// Waits, for at most `limit`, until reads show every write that any process acknowledged
+    /// before the call. Returns at once if this process is the only writer.
     pub async fn refresh(&self, limit: Duration) -> Result<(), FreshError> {
         let Some(fresh) = &self.fresh else { return Ok(()) };
         let deadline = tokio::time::Instant::now() + limit;
@@ -139,18 +139,18 @@ impl Store {
         Ok(())
     }
 
-    /// Whether other processes write to the same ledger.
+    /// True if other processes write to the same ledger.
     pub fn is_shared(&self) -> bool {
         self.fresh.is_some()
     }
 
-    /// What was superseded up to this revision is forgotten.
+    /// The compaction floor: versions superseded up to this revision are gone.
     pub fn floor(&self) -> u64 {
         self.shared.cache().floor
     }
 
-    /// The newest versions of what `keep` keeps under a prefix, in the order of their keys. `keep` must be quick: it runs
-    /// under the cache's lock.
+    /// Newest versions under a prefix that `keep` accepts, in the order of their keys. `keep` must
+    /// be fast: it runs under the cache's lock.
     pub fn select(&self, prefix: &Prefix, keep: impl Fn(&Entry) -> bool) -> Vec<Entry> {
         let cache = self.shared.cache();
         cache.range(prefix, None).filter(|entry| keep(entry)).cloned().collect()
@@ -181,7 +181,7 @@ impl Store {
         self.list_latest(prefix, None, None).entries
     }
 
-    /// Whether there is any object under a prefix.
+    /// True if there is any object under a prefix.
     pub fn has_any(&self, prefix: &Prefix) -> bool {
         self.shared.cache().range(prefix, None).next().is_some()
     }
@@ -302,13 +302,14 @@ impl Store {
         Watch::new(Arc::clone(&self.shared), prefix, from)
     }
 
-    /// Whether the last write reached the disk, and not only because it makes room there.
+    /// True if the last write reached the disk, not counting writes into the reserve for deletions.
     pub fn is_writable(&self) -> bool {
         self.shared.writable.load(Ordering::Relaxed)
     }
 
-    /// Looks after retention for as long as it is polled: run it beside the server, and drop it to stop. It ends when the
-    /// store is closed or its writer has died: nothing can be written any more.
+    /// Runs maintenance for as long as it is polled: run it beside the server, and drop it to stop.
+    /// Returns when the store is closed or its writer has died, since no write can succeed any
+    /// more.
     pub async fn run(&self) {
         loop {
             tokio::select! {
@@ -318,13 +319,15 @@ impl Store {
         }
     }
 
-    /// One round of maintenance: raises the compaction floor, sweeps below it, removes what has outlived its time.
+    /// Runs one round of maintenance: raises the compaction floor, sweeps below it, and removes
+    /// expired objects.
     pub async fn maintain(&self) {
         self.committer.maintain(self.opened.elapsed()).await;
     }
 
-    /// Ends all watches, finishes the writes that wait, and lets go of the files. Later writes fail with `Closed`; `get`
-    /// and lists of the present go on to show the last state, so that nobody takes the end for an empty cluster.
+    /// Ends all watches, finishes the queued writes, and closes the files. Later writes fail with
+    /// `Closed`; `get` and lists of the newest revision still show the last state, so that clients
+    /// do not see an empty cluster.
     pub async fn close(&self) -> Result<(), Arc<BackendError>> {
         self.committer.close(&self.shared).await
     }
@@ -368,7 +371,7 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
     ))
 }
 
-/// What readers are given of a row that holds an object.
+/// Makes the entry of a row that holds an object.
 pub(crate) fn entry(options: &Options, pool: &mut Pool, record: Record) -> Entry {
     let mut attributes = (options.index)(&record.key, &record.bytes);
     pool.share(&mut attributes);

@@ -36,7 +36,7 @@ impl Value {
         self.json.len()
     }
 
-    /// Whether there are no bytes (never: a value has at least its quotes).
+    /// True if there are no bytes (never: a value has at least its quotes).
     pub fn is_empty(&self) -> bool {
         self.json.is_empty()
     }
@@ -52,12 +52,13 @@ impl Value {
         bytes.into()
     }
 
-    /// Whether the object is on its way out.
+    /// True if the object is being deleted.
     pub(crate) fn is_being_deleted(&self) -> bool {
         scan::is_deleted(&self.json)
     }
 
-    /// Whether `stored`, an object at `revision`, is this value: writing it again would change nothing.
+    /// True if `stored`, an object at `revision`, equals this value: writing it again would change
+    /// nothing.
     pub(crate) fn equals(&self, stored: &[u8], revision: u64) -> bool {
         let (head, tail) = self.json.split_at(self.revision_at);
         stored
@@ -77,7 +78,7 @@ mod scan {
         Some((value + 1, string_end(json, value)? - 1))
     }
 
-    /// Whether there is a `metadata.deletionTimestamp`.
+    /// True if there is a `metadata.deletionTimestamp`.
     pub(super) fn is_deleted(json: &[u8]) -> bool {
         let metadata = member(json, skip_space(json, 0), b"\"metadata\"");
         let deleted = metadata.and_then(|metadata| member(json, metadata, b"\"deletionTimestamp\""));

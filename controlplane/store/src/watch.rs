@@ -33,10 +33,10 @@ pub struct Watch {
     scanned: u64,
 }
 
-/// Why a watch ended.
+/// Reason why a watch ended.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WatchError {
-    /// The watcher is too far behind: changes that it has not seen are compacted. List again.
+    /// Changes that the watcher has not seen are compacted. The client must list again.
     #[error("the changes since revision {after} are no longer available")]
     Expired {
         /// The last revision that the watcher has seen.
@@ -120,7 +120,8 @@ impl Watch {
     }
 
     fn fill(&mut self) -> Result<Filled, WatchError> {
-        // Whoever has just taken a change finds that there is no other, and need not take the lock that all share.
+        // After taking the latest change, a watcher sees that there is no other without taking the
+        // shared lock.
         if *self.receiver.borrow_and_update() <= self.scanned {
             return Ok(Filled::Idle);
         }
@@ -178,7 +179,7 @@ impl Watch {
     }
 }
 
-/// As many as a watcher may hold.
+/// Takes as many changes as a watcher may buffer.
 fn bounded<T>(all: impl IntoIterator<Item = T>, size: impl Fn(&T) -> usize) -> impl Iterator<Item = T> {
     let mut bytes = 0;
     all.into_iter().take_while(move |one| {
@@ -188,7 +189,7 @@ fn bounded<T>(all: impl IntoIterator<Item = T>, size: impl Fn(&T) -> usize) -> i
     })
 }
 
-/// A change of the past in the form that watchers see.
+/// Converts a change of the past to an event.
 pub(crate) fn event(shared: &Shared, change: crate::Change) -> Event {
     let record = change.record;
     let entry_of = |revision, bytes: bytes::Bytes| {

@@ -1,4 +1,4 @@
-//! Requests to change something, and how they fail.
+//! Writes, and their errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Attributes, BackendError, Entry, Key, Value};
 
-/// One change of one object. All of them are on disk before they are acknowledged.
+/// A change of one object. Every change is on disk before it is acknowledged.
 #[derive(Debug, Clone)]
 pub enum Write {
     /// Stores a new object; fails when the key is taken.
@@ -15,9 +15,10 @@ pub enum Write {
         key: Key,
         /// Its JSON.
         value: Value,
-        /// What selectors match.
+        /// Labels and fields for selectors.
         attributes: Attributes,
-        /// The object that the new one lives in (its namespace), which must still be as the writer saw it.
+        /// The object that contains the new one (its namespace), which must be unchanged since the
+        /// writer saw it.
         within: Option<Seen>,
     },
     /// Replaces an object. A value equal to the stored one changes nothing and takes no revision.
@@ -26,16 +27,16 @@ pub enum Write {
         key: Key,
         /// Its JSON.
         value: Value,
-        /// What selectors match.
+        /// Labels and fields for selectors.
         attributes: Attributes,
-        /// The revision that the writer has read.
+        /// Revision that the writer has read; the write fails if it is not the newest.
         expected: u64,
     },
     /// Removes an object.
     Delete {
         /// The object's name.
         key: Key,
-        /// The revision that the writer has read, if it matters.
+        /// Revision that the writer has read, if it is a precondition.
         expected: Option<u64>,
         /// The final bytes, shown to watchers.
         last: Value,
@@ -43,15 +44,15 @@ pub enum Write {
 }
 
 impl Write {
-    /// The object that is written.
+    /// Key of the written object.
     pub fn key(&self) -> &Key {
         match self {
             Self::Create { key, .. } | Self::Update { key, .. } | Self::Delete { key, .. } => key,
         }
     }
 
-    /// Whether it makes room, or is on the way to it, or takes none: what is done when room is
-    /// short.
+    /// True for writes that are allowed when space is short: they free space, are a step toward
+    /// that, or take none.
     pub(crate) fn makes_room(&self, class: Class) -> bool {
         match self {
             Self::Create { .. } => false,
@@ -77,7 +78,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// What was seen of an entry.
+    /// Records the revision of an entry.
     pub fn of(entry: &Entry) -> Self {
         Self {
             key: entry.key.clone(),
@@ -86,16 +87,16 @@ impl Seen {
     }
 }
 
-/// What must be so of an object when a change is stored, of another one mostly.
+/// Precondition of a write on the state of an object, mostly another one.
 #[derive(Clone)]
 pub struct Guard {
     /// The object's name.
     pub key: Key,
-    /// Whether it is so.
+    /// Returns true if the precondition holds.
     pub holds: Condition,
 }
 
-/// A condition on an object, if there is one.
+/// A condition on an object, or on its absence.
 pub type Condition = Arc<dyn Fn(Option<&Entry>) -> bool + Send + Sync>;
 
 impl fmt::Debug for Guard {
@@ -107,21 +108,22 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// How much of a resource's past is kept. Either way a write is on disk before it is acknowledged.
+/// History that a resource keeps. Either way a write is on disk before it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Class {
     /// All versions, until they are compacted.
     #[default]
     Kept,
-    /// Only the newest version: a write removes the one before it in the same transaction, so renewing a lease for ever
-    /// does not make the database grow. Watchers further behind than the ring are told `Expired`.
+    /// Only the newest version: a write removes the previous one in the same transaction, so
+    /// renewing a lease forever does not make the database grow. Watchers further behind than the
+    /// ring get `Expired`.
     HeadOnly {
-        /// Remove the object when it has not been written for this long.
+        /// Remove the object after this time without a write.
         time_to_live: Option<Duration>,
     },
 }
 
-/// Why nothing was written.
+/// Reason why a write failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CommitError {
     /// Create: the key is taken.
@@ -133,37 +135,37 @@ pub enum CommitError {
     /// The object has another revision than the writer expected.
     #[error("the object has changed: its revision is {actual}")]
     Conflict {
-        /// The revision it has now.
+        /// Current revision of the object.
         actual: u64,
     },
-    /// Create: what the object was to live in is no longer as the writer saw it.
+    /// Create: the object that contains the new one has changed since the writer saw it.
     #[error("{key} has changed meanwhile")]
     Moved {
-        /// What has changed, or is gone.
+        /// Key of the object that has changed or is gone.
         key: Key,
     },
-    /// What the writer has set as a condition is not so.
+    /// The precondition does not hold.
     #[error("{key} does not allow the write")]
     Guarded {
-        /// The object that the condition is about.
+        /// Key of the object that the precondition is about.
         key: Key,
     },
-    /// One of the writes that go with it (in their order) cannot be done, so nothing was done.
+    /// An accompanying write cannot be done, so nothing was written.
     #[error("write {index} of those that go with it was refused")]
     Accompanying {
-        /// Which one.
+        /// Index of that write.
         index: usize,
-        /// Why.
+        /// Its error.
         #[source]
         source: Box<CommitError>,
     },
-    /// The disk, or the database's allowance on it, is full. Retry when there is room.
+    /// The disk, or the quota of the database, is full. Retry when there is space.
     #[error("no space left for the write")]
     Full(#[source] Arc<BackendError>),
-    /// The write did not reach the disk. It may be tried again.
+    /// The write did not reach the disk. It may be retried.
     #[error("the write did not reach the disk")]
     Failed(#[source] Arc<BackendError>),
-    /// The database did not answer in time: the write may have been done, or may be so yet.
+    /// The database did not answer in time: the write may have been done, or may still be.
     #[error("the database did not answer in time")]
     Unknown(#[source] Arc<BackendError>),
     /// The store is closed.

@@ -20,25 +20,26 @@ use crate::shared::Shared;
 use crate::write::{Class, CommitError, Guard, Write};
 use crate::{BackendError, Value};
 
-/// Writes that may wait for the writer; more wait for a place in the queue.
+/// Capacity of the writer's queue; further writes wait for a place in it.
 pub(crate) const QUEUE: usize = 1024;
-/// How long a batch is decided again because others were first.
+/// Time for which a batch is decided again because other processes wrote first.
 const OVERTAKEN: Duration = Duration::from_secs(20);
-/// When a write, the waking of its watchers included, takes no longer, the next one may be committed by who brings it.
+/// Duration of a write, including the wakeup of its watchers, up to which the next one may be
+/// committed on the caller's thread.
 const SWIFT: Duration = Duration::from_millis(1);
 /// Rows that one step of compaction visits between two batches.
 const SWEEP: usize = 512;
-/// Objects that one step of expiry removes, and the steps in one round of maintenance.
+/// Objects that one step of expiry removes, and the number of steps in one round of maintenance.
 const EXPIRE: usize = 128;
 const EXPIRE_BATCHES: usize = 64;
 
-/// The reason of what is refused before the disk is asked.
+/// Reason of a write that is refused before the disk is tried.
 const SHORT: &str = "the room that is left on the disk is for deletions";
 
 /// Given to a writer when its write is on disk.
 pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
 
-/// One change and those that go with it: all of them or none.
+/// A change and its accompanying writes: all of them or none.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) write: Write,
@@ -58,14 +59,14 @@ impl Request {
 
 pub(crate) enum Job {
     Write(Request, Reply),
-    /// Others have written.
+    /// Other processes have written.
     Follow,
-    /// Look after retention; the time since the store was opened. Sweeping goes on after the answer.
+    /// Run maintenance; the time since the store was opened. Sweeping goes on after the answer.
     Maintain(Duration, oneshot::Sender<()>),
     Close(oneshot::Sender<Result<(), Arc<BackendError>>>),
 }
 
-/// The writer, until the store is closed.
+/// The writer; `None` after the store is closed.
 pub(crate) type Slot = Mutex<Option<Writer>>;
 
 pub(crate) struct Writer {
@@ -73,18 +74,19 @@ pub(crate) struct Writer {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) retention: Retention,
     pub(crate) pool: Pool,
-    /// Others write to the same ledger.
+    /// Other processes write to the same ledger.
     pub(crate) shares: bool,
     /// The last write was alone and took no longer than [`SWIFT`].
     pub(crate) swift: bool,
-    /// The disk is full, and the room that was kept on it is for what makes room.
+    /// The disk is full, and the reserve is left for writes that free space.
     pub(crate) full: bool,
 }
 
 impl Writer {
-    /// The writer's thread: one transaction for all that waits, and maintenance when nothing does. It ends when the store is
-    /// closed, or nobody holds it any more, or the others cannot be followed, or a commit panicked: what it left is in no
-    /// state to go on from.
+    /// The writer's thread: commits all queued writes in one transaction, and runs maintenance when
+    /// the queue is empty. Returns when the store is closed or its last handle is dropped, when the
+    /// other processes cannot be followed, or after a commit panicked, since the state is then
+    /// inconsistent.
     pub(crate) fn run(slot: &Slot, mut queue: mpsc::Receiver<Job>) {
         let mut sweeping = false;
         let mut next = None;
@@ -287,7 +289,7 @@ impl Writer {
         raised > floor || self.backend.has_more(raised) || !self.shared.writable.load(Ordering::Relaxed)
     }
 
-    /// One bounded step of compaction. `true` when more is left.
+    /// Runs one bounded step of compaction; `true` if there is more to do.
     pub(crate) fn sweep(&mut self) -> bool {
         let floor = self.shared.cache().floor;
         let swept = self.backend.compact(floor, SWEEP);
@@ -336,11 +338,11 @@ impl Writer {
     }
 }
 
-/// The writes of a batch on their way to become events.
+/// Writes of a batch while they are turned into events.
 struct Round<'a> {
     cache: &'a Cache,
     pool: &'a mut Pool,
-    /// What earlier writes of the batch have made of objects.
+    /// State of objects after earlier writes of the batch.
     pending: HashMap<Key, Option<Entry>>,
     events: Vec<Event>,
 }
@@ -404,7 +406,7 @@ impl Round<'_> {
     }
 }
 
-/// What readers see of the object after an event.
+/// The object that readers see after an event.
 pub(crate) fn visible(event: &Event) -> Option<Entry> {
     matches!(event.kind, EventKind::Put { .. }).then(|| event.entry.clone())
 }

@@ -258,7 +258,7 @@ async fn an_answer_that_would_hold_too_much_is_refused() {
     assert_eq!(store.versions(&pod("p1"), u64::MAX, 100).await.unwrap().len(), 2);
 }
 
-/// What a busy small cluster writes: objects of 3 KiB, of which some counters and times change.
+/// Writes of a busy small cluster: objects of 3 KiB, of which some counters and times change.
 fn busy(key: &Key, version: u64) -> String {
     let mixed = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let of_object = key

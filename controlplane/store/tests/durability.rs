@@ -1,4 +1,4 @@
-//! What was acknowledged is there, however the process ended; what is damaged or taken is refused.
+//! Acknowledged writes survive however the process ends; damaged or locked databases are refused.
 #![allow(missing_docs, reason = "tests")]
 #![allow(
     clippy::unwrap_used,
@@ -275,7 +275,7 @@ async fn attack_35_damage_in_the_middle_of_the_log_is_refused() {
             .await
             .unwrap();
     }
-    // As a crash would leave it: what the log holds is not yet in the database.
+    // As after a crash: the content of the WAL is not yet in the database.
     let take = || {
         std::fs::copy(&database, &copy).unwrap();
         std::fs::copy(directory.path().join("test.db-wal"), &log).unwrap()

@@ -166,7 +166,7 @@ proptest! {
                     apply(&store, &mut model, step.clone()).await;
                 }
                 store.close().await.unwrap();
-                // What is on the disk is what was in memory.
+                // The disk has the same content as memory.
                 if let Some(directory) = directory {
                     let store = Store::open(&directory.path().join("test.db"), options.clone()).unwrap();
                     assert_eq!(store.revision(), model.revision());

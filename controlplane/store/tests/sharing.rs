@@ -23,11 +23,11 @@ struct Joint {
     wakes: Vec<Wake>,
 }
 
-/// One process' way to it.
+/// One process' backend.
 struct Joined {
     joint: Arc<Mutex<Joint>>,
     seen: usize,
-    /// To be given instead of the changes.
+    /// To be returned instead of the changes.
     anew: Arc<Mutex<bool>>,
 }
 

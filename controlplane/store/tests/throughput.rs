@@ -1,4 +1,5 @@
-//! How fast writes become durable, with the disk's own figure beside it. It prints; it judges only that all arrived.
+//! Throughput of durable writes, printed beside the disk's own; the only assertion is that all
+//! arrived.
 #![allow(missing_docs, reason = "tests")]
 #![allow(
     clippy::unwrap_used,

@@ -254,7 +254,7 @@ async fn a_watcher_of_a_quiet_resource_stays_complete() {
     }
 }
 
-/// Much writing of one resource makes the past too large, but nobody else's pages too old.
+/// Many writes of one resource exceed the size limit, but the pages of another one do not expire.
 #[tokio::test(start_paused = true)]
 async fn pages_of_a_quiet_resource_grow_old_only_with_time() {
     let options = Options {

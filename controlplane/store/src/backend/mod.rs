@@ -1,4 +1,5 @@
-//! Where the ledger is kept. Nothing above this seam knows SQL, and nothing below it knows preconditions or watchers.
+//! Backends of the ledger. Code above this interface knows no SQL, and code below it knows no
+//! preconditions or watchers.
 
 mod memory;
 mod sqlite;
@@ -15,10 +16,10 @@ use crate::{Key, Prefix};
 pub use memory::Memory;
 pub use sqlite::{CopyError, Lock, Sqlite, check_copy, copy, outdate};
 
-/// What a row of the ledger says about its object.
+/// Operation of a ledger row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// The object came to be.
+    /// The object was created.
     Create,
     /// The object was replaced.
     Update,
@@ -26,46 +27,46 @@ pub enum Operation {
     Delete,
 }
 
-/// One row of the ledger.
+/// A row of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The revision: the row's number.
     pub revision: u64,
     /// The object.
     pub key: Key,
-    /// What happened to it.
+    /// Operation of the row.
     pub operation: Operation,
-    /// The revision of the version before; 0 when there was none.
+    /// Revision of the previous version; 0 if there is none.
     pub previous: u64,
-    /// Remove the version before in the same transaction.
+    /// Remove the previous version in the same transaction.
     pub drop_previous: bool,
-    /// When it was written, in milliseconds since 1970; 0 where that was not noted.
+    /// Time of the write in milliseconds since 1970; 0 if it was not recorded.
     pub time: u64,
     /// The complete JSON.
     pub bytes: Bytes,
 }
 
-/// A row of the past together with the version before it.
+/// A row of the past together with the previous version.
 #[derive(Debug, Clone)]
 pub struct Change {
     /// The row.
     pub record: Record,
-    /// The bytes of the version that it replaced or removed.
+    /// Bytes of the version that was replaced or removed.
     pub previous: Option<Bytes>,
 }
 
-/// What a backend holds when it is opened.
+/// Content of a backend when it is opened.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// The newest revision that was ever acknowledged.
     pub revision: u64,
-    /// Changes at or below this revision are no longer all there.
+    /// Changes at or below this revision are incomplete.
     pub floor: u64,
     /// The newest version of every object.
     pub heads: Vec<Record>,
 }
 
-/// The most that one call of [`Backend::append`] is given, a single request that is larger aside.
+/// Largest batch for [`Backend::append`]; a single larger request is passed alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Changes.
@@ -83,121 +84,128 @@ impl Default for Limits {
     }
 }
 
-/// A part of what other processes have done to a ledger that several share.
+/// Changes of other processes in a shared ledger.
 #[derive(Debug)]
 pub enum Followed {
-    /// Their changes, in order and without a gap after the last one that this process knew.
+    /// Their changes, in order and without a gap after the last one that this process knows.
     Changes(Vec<Record>),
-    /// The whole ledger anew: some of what was between is no longer to be had.
+    /// The whole ledger: some changes in between are no longer available.
     Anew(Loaded),
 }
 
-/// Wakes the writer, to have it call [`Backend::follow`].
+/// Wakes the writer, which then calls [`Backend::follow`].
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// The newest revision, once it is known.
+/// Future of the newest revision.
 pub type Newest<'a> = Pin<Box<dyn Future<Output = Result<u64, BackendError>> + Send + 'a>>;
 
 /// The other processes that append to the same ledger.
 pub trait Peers: Send + Sync {
-    /// A revision that no write is above which any process has acknowledged before the call.
+    /// Returns a revision that includes every write any process acknowledged before the call.
     fn newest(&self) -> Newest<'_>;
 }
 
-/// Keeps the ledger. Called by one thread at a time.
+/// Storage of the ledger. Called by one thread at a time.
 ///
-/// Several processes may share one: each decides upon the newest revision that it knows, and [`Backend::append`] tells who
-/// was overtaken to follow the others first. So revisions have no gaps there either, and all preconditions hold exactly.
+/// Several processes may share a ledger: each decides upon the newest revision that it knows, and
+/// [`Backend::append`] refuses one that was overtaken, which then follows the others first. So
+/// revisions have no gaps there either, and all preconditions hold exactly.
 pub trait Backend: Send {
-    /// Everything that exists. Called once, before anything else.
+    /// Loads all objects. Called once, before any other method.
     fn load(&mut self) -> Result<Loaded, BackendError>;
 
-    /// Stores all records or none, durably: they are on disk when this returns `Ok`. In a ledger that is shared, only when
-    /// the first of them follows the newest there is, wherever that comes from: otherwise [`BackendError::Overtaken`].
+    /// Stores all records or none, durably: they are on disk when this returns `Ok`. In a shared
+    /// ledger the first record must follow the newest one of all processes: otherwise
+    /// [`BackendError::Overtaken`].
     fn append(&mut self, records: &[Record]) -> Result<(), BackendError>;
 
-    /// Forgets versions superseded at or below `floor`, visiting at most `limit` rows. `true` when more are left to visit.
+    /// Removes versions superseded at or below `floor`, visiting at most `limit` rows. `true` if
+    /// there are more to visit.
     fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError>;
 
-    /// A reader of the past, for use beside the writer.
+    /// A reader of the past that works beside the writer.
     fn history(&self) -> Result<Arc<dyn History>, BackendError>;
 
-    /// Whether compaction up to a floor has work to do that it did not have when it last ended.
+    /// True if compaction up to a floor has work that was not there when it last ended.
     fn has_more(&self, _floor: u64) -> bool {
         false
     }
 
-    /// Sees to it that room is kept on the disk for deletions, as far as it has any.
+    /// Keeps a reserve on the disk for deletions, as far as there is space.
     fn reserve(&mut self) -> bool {
         true
     }
 
-    /// Gives the room that was kept to the writes that follow. `false` when none was.
+    /// Releases the reserve for the writes that follow. `false` if there was none.
     fn release(&mut self) -> bool {
         false
     }
 
-    /// The most that is appended at once.
+    /// Largest batch for one append.
     fn limits(&self) -> Limits {
         Limits::default()
     }
 
-    /// The others, where the ledger is shared. It then waits for a network, too: only the writer's own thread appends.
+    /// The other processes, if the ledger is shared. Appending then also waits for a network: only
+    /// the writer's own thread does it.
     fn peers(&self) -> Option<Arc<dyn Peers>> {
         None
     }
 
-    /// Begins to call `wake` whenever there is something to follow. Called once, after [`Backend::load`].
+    /// Calls `wake` from now on whenever there is something to follow. Called once, after
+    /// [`Backend::load`].
     fn listen(&mut self, _wake: Wake) {}
 
-    /// All that others have appended since the last call, as far as it is known here.
+    /// Changes that other processes have appended since the last call, as far as they are known
+    /// here.
     fn follow(&mut self) -> Result<Vec<Followed>, BackendError> {
         Ok(Vec::new())
     }
 
-    /// Writes back what it holds and lets go of its files.
+    /// Flushes its data and closes its files.
     fn close(&mut self) -> Result<(), BackendError>;
 }
 
-/// Reads the past. Reads at a time need a backend that keeps it; others refuse them.
+/// Reads of the past. Reads at a point in time need a backend with an archive; others refuse them.
 pub trait History: Send + Sync {
     /// Up to `limit` changes under `prefix` with `after < revision <= until`, in order.
     fn changes(&self, prefix: &Prefix, after: u64, until: u64, limit: usize) -> Result<Vec<Change>, BackendError>;
 
-    /// Where the past begins that is still known.
+    /// Start of the known past.
     fn since(&self) -> Result<Since, BackendError> {
         Ok(Since::default())
     }
 
-    /// The newest moment that is not after a time, in milliseconds since 1970.
+    /// The newest moment that is not after `time`, in milliseconds since 1970.
     fn moment(&self, time: u64) -> Result<Moment, BackendError> {
         Ok(Moment { revision: 0, time })
     }
 
-    /// Versions under `prefix`, or of the one key, that were the newest at a moment and are superseded now. What has been compacted
-    /// meanwhile may be missing: [`History::since`] tells afterwards.
+    /// Versions under `prefix`, or of the one key, that were the newest at a moment and are
+    /// superseded now. Versions compacted meanwhile may be missing: [`History::since`] shows that
+    /// afterwards.
     fn superseded(&self, _prefix: &Prefix, _only: Option<&Key>, _at: Moment) -> Result<Vec<Record>, PastError> {
         Err(PastError::NotKept)
     }
 
-    /// Up to `limit` versions of an object that were written before a revision, the newest first.
+    /// Up to `limit` versions of an object that were written before a revision, newest first.
     fn versions(&self, _key: &Key, _before: u64, _limit: usize) -> Result<Vec<Past>, PastError> {
         Err(PastError::NotKept)
     }
 
-    /// Whether reading waits for a disk, so that it must not happen on an asynchronous thread.
+    /// True if reads wait for a disk and must not run on an asynchronous thread.
     fn blocks(&self) -> bool;
 
-    /// The floor that held when changes were last read, where others raise it too.
+    /// The floor when changes were last read, if other processes raise it too.
     fn floor(&self) -> u64 {
         0
     }
 }
 
-/// Why a backend could not do its work.
+/// Reason why a backend failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The disk, or the database's allowance on it, is full.
+    /// The disk, or the quota of the database, is full.
     #[error("no space left for the database")]
     Full(#[source] Box<dyn Error + Send + Sync>),
     /// Reading or writing failed.
@@ -206,13 +214,13 @@ pub enum BackendError {
     /// The database's own structure is damaged.
     #[error("the database is damaged")]
     Corrupt(#[source] Box<dyn Error + Send + Sync>),
-    /// Another process has appended first; nothing was stored.
+    /// Another process appended first; nothing was stored.
     #[error("another process has written meanwhile")]
     Overtaken,
-    /// There was no answer in time: the records may be stored, or may be so later.
+    /// There was no answer in time: the records may be stored, or may still be.
     #[error("the database did not answer in time")]
     Unknown(#[source] Box<dyn Error + Send + Sync>),
-    /// What was read is not what was written.
+    /// The row does not match its checksum.
     #[error("the row of revision {revision} is damaged")]
     Damaged {
         /// The row's number.

@@ -1,4 +1,4 @@
-//! What the tests of the store share: objects to write, and every kind of store to write them to.
+//! Helpers of the store's tests: objects to write, and every kind of store to write them to.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(missing_docs, reason = "test helpers")]
 #![allow(
@@ -100,7 +100,7 @@ pub fn data(entry: &Entry) -> String {
     object["data"].as_str().unwrap().to_owned()
 }
 
-/// One store of every kind, under the same options. The directory lives as long as its database.
+/// Opens a store of every kind with the same options. The directory lives as long as its database.
 pub fn stores(options: &Options) -> Vec<(&'static str, Store, Option<tempfile::TempDir>)> {
     let threaded = Store::with_backend(Box::new(Memory::default()), options.clone()).unwrap();
     vec![
@@ -109,7 +109,7 @@ pub fn stores(options: &Options) -> Vec<(&'static str, Store, Option<tempfile::T
     ]
 }
 
-/// What a disk does with a write.
+/// Behavior of a disk on a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disk {
     Good,
@@ -119,7 +119,7 @@ pub enum Disk {
     Panics,
 }
 
-/// Tells a disk how to behave.
+/// Controls the behavior of a disk.
 #[derive(Clone)]
 pub struct Control {
     disk: Arc<Mutex<Disk>>,
@@ -127,7 +127,7 @@ pub struct Control {
     room: Arc<Mutex<Room>>,
 }
 
-/// The room that is kept on the disk.
+/// The reserve on the disk.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     #[default]
@@ -141,7 +141,7 @@ impl Control {
         *self.disk.lock().unwrap_or_else(PoisonError::into_inner) = disk;
     }
 
-    /// As if there had been room when the store was opened.
+    /// Simulates space for the reserve when the store is opened.
     pub fn keep_room(&self) {
         self.set_room(Room::Kept);
     }
@@ -158,7 +158,7 @@ impl Control {
         *self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the last write was committed on the thread that asks.
+    /// True if the last write was committed on the calling thread.
     pub fn written_here(&self) -> bool {
         let writer = *self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer == Some(std::thread::current().id())
@@ -170,7 +170,7 @@ struct Failing {
     control: Control,
 }
 
-/// A store whose disk fails when it is told to.
+/// A store whose disk fails on demand.
 pub fn failing() -> (Store, Control) {
     let control = Control {
         disk: Arc::new(Mutex::new(Disk::Good)),
@@ -196,7 +196,7 @@ impl Backend for Failing {
         match disk {
             Disk::Good => self.inner.append(records),
             Disk::Slow => {
-                // Nobody sends: it is a disk that takes its time.
+                // Never receives: simulates a slow disk.
                 let (_sender, receiver) = std::sync::mpsc::channel::<()>();
                 receiver.recv_timeout(Duration::from_millis(5)).ok();
                 self.inner.append(records)

@@ -37,21 +37,21 @@ use table::{Superseded, Table};
 /// Rows of the ledger that one transaction of the archive visits, and the bytes of versions after which it ends.
 const ROWS: usize = 128;
 const BYTES: usize = 1 << 20;
-/// Time between two transactions, for those who wait for the disk.
+/// Pause between two transactions, for others that wait for the disk.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Revisions that the ledger keeps at most for an archive that cannot be written.
+/// Most revisions that the ledger keeps for an archive that cannot be written.
 const LONGEST_BACKLOG: u64 = 100_000;
 
-/// What the archive's thread and those who ask it share.
+/// State that the archive's thread shares with its users.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Everything superseded up to this revision is in the archive, or was given up.
+    /// Versions superseded up to this revision are archived, or were given up.
     pub(super) archived: AtomicU64,
     /// The floor of compaction.
     wanted: AtomicU64,
     /// The disk is short of room.
     short: AtomicBool,
-    /// Grows when the file is another one.
+    /// Incremented when the file is replaced.
     pub(super) generation: AtomicU64,
 }
 
@@ -140,17 +140,18 @@ impl Archiver {
         })
     }
 
-    /// Asks for what is superseded up to a floor, and tells up to where it is there: compaction may go so far.
+    /// Requests archiving up to a floor, and returns how far it has come: compaction may go that
+    /// far.
     pub(super) fn advance(&self, floor: u64, short: bool) -> u64 {
         self.state.short.store(short, Ordering::Relaxed);
         let archived = self.state.archived.load(Ordering::Acquire);
         if archived < floor {
             self.state.wanted.fetch_max(floor, Ordering::Relaxed);
-            // When the channel is full the thread has already been asked.
+            // If the channel is full, a wakeup is already pending.
             if let Some(wake) = &self.wake
                 && let Err(TrySendError::Disconnected(())) = wake.try_send(())
             {
-                // Without its thread there is no archive; the ledger must not grow for it.
+                // Without its thread there is no archive, and the ledger must not grow for it.
                 return floor;
             }
         }
@@ -165,7 +166,7 @@ impl Archiver {
     /// Ends the thread after the transaction that it is in.
     pub(super) fn stop(&mut self) {
         self.wake = None;
-        // A panic in it was reported where it happened.
+        // A panic of the thread was reported where it happened.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
@@ -175,7 +176,7 @@ pub(super) fn path(database: &Path) -> PathBuf {
     database.with_added_extension("history")
 }
 
-/// Where a new archive's past begins: with the ledger's own, of which all is there that was not swept.
+/// Start of a new archive's past: the ledger's own, which is complete after the swept revision.
 fn beginning(swept: u64, now: u64) -> Since {
     Since {
         revision: swept,
@@ -183,12 +184,12 @@ fn beginning(swept: u64, now: u64) -> Since {
     }
 }
 
-/// True for errors that another try does not mend.
+/// True for errors that a retry does not fix.
 fn is_damage(error: &BackendError) -> bool {
     matches!(error, BackendError::Corrupt(_) | BackendError::Damaged { .. })
 }
 
-/// Keeps the first damaged archive for who wants to look at it.
+/// Keeps the first damaged archive for inspection.
 fn set_aside(path: &Path) {
     let aside = path.with_added_extension("damaged");
     if !aside.exists()
@@ -202,18 +203,18 @@ struct Worker {
     path: PathBuf,
     ledger: Connection,
     identity: i64,
-    /// `None` after a failure: it is opened again.
+    /// `None` after a failure; the next step opens it again.
     table: Option<Table>,
     state: Arc<State>,
     kept: Kept,
     class: fn(&str) -> Class,
     clock: fn() -> u64,
-    /// The failure was told of.
+    /// True if the failure was logged.
     told: bool,
 }
 
 impl Worker {
-    /// Follows the floor until nobody holds the archiver any more.
+    /// Follows the floor until the archiver is dropped.
     fn run(mut self, woken: &Receiver<()>) {
         let mut more = false;
         loop {
@@ -239,7 +240,7 @@ impl Worker {
         }
     }
 
-    /// One transaction. `true` when more is left to do.
+    /// Runs one transaction; `true` if there is more to do.
     fn step(&mut self, floor: u64) -> Result<bool, BackendError> {
         let after = self.state.archived.load(Ordering::Relaxed);
         let (superseded, reached) = self.read(after, floor)?;
@@ -254,7 +255,7 @@ impl Worker {
         Ok(reached < floor || pruned)
     }
 
-    /// Opens the archive again, when it goes on from a revision; else a new one.
+    /// Opens the archive if it continues at `after`; otherwise begins a new one.
     fn open(&self, after: u64) -> Result<Table, BackendError> {
         let begin = beginning(after, (self.clock)());
         let open = |continues| Table::open(&self.path, continues, begin, self.identity).map_err(backend_error);
@@ -267,7 +268,8 @@ impl Worker {
         open(false)
     }
 
-    /// What was superseded after a revision, up to the floor or as much as one transaction takes, and up to where that is all.
+    /// Reads the versions superseded after a revision, up to the floor or the limits of one
+    /// transaction, and returns how far they are complete.
     fn read(&self, after: u64, floor: u64) -> Result<(Vec<Superseded>, u64), BackendError> {
         let mut visit = self
             .ledger

@@ -49,7 +49,8 @@ impl Checkpointer {
         u64::try_from(self.pages.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// What the writer's connection calls after each commit with the number of pages in the WAL.
+    /// Hook that the writer's connection calls after each commit with the number of pages in the
+    /// WAL.
     pub(super) fn hook(&self) -> impl FnMut(&mut Wal, c_int) -> rusqlite::Result<()> + Send + 'static {
         let (wake, known) = (self.wake.clone(), Arc::clone(&self.pages));
         let mut asked_at = 0;
@@ -60,7 +61,7 @@ impl Checkpointer {
             }
             if pages >= asked_at + PAGES {
                 asked_at = pages;
-                // When the channel is full the thread has already been asked.
+                // If the channel is full, a wakeup is already pending.
                 if let Some(wake) = &wake
                     && let Err(TrySendError::Disconnected(())) = wake.try_send(())
                 {
@@ -108,7 +109,7 @@ fn run(path: &Path, woken: &Receiver<()>, behind: &AtomicBool) {
     }
 }
 
-/// One passive checkpoint; gives the number of pages that are still only in the WAL.
+/// Runs one passive checkpoint; returns the number of pages that are still only in the WAL.
 fn checkpoint(connection: &Connection) -> Option<i32> {
     let pages = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
         Ok((row.get::<_, i32>(1)?, row.get::<_, i32>(2)?))

@@ -6,32 +6,34 @@ use super::mark::Position;
 use super::{backend_error, schema, set_meta, signed};
 use crate::BackendError;
 
-/// How far [`outdate`] raises the revision: further than anybody came since the copy was made.
+/// Step by which [`outdate`] raises the revision: more than any server can have gone on since the
+/// copy was made.
 const AHEAD: u64 = 1_000_000_000;
 
-/// Why a database could not be copied.
+/// Reason why a database could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// The database or the new file cannot be used.
     #[error("copy the database")]
     Copy(#[source] BackendError),
-    /// What was copied is not what was written.
+    /// The copy is damaged.
     #[error("check the copy")]
     Check(#[source] BackendError),
     /// The database has lost acknowledged writes.
     #[error("the database's newest revision is {found}, but {reached} was reached")]
     Lost {
-        /// What it has.
+        /// Newest revision in the database.
         found: u64,
-        /// What was acknowledged.
+        /// Newest acknowledged revision.
         reached: u64,
     },
 }
 
-/// Writes a copy of the database at `from` to `to`, a new file or an empty one, as it is at one moment, whoever has it open, and proves
-/// that the copy holds what was written. Returns the revision of that moment. The copy is on disk when this returns.
+/// Copies the database at `from` to `to`, a new or empty file, as a consistent snapshot, even while
+/// another process has it open, and verifies the copy. Returns the revision of the snapshot. The
+/// copy is on disk when this returns.
 pub fn copy(from: &Path, to: &Path) -> Result<u64, CopyError> {
-    // Before the copy: a server may go on meanwhile.
+    // Read before the copy: a server may go on meanwhile.
     let known = Position::of(from).map_err(|error| CopyError::Copy(BackendError::Io(error.into())))?;
     schema::connect_reader(from)
         .and_then(|connection| connection.execute("VACUUM INTO ?", [to.to_string_lossy()]))
@@ -48,7 +50,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<u64, CopyError> {
     Ok(revision)
 }
 
-/// Proves that a copy is whole and gives its revision.
+/// Verifies a copy and returns its revision.
 pub fn check_copy(path: &Path) -> Result<u64, CopyError> {
     let check = || {
         let connection = schema::connect_reader(path).map_err(backend_error)?;
@@ -63,14 +65,14 @@ pub fn check_copy(path: &Path) -> Result<u64, CopyError> {
     check().map_err(CopyError::Check)
 }
 
-/// Makes a copy that takes a database's place one whose past is over: its revision is raised, and lists and watches from before
-/// are refused. Clients that saw what came after the copy was made would else wait for revisions that are behind them.
-/// Answers the new revision.
+/// Invalidates the past of a copy that replaces a database: its revision is raised, and lists and
+/// watches from before are refused. Clients that saw later changes of the original would otherwise
+/// wait for revisions that lie behind them. Returns the new revision.
 pub fn outdate(path: &Path) -> Result<u64, CopyError> {
     raise(path, 0).map_err(CopyError::Copy)
 }
 
-/// Makes the past of a database that had come as far as `known`, or further, one that is over.
+/// Invalidates the past of a database that had reached at least `known`.
 pub(super) fn raise(path: &Path, known: u64) -> Result<u64, BackendError> {
     let connection = schema::connection(path).map_err(backend_error)?;
     let revision = schema::load(&connection)?.revision.max(known).saturating_add(AHEAD);
@@ -78,7 +80,7 @@ pub(super) fn raise(path: &Path, known: u64) -> Result<u64, BackendError> {
         .execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")
         .and_then(|()| set_meta(&connection, "revision", signed(revision)))
         .and_then(|()| set_meta(&connection, "floor", signed(revision)))
-        // An archive that may be beside it is of another past.
+        // An archive beside it may have another past.
         .and_then(|()| set_meta(&connection, "archive", 0))
         .and_then(|()| connection.execute_batch("COMMIT"))
         .map_err(backend_error)?;

@@ -1,4 +1,4 @@
-//! One process per database.
+//! Lock file: one process per database.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -7,16 +7,18 @@ use std::path::Path;
 
 use crate::OpenError;
 
-/// A lock file beside the database; the kernel lets go of it when the process ends, however it ends.
+/// A lock file beside the database; the kernel releases the lock when the process ends, however it
+/// ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the lock and leaves one line in it, `PID BEGAN BOOT`: the process, the clock ticks between the boot and its begin
-    /// (field 22 of `/proc/PID/stat`) and the boot's identifier, so that nobody takes a stranger for the holder. Fails at
-    /// once with the holder's id when another process has it.
+    /// Takes the lock and writes one line into it, `PID BEGAN BOOT`: the process, its start time in
+    /// clock ticks since boot (field 22 of `/proc/PID/stat`), and the boot id, so that a reused
+    /// process id is not mistaken for the holder. Fails at once with the holder's id if another
+    /// process has it.
     pub fn take(database: &Path) -> Result<Self, OpenError> {
         let path = database.with_added_extension("lock");
         let mut file = OpenOptions::new()

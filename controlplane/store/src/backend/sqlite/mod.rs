@@ -43,13 +43,13 @@ const VACUUM_PAGES: u64 = 512;
 #[derive(Debug)]
 pub struct Sqlite {
     path: PathBuf,
-    /// `None` after a failure that the connection may not have survived; the next write opens a new one.
+    /// `None` after a failure that may have broken the connection; the next write opens a new one.
     connection: Option<Connection>,
     checkpointer: Checkpointer,
     reader: Arc<Reader>,
     archiver: Option<Archiver>,
     revision: u64,
-    /// What is superseded up to this revision is removed.
+    /// Versions superseded up to this revision are removed.
     swept: u64,
     mark: Mark,
     reserve: Reserve,
@@ -348,7 +348,7 @@ fn record(row: &rusqlite::Row<'_>) -> Result<Record, BackendError> {
     }
 }
 
-/// What a failure of SQLite means for the caller.
+/// Maps an SQLite error to its meaning for the caller.
 fn backend_error(error: Error) -> BackendError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => BackendError::Full(error.into()),

@@ -191,8 +191,8 @@ pub(super) fn newest(connection: &Connection) -> Result<u64, Error> {
     Ok(u64::try_from(newest.max(meta(connection, "revision")?)).unwrap_or(0))
 }
 
-/// Whether the heads are those of the ledger. A log that was being carried back into the database
-/// when it was lost leaves some pages new and others old, each of them sound.
+/// True if the heads match the ledger. A WAL that is lost during a checkpoint leaves some pages new
+/// and others old, each of them valid.
 fn is_consistent(connection: &Connection) -> Result<bool, Error> {
     connection.query_row(
         "WITH newest AS (SELECT key, operation, max(revision) AS revision FROM ledger GROUP BY key)

@@ -49,7 +49,7 @@ impl ArchiveReader {
         Ok(&self.open.insert((generation, open)).1)
     }
 
-    /// Where the archive's past begins.
+    /// Start of the archive's past.
     pub(in super::super) fn since(&mut self) -> Result<Since, BackendError> {
         let connection = self.connection()?;
         let read = |name| meta(connection, name).map(unsigned).map_err(backend_error);
@@ -103,7 +103,7 @@ impl ArchiveReader {
         };
         let revision = signed(at.revision);
         if let Some(only) = only {
-            // Those of one object do not overlap.
+            // Versions of one object do not overlap.
             let sql = format!(
                 "SELECT {COLUMNS} WHERE v.until > ? AND v.until = (
                     SELECT until FROM version WHERE name = (SELECT id FROM name WHERE key = ?) AND revision <= ?

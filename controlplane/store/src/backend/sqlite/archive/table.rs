@@ -78,34 +78,35 @@ impl Superseded {
     }
 }
 
-/// The number that stands for a resource; others may have the same one.
+/// Hash of a resource's name; resources may collide.
 pub(super) fn resource_number(name: &str) -> u32 {
     crc32fast::hash(name.as_bytes())
 }
 
 pub(super) struct Table {
     connection: Connection,
-    /// Which database's past it is.
+    /// Identity of the database that it belongs to.
     pub(super) identity: i64,
-    /// Everything superseded up to this revision is here.
+    /// Versions superseded up to this revision are archived.
     pub(super) archived: u64,
     /// The newest base of each resource, by its number.
     newest: HashMap<u32, i64>,
 }
 
 impl Table {
-    /// Opens the archive, or makes one with an identity whose past begins at `begin` where there is none, or it does not continue.
+    /// Opens the archive. Creates a new one with this identity, whose past begins at `begin`, if
+    /// there is none or `continues` is false.
     pub(super) fn open(path: &Path, continues: bool, begin: Since, identity: i64) -> Result<Self, Error> {
         if !continues {
             for ending in ["", "-wal", "-shm"] {
                 let mut file = path.as_os_str().to_owned();
                 file.push(ending);
-                // Where it cannot be removed it is found again below.
+                // If this fails, the file is found again below.
                 drop(std::fs::remove_file(file));
             }
         }
         let mut options = OpenOptions::new();
-        // SQLite would give everybody the right to read it.
+        // SQLite would make it readable for everyone.
         let made = options.write(true).create_new(true).mode(0o600).open(path);
         if let Err(error) = made
             && error.kind() != io::ErrorKind::AlreadyExists
@@ -171,7 +172,7 @@ impl Table {
         }
         match outcome {
             Ok(_) => self.archived = reached,
-            // What was rolled back may be among them.
+            // They may include bases that were rolled back.
             Err(_) => self.newest.clear(),
         }
         outcome
@@ -204,7 +205,7 @@ fn insert(
     if let Some(Base { id, size, data, part }) =
         nearest(connection, name, newest.get(&resource).copied()).map_err(backend_error)?
     {
-        // One that cannot be read any more is not built upon.
+        // A base that is no longer readable is not reused.
         if let Ok(base) = codec.unpack(&data, size, &[]) {
             let packed = codec.pack(&version.bytes, &base).map_err(io)?;
             group = (packed.len().saturating_mul(part) <= data.len()).then_some((id, packed));
