@@ -1,6 +1,7 @@
-//! The types of all functions, as a table in text: `receiver: name(arguments) -> result`, the receiver only with
-//! member functions. Capital letters are parameters; a line with `comparable`, `summable` or `number` stands for one
-//! line for each type of that group, or for each two of them.
+//! Types of all functions, as a table in text: `receiver: name(arguments) -> result`, with the
+//! receiver only for member functions. Capital letters are type parameters; a line with
+//! `comparable`, `summable` or `number` stands for one line for each type of that group, or for
+//! each pair of them.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -8,7 +9,7 @@ use std::sync::LazyLock;
 use crate::functions;
 use crate::types::Type;
 
-/// One form of a function.
+/// An overload of a function.
 #[derive(Debug)]
 pub(crate) struct Overload {
     pub(crate) member: bool,

@@ -313,7 +313,7 @@ impl<'e, 'a> Machine<'e, 'a> {
         Ok(())
     }
 
-    /// One round; the answer is false where the fold has come to its end.
+    /// Runs one iteration; returns false when the fold has ended.
     fn round(
         &mut self,
         fold: &'e Comprehension,

@@ -1,5 +1,5 @@
-//! What the checker lets pass and Kubernetes' environment refuses: wrong literals and mixed lists and maps
-//! (`cel-go/cel/validator.go`).
+//! Checks that Kubernetes' environment adds to the type checker: invalid literals, and mixed lists
+//! and maps (`cel-go/cel/validator.go`).
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::time::{Timestamp, parse_duration};
 use crate::types::Type;
 use crate::value::Value;
 
-/// Looks at every node of a checked tree and compiles the patterns that it names.
+/// Visits every node of a checked tree and compiles the patterns in it.
 pub(crate) fn lint(expr: &Expr, types: &Types) -> Result<BTreeMap<String, Regex>, Vec<Issue>> {
     let mut linter = Linter {
         types,

@@ -48,18 +48,18 @@ pub enum Shape {
     Dyn,
 }
 
-/// The meaning of a text.
+/// Format of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// As it is.
+    /// A plain string.
     Text,
     /// Base64.
     Bytes,
-    /// A day.
+    /// A date.
     Date,
     /// A point in time.
     DateTime,
-    /// A length of time.
+    /// A duration.
     Duration,
 }
 
@@ -83,14 +83,14 @@ pub struct ObjectSchema {
     pub fields: BTreeMap<String, Field>,
 }
 
-/// One field of an object.
+/// A field of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
     /// Its name in JSON.
     pub json: String,
-    /// It must be there.
+    /// True if the field is required.
     pub required: bool,
-    /// Its kind.
+    /// Its schema.
     pub schema: Schema,
 }
 

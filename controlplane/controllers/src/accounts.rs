@@ -30,10 +30,11 @@ pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 pub(crate) const TOKEN: &str = "kubernetes.io/service-account-token";
 pub(crate) const BOOTSTRAP: &str = "bootstrap.kubernetes.io/token";
-/// Upstream's words: people read them in the object.
+/// Upstream's text: users read it in the object.
 const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as \
      the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
-/// When a Secret is looked at again whose account the server has and the cache does not show.
+/// Delay before another look at a Secret whose account exists in the server but not yet in the
+/// cache.
 const BEHIND: Duration = Duration::from_secs(5);
 
 /// Plans each namespace's service account `default`; a key is a namespace.
@@ -99,7 +100,7 @@ impl Controller for RootCertificates {
                 return plan;
             }
             Some(there) => {
-                // What else somebody put there goes.
+                // Other keys in the `ConfigMap` are removed.
                 let mut new: BTreeMap<&str, Value> = there.data.keys().map(|key| (key.as_str(), Value::Null)).collect();
                 new.insert("ca.crt", Value::from(&*self.certificate));
                 patch(target_of(CONFIG_MAPS, there.meta()), json!({ "data": new }))

@@ -45,16 +45,16 @@ impl fmt::Display for Key {
     }
 }
 
-/// One object before and after.
+/// An object before and after a change.
 pub(crate) struct Change<'a, K> {
     pub(crate) old: Option<&'a K>,
     pub(crate) new: Option<&'a K>,
-    /// The new one as the cache keeps it.
+    /// The new object as the cache keeps it.
     pub(crate) kept: Option<&'a Arc<K>>,
 }
 
 impl<'a, K> Change<'a, K> {
-    /// Both sides: what either of them belongs to is concerned.
+    /// The old and the new object: a change may concern owners and keys of both.
     pub(crate) fn sides(&self) -> impl Iterator<Item = &'a K> + use<'a, K> {
         self.old.into_iter().chain(self.new)
     }
@@ -147,12 +147,13 @@ impl<K: Cached> Cache<K> {
         }
     }
 
-    /// Lets an object that will be kept hold what others hold already, where it is the same.
+    /// Deduplicates the parts of an object that is going to be kept.
     pub(crate) fn share(&self, object: &mut K) {
         object.share(&mut self.write().pool);
     }
 
-    /// Takes a whole list at once, so that nobody reads half of it; what it lacks is gone.
+    /// Replaces the whole content with a list at once, so that no reader sees half of it; missing
+    /// objects are deleted.
     pub(crate) fn replace(&self, objects: Vec<K>, revision: u64, asked: u64) {
         let changes = {
             let mut state = self.write();
@@ -214,9 +215,9 @@ impl<K: Cached> State<K> {
         self.objects.get(key as &dyn Place).map(|kept| &kept.0)
     }
 
-    /// Puts an object and its index entries; gives what was there and what is.
+    /// Inserts an object and its index entries; returns the old and the new object.
     fn put(&mut self, mut object: K) -> (Option<Arc<K>>, Option<Arc<K>>) {
-        // What a new list shows again stays the very object that others hold too.
+        // If a new list shows a known version again, the cache keeps the shared object.
         let known = self.get(&Key::of(object.meta())).filter(|known| {
             let (known, new) = (known.meta(), object.meta());
             new.revision() > 0 && known.revision() == new.revision() && known.uid() == new.uid()

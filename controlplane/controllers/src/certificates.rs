@@ -23,9 +23,9 @@ use crate::{
     request::{self, Error, JSON},
 };
 
-/// When a request is looked at again that could not be looked at or changed.
+/// Delay before a failed request to the server is retried.
 const RETRY: Duration = Duration::from_secs(5);
-/// When it is asked again whether somebody may have his request approved.
+/// Interval at which authorization is checked again for an unapproved request.
 const ASK_AGAIN: Duration = Duration::from_mins(1);
 
 /// Wakes requests that are new or have changed.
@@ -162,7 +162,7 @@ fn with_condition(mut object: Value, further: Value) -> Value {
     object
 }
 
-/// Writes a part of a request, unless somebody has changed it meanwhile.
+/// Writes a subresource of a request, unless the request has changed meanwhile.
 async fn put(context: &Context, key: &Key, part: &str, object: Value) -> Result<(), Error> {
     let path = request::path(&SIGNING_REQUESTS, "", &key.name, part);
     let body = object.to_string().into_bytes();

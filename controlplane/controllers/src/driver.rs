@@ -57,7 +57,7 @@ pub(crate) enum Awaited {
 }
 
 impl Awaited {
-    /// True if the caches show it. What is not cached cannot be awaited.
+    /// True if the caches show it. Kinds that are not cached cannot be awaited.
     pub(crate) fn is_met(&self, caches: &Caches) -> bool {
         match self {
             Self::Revision(resource, revision) => caches.of(resource).is_none_or(|cache| cache.revision() >= *revision),
@@ -73,14 +73,15 @@ impl Awaited {
     }
 }
 
-/// When a key whose steps worked is planned again, if nothing happens to it before. The last one that a step asks for counts.
+/// Time at which a key whose steps succeeded is planned again, if no event comes before. The last
+/// step that sets it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Next {
-    /// Never: the same plan would come of it.
+    /// Never: the plan would be the same.
     Idle,
-    /// After a while: what was to be done cannot be done as things are.
+    /// After a delay: the steps cannot be done in the current state.
     Later,
-    /// As soon as the caches show what was done.
+    /// As soon as the caches show the results.
     #[default]
     Now,
 }
@@ -90,9 +91,9 @@ pub(crate) enum Next {
 pub(crate) struct Done {
     pub(crate) awaited: Vec<Awaited>,
     pub(crate) failure: Option<Failure>,
-    /// Objects that were looked for, and whether they exist.
+    /// Objects that were looked up, and whether they exist.
     pub(crate) looked: Vec<(Target, bool)>,
-    /// Something did not work and must be tried again.
+    /// A step failed and must be retried.
     pub(crate) retry: bool,
     pub(crate) next: Next,
     pub(crate) tally: Tally,

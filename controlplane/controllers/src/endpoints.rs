@@ -143,7 +143,7 @@ pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     caches.endpoints.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
         for endpoints in change.sides() {
-            // What people made for no Service is theirs.
+            // Endpoints that a user created without a Service are left alone.
             let labels = endpoints.metadata.labels.as_ref();
             let managed = labels.is_some_and(|labels| labels.contains_key(endpoints::MANAGED_ENDPOINTS));
             let key = Key::of(&endpoints.metadata);

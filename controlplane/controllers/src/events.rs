@@ -20,19 +20,20 @@ use tracing::debug;
 
 use crate::{Clock, request};
 
-/// Notes that wait to be written; more are dropped, as an event is only a courtesy.
+/// Capacity of the queue of events; more are dropped, as events are best effort.
 const WAITING: usize = 4096;
-/// A note is written so long after it was made.
+/// Delay between the recording of an event and its write.
 const DELAY: Duration = Duration::from_millis(100);
-/// So many are written at once; of more, one each so often, as pods that are told of in crowds start in crowds. (Upstream's
-/// scheduler sends 50 a second, too.)
+/// Burst size and interval of writes: many pods that get an event at once also start at once.
+/// (Upstream's scheduler sends 50 a second, too.)
 const AT_ONCE: u32 = 25;
 const EACH: Duration = Duration::from_millis(20);
-/// When so many wait, there is no more waiting.
+/// Queue length above which the rate is no longer limited.
 const CROWD: usize = 1024;
-/// Names that are tried for one event: another component may have told of the same object at the same instant.
+/// Names that are tried for one event: another component may have recorded one for the same object
+/// at the same instant.
 const NAMES: usize = 16;
-/// Events of which the recorder remembers that they were written.
+/// Number of written events that the recorder remembers.
 const REMEMBERED: usize = 2048;
 
 /// The component whose events carry microseconds and an action.
@@ -45,7 +46,7 @@ struct Waiting {
     made: Instant,
 }
 
-/// Hands notes to the writer.
+/// Queues events for the writer.
 #[derive(Clone)]
 pub(crate) struct Recorder {
     sender: mpsc::Sender<Waiting>,
@@ -115,9 +116,9 @@ pub(crate) struct Writer {
 pub(crate) type Components = Arc<dyn Fn(&str) -> kube::Client + Send + Sync>;
 
 impl Writer {
-    /// Writes until every recorder is gone, or what was recorded before the end is written.
+    /// Writes until all recorders are dropped; events recorded before the end are still written.
     pub(crate) async fn run(mut self, clients: Components) {
-        // When all that was written would have been written, one by one.
+        // Time at which all events so far would have been written at the limited rate.
         let mut due = Instant::now();
         while let Some(waiting) = self.next().await {
             self.wait(waiting.made + DELAY).await;

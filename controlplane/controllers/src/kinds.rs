@@ -30,29 +30,29 @@ use crate::signer;
 
 /// A kind that is cached.
 pub(crate) trait Cached: Object + DeserializeOwned + Clone + Send + Sync + 'static {
-    /// Parts that objects of the kind have in common.
+    /// Pool of parts that objects of the kind share.
     type Pool: Default + Send + Sync;
-    /// Drops what nobody reads.
+    /// Drops fields that no controller reads.
     fn trim(&mut self) {}
-    /// Lets the object hold what others hold already, where it is the same.
+    /// Deduplicates shared parts of the object.
     fn share(&mut self, _pool: &mut Self::Pool) {}
-    /// The entries under which it is found.
+    /// Index entries of the object.
     fn index(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// The index entry of what a controller owns.
+/// Index entry of objects that a controller owns.
 pub(crate) fn owned_by(uid: &str) -> String {
     format!("owner/{uid}")
 }
 
-/// The index entry of a namespace's objects that nobody manages.
+/// Index entry of a namespace's objects without a controller.
 pub(crate) fn unmanaged(namespace: &str) -> String {
     format!("unmanaged/{namespace}")
 }
 
-/// The index entry of a node's pods.
+/// Index entry of a node's pods.
 pub(crate) fn on_node(node: &str) -> String {
     format!("node/{node}")
 }
@@ -223,7 +223,8 @@ impl Cached for CustomResourceDefinition {
     }
 }
 
-/// The kind that a definition defines, in one version that is served: that which is stored, which nobody needs to convert.
+/// The resource of a definition, in a served version: the storage version if it is served, since it
+/// needs no conversion.
 pub(crate) fn defined(definition: &CustomResourceDefinition) -> Option<Resource> {
     let (spec, status) = (&definition.spec, definition.status.as_ref()?);
     let mut served = spec.versions.iter().filter(|version| version.served);
@@ -239,14 +240,14 @@ pub(crate) fn defined(definition: &CustomResourceDefinition) -> Option<Resource>
     })
 }
 
-/// A `ConfigMap` or a Secret, of which few have contents that anybody reads here.
+/// A `ConfigMap` or a Secret; only few have contents that controllers read.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Contents {
     #[serde(default)]
     pub(crate) metadata: ObjectMeta,
     #[serde(default, rename = "type")]
     pub(crate) kind: String,
-    /// As in JSON: of a Secret in base64.
+    /// Data as in JSON; base64 for a Secret.
     #[serde(default)]
     pub(crate) data: BTreeMap<String, String>,
 }

@@ -1,14 +1,16 @@
 //! The controllers and the scheduler: ordinary clients of the one API.
 //!
-//! Each authenticates as the user that stock Kubernetes gives it, so that authorization and the audit log tell them
-//! apart. What to do is decided in `controlplane-plan`; this crate watches, asks a plan, and performs its steps.
+//! Each authenticates as the user that stock Kubernetes gives it, so that authorization and the
+//! audit log can tell them apart. Decisions are made in `controlplane-plan`; this crate watches,
+//! asks for a plan, and performs its steps.
 //!
 //! A new controller is a plan in `controlplane-plan`, a file here with its `listen` and its `Controller`, and a line in the
 //! table of `setup.rs`. A kind that its plan reads is a line in the table of `kinds/caches.rs` (and of `step.rs` in
 //! `controlplane-plan`, where resources have their names).
 //!
-//! All share one watch a kind (`kinds.rs`). A key whose plan did something is planned again only when the caches show
-//! what was done (`driver.rs`), so a lost watch or a lost answer never makes anything twice.
+//! All share one watch per kind (`kinds.rs`). A key whose plan had steps is planned again only when
+//! the caches show their results (`driver.rs`), so a lost watch or a lost answer never creates
+//! anything twice.
 
 mod accounts;
 mod aggregation;
@@ -64,45 +66,48 @@ pub use metrics::Metrics;
 /// certificate. Service accounts also need the groups `system:serviceaccounts` and `system:serviceaccounts:kube-system`.
 pub type Clients = Arc<dyn Fn(&str, &str) -> kube::Client + Send + Sync>;
 
-/// The wall clock as the controllers read it. Tests under a paused clock give one that follows tokio's.
+/// The wall clock of the controllers. Tests under a paused clock pass one that follows tokio's.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Makes the token for a Secret: `(namespace, account, the account's uid, Secret)`. Nothing when it cannot be signed.
+/// Makes the token for a Secret: `(namespace, account, the account's uid, Secret)`. `None` if it
+/// cannot be signed.
 pub type Sign = Arc<dyn Fn(&str, &str, &str, &str) -> Option<String> + Send + Sync>;
 
-/// Signs a request for a certificate: `(request, usages, seconds)`; the answer is PEM. Nothing when it cannot be signed.
+/// Signs a certificate request: `(request, usages, seconds)`; returns PEM. `None` if it cannot be
+/// signed.
 pub type Certify = Arc<dyn Fn(&Request, &[String], Option<i32>) -> Option<String> + Send + Sync>;
 
-/// Credentials that namespaces, service accounts and nodes are given.
+/// Credentials for namespaces, service accounts and nodes.
 #[derive(Clone)]
 pub struct Credentials {
-    /// The authority that the server's certificate is of, as PEM.
+    /// PEM of the CA of the server's certificate.
     pub certificate: Arc<str>,
     /// Makes tokens.
     pub sign: Sign,
     /// Makes certificates.
     pub certify: Certify,
-    /// The names that clients reach the server by: no node is given a certificate for one of them.
+    /// Host names of the API server: no node gets a certificate for one of them.
     pub names: Arc<[String]>,
 }
 
-/// Choices of an operator.
+/// Options of the controllers.
 #[derive(Clone)]
 pub struct Options {
-    /// The version that user agents name, for example `v1.36.0`.
+    /// Version in user agents, for example `v1.36.0`.
     pub version: &'static str,
-    /// Source of the times that are written into objects.
+    /// Clock for the timestamps in objects.
     pub clock: Clock,
-    /// The name of the machine, for the events of the scheduler.
+    /// Host name, for the scheduler's events.
     pub machine: Arc<str>,
-    /// The ranges that nodes without a `podCIDR` get a part of each from, for example `10.244.0.0/16`. Without any, nodes
-    /// are left alone.
+    /// Pod ranges; each node without a `podCIDR` gets a part of each, for example of
+    /// `10.244.0.0/16`. If empty, nodes are left alone.
     pub pod_ranges: Vec<PodRange>,
-    /// The place where Services of type `LoadBalancer` get their addresses; `None` leaves these to somebody else.
+    /// Source of addresses for Services of type `LoadBalancer`; `None` leaves them to an external
+    /// controller.
     pub load_balancer_addresses: Option<Addresses>,
-    /// `None` leaves `kube-root-ca.crt` and Secrets that hold tokens to somebody else.
+    /// `None` leaves `kube-root-ca.crt` and token Secrets to an external controller.
     pub credentials: Option<Credentials>,
-    /// Counters of what is done.
+    /// Metrics of the controllers.
     pub metrics: Metrics,
 }
 
@@ -127,19 +132,19 @@ impl Default for Options {
 /// Reason that the controllers stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// They were told to.
+    /// Cancelled by the caller.
     #[error("the controllers were stopped")]
     Cancelled,
-    /// One of them panicked: a bug.
+    /// A controller panicked: a bug.
     #[error("a controller failed")]
     Failed(#[source] tokio::task::JoinError),
 }
 
-/// Longest time for writing the last events.
+/// Time limit for writing the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(3);
 
-/// Runs every controller and the scheduler until `cancel`; the first that ends stops the others. What they told of before
-/// is written.
+/// Runs every controller and the scheduler until `cancel`; the first that ends stops the others.
+/// Events recorded before are still written.
 pub async fn run(clients: Clients, options: Options, cancel: CancellationToken) -> Result<Infallible, Error> {
     let setup::Started {
         mut tasks,

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) use self::page::{Buckets, Page};
 use crate::{jobs::JobMetrics, queue::Measured, scheduler::Scheduler};
 
-/// Sources of the metrics. All clones are the same; whoever runs the controllers keeps one and asks for its text.
+/// Sources of the metrics. All clones are the same; the owner of the controllers keeps one and
+/// renders its text.
 #[derive(Clone, Default)]
 pub struct Metrics(Arc<Mutex<Sources>>);
 

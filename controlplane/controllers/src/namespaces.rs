@@ -136,7 +136,7 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     }
 }
 
-/// One round; whether the namespace is free to go.
+/// Runs one round of deletion; returns true if the namespace can be finalized.
 async fn empty(context: &Context, namespace: &Namespace) -> bool {
     let name = namespace.metadata.name.clone().unwrap_or_default();
     let finalizers = namespace

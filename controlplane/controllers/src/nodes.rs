@@ -191,7 +191,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Plans the removal of pods that nobody will finish.
+/// Plans pod garbage collection: pods of missing nodes, and finished pods above a threshold.
 pub(crate) struct Leftovers {
     caches: Arc<Caches>,
     missing: Mutex<BTreeMap<String, Instant>>,

@@ -21,15 +21,16 @@ use crate::{
     request::{self, Error, JSON},
 };
 
-/// Delay before an object that is in use, or could not be looked at, is looked at again. What frees it wakes it earlier.
+/// Delay before another look at an object that is in use or could not be read. Events that free it
+/// wake it earlier.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Which objects a controller lets go.
+/// Objects that a controller protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
-    /// Claims, of pods.
+    /// Claims in use by pods.
     Claims,
-    /// Volumes, of claims.
+    /// Volumes bound to claims.
     Volumes,
 }
 
@@ -110,7 +111,7 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, guard: Guard) 
     }
 }
 
-/// Takes the finalizer off if nobody uses the object; whether there is nothing left to do.
+/// Removes the finalizer if the object is not in use; returns true if there is nothing left to do.
 async fn release(context: &Context, guard: Guard, key: &Key) -> Result<bool, Error> {
     let resource = guard.resource();
     let mut object: Value = match request::get(&context.client, &resource, &key.namespace, &key.name).await {

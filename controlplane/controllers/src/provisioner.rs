@@ -1,5 +1,6 @@
-//! Makes volumes for claims of the class that every cluster has, and removes them: directories, which the agent of the node
-//! keeps. It asks the agent through the API server, as people ask it for logs, so nobody but the API server reaches agents.
+//! Provisions and deletes volumes for claims of the default class: directories that the node's
+//! agent keeps. The agent is reached through the API server's proxy, like logs, so only the API
+//! server connects to agents.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +37,7 @@ use crate::{
 
 /// The source of events.
 pub(crate) const COMPONENT: &str = provision::NAME;
-/// Volumes that are made or removed at once.
+/// Number of volumes that are provisioned or deleted at once.
 const TOGETHER: usize = 16;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 

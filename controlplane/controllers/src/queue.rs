@@ -136,7 +136,7 @@ impl<T: Ord + Clone> Queue<T> {
         self.filled.notify_one();
     }
 
-    /// The next key that is due. Whoever takes it says when it is [done](Self::done).
+    /// Returns the next key that is due. The caller must report it as [done](Self::done).
     pub(crate) async fn next(&self) -> T {
         loop {
             let wake = {

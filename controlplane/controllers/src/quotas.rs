@@ -85,8 +85,9 @@ enum Counted {
     Again,
 }
 
-/// One count. Objects are charged and released while it goes on, and each of those changes the quota: so all is counted as
-/// it was at one revision, and what the quota's own count has gained or lost since then is added to it.
+/// Counts the usage of a quota. Objects are charged and released meanwhile, and each change updates
+/// the quota: so everything is counted at one revision, and the difference that the quota's own
+/// count has gained or lost since then is added.
 async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
     let Some((quota, revision)) = look(context, key).await? else {
         return Ok(Counted::Gone);

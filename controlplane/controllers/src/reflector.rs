@@ -44,9 +44,9 @@ struct PageMetadata {
 
 /// Reason that a watch ended.
 enum End {
-    /// Go on from the newest revision.
+    /// Resume from the newest revision.
     Resume,
-    /// Its history is gone, or somebody asked for a list.
+    /// The history is compacted, or a list was requested.
     Relist,
 }
 

@@ -1,4 +1,4 @@
-//! One request: its path, its body, and what an answer or the lack of one means.
+//! Requests: paths, bodies, and the meaning of an answer or its absence.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use kube::core::Status;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Longest time for an answer.
+/// Timeout of a request.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Reason that a request did not work.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The server said no: nothing changed.
+    /// The server refused the request: nothing changed.
     #[error("refused: {}", .0.message)]
     Refused(Box<Status>),
-    /// No answer, or one that does not say: it may have taken effect.
+    /// No answer, or an ambiguous one: the request may have taken effect.
     #[error("no answer")]
     Unknown(#[source] Option<kube::Error>),
 }
@@ -31,7 +31,8 @@ impl Error {
         }
     }
 
-    /// Tells whether there is no object of this name. That its kind is not served, in this version or for now, says nothing of it.
+    /// True if there is no object of this name. A 404 because the kind is not served, in this
+    /// version or for now, does not count.
     pub(crate) fn is_absent(&self, name: &str) -> bool {
         let Self::Refused(status) = self else { return false };
         let details = status.details.as_ref();

@@ -191,7 +191,7 @@ impl Scheduler {
             (Some(old), None) => state.board.remove_namespace(name(old)),
             (None, None) => {}
         }
-        // One that comes or goes has no pods.
+        // A namespace that was just created or deleted has no pods.
         if change.old.is_some() && change.new.is_some() {
             state.line.stir();
         }

@@ -211,7 +211,7 @@ impl Setup<'_> {
         self.work(PROVISIONER, provisioner::listen(caches), provisioner::run);
     }
 
-    /// Those that give service accounts and nodes what they show.
+    /// Controllers that need the credentials of service accounts and nodes.
     fn credentials(&mut self, caches: &Arc<Caches>) {
         let Some(credentials) = self.options.credentials.clone() else {
             return;
@@ -288,7 +288,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// One client for each component that records events.
+/// Returns a client for each component that records events.
 fn components(clients: &Clients, version: &'static str) -> events::Components {
     let (clients, made) = (clients.clone(), Mutex::new(BTreeMap::<String, kube::Client>::new()));
     Arc::new(move |component| {

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     const CONTENT: &str = "Hello from the other side. I must have called a thousand times.";
-    /// As upstream's own test has it.
+    /// Value from upstream's own test.
     const SIGNED_CONTENT: &str =
         "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9..VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8";
 

@@ -45,7 +45,7 @@ pub struct Scale {
     pub wanted: i32,
 }
 
-/// One sync of an autoscaler with its target's scale.
+/// A sync of an autoscaler with its target's scale.
 #[derive(Debug)]
 pub struct Round<'a> {
     spec: &'a HorizontalPodAutoscalerSpec,

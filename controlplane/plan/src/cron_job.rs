@@ -46,7 +46,7 @@ pub struct Snapshot<'a> {
     pub missing: &'a BTreeSet<String>,
 }
 
-/// One sync of a `CronJob`.
+/// A sync of a `CronJob`.
 struct Sync<'a> {
     cron_job: &'a CronJob,
     owner: Target,

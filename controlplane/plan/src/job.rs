@@ -186,7 +186,7 @@ fn indexes_of<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<u32> {
     pods.into_iter().filter_map(index_of).collect()
 }
 
-/// One sync of a Job and its pods.
+/// A sync of a Job and its pods.
 struct Sync<'a> {
     job: &'a Job,
     spec: &'a JobSpec,

@@ -23,7 +23,7 @@ const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers"
 pub enum Addresses {
     /// Every node that is ready answers at its own.
     Nodes,
-    /// One address of these ranges (first to last) for each Service.
+    /// Each Service gets an address of these ranges (first to last).
     Pool(Vec<(IpAddr, IpAddr)>),
 }
 

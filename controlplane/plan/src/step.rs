@@ -288,7 +288,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// One step per line, stages separated by an arrow.
+/// Prints one step per line, stages separated by an arrow.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, stage) in self.stages.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a definition's schema may say (`pkg/apis/apiextensions/validation/validation.go`).
+//! Validation of a definition's schema (`pkg/apis/apiextensions/validation/validation.go`).
 
 mod defaults;
 mod expressions;
@@ -118,12 +118,12 @@ fn root(props: Props<'_>, schema: &Value, at: &Path<'_>) -> Option<Invalid> {
     Some(Invalid::rendered(at.to_string(), render::json(schema), detail))
 }
 
-/// The place where a schema stands.
+/// Position of a schema in the definition.
 #[derive(Clone, Copy, Default)]
 struct Place {
     is_below_root: bool,
     is_in_metadata: bool,
-    /// Why there may be no default.
+    /// Reason why a default is forbidden here.
     no_defaults: Option<&'static str>,
 }
 

@@ -112,7 +112,8 @@ fn find(format: &str) -> Option<Check> {
     found.map(|(_, check)| *check)
 }
 
-/// As `HostnamePattern`, which counts code points and would need megabytes as an expression.
+/// Matches upstream's `HostnamePattern`, which counts code points and would take megabytes as a
+/// compiled expression.
 fn is_hostname(text: &str) -> bool {
     let length = |part: &str| part.chars().count();
     if text.len() > 255 || text.split('.').any(|part| part.len() > 63) {

@@ -62,7 +62,7 @@ fn coerce_own(members: &mut Map<String, Value>, path: &Path<'_>, unknown: &mut V
     unknown.extend(dropped.into_iter().map(|name| at.child(&name).to_string()));
     *own = serde_json::to_value(&read).unwrap_or_default();
     if let Some(own) = own.as_object_mut() {
-        // What Go leaves out.
+        // Go omits these (`omitempty`).
         own.retain(|_, value| match value {
             Value::Null => false,
             Value::Bool(_) => true,

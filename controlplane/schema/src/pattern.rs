@@ -9,13 +9,13 @@ use std::sync::OnceLock;
 
 use regex::{Regex, RegexBuilder};
 
-/// The most bytes that a compiled expression may take.
+/// Size limit of a compiled expression, in bytes.
 const SIZE_LIMIT: usize = 16 << 20;
 
-/// The most bytes that matching may cache.
+/// Size limit of the cache for matching, in bytes.
 const CACHE_LIMIT: usize = 256 << 10;
 
-/// Why an expression is refused; `Display` is Go's text.
+/// Reason why an expression is refused; `Display` is Go's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("error parsing regexp: {code}: `{expression}`")]
 pub struct PatternError {
@@ -42,7 +42,7 @@ pub fn compile(pattern: &str) -> Result<Regex, PatternError> {
     builder.size_limit(SIZE_LIMIT).dfa_size_limit(CACHE_LIMIT);
     builder.build().map_err(|error| {
         let is_large = matches!(error, regex::Error::CompiledTooBig(_));
-        // What else is left is nesting.
+        // The only other cause is nesting.
         let code = if is_large {
             "expression too large"
         } else {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-/// One schema.
+/// A schema.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Props<'a>(&'a Map<String, Value>);
 
@@ -97,7 +97,7 @@ impl<'a> Props<'a> {
         members.filter_map(|(name, value)| Some((name.as_str(), Self::of(value)?)))
     }
 
-    /// One of them.
+    /// The schema of a property.
     pub(crate) fn property(self, name: &str) -> Option<Self> {
         Self::of(self.get("properties")?.get(name)?)
     }

@@ -68,7 +68,7 @@ impl Prune {
         }
     }
 
-    /// As [`Self::at`], for a schema whose parent, a list, preserves.
+    /// Like [`Self::at`], for a schema inside a list that preserves unknown fields.
     fn preserving(&mut self, node: &Node, value: &mut Value) {
         match value {
             Value::Object(members) => {

@@ -47,7 +47,7 @@ pub(crate) struct Scope {
     all_of: Vec<Scope>,
 }
 
-/// One rule.
+/// A compiled rule.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) rule: Rule,

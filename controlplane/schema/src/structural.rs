@@ -95,24 +95,24 @@ pub enum Additional {
     Schema(Box<Node>),
 }
 
-/// One of `x-kubernetes-validations`.
+/// A rule of `x-kubernetes-validations`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The expression.
     pub rule: String,
-    /// The text when it is false; may be empty.
+    /// Message if the rule is false; may be empty.
     pub message: String,
-    /// An expression that gives the text; may be empty.
+    /// Expression that returns the message; may be empty.
     pub message_expression: String,
-    /// The class of the error, such as `FieldValueForbidden`.
+    /// Reason of the error, such as `FieldValueForbidden`.
     pub reason: Option<String>,
-    /// The field that the error names, relative to the rule's; may be empty.
+    /// Field that the error names, relative to the rule's; may be empty.
     pub field_path: String,
-    /// Tells whether the rule runs where there is no old value.
+    /// If set, whether the rule runs without an old value.
     pub optional_old_self: Option<bool>,
 }
 
-/// One place of a schema, or of one of its `allOf`, `anyOf`, `oneOf` and `not`.
+/// A node of a schema, or of one of its `allOf`, `anyOf`, `oneOf` and `not`.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the schema has as many")]
 pub struct Node {
@@ -187,8 +187,8 @@ impl Structural {
         Ok(unknown)
     }
 
-    /// The fault of an object, apart from its metadata and from rules in CEL. What was wrong before and has not
-    /// changed since is not said (`pkg/registry/customresource/strategy.go`).
+    /// Validates an object, apart from its metadata and CEL rules. Errors in values that were
+    /// invalid before and have not changed are ignored (`pkg/registry/customresource/strategy.go`).
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
         let mut found = validate::check(&self.root, new, old, &Path::ROOT);
         metadata::check(&self.root, new, &Path::ROOT, false, &mut found);
@@ -196,7 +196,7 @@ impl Structural {
         found
     }
 
-    /// As [`Self::validate`], for a change of the status alone (`status_strategy.go` beside it).
+    /// Like [`Self::validate`], for a change of the status alone (`status_strategy.go` beside it).
     pub fn validate_status(&self, new: &Value, old: &Value) -> Vec<Invalid> {
         let mut found = Vec::new();
         if let (Some(node), Some(status)) = (self.root.property("status"), new.get("status")) {

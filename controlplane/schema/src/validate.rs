@@ -81,7 +81,7 @@ impl Given {
 }
 
 impl Check {
-    /// As [`Self::node`], where what did not change is taken.
+    /// Like [`Self::node`], but accepts unchanged values.
     fn ratcheted(&self, node: &Node, value: &Value, at: &Path<'_>, old: Option<&Old<'_>>) -> Outcome {
         let mut outcome = self.node(node, value, at, old);
         if !outcome.is_valid() && old.is_some_and(Old::is_unchanged) {

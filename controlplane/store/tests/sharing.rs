@@ -23,7 +23,7 @@ struct Joint {
     wakes: Vec<Wake>,
 }
 
-/// One process' backend.
+/// The backend of a process.
 struct Joined {
     joint: Arc<Mutex<Joint>>,
     seen: usize,

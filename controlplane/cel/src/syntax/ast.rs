@@ -6,10 +6,10 @@ use crate::value::Value;
 /// Prefix of the variables that macros make; no expression can name them.
 pub(crate) const ACCUMULATOR: &str = "@result";
 
-/// One node with its number, its place in the text and its height.
+/// A node with its id, its offset in the text and its height.
 #[derive(Clone, Debug)]
 pub(crate) struct Expr {
-    /// Number of the node, unique in its program.
+    /// Id of the node, unique in its program.
     pub(crate) id: usize,
     /// Offset in the text, in bytes.
     pub(crate) at: usize,

@@ -13,7 +13,7 @@ const MAX_EXPANDED_DEPTH: usize = 1_000;
 /// Longest text (`cel-go/parser/options.go`).
 const MAX_CODE_POINTS: usize = 100_000;
 
-/// One thing that is wrong at one place of the text.
+/// An error at an offset of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Issue {
     /// Offset in bytes.

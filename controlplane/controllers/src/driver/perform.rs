@@ -201,7 +201,7 @@ async fn look(context: &Context, target: Target) -> Done {
     }
 }
 
-/// Nobody knows whether it took effect: a list will tell.
+/// The request may have taken effect: a new list shows it.
 fn unknown(context: &Context, resource: Resource) -> Done {
     let listed = context
         .caches

@@ -35,9 +35,9 @@ use crate::{
     reflector,
 };
 
-/// Makes [`Caches`] of rows `field: type = resource`. A type under `plain` is only rid of metadata
-/// that nobody reads; one under `own` has an `impl Cached` that says what is kept, shared and
-/// indexed.
+/// Defines [`Caches`] from rows `field: type = resource`. For a type under `plain` only unread
+/// metadata is dropped; a type under `own` has an `impl Cached` that determines which parts are
+/// kept, shared and indexed.
 macro_rules! cached {
     (
         plain { $($plain:ident: $kind:ty = $named:ident,)* }

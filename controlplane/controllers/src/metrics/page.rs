@@ -1,4 +1,4 @@
-//! The text format of Prometheus, numbers as Go writes them.
+//! Prometheus text format, with numbers as Go formats them.
 
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(crate) struct Buckets {
     bounds: &'static [f64],
-    /// One more than there are bounds, not added up.
+    /// Counts per bucket, not cumulative; one more than there are bounds.
     counts: Box<[u64]>,
     sum: f64,
 }
 
 impl Buckets {
-    /// Of a queue's items.
+    /// Bounds for the items of a queue.
     pub(crate) const QUEUE: &'static [f64] = &[
         1e-08,
         1e-07,

@@ -1,5 +1,5 @@
-//! One binding: first of the pod's claims, then of the pod. Binding to the same node again is harmless, so an unanswered
-//! request is simply repeated.
+//! Binding of a pod: first of its claims, then of the pod. Binding to the same node again is
+//! harmless, so an unanswered request is simply repeated.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -24,23 +24,23 @@ use crate::{
 
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Longest time that binding a pod's claims may take, as upstream's scheduler has it.
+/// Timeout of binding a pod's claims, as in upstream's scheduler.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// A pod and what became of its binding.
+/// A pod and the result of its binding.
 pub(super) struct Bound {
     pub(super) pod: Arc<Pod>,
     pub(super) node: String,
     pub(super) result: Result<(), NotBound>,
-    /// Attempts at the pod so far, where they are known.
+    /// Attempts so far, if they are known.
     pub(super) attempts: Option<Attempts>,
 }
 
-/// Reason that a pod is not bound to that node.
+/// Reason why a pod was not bound to the node.
 pub(super) enum NotBound {
-    /// Its claims are not.
+    /// Its claims were not bound.
     Claims(String),
-    /// The server did not do it.
+    /// The server refused the binding.
     Pod(String),
 }
 

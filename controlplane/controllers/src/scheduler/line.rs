@@ -1,4 +1,4 @@
-//! The pods that wait: those that may go now, most important first; those that back off; those that fit nowhere.
+//! The scheduling queue: active pods by priority, pods in backoff, and unschedulable pods.
 
 use std::{
     cmp::Reverse,
@@ -15,28 +15,28 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     priority: i32,
-    /// Its place among equals.
+    /// Position among pods of the same priority.
     number: u64,
     attempts: u32,
-    /// When it came.
+    /// Time when the pod was added.
     since: Instant,
-    /// Not before; `None` when it may go.
+    /// Time at which it becomes active; `None` if it is.
     due: Option<Instant>,
-    /// Not before this even if something happens.
+    /// End of its backoff, before which no event activates it.
     earliest: Instant,
 }
 
-/// Attempts at a pod.
+/// Scheduling attempts of a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempts {
     pub(super) number: u32,
-    /// When the pod came.
+    /// Time when the pod was added.
     pub(super) since: Instant,
-    /// When the last attempt began.
+    /// Start of the last attempt.
     pub(super) begun: Instant,
 }
 
-/// Numbers of pods that wait, by reason.
+/// Numbers of pending pods by queue.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pending {
     pub(super) active: usize,
@@ -45,28 +45,28 @@ pub(super) struct Pending {
     pub(super) gated: usize,
 }
 
-/// Everything that waits; each pod is in it at most once.
+/// All pending pods; each is in one queue at most.
 #[derive(Default)]
 pub(super) struct Line {
     pods: BTreeMap<Key, Waiting>,
     ready: BTreeSet<(Reverse<i32>, u64, Key)>,
     attempts: BTreeMap<Key, Attempts>,
-    /// Pods that wait for somebody to open a gate.
+    /// Pods with scheduling gates.
     gated: BTreeSet<Key>,
     next: u64,
-    /// Pods that came into a queue: which queue, by what, how many.
+    /// Number of pods that entered a queue, by queue and event.
     pub(super) incoming: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 const FAILED: &str = "ScheduleAttemptFailure";
 
 impl Line {
-    /// Adds a pod, or lets it go at once if what it asks for has `changed`.
+    /// Adds a pod, or activates it at once if its spec has `changed`.
     pub(super) fn add(&mut self, key: Key, priority: i32, changed: bool) {
         if self.pods.contains_key(&key) && !changed {
             return;
         }
-        // A pod that was refused and reported on comes back as an update of its status: that is no news.
+        // A pod that was refused comes back as an update of its status: that is no change.
         if self.attempts.contains_key(&key) && !changed {
             return;
         }
@@ -172,12 +172,12 @@ impl Line {
         Some(key)
     }
 
-    /// When a pod may go next.
+    /// Time at which the next pod becomes active.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.pods.values().filter_map(|waiting| waiting.due).min()
     }
 
-    /// A pod whose attempt failed, and how long it has to pause.
+    /// State of a pod after a failed attempt, with its backoff.
     fn failed(&self, key: &Key, priority: i32, now: Instant) -> Waiting {
         let known = self.attempts.get(key);
         let attempts = known.map_or(1, |known| known.number);
@@ -195,7 +195,7 @@ impl Line {
         }
     }
 
-    /// The pod fits nowhere: it waits for something to happen, at most `forgotten`.
+    /// Puts an unschedulable pod aside until an event may make room, for at most `forgotten`.
     pub(super) fn refuse(&mut self, key: Key, priority: i32, forgotten: Duration) {
         let now = Instant::now();
         let mut waiting = self.failed(&key, priority, now);
@@ -204,7 +204,7 @@ impl Line {
         self.put(key, waiting);
     }
 
-    /// Something went wrong with the pod: it goes again after a while.
+    /// Puts a pod into backoff after an error.
     pub(super) fn back_off(&mut self, key: Key, priority: i32) {
         let mut waiting = self.failed(&key, priority, Instant::now());
         waiting.due = Some(waiting.earliest);
@@ -212,7 +212,7 @@ impl Line {
         self.put(key, waiting);
     }
 
-    /// Something happened that may make room: whoever was refused may go when its time comes.
+    /// Activates unschedulable pods after their backoff, because an event may have made room.
     pub(super) fn stir(&mut self) {
         for waiting in self.pods.values_mut() {
             if let Some(due) = waiting.due.as_mut() {

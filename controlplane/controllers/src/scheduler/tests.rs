@@ -19,7 +19,7 @@ async fn what_an_earlier_scheduler_promised_holds() {
     caches.pods.replace(vec![pod("a", "1", "n1"), pod("b", "2", "")], 2, 1);
     let promised = |uid| scheduler.lock().board.promised_node(uid).map(str::to_owned);
     assert_eq!((promised("a").as_deref(), promised("b")), (Some("n1"), None));
-    // What the status says later is the echo of what this one decided.
+    // A later status only repeats a nomination that this scheduler already dropped.
     scheduler.lock().board.disappoint("a");
     caches.pods.apply(pod("a", "3", "n1"), false);
     assert_eq!(promised("a"), None);

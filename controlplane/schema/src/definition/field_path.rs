@@ -2,25 +2,25 @@
 
 use crate::structural::{Additional, Node, Structural};
 
-/// Why a path names no field; `Display` is upstream's text.
+/// Reason why a path is invalid; `Display` is upstream's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldPathError {
     /// There is no such field.
     #[error("does not refer to a valid field")]
     Unknown,
-    /// Brackets where there may be none.
+    /// Array notation is not allowed here.
     #[error("array notation is not allowed")]
     Brackets,
-    /// The text ends too early.
+    /// The path ends too early.
     #[error("unexpected end of JSON path")]
     End,
-    /// Something else than a name in single quotes.
+    /// A name in single quotes was expected.
     #[error("expected single quoted string but got {0}")]
     Quotes(String),
-    /// Something else than a closing bracket.
+    /// A closing bracket was expected.
     #[error("expected ] but got {0}")]
     Closing(String),
-    /// Something else than a dot or an opening bracket.
+    /// A dot or an opening bracket was expected.
     #[error("expected [ or . but got: {0}")]
     Separator(String),
 }

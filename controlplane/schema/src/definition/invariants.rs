@@ -1,4 +1,4 @@
-//! What makes a schema structural (`pkg/apiserver/schema/{validation,complete}.go`).
+//! Rules of structural schemas (`pkg/apiserver/schema/{validation,complete}.go`).
 
 use serde_json::Value;
 

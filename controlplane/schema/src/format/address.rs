@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// As `net.ParseIP`.
+/// Like Go's `net.ParseIP`.
 pub(super) fn parse(text: &str) -> Option<IpAddr> {
     text.parse().ok()
 }
 
-/// As `ParseIPSloppy` (`k8s.io/utils/net`): with leading zeros.
+/// Like `ParseIPSloppy` (`k8s.io/utils/net`): accepts leading zeros.
 pub(super) fn parse_sloppy(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return parse(text);
@@ -25,7 +25,7 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// As `ParseCIDRSloppy`.
+/// Like `ParseCIDRSloppy`.
 pub(super) fn is_cidr(text: &str) -> bool {
     let Some((address, length)) = text.split_once('/') else {
         return false;
@@ -38,7 +38,7 @@ pub(super) fn is_cidr(text: &str) -> bool {
     is_digits(length) && length.parse::<u32>().is_ok_and(|length| length <= most)
 }
 
-/// As `net.ParseMAC`: 6, 8 or 20 bytes.
+/// Like Go's `net.ParseMAC`: 6, 8 or 20 bytes.
 pub(super) fn is_mac(text: &str) -> bool {
     let (separator, digits) = match text.as_bytes() {
         [_, _, b':', ..] => (':', 2),
@@ -56,7 +56,7 @@ pub(super) fn is_mac(text: &str) -> bool {
     matches!(count, 6 | 8 | 20)
 }
 
-/// As `mail.ParseAddress`: `a@example.com`, or with a name before it in angle brackets.
+/// Like Go's `mail.ParseAddress`: `a@example.com`, or with a name before it in angle brackets.
 pub(super) fn is_email(text: &str) -> bool {
     let text = text.trim_matches([' ', '\t']);
     let Some(bracketed) = text.strip_suffix('>') else {
@@ -123,7 +123,7 @@ fn is_atoms(text: &str, has_free_dots: bool) -> bool {
     !text.is_empty() && are_placed && text.chars().all(|character| character == '.' || is_atom(character))
 }
 
-/// As `url.ParseRequestURI`: an absolute URI, or an absolute path.
+/// Like Go's `url.ParseRequestURI`: an absolute URI, or an absolute path.
 pub(super) fn is_uri(text: &str) -> bool {
     if text.is_empty() || text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return false;

@@ -39,7 +39,7 @@ pub(super) fn is_date_time(text: &str) -> bool {
     is_date(date) && TIME.matches(time) && below(0..2, "23") && below(3..5, "59") && below(6..8, "59")
 }
 
-/// As Go's, or with the units that Scala has.
+/// Accepts Go's durations, and durations with Scala's units.
 pub(super) fn is_duration(text: &str) -> bool {
     GO_DURATION.matches(text) || is_scala_duration(text)
 }

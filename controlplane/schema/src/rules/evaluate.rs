@@ -179,7 +179,8 @@ impl Run {
             if self.budget.is_over {
                 return;
             }
-            // As errors of the schema in a branch, those of its rules are not ratcheted by the value alone.
+            // Like a branch's schema errors, errors of its rules are not ratcheted by the value
+            // alone.
             let place = Place {
                 current: None,
                 ..*place

@@ -6,19 +6,19 @@ use super::{Additional, Kind, ListType, MAX_DEPTH, MapType, Node, Rule, Structur
 use crate::pattern::LazyPattern;
 use crate::props::{Items, Props, PropsOrBool};
 
-/// Why a schema cannot be a structural one; `Display` is upstream's text.
+/// Reason why a schema is not structural; `Display` is upstream's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotStructural {
-    /// A keyword that there may not be.
+    /// A keyword is not supported.
     #[error("OpenAPIV3Schema '{0}' is not supported")]
     Unsupported(&'static str),
-    /// Several schemas for items.
+    /// `items` is an array of schemas.
     #[error("OpenAPIV3Schema 'items' must be a schema, but is an array")]
     Items,
-    /// `x-kubernetes-preserve-unknown-fields: false`
+    /// `x-kubernetes-preserve-unknown-fields` is false.
     #[error("internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined")]
     Preserve,
-    /// Deeper than [`MAX_DEPTH`].
+    /// The schema is deeper than [`MAX_DEPTH`].
     #[error("OpenAPIV3Schema must not be nested deeper than {MAX_DEPTH} levels")]
     Depth,
 }

@@ -1,4 +1,4 @@
-//! Findings, as kube-openapi collects them and the API server shows them.
+//! Validation errors, as kube-openapi collects them and the API server shows them.
 
 use serde_json::Value;
 
@@ -6,20 +6,20 @@ use crate::path::Path;
 use crate::render;
 use crate::{Invalid, InvalidKind};
 
-/// The most findings about one value.
+/// Most errors about one value.
 const MAX_ISSUES: usize = 200;
 
-/// One finding.
+/// A validation error.
 #[derive(Debug)]
 pub(super) struct Issue {
-    /// The path from the value on; none for those that upstream shows without one.
+    /// Path relative to the value; `None` for errors that upstream shows without a path.
     name: Option<String>,
     kind: InvalidKind,
     /// The value as it is shown.
     value: Option<String>,
-    /// The words behind the value.
+    /// The detail after the value.
     detail: String,
-    /// Upstream's own text, by which findings are told apart.
+    /// Upstream's own text, used to deduplicate errors.
     text: String,
 }
 

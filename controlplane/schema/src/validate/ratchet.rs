@@ -1,4 +1,5 @@
-//! Which old value a new one has come from (`k8s.io/apiserver/pkg/cel/common/{equality,maplist}.go`).
+//! Correlation of new values with old ones
+//! (`k8s.io/apiserver/pkg/cel/common/{equality,maplist}.go`).
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use crate::structural::{ListType, Node};
 
-/// A value and what it was.
+/// A value and its old value.
 #[derive(Clone, Copy)]
 pub(crate) struct Old<'a> {
     node: &'a Node,

@@ -1,4 +1,4 @@
-//! What holds for any schema and any value.
+//! Properties that hold for any schema and any value.
 
 use controlplane_schema::{Options, Structural};
 use proptest::prelude::*;
