@@ -1,4 +1,4 @@
-//! Cluster roles that are made of others: their rules are those of all roles that their selectors choose.
+//! Aggregated cluster roles: their rules are those of all roles that their selectors match.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     step::{CLUSTER_ROLES, Outcome, PatchKind, Plan, Step},
 };
 
-/// Makes the plan for one role. `all` are all cluster roles in the order of their names.
+/// Makes the plan for one role. `all` holds all cluster roles in the order of their names.
 pub fn plan(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Plan {
     let mut plan = Plan::default();
     let Some(wanted) = rules(role, all) else { return plan };
@@ -31,7 +31,8 @@ pub fn plan(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Plan {
     plan
 }
 
-/// Each rule once, in the order of the selectors and of the roles' names; nothing for a role with rules of its own.
+/// Returns each rule once, in the order of the selectors and of the roles' names; `None` for a role
+/// without an aggregation rule.
 fn rules(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRule>> {
     let selectors = role.aggregation_rule.as_ref()?.cluster_role_selectors.as_deref()?;
     let mut rules: Vec<PolicyRule> = Vec::new();

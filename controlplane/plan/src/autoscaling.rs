@@ -1,9 +1,9 @@
-//! The plan of horizontal pod autoscalers: as many replicas as the load asks for, within what is allowed
+//! Horizontal pod autoscaling: the replica count for the measured load, within limits
 //! (`pkg/controller/podautoscaler`).
 //!
-//! 1. [`begin`] looks at the target's scale: it may decide at once, or ask for the metrics.
-//! 2. [`Round::measured`] makes a number of replicas of what was measured, and keeps it within the bounds.
-//! 3. [`Round::end`] makes the status of what came of it.
+//! 1. [`begin`] reads the target's scale: it may decide at once, or ask for the metrics.
+//! 2. [`Round::measured`] computes a replica count from the metrics and keeps it within the limits.
+//! 3. [`Round::end`] returns the new status.
 
 mod limits;
 mod replicas;
@@ -35,10 +35,10 @@ use crate::{
     step::{AUTOSCALERS, Note, Severity, Target},
 };
 
-/// By how many thousandths the load may be off, unless the autoscaler says.
+/// Default tolerance of the load's ratio to its target, in thousandths.
 const TOLERANCE: i64 = 100;
 
-/// The size of the target.
+/// The scale of the target.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     /// `spec.replicas` of the target.
@@ -59,7 +59,7 @@ pub struct Round<'a> {
     pub rescale: Option<(i32, String)>,
 }
 
-/// A metric's answer: samples of the pods, for the two kinds of metrics that are served.
+/// Result of a metric: samples of the pods, for the two kinds of metrics that are served.
 pub type Measured = Result<Samples, Unknown>;
 
 /// Outcome of the first part of a sync.
@@ -71,7 +71,7 @@ pub enum Next<'a> {
     Decided(Round<'a>),
 }
 
-/// Begins with the target's scale, or with why there is none.
+/// Begins with the target's scale, or with the reason why there is none.
 pub fn begin<'a>(
     autoscaler: &'a HorizontalPodAutoscaler,
     scale: Result<Scale, &str>,
@@ -133,7 +133,7 @@ impl Round<'_> {
         self
     }
 
-    /// Decides on what was measured, a result for each metric.
+    /// Decides on the metrics' results, one for each metric.
     #[must_use]
     pub fn measured(mut self, measured: Vec<Measured>, pods: &[&Pod], memory: &mut Memory) -> Self {
         let metrics = self.spec.metrics.as_deref().unwrap_or_default();
@@ -186,7 +186,7 @@ impl Round<'_> {
         self
     }
 
-    /// Tells whether the target was given its size.
+    /// Records whether the target was scaled.
     pub fn rescaled(&mut self, result: Result<(), &str>, memory: &mut Memory) {
         let Some((replicas, why)) = self.rescale.take() else {
             return;
@@ -213,7 +213,7 @@ impl Round<'_> {
         }
     }
 
-    /// The status that came of it.
+    /// Returns the new status.
     pub fn end(self) -> HorizontalPodAutoscalerStatus {
         self.status
     }
@@ -222,7 +222,7 @@ impl Round<'_> {
         self.notes.push(note(&self.about, severity, reason, message));
     }
 
-    /// Sets a condition; its time moves only with its status.
+    /// Sets a condition; its transition time changes only with its status.
     fn condition(&mut self, kind: &str, status: bool, reason: &str, message: impl Into<String>) {
         let conditions = self.status.conditions.get_or_insert_default();
         let status = if status { "True" } else { "False" };
@@ -248,7 +248,7 @@ impl Round<'_> {
         self.status.current_metrics = metrics;
     }
 
-    /// Tells that the present size is the right one, if it is (`reconcileAutoscaler`).
+    /// Records that the current size is right, if it is (`reconcileAutoscaler`).
     fn keeps_size(&mut self) {
         if self.rescale.is_none() {
             self.status.desired_replicas = self.current;
@@ -317,7 +317,8 @@ impl Round<'_> {
         }
     }
 
-    /// Metrics of other APIs, which nothing serves here, in the words of a client that does not find them.
+    /// Metrics of APIs that are not served here, with the message of a client that does not find
+    /// them.
     fn unserved(&self, metric: &MetricSpec) -> Failed {
         const CUSTOM: &str =
             "unable to fetch metrics from custom metrics API: no known available metric versions found";
@@ -353,7 +354,7 @@ impl Round<'_> {
     }
 }
 
-/// A metric that gives no number.
+/// A metric without a result.
 struct Failed {
     reason: &'static str,
     what: String,
@@ -365,7 +366,7 @@ struct Failed {
 pub struct Source<'a> {
     /// `cpu` or `memory`.
     pub resource: &'a str,
-    /// Of which container, or of all.
+    /// Container that is measured; `None` for all.
     pub container: Option<&'a str>,
     target: &'a MetricTarget,
 }
@@ -418,7 +419,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A selector as Go prints it.
+/// Formats a selector like Go.
 fn shown(selector: Option<&LabelSelector>) -> String {
     let Some(selector) = selector else {
         return "nil".to_owned();

@@ -1,4 +1,4 @@
-//! Signing requests: which are approved without asking anybody, which are signed, and when they are forgotten.
+//! Certificate signing requests: automatic approval, signing, and cleanup.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Right {
     pub message: &'static str,
 }
 
-/// A node's agent that has a certificate asks for its next one.
+/// A node's agent renews its client certificate.
 const RENEWAL: Right = Right {
     subresource: "selfnodeclient",
     message: "Auto approving self kubelet client certificate after SubjectAccessReview.",
@@ -137,7 +137,7 @@ fn is_issued(request: &CertificateSigningRequest) -> bool {
     !certificate(request).is_empty()
 }
 
-/// Objects tell times up to the end of time, beyond which there is nothing to add.
+/// Saturates at the end of time.
 fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }

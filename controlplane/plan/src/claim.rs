@@ -14,11 +14,12 @@ use crate::{
 pub struct Claim<'a, K> {
     /// Managed and matching.
     pub owned: Vec<&'a K>,
-    /// Adoptions and releases; after them the plan must be made again.
+    /// Adoptions and releases; a new plan is needed after them.
     pub steps: Vec<Step>,
 }
 
-/// Sorts `candidates` by who manages them and whether they `matches`. An owner that is being deleted adopts nothing.
+/// Sorts `candidates` by their controller and by whether they match. An owner that is being deleted
+/// adopts nothing.
 pub fn claim<'a, K: Object>(
     owner: &Target,
     owner_deleted: bool,
@@ -29,7 +30,7 @@ pub fn claim<'a, K: Object>(
     claim_with(owner, owner_deleted, matches, resource, candidates, None)
 }
 
-/// Like [`claim`]; what is adopted gets the finalizer, what is released loses it.
+/// Like [`claim`]; adopted objects get the finalizer, released ones lose it.
 pub fn claim_with<'a, K: Object>(
     owner: &Target,
     owner_deleted: bool,

@@ -1,9 +1,8 @@
-//! The plan of `CronJob`s: a Job at each time of a schedule
-//! (`pkg/controller/cronjob/cronjob_controllerv2.go`).
+//! `CronJob`s: a Job at each time of a schedule (`pkg/controller/cronjob/cronjob_controllerv2.go`).
 //!
-//! A Job's name tells the time that it is for, so none is made twice. The status lists a Job only
-//! when it is seen to be there: one by that name which is newer than `lastScheduleTime` is the one
-//! that the plan before has made.
+//! A Job's name contains its scheduled time, so none is created twice. The status lists a Job only
+//! once the cache shows it: a Job by that name and newer than `lastScheduleTime` was created by the
+//! previous plan.
 
 mod due;
 mod history;
@@ -31,7 +30,7 @@ use crate::{
     step::{CRON_JOBS, JOBS, Outcome, PatchKind, Plan, Propagation, Severity, Step, Target},
 };
 
-/// The annotation of a Job with the time that it is for.
+/// Annotation of a Job with its scheduled time.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// Input of the `CronJob` controller's plan.
@@ -42,7 +41,7 @@ pub struct Snapshot<'a> {
     pub jobs: &'a [&'a Job],
     /// Looks a Job up by its name, under any controller.
     pub uid_of: &'a dyn Fn(&str) -> Option<String>,
-    /// Uids of Jobs that were looked for and do not exist.
+    /// Uids of Jobs that were looked up and do not exist.
     pub missing: &'a BTreeSet<String>,
 }
 
@@ -52,7 +51,7 @@ struct Sync<'a> {
     owner: Target,
     status: CronJobStatus,
     changed: bool,
-    /// Deletions, which come first.
+    /// Deletions, which are the first steps.
     deletions: Vec<Step>,
     creations: Vec<Step>,
     events: Vec<Step>,
@@ -91,17 +90,17 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     plan
 }
 
-/// The name of the Job for a time.
+/// Name of the Job for a scheduled time.
 fn job_name(cron_job: &CronJob, time: Timestamp) -> String {
     format!("{}-{}", name(cron_job), time.as_second().div_euclid(60))
 }
 
-/// The time that a Job of this controller is for, as its annotation says.
+/// Scheduled time of a Job, from its annotation.
 pub fn scheduled(job: &Job) -> Option<Timestamp> {
     annotation(&job.metadata, SCHEDULED)?.parse().ok()
 }
 
-/// The time that a Job of this `CronJob` is for.
+/// Scheduled time of a Job of this `CronJob`.
 fn time_of(cron_job: &CronJob, job: &Job) -> Option<Timestamp> {
     scheduled(job).filter(|time| name(job) == job_name(cron_job, *time))
 }
@@ -122,7 +121,7 @@ impl Sync<'_> {
         active.retain(|job| job.uid.as_deref() != Some(uid));
     }
 
-    /// Lists the Jobs that are new, strikes those that have ended.
+    /// Adds new Jobs to the status and removes finished ones.
     fn follow(&mut self, jobs: &[&Job]) {
         let before = self.status.last_schedule_time.as_ref().map(|time| time.0);
         for job in jobs {
@@ -172,7 +171,7 @@ impl Sync<'_> {
         }
     }
 
-    /// Strikes Jobs that do not exist. What the cache does not show is looked for first.
+    /// Removes missing Jobs from the status. A Job that the cache does not show is looked up first.
     fn look_for_missing(&mut self, snapshot: &Snapshot<'_>) -> Vec<Step> {
         let there: BTreeSet<&str> = snapshot.jobs.iter().map(|job| uid(*job)).collect();
         let mut looks = Vec::new();
@@ -201,8 +200,7 @@ impl Sync<'_> {
         looks
     }
 
-    /// The schedule and its time zone. Without one it is that of Coordinated Universal Time, in
-    /// which the daemons run.
+    /// The schedule and its time zone; the default is UTC, in which the daemons run.
     fn schedule(&mut self, suspended: bool) -> Option<(Schedule, TimeZone)> {
         let spec = &self.cron_job.spec;
         let zone = match spec.time_zone.as_deref() {
@@ -229,7 +227,7 @@ impl Sync<'_> {
         }
     }
 
-    /// Makes the Job that is due, if it may be made.
+    /// Creates the Job that is due, if the concurrency policy allows it.
     fn start(
         &mut self,
         snapshot: &Snapshot<'_>,
@@ -351,7 +349,7 @@ impl Sync<'_> {
     }
 }
 
-/// Deletes a Job; its pods go afterwards.
+/// Deletes a Job; its pods are deleted afterwards.
 fn delete(owner: &Target, job: &Job) -> Step {
     Step::Delete {
         target: target(JOBS, job),

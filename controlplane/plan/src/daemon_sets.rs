@@ -1,11 +1,10 @@
-//! The DaemonSet's plan: one pod on each node that it fits, which the scheduler binds by the node's
-//! name.
+//! DaemonSets: one pod on each eligible node, which the scheduler binds by the node's name.
 //!
 //! The rules are those of upstream's `pkg/controller/daemon`:
-//! 1. The revision of the present template is found or made (`constructHistory`).
-//! 2. Nodes without a pod get one; pods that are finished, doubled, or on nodes that they do not
-//!    fit go (`manage`).
-//! 3. When there is nothing of that to do, pods of other revisions give way (`rollingUpdate`).
+//! 1. The revision of the current template is found or created (`constructHistory`).
+//! 2. Nodes without a pod get one; finished and duplicate pods, and pods on nodes that they do not
+//!    fit, are deleted (`manage`).
+//! 3. If none of that is left to do, pods of old revisions are replaced (`rollingUpdate`).
 
 mod backoff;
 mod placing;
@@ -40,15 +39,15 @@ use crate::{
     step::{CONTROLLER_REVISIONS, DAEMON_SETS, PODS, Plan, Severity, Step, Target},
 };
 
-/// Most pods that one plan makes or deletes (`BurstReplicas`).
+/// Most pods that one plan creates or deletes (`BurstReplicas`).
 const BURST: usize = 250;
 
 /// The DaemonSet and everything that its plan reads.
 pub struct Snapshot<'a> {
     /// The DaemonSet.
     pub set: &'a DaemonSet,
-    /// All revisions of its namespace: it manages some, may adopt others, and must not take a name
-    /// twice.
+    /// All revisions of its namespace: some are its own, some may be adopted, and names must not
+    /// collide.
     pub revisions: &'a [&'a ControllerRevision],
     /// Its pods and the namespace's pods without a manager.
     pub pods: &'a [&'a Pod],
@@ -64,16 +63,16 @@ struct View<'a> {
     spec: &'a DaemonSetSpec,
     owner: Target,
     placing: Placing,
-    /// The hash of the present template's revision.
+    /// Hash of the current template's revision.
     hash: String,
     /// The fit of each node, by its name.
     nodes: BTreeMap<&'a str, Fit>,
-    /// Its pods by their nodes, in the order in which they are kept.
+    /// Its pods by node, in the order of preference.
     pods: BTreeMap<&'a str, Vec<&'a Pod>>,
     now: Timestamp,
 }
 
-/// Pods to be made and deleted.
+/// Pods to create and delete.
 #[derive(Default)]
 struct Work<'a> {
     events: Vec<Step>,
@@ -133,7 +132,7 @@ pub fn plan(snapshot: &Snapshot<'_>, backoff: &mut Backoff, now: Timestamp) -> P
     plan.stage(revisions.steps.clone());
     let tolerant = plan.stages.len();
     view.work(snapshot.failure.is_some(), backoff, &mut plan);
-    // The status is told also when a pod cannot be made or deleted (`syncDaemonSet`).
+    // The status is also updated if a pod cannot be created or deleted (`syncDaemonSet`).
     let mut last: Vec<Step> = view.status().into_iter().collect();
     last.extend(revisions.superfluous(spec, &pods.owned));
     plan.close(tolerant, last);
@@ -182,7 +181,7 @@ impl<'a> View<'a> {
         if work.create.is_empty() && work.delete.is_empty() && rolling != Some("OnDelete") {
             self.update(&mut work);
         }
-        // While creation fails, one attempt tells as much as many.
+        // While creation fails, one attempt is enough.
         let limit = if failing { 1 } else { BURST };
         let create = work.create.into_iter().take(limit);
         let create =
@@ -192,7 +191,7 @@ impl<'a> View<'a> {
         plan.stage(work.events.into_iter().chain(create).chain(delete).collect());
     }
 
-    /// Decides on a node's pods, apart from their revisions (`podsShouldBeOnNode`).
+    /// Decides on a node's pods, regardless of their revisions (`podsShouldBeOnNode`).
     fn manage(&self, node: &'a str, fit: Fit, backoff: &mut Backoff, work: &mut Work<'a>, plan: &mut Plan) {
         let Some(pods) = self.pods.get(node) else {
             work.create.extend((fit == Fit::Runs).then_some(node));
@@ -226,7 +225,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Deletes a pod that has ended, and says so.
+    /// Deletes a finished pod, and records an event.
     fn give_up(&self, pod: &'a Pod, node: &str, how: &str, work: &mut Work<'a>) {
         let (severity, reason, what) = if how == "failed" {
             (Severity::Warning, "FailedDaemonPod", "kill")

@@ -23,16 +23,16 @@ use crate::{
 const EVICTION: SignedDuration = SignedDuration::from_mins(2);
 const ALLOWED: &str = "DisruptionAllowed";
 
-/// A pod that the budget selects, with the uid and the replicas of what manages it.
+/// A pod that the budget selects, with the uid and replicas of its controller.
 #[derive(Debug, Clone)]
 pub struct Member<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// Its manager, if it has one.
+    /// Its controller, if it has one.
     pub manager: Option<(String, i32)>,
 }
 
-/// Brings the budget's status up to date.
+/// Updates the budget's status.
 pub fn plan(budget: &PodDisruptionBudget, members: &[Member<'_>], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let old = budget.status.clone().unwrap_or_default();
@@ -56,7 +56,7 @@ pub fn plan(budget: &PodDisruptionBudget, members: &[Member<'_>], now: Timestamp
         expected_pods: Some(expected),
         observed_generation: generation,
     };
-    // No map and an empty one are the same.
+    // A missing map equals an empty one.
     let shown = PodDisruptionBudgetStatus {
         disrupted_pods: old.disrupted_pods.clone().filter(|pods| !pods.is_empty()),
         ..old.clone()
@@ -71,7 +71,7 @@ fn count<T>(of: impl Iterator<Item = T>) -> i32 {
     i32::try_from(of.count()).unwrap_or(i32::MAX)
 }
 
-/// Evictions that have not shown yet, and when the first of them is given up.
+/// Evictions that have not shown yet, and the time until the first of them expires.
 fn disrupted(
     old: &PodDisruptionBudgetStatus,
     members: &[Member<'_>],
@@ -158,10 +158,10 @@ fn conditions(
     conditions
 }
 
-/// A patch under the precondition that no eviction has been allowed meanwhile.
+/// A patch that fails if an eviction was allowed meanwhile.
 fn write(budget: &PodDisruptionBudget, old: &PodDisruptionBudgetStatus, new: &PodDisruptionBudgetStatus) -> Step {
     let mut status = json!(new);
-    // A merge patch drops only what it names.
+    // A merge patch removes only the keys that it names.
     let gone = old
         .disrupted_pods
         .iter()
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// `members`: names, of which those in small letters are ready.
+    /// `members`: names; those in lower case are ready.
     fn check(spec: &Value, status: &Value, members: &str, replicas: i32) -> String {
         let budget = json!({ "metadata": { "name": "b", "generation": 2 }, "spec": spec, "status": status });
         let budget: PodDisruptionBudget = from_value(budget).unwrap();

@@ -23,7 +23,7 @@ pub use self::{
 use crate::objects::{Map, Meta as _, is_finished, name, uid};
 use crate::pod::Pod;
 
-/// The label of what belongs to a Service without an address of its own.
+/// Label of endpoints of a headless Service.
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const IPV4: &str = "IPv4";
 const IPV6: &str = "IPv6";
@@ -65,7 +65,7 @@ fn is_headless(service: &Service) -> bool {
     matches!(address, None | Some("" | "None"))
 }
 
-/// The pods that answer, oldest first: selected, with an address, not finished.
+/// Pods that can serve, oldest first: selected, with an address, not finished.
 fn answering<'a>(service: &Service, pods: &[&'a Pod], terminating: bool) -> Vec<&'a Pod> {
     let mut answering: Vec<&Pod> = pods
         .iter()
@@ -81,7 +81,7 @@ fn answering<'a>(service: &Service, pods: &[&'a Pod], terminating: bool) -> Vec<
     answering
 }
 
-/// A pod's addresses, of whatever family.
+/// All addresses of a pod.
 fn addresses(pod: &Pod) -> impl Iterator<Item = &str> {
     pod.status.addresses.iter().map(|address| &**address)
 }
@@ -95,7 +95,7 @@ fn family_of(address: &str) -> &'static str {
     if address.contains(':') { IPV6 } else { IPV4 }
 }
 
-/// The families that a Service serves, the first one first.
+/// Address families of a Service, the primary one first.
 fn families(service: &Service) -> Vec<&'static str> {
     let spec = service.spec.as_ref();
     let named = spec.and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
@@ -107,7 +107,7 @@ fn families(service: &Service) -> Vec<&'static str> {
     named.iter().map(known).collect()
 }
 
-/// Whose address it is.
+/// The pod as `targetRef`.
 fn reference(pod: &Pod) -> ObjectReference {
     ObjectReference {
         kind: Some("Pod".to_owned()),
@@ -118,14 +118,14 @@ fn reference(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// The pod's host name, when the Service gives it a name in DNS.
+/// Host name of the pod, if it has a DNS name in the Service's domain.
 fn host_name(service: &Service, pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let named = spec.subdomain == service.metadata.name && pod.metadata.namespace() == service.metadata.namespace();
     spec.hostname.clone().filter(|name| named && !name.is_empty())
 }
 
-/// The number behind a Service's port in one pod.
+/// Port number of a Service's target port in one pod.
 fn number(port: &ServicePort, pod: &Pod) -> Option<i32> {
     let name = match port.target_port.as_ref() {
         None | Some(IntOrString::Int(0)) => return Some(port.port),
@@ -146,7 +146,7 @@ fn number(port: &ServicePort, pod: &Pod) -> Option<i32> {
     Some(found.container_port)
 }
 
-/// The merge patch that makes a map another one: what is not wanted becomes null.
+/// Merge patch from one map to another: removed keys become null.
 fn change_of(have: Option<&Map>, want: &Map) -> serde_json::Value {
     let gone = have.into_iter().flatten().filter(|(key, _)| !want.contains_key(*key));
     let gone = gone.map(|(key, _)| (key.clone(), serde_json::Value::Null));

@@ -17,9 +17,9 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Times
 pub use self::item::Item;
 use crate::step::{Note, Plan, Propagation, Resource, Severity, Step, Target};
 
-/// Keeps an object until its dependents have been set free.
+/// Finalizer that keeps an object until its dependents are orphaned.
 pub const ORPHAN: &str = "orphan";
-/// Keeps an object until its blocking dependents are gone.
+/// Finalizer that keeps an object until its blocking dependents are gone.
 pub const FOREGROUND: &str = "foregroundDeletion";
 
 /// Number of absent owners that are remembered.
@@ -53,7 +53,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Takes an object as it is now; gives the uids that must be examined.
+    /// Adds or updates an object; returns the uids that must be examined.
     pub fn observe(&mut self, item: Item) -> Vec<String> {
         self.believed.remove(item.uid());
         let mut concerned = Vec::new();
@@ -74,7 +74,7 @@ impl Graph {
         concerned
     }
 
-    /// Forgets an object; gives the uids that must be examined.
+    /// Removes an object; returns the uids that must be examined.
     pub fn forget(&mut self, uid: &str) -> Vec<String> {
         self.believed.remove(uid);
         self.told.remove(uid);
@@ -85,7 +85,7 @@ impl Graph {
         concerned
     }
 
-    /// The uids of objects that name owners of this kind.
+    /// Returns the uids of objects with owners of this kind.
     pub fn owned_by_kind(&self, group: &str, kind: &str) -> Vec<String> {
         let is_meant = |owner: &OwnerReference| {
             let of_group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
@@ -100,7 +100,7 @@ impl Graph {
         dependents.map(|item| item.uid().to_owned())
     }
 
-    /// Removes an item's edges; gives the owners that wait for dependents to go.
+    /// Removes an item's edges; returns the owners that wait for their dependents' deletion.
     fn unlink(&mut self, item: &Item) -> Vec<String> {
         for owner in item.owners() {
             if let Some(siblings) = self.dependents.get_mut(&owner.uid) {
@@ -117,7 +117,7 @@ impl Graph {
         waiting.map(|owner| owner.uid.clone()).collect()
     }
 
-    /// Takes the outcome of a look: whether the owner exists.
+    /// Records the result of a lookup: whether the owner exists.
     pub fn learn(&mut self, uid: &str, exists: bool, now: Timestamp) {
         if exists {
             self.believed.insert(uid.to_owned(), now.as_second());
@@ -126,7 +126,7 @@ impl Graph {
         }
     }
 
-    /// Takes the end of an owner that was seen.
+    /// Records that a known owner is gone.
     pub fn bury(&mut self, uid: &str) {
         if self.absent.insert(uid.to_owned()) {
             self.order.push_back(uid.to_owned());
@@ -155,7 +155,7 @@ impl Graph {
         plan
     }
 
-    /// Says of owners that exist that they are in a namespace in which they cannot own this object.
+    /// Records events about owners in a namespace from which they cannot own this object.
     fn complain(&mut self, item: &Item) -> Vec<Step> {
         let mut steps = Vec::new();
         for owner in item.owners() {
@@ -178,7 +178,8 @@ impl Graph {
         self.dependents.get(uid).into_iter().flatten()
     }
 
-    /// An object that waits: sets its dependents free, or waits for them, and then lets go of its finalizer.
+    /// Processes an object with a finalizer: orphans its dependents or waits for their deletion,
+    /// then removes the finalizer.
     fn release(&self, item: &Item, plan: &mut Plan) {
         let uid = item.uid();
         if item.holds(ORPHAN) {
@@ -261,7 +262,7 @@ impl Graph {
         resolve: &impl Fn(&str, &str) -> Option<Resource>,
         now: Timestamp,
     ) -> Owner {
-        // Also where its kind is no more: who was seen to be gone does not come back.
+        // Holds even if its kind is no longer served: an owner that was gone does not come back.
         if self.absent.contains(&owner.uid) {
             return Owner::Absent;
         }
@@ -271,7 +272,7 @@ impl Graph {
         if resource.namespaced && item.meta().namespace().is_empty() {
             return Owner::Unresolvable;
         }
-        // No object has such a name, and a path with it would lead elsewhere.
+        // No object has such a name, and a path with it would be another one.
         if matches!(&*owner.name, "." | "..") || owner.name.contains(['/', '%']) {
             return Owner::Unresolvable;
         }
@@ -281,7 +282,8 @@ impl Graph {
             ""
         };
         if let Some(found) = self.items.get(owner.uid.as_str()) {
-            // The reference must mean this very object: an owner in another namespace is none.
+            // The reference must match the object exactly: an owner in another namespace does not
+            // count.
             if found.meta().namespace() != namespace || found.resource.kind != owner.kind {
                 return Owner::Absent;
             }

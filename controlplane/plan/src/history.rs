@@ -1,4 +1,5 @@
-//! Revisions: the templates that a `StatefulSet` or `DaemonSet` has had (`pkg/controller/history`).
+//! Controller revisions: past templates of a `StatefulSet` or `DaemonSet`
+//! (`pkg/controller/history`).
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,11 @@ use crate::{
     step::{CONTROLLER_REVISIONS, Outcome, PatchKind, Step, Target},
 };
 
-/// The label of pods that tells which revision they were made from, and of a DaemonSet's revisions.
+/// Label of pods with the revision that they were created from, and label of a DaemonSet's
+/// revisions.
 pub(crate) const REVISION: &str = "controller-revision-hash";
 
-/// The data of a revision: the strategic merge patch that brings the template back.
+/// Data of a revision: the strategic merge patch that restores the template.
 pub(crate) fn data(template: &PodTemplateSpec) -> Value {
     let mut template = json!(template);
     if let Some(members) = template.as_object_mut() {
@@ -26,15 +28,15 @@ pub(crate) fn data(template: &PodTemplateSpec) -> Value {
     json!({ "spec": { "template": template } })
 }
 
-/// The template that a revision brings back.
+/// Returns the template that a revision restores.
 pub(crate) fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = revision.data.as_ref()?.0.pointer("/spec/template")?.clone();
     template.as_object_mut()?.remove("$patch");
     serde_json::from_value(template).ok()
 }
 
-/// True for a revision that brings `wanted` back. What one of an older server lacks are defaults
-/// of now: they start no rollout (`setMatchesLatestExistingRevision` in
+/// True if a revision restores `wanted`. Fields that a revision of an older server lacks are
+/// defaults by now: they start no rollout (`setMatchesLatestExistingRevision` in
 /// `pkg/controller/statefulset/stateful_set_control.go`).
 pub(crate) fn holds(revision: &ControllerRevision, wanted: &PodTemplateSpec) -> bool {
     let Some(mut found) = template(revision) else {
@@ -54,13 +56,13 @@ pub(crate) fn sort(revisions: &mut [&ControllerRevision]) {
     });
 }
 
-/// The number that the next revision gets.
+/// Number of the next revision.
 pub(crate) fn next_number(revisions: &[&ControllerRevision]) -> i64 {
     let newest = revisions.iter().map(|revision| revision.revision).max();
     newest.unwrap_or(0).saturating_add(1)
 }
 
-/// A revision that is to be made.
+/// A revision to create.
 pub(crate) struct New<'a> {
     pub(crate) name: String,
     pub(crate) hash_label: (&'a str, String),
@@ -98,7 +100,7 @@ pub(crate) fn create(owner: &Target, new: New<'_>) -> Step {
     }
 }
 
-/// Changes exactly this version of a revision.
+/// Patches exactly this version of a revision.
 pub(crate) fn patch(revision: &ControllerRevision, mut body: Value) -> Step {
     let metadata = &revision.metadata;
     let version = json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version } });

@@ -1,11 +1,11 @@
-//! The plan of Jobs: pods until enough have succeeded, each counted once
+//! Jobs: creates pods until enough have succeeded, each counted once
 //! (`pkg/controller/job/job_controller.go`).
 //!
-//! A pod keeps the finalizer [`TRACKING`] until the status has it. A plan first evaluates how the
-//! Job ends (`finish`), then makes or deletes pods (`manage`), and counts those that have ended
-//! (`track`): the status names a pod as uncounted, the finalizer goes, and only when it is seen to
-//! be gone the pod moves from the list into the counters. A Job of indexes needs no list of what
-//! succeeded: `completedIndexes` is one.
+//! A pod keeps the finalizer [`TRACKING`] until the status has counted it. A plan first evaluates
+//! whether the Job ends (`finish`), then creates or deletes pods (`manage`), and counts finished
+//! ones (`track`): the status lists a pod as uncounted, the finalizer is removed, and only when the
+//! cache shows that, the pod moves from the list into the counters. An indexed Job needs no list of
+//! succeeded pods: `completedIndexes` is one.
 
 mod backoff;
 mod finish;
@@ -36,13 +36,13 @@ use crate::{
 
 /// The finalizer of pods that are not counted yet.
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
-/// The annotation and the label of a pod's index.
+/// Annotation and label with a pod's completion index.
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// The annotation with the number of pods of the index that failed before.
+/// Annotation with the number of earlier failures of the index.
 pub const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
-/// The annotation with the number of those whose failure did not count.
+/// Annotation with the number of earlier failures that were ignored.
 pub const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
-/// The value of `managedBy` that means this controller.
+/// Value of `managedBy` that stands for this controller.
 const OWN: &str = "kubernetes.io/job-controller";
 
 /// Input of the Job controller's plan.
@@ -52,9 +52,9 @@ pub struct Snapshot<'a> {
     pub job: &'a Job,
     /// Its pods and the namespace's pods without a manager.
     pub pods: &'a [&'a Pod],
-    /// The server's last refusal of a pod.
+    /// The server's last refusal to create a pod.
     pub failure: Option<&'a Failure>,
-    /// The failures of its pods so far, these included.
+    /// Failures of its pods so far, including these.
     pub backoff: &'a Backoff,
 }
 
@@ -87,7 +87,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     if sync.finished.is_some() {
         let active = sync.delete_active();
         if !active.is_empty() {
-            // Their finalizers go, and the end is told of, when they are seen to be going.
+            // Finalizers are removed, and the end is reported, once the cache shows the deletions.
             plan.stage(active);
             return plan;
         }
@@ -120,14 +120,14 @@ pub fn is_finished(job: &Job) -> bool {
     end_of(job).is_some()
 }
 
-/// The condition with which the Job came to its end.
+/// The condition that ended the Job.
 pub fn end_of(job: &Job) -> Option<&JobCondition> {
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
     conditions.find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")
 }
 
-/// True if each completion has an index of its own.
+/// True if each completion has its own index.
 pub fn is_indexed(spec: &JobSpec) -> bool {
     spec.completion_mode.as_deref() == Some("Indexed")
 }
@@ -158,18 +158,18 @@ fn index_of(pod: &Pod) -> Option<u32> {
     pod.attempt.as_ref()?.index
 }
 
-/// The pod's index, if it is one of those that the Job has.
+/// The pod's index, if it is below the number of completions.
 fn index_in(spec: &JobSpec, pod: &Pod) -> Option<u32> {
     index_of(pod).filter(|index| *index < count(spec.completions))
 }
 
-/// True if the pod is to be counted: tracked, and with an index of the Job.
+/// True if the pod is to be counted: tracked, and with a valid index.
 fn is_valid(spec: &JobSpec, pod: &Pod) -> bool {
     is_tracked(pod) && (!is_indexed(spec) || index_in(spec, pod).is_some())
 }
 
-/// A pod that is being deleted may never come to the phase: it counts as failed at once, unless its
-/// end is waited for.
+/// A pod that is being deleted may never reach the phase: it counts as failed at once, unless the
+/// Job waits for its end.
 fn has_failed(spec: &JobSpec, pod: &Pod) -> bool {
     match phase(pod) {
         "Failed" => true,
@@ -191,27 +191,26 @@ struct Sync<'a> {
     job: &'a Job,
     spec: &'a JobSpec,
     owner: Target,
-    /// In the order of their indexes.
+    /// Pods in the order of their indexes.
     pods: Vec<&'a Pod>,
     active: Vec<&'a Pod>,
     ready: usize,
     terminating: usize,
-    /// Of the pods that have ended, those that the counters will have when all are counted.
+    /// Number of finished pods after all are counted.
     succeeded: u32,
     failed: u32,
-    /// The indexes that the status says have succeeded, and those that have.
+    /// Succeeded indexes in the status, and actual ones.
     told: Indexes,
     completed: Indexes,
-    /// With a limit for each index: those that have failed.
+    /// Failed indexes, if there is a backoff limit per index.
     failed_indexes: Option<Indexes>,
-    /// With a limit for each index: the failed pods whose number of failures a new pod will take
-    /// over.
+    /// With a backoff limit per index: failed pods whose failure count a new pod will continue.
     replaced: BTreeMap<u32, &'a Pod>,
-    /// The status as it will be.
+    /// The new status.
     status: JobStatus,
-    /// The condition that leads, or led, to the end.
+    /// The condition that ends the Job, now or earlier.
     finished: Option<JobCondition>,
-    /// The reason of the event that the new status is told with.
+    /// Reason of the event for the new status.
     event: Option<&'static str>,
     now: Timestamp,
 }
@@ -289,8 +288,8 @@ impl<'a> Sync<'a> {
         self.failed_indexes = Some(failed);
     }
 
-    /// Of each index that will be tried again the pod that failed last: it stays until its
-    /// replacement counts on from it.
+    /// For each index to retry, the pod that failed last: it is kept until its replacement
+    /// continues its failure count.
     fn find_replaced(&self, failed: &Indexes) -> BTreeMap<u32, &'a Pod> {
         let active = indexes_of(self.active.iter().copied());
         let mut replaced: BTreeMap<u32, &Pod> = BTreeMap::new();

@@ -12,7 +12,7 @@ use crate::{
 /// Number of finished pods that are kept.
 pub const THRESHOLD: usize = 12_500;
 
-/// Ends and removes the pods of a node that does not exist.
+/// Fails and deletes the pods of a missing node.
 pub fn of_gone_node(pods: &[&Pod], now: Timestamp) -> [Vec<Step>; 2] {
     let why = Why {
         reason: "DeletionByPodGC",
@@ -24,7 +24,7 @@ pub fn of_gone_node(pods: &[&Pod], now: Timestamp) -> [Vec<Step>; 2] {
     [marks.collect(), pods.iter().map(|pod| remove(pod)).collect()]
 }
 
-/// Removes the oldest finished pods above the threshold.
+/// Deletes the oldest finished pods above the threshold.
 pub fn of_the_past(pods: &[&Pod]) -> Vec<Step> {
     let mut finished: Vec<&Pod> = pods
         .iter()

@@ -15,19 +15,20 @@ use crate::{
     step::{Note, Outcome, PatchKind, Plan, SERVICES, Severity, Step},
 };
 
-/// The label of nodes whose addresses are none of a balancer's (`staging/src/k8s.io/api/core/v1/well_known_labels.go`).
+/// Label of nodes that are excluded from load balancers
+/// (`staging/src/k8s.io/api/core/v1/well_known_labels.go`).
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// The place where the addresses come from.
+/// Source of the addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Addresses {
-    /// Every node that is ready answers at its own.
+    /// The addresses of all ready nodes.
     Nodes,
     /// Each Service gets an address of these ranges (first to last).
     Pool(Vec<(IpAddr, IpAddr)>),
 }
 
-/// The text names no addresses.
+/// The text is not a valid source of addresses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected `nodes`, or ranges such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20 with commas between them, not {0:?}"
@@ -72,14 +73,14 @@ fn read(text: &str) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// Tells whether a Service is to have addresses.
+/// True if a Service needs addresses.
 pub fn is_balanced(service: &Service) -> bool {
     let spec = service.spec.as_ref();
     service.metadata.deletion_timestamp.is_none()
         && spec.is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer") && spec.load_balancer_class.is_none())
 }
 
-/// The addresses of a node that balancers use.
+/// Addresses of a node for load balancing.
 pub fn addresses_of(node: &Node) -> Vec<IpAddr> {
     let is_excluded = node
         .metadata
@@ -94,7 +95,7 @@ pub fn addresses_of(node: &Node) -> Vec<IpAddr> {
     internal.filter_map(|address| address.address.parse().ok()).collect()
 }
 
-/// Makes the plan for one Service. `all` are all of the cluster.
+/// Makes the plan for one Service. `all` holds all Services of the cluster.
 pub fn plan(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>], from: &Addresses) -> Plan {
     let mut plan = Plan::default();
     if !is_balanced(service) {
@@ -152,7 +153,7 @@ fn give(service: &Service, addresses: &[IpAddr]) -> Step {
     }
 }
 
-/// The addresses that a Service has.
+/// Addresses in a Service's status.
 fn given(service: &Service) -> Vec<IpAddr> {
     let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = balancer
@@ -161,7 +162,7 @@ fn given(service: &Service) -> Vec<IpAddr> {
     ingress.filter_map(|own| own.ip.as_ref()?.parse().ok()).collect()
 }
 
-/// The order in which Services choose.
+/// Order in which Services choose.
 fn turn(service: &Service) -> impl Ord + use<> {
     let metadata = &service.metadata;
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -186,7 +187,7 @@ fn families(service: &Service) -> Vec<bool> {
     if families.is_empty() { vec![false] } else { families }
 }
 
-/// All nodes answer on a Service's ports, so that each port is one Service's.
+/// All nodes serve a Service's ports, so that each port belongs to one Service.
 fn of_nodes(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>]) -> Result<Vec<IpAddr>, String> {
     let (own, order) = (ports(service), turn(service));
     let before = all.iter().filter(|other| is_balanced(other) && turn(other) < order);
@@ -223,7 +224,7 @@ fn of_pool(service: &Service, all: &[Arc<Service>], ranges: &[(IpAddr, IpAddr)])
     waiting.sort_by_cached_key(|other| turn(other));
     let is_own = |other: &Service| other.metadata.uid == service.metadata.uid;
     let mut taken = BTreeSet::new();
-    // Two that were given one address at once: the younger gives it back.
+    // If two Services got one address at once, the younger one gives it back.
     waiting.retain(|other| {
         let kept = kept(other, ranges).filter(|address| taken.insert(*address));
         kept.is_none() || is_own(other)
@@ -245,7 +246,7 @@ fn of_pool(service: &Service, all: &[Arc<Service>], ranges: &[(IpAddr, IpAddr)])
     Err("the service is not known yet".to_owned())
 }
 
-/// The address that a Service has of the pool, if it may keep it.
+/// The Service's address from the pool, if it may keep it.
 fn kept(service: &Service, ranges: &[(IpAddr, IpAddr)]) -> Option<IpAddr> {
     let families = families(service);
     let wanted = requested(service);
@@ -278,7 +279,7 @@ fn choose(service: &Service, ranges: &[(IpAddr, IpAddr)], taken: &BTreeSet<IpAdd
     for is_v6 in families {
         let ranges = ranges.iter().filter(|(first, _)| first.is_ipv6() == is_v6);
         for (first, last) in ranges {
-            // So many are taken at most that one of the next is free, if there is any.
+            // One candidate more than taken addresses: one of them must be free, if any is.
             let mut candidates = after(*first, *last).take(taken.len() + 1);
             if let Some(address) = candidates.find(|address| !taken.contains(address)) {
                 return Ok(address);

@@ -11,11 +11,11 @@ use crate::objects::seconds;
 pub struct Remains {
     /// Objects, by resource as clients spell it (`deployments.apps`).
     pub objects: BTreeMap<String, usize>,
-    /// Objects held by a finalizer, by finalizer.
+    /// Number of objects held by each finalizer.
     pub finalizers: BTreeMap<String, usize>,
-    /// Deletions that did not work.
+    /// Errors of failed deletions.
     pub failures: Vec<String>,
-    /// Group versions whose resources are not known now, such as `example.com/v1`.
+    /// Group versions whose discovery failed, such as `example.com/v1`.
     pub undiscovered: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ struct Statement {
     good: (&'static str, &'static str),
 }
 
-/// The conditions, in upstream's words; those that say the same as before keep their times.
+/// The conditions, in upstream's words; unchanged ones keep their transition times.
 pub fn conditions(old: &[NamespaceCondition], remains: &Remains, now: Timestamp) -> Vec<NamespaceCondition> {
     statements(remains)
         .into_iter()

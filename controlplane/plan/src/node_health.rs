@@ -52,7 +52,8 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Looks at node and lease; the pulse is new where either moved. `at` is read on a monotonic clock.
+    /// Reads node and lease; returns a new pulse if either changed. `at` is read on a monotonic
+    /// clock.
     #[must_use]
     pub fn next(before: Option<Self>, node: &Node, lease: Option<&Lease>, at: Duration) -> Self {
         let renewed = lease
@@ -91,7 +92,7 @@ pub struct Snapshot<'a> {
     pub any_ready: bool,
 }
 
-/// Makes the plan. `at` is read on the clock of the pulse.
+/// Makes the plan. `at` is read on the pulse's clock.
 pub fn plan(snapshot: &Snapshot<'_>, marked: &mut Marked, at: Duration, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let node = snapshot.node;
@@ -137,7 +138,7 @@ pub(crate) fn is_unknown(node: &Node) -> bool {
     condition(node, "Ready").is_some_and(|ready| ready.status == "Unknown")
 }
 
-/// Sets what the node no longer reports to Unknown.
+/// Sets conditions that the node no longer reports to Unknown.
 fn unknown(node: &Node, now: Timestamp) -> Option<Step> {
     let changes: Vec<_> = REPORTED
         .iter()
@@ -184,7 +185,7 @@ fn unknown(node: &Node, now: Timestamp) -> Option<Step> {
     })
 }
 
-/// Brings the taints that we manage in line with the conditions; others stay.
+/// Sets the taints that this controller manages according to the conditions; others are kept.
 fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
     let old = node
         .spec

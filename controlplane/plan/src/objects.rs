@@ -1,4 +1,4 @@
-//! Small questions about objects that several plans ask.
+//! Accessors of objects that several plans use.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,9 +24,9 @@ pub trait Meta {
     fn namespace(&self) -> &str;
     /// Its uid, empty if it has none yet.
     fn uid(&self) -> &str;
-    /// Its revision as a number, 0 where it has none.
+    /// Its revision as a number, 0 if it has none.
     fn revision(&self) -> u64;
-    /// Its revision as requests have it.
+    /// Its revision as a `resourceVersion`.
     fn resource_version(&self) -> Option<String>;
     /// Its labels.
     fn labels(&self) -> Option<&Map>;
@@ -38,16 +38,16 @@ pub trait Meta {
     fn is_deleting(&self) -> bool;
 }
 
-/// An object, in whatever form it is kept.
+/// An object in any representation.
 pub trait Object {
-    /// The form of its metadata.
+    /// Type of its metadata.
     type Meta: Meta;
 
     /// Its metadata.
     fn meta(&self) -> &Self::Meta;
 }
 
-/// An object of whatever kind and form.
+/// An object of any kind and representation.
 pub trait Whatever: Send + Sync {
     /// Its metadata.
     fn any_meta(&self) -> &dyn Meta;
@@ -105,13 +105,13 @@ impl Meta for ObjectMeta {
     }
 }
 
-/// The object's revision, 0 where it has none.
+/// The object's revision, 0 if it has none.
 pub(crate) fn revision_of(metadata: &ObjectMeta) -> u64 {
     let text = metadata.resource_version.as_deref();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Names an object for a step.
+/// Returns the target of a step for an object.
 pub fn target<K: Object>(resource: Resource, object: &K) -> Target {
     let metadata = object.meta();
     Target {
@@ -132,12 +132,12 @@ pub fn uid<K: Object>(object: &K) -> &str {
     object.meta().uid()
 }
 
-/// The owner that manages the object, if one does.
+/// The owner reference of the object's controller, if it has one.
 pub fn controller_of<M: Meta + ?Sized>(metadata: &M) -> Option<&OwnerReference> {
     metadata.owners().iter().find(|owner| owner.controller == Some(true))
 }
 
-/// The owner reference that a controller puts on what it makes.
+/// The owner reference for objects that a controller creates.
 pub fn controlled_by(owner: &Target) -> OwnerReference {
     OwnerReference {
         api_version: owner.resource.api_version(),
@@ -212,7 +212,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     pod.status.ready
 }
 
-/// Since when the pod has been ready.
+/// Time since which the pod has been ready.
 pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
     pod.status.ready_since
 }
@@ -233,7 +233,7 @@ pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option
     ))
 }
 
-/// `now` as objects carry it: whole seconds.
+/// `now` with the precision of timestamps in objects: whole seconds.
 pub fn seconds(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }

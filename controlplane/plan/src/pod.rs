@@ -1,5 +1,5 @@
-//! A pod as plans see it: what they read and no more. A cluster has many pods, and most of them are alike: what those of
-//! one template share is kept once.
+//! A pod with only the fields that plans read. A cluster has many pods, most of them alike: parts
+//! that pods of one template share are kept once.
 
 mod attempt;
 mod pool;
@@ -36,7 +36,7 @@ pub struct Pod {
     pub attempt: Option<Box<Attempt>>,
 }
 
-/// Metadata, of pods and of other objects of which no more is read.
+/// Metadata of pods, and of other objects whose plans read nothing else.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "ObjectMeta")]
 pub struct Metadata {
@@ -61,7 +61,7 @@ pub struct Metadata {
 pub struct Status {
     /// Its phase; empty when it has none yet.
     pub phase: Arc<str>,
-    /// Its addresses, of whatever family.
+    /// Its addresses of all families.
     pub addresses: Box<[Box<str>]>,
     /// True if the Ready condition is True.
     pub ready: bool,
@@ -95,7 +95,7 @@ pub struct Unscheduled {
 }
 
 impl Pod {
-    /// Lets the pod hold what others hold already, where it is the same.
+    /// Deduplicates shared parts of the pod.
     pub fn share(&mut self, pool: &mut Pool) {
         self.metadata.share(pool);
         pool.texts.share(&mut self.node);
@@ -112,7 +112,7 @@ impl Metadata {
         Some(self.generation).filter(|generation| *generation > 0)
     }
 
-    /// Lets the object hold what others hold already, where it is the same.
+    /// Deduplicates shared parts of the metadata.
     pub fn share(&mut self, pool: &mut Pool) {
         pool.texts.share(&mut self.namespace);
         if let Some(labels) = &mut self.labels {
@@ -217,7 +217,8 @@ fn trimmed(mut spec: PodSpec) -> PodSpec {
     };
     let mut volumes = spec.volumes.take().unwrap_or_default();
     volumes.retain(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
-    // Lists grow by doubling while they are read, from four items; these are made anew, as long as they are.
+    // Vectors grow to at least four items while they are deserialized; these are rebuilt with their
+    // exact length.
     PodSpec {
         affinity: spec.affinity,
         containers: spec.containers.into_iter().map(container).collect(),

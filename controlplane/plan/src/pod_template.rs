@@ -1,4 +1,4 @@
-//! Pods from a template: what every controller that makes and deletes pods has in common
+//! Pods from a template: common code of all controllers that create and delete pods
 //! (`pkg/controller/controller_utils.go`).
 
 use k8s_openapi::{
@@ -13,8 +13,8 @@ use crate::{
     step::{Note, Outcome, PODS, Severity, Step, Target},
 };
 
-/// A pod of the template that `owner` controls, with a generated name: the owner's and five random
-/// letters.
+/// A pod from the template with `owner` as controller and a generated name: the owner's plus five
+/// random letters.
 pub fn pod(owner: &Target, template: &PodTemplateSpec) -> Whole {
     let metadata = template.metadata.clone().unwrap_or_default();
     Whole {
@@ -32,7 +32,7 @@ pub fn pod(owner: &Target, template: &PodTemplateSpec) -> Whole {
     }
 }
 
-/// Makes a pod, and tells its owner's events how that went.
+/// Creates a pod, and records an event for the result on its owner.
 pub fn create(owner: &Target, pod: &Whole) -> Step {
     Step::Create {
         resource: PODS,
@@ -45,7 +45,7 @@ pub fn create(owner: &Target, pod: &Whole) -> Step {
     }
 }
 
-/// Deletes a pod, and tells its owner's events how that went.
+/// Deletes a pod, and records an event for the result on its owner.
 pub fn delete(owner: &Target, pod: &Pod) -> Step {
     Step::Delete {
         target: target(PODS, pod),

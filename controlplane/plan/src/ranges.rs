@@ -14,7 +14,7 @@ use crate::{
     step::{CONFIG_MAPS, NODES, Outcome, PatchKind, Step, Target},
 };
 
-/// A range that nodes get parts of: one for each family at most.
+/// A range that nodes' CIDRs are allocated from: at most one for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodRange {
     /// An address of it.
@@ -25,16 +25,16 @@ pub struct PodRange {
     pub node_prefix: u8,
 }
 
-/// The annotation by which a node that registers again tells which ranges its pods have addresses of.
+/// Annotation by which a node that registers again reports the CIDRs that its pods use.
 const USED: &str = "skiff.dev/pod-cidrs";
 
-/// Namespace of the `ConfigMap` that keeps what nodes had.
+/// Namespace of the `ConfigMap` that records the nodes' CIDRs.
 pub const NAMESPACE: &str = "kube-system";
-/// Name of that `ConfigMap`. Each key is a node, each value its ranges with commas between; a node that is gone stays until another
-/// one has its ranges.
+/// Name of that `ConfigMap`. Each key is a node, each value its CIDRs separated by commas; a
+/// missing node stays until another one gets its CIDRs.
 pub const RECORD: &str = "skiff-pod-ranges";
 
-/// The cluster's ranges, and what has been given to whom.
+/// The cluster's ranges, and the allocated CIDRs.
 #[derive(Debug)]
 pub struct Ranges {
     pools: Vec<PodRange>,
@@ -48,7 +48,7 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Ranges such as `10.244.0.0/16`; a node's first one is of the first.
+    /// Takes ranges such as `10.244.0.0/16`; a node's first CIDR is from the first one.
     pub fn new(pools: Vec<PodRange>) -> Self {
         Self {
             pools,
@@ -58,7 +58,7 @@ impl Ranges {
         }
     }
 
-    /// Takes up, once, what an earlier control plane recorded.
+    /// Loads, once, the record of an earlier control plane.
     pub fn recall(&mut self, record: Option<&BTreeMap<String, String>>) {
         if std::mem::replace(&mut self.recalled, true) {
             return;
@@ -69,7 +69,7 @@ impl Ranges {
         }
     }
 
-    /// Brings the record up to date: the `ConfigMap` with its uid and data, where there is one.
+    /// Updates the record: the `ConfigMap` with its uid and data, if it exists.
     pub fn record(&self, there: Option<(&str, &BTreeMap<String, String>)>) -> Option<Step> {
         let had = there.map(|(_, had)| had).into_iter().flatten();
         let own = |node: &str| self.given.get(node).map(|ranges| ranges.join(","));
@@ -113,7 +113,7 @@ impl Ranges {
         })
     }
 
-    /// Remembers what a node has; whether it has any.
+    /// Records a node's CIDRs; true if it has any.
     pub fn has(&mut self, node: &Node) -> bool {
         let mut own: Vec<String> = Vec::new();
         for range in used(node) {
@@ -128,8 +128,9 @@ impl Ranges {
         has
     }
 
-    /// Gives `node`, which has none, a part of each range in which no pod of another node can live: the one that it had, or says
-    /// that it uses, else the lowest that was never given, else the one that has been unused for longest. `None` where none is
+    /// Allocates a CIDR of each range to `node`, which has none, such that no pod of another node
+    /// can have an address in it: the node's previous one or the one it reports, else the lowest
+    /// that was never allocated, else the one that has been unused for longest. `None` if none is
     /// left.
     pub fn give(&mut self, node: &Node, nodes: &[&Node], pods: &[&Pod]) -> Option<Step> {
         if self.pools.is_empty() {
@@ -176,7 +177,7 @@ impl Ranges {
         })
     }
 
-    /// Forgets the nodes that are gone with all their pods.
+    /// Releases the CIDRs of nodes that are gone with all their pods.
     fn release(&mut self, nodes: &[&Node], pods: &[&Pod]) {
         let present = nodes.iter().map(|node| name(*node));
         let alive: BTreeSet<&str> = present.chain(pods.iter().filter_map(|pod| node_of(pod))).collect();
@@ -189,12 +190,12 @@ impl Ranges {
 }
 
 impl PodRange {
-    /// The lowest part that has no address in common with what is taken or has been used.
+    /// The lowest CIDR that overlaps no taken one and was not used before.
     fn free(&self, taken: &[(IpAddr, u8)], released: &[String]) -> Option<String> {
         let network = cut(self.address, self.prefix)?;
         let parts = u32::from(self.node_prefix.checked_sub(self.prefix)?);
         let rest = u32::from(width(self.address).checked_sub(self.node_prefix)?);
-        // More nodes than this no cluster has.
+        // No cluster has more nodes than this.
         let mut parts = 0..1_u128 << parts.min(16);
         parts.find_map(|part| {
             let address = with(self.address, network | part.checked_shl(rest)?);
@@ -357,7 +358,8 @@ mod tests {
         let range = |part: u8| format!("10.9.0.{}/27", part * 32);
         let known = ["a", "b", "c"];
         let pods = [pod("b", "10.9.0.40"), pod("gone", "10.9.0.100")];
-        // The nodes a, b and c have had the first three of eight parts; who asks says that it uses a range, or nothing.
+        // The nodes a, b and c had the first three of eight CIDRs; the requesting node reports a
+        // CIDR or none.
         for (case, asks, says, present, with_pods, expected) in [
             ("the lowest that was never given", "new", "", "abc", false, 3),
             ("not that of a pod whose node is gone", "new", "", "abc", true, 4),
@@ -414,7 +416,7 @@ mod tests {
         let mut kept: BTreeMap<String, String> = serde_json::from_value(body["data"].clone()).unwrap();
         assert_eq!(before.record(Some(("uid", &kept))), None);
 
-        // Both are gone when the next control plane meets a new node and b again.
+        // Both are gone when the next control plane sees a new node and b again.
         let mut ranges = pools(&[("10.9.0.0/24", 27)]);
         ranges.recall(Some(&kept));
         let (c, b) = (node("c", &[]), node("b", &[]));

@@ -1,4 +1,4 @@
-//! Ranges of Services' addresses: a finalizer holds each for as long as an address needs it.
+//! Service CIDRs: a finalizer protects each for as long as an address needs it.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const GRACE: Duration = Duration::from_secs(10);
 const READY: &str = "Ready";
 
-/// Makes the plan for one range. `all` are all of them, `addresses` those that the server has handed out.
+/// Makes the plan for one range. `all` holds all of them, `addresses` the allocated addresses.
 pub fn plan(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let finalizers = range.metadata.finalizers.as_deref().unwrap_or_default();
@@ -76,7 +76,7 @@ fn finalize(range: &ServiceCIDR, finalizers: &[&str]) -> Step {
     }
 }
 
-/// Says that the range is ready, or why it does not go, unless it says so already.
+/// Sets the Ready condition, or the reason why the range is not deleted, if it changed.
 fn condition(range: &ServiceCIDR, ready: bool, now: Timestamp) -> Option<Step> {
     let (status, reason, message) = if ready {
         ("True", "", "Kubernetes Service CIDR is ready")

@@ -1,11 +1,11 @@
-//! The StatefulSet's plan: pods with stable names, made and removed in the order of their ordinals,
-//! each with claims of its own.
+//! StatefulSets: pods with stable names and their own claims, created and deleted in the order of
+//! their ordinals.
 //!
 //! The rules are those of upstream's `pkg/controller/statefulset/stateful_set_control.go`:
-//! 1. Replicas in order: a finished one is deleted, a missing one made, one that is not available
+//! 1. Replicas in order: a finished one is deleted, a missing one created, an unavailable one
 //!    waited for.
-//! 2. Pods beyond the range go, the highest first.
-//! 3. Pods of another revision go, the highest first, down to the partition.
+//! 2. Pods beyond the range are deleted, the highest ordinal first.
+//! 3. Pods of another revision are deleted, the highest ordinal first, down to the partition.
 
 mod claims;
 mod pods;
@@ -45,12 +45,12 @@ use crate::{
 pub struct Snapshot<'a> {
     /// The StatefulSet.
     pub set: &'a StatefulSet,
-    /// All revisions of its namespace: it manages some, may adopt others, and must not take a name
-    /// twice.
+    /// All revisions of its namespace: some are its own, some may be adopted, and names must not
+    /// collide.
     pub revisions: &'a [&'a ControllerRevision],
     /// Its pods and the namespace's pods without a manager.
     pub pods: &'a [&'a Pod],
-    /// The claim of a name in its namespace.
+    /// Looks up a claim by its name in the set's namespace.
     pub claims: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
     /// The server's last refusal of a creation.
     pub failure: Option<&'a Failure>,
@@ -63,23 +63,23 @@ struct View<'a> {
     owner: Target,
     revisions: Revisions<'a>,
     templates: BTreeMap<&'a str, &'a PersistentVolumeClaim>,
-    /// Its pods by ordinal: those in its range and those beyond it.
+    /// Its pods by ordinal, in the range and beyond it.
     replicas: BTreeMap<i32, &'a Pod>,
     condemned: BTreeMap<i32, &'a Pod>,
     now: Timestamp,
 }
 
-/// Steps in the order in which they must work.
+/// Steps in order; each stage must succeed before the next.
 #[derive(Default)]
 struct Work {
-    /// Claims that pods to be made need, and owners of claims whose pods go.
+    /// Claims of pods to create, and owner references of claims whose pods are deleted.
     claims: Vec<Step>,
-    /// Pods that come and go.
+    /// Creations and deletions of pods.
     pods: Vec<Step>,
-    /// Corrections of what is there; whether they work decides nothing else.
+    /// Corrections of existing pods; no other step depends on them.
     corrections: Vec<Step>,
     made: usize,
-    /// Pods deleted since they are of another revision.
+    /// Number of pods deleted because of their old revision.
     outdated: i32,
 }
 
@@ -91,7 +91,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     };
     let owner = target(STATEFUL_SETS, snapshot.set);
     let deleted = snapshot.set.metadata.deletion_timestamp.is_some();
-    // A revision whose labels do not match any more stays whose it is, but counts no longer.
+    // A revision whose labels no longer match stays owned, but does not count.
     let selected = |revision: &ControllerRevision| selects(&spec.selector, revision.metadata.labels.as_ref());
     let revisions = claim(
         &owner,
@@ -137,7 +137,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     plan
 }
 
-/// The name of the StatefulSet and the ordinal that a pod's name consists of.
+/// The StatefulSet's name and the ordinal in a pod's name.
 fn split_name(name: &str) -> Option<(&str, i32)> {
     let (parent, digits) = name.rsplit_once('-')?;
     let ordinal = digits.parse().ok()?;
@@ -147,12 +147,12 @@ fn split_name(name: &str) -> Option<(&str, i32)> {
         .then_some((parent, ordinal))
 }
 
-/// The StatefulSet that a pod of this name belongs to, if its name is one of a StatefulSet's pod.
+/// The StatefulSet of a pod by its name, if the name has that form.
 pub fn parent(name: &str) -> Option<&str> {
     split_name(name).map(|(parent, _)| parent)
 }
 
-/// The ordinals that a StatefulSet has pods of.
+/// Ordinals of a StatefulSet's pods.
 fn range(spec: &StatefulSetSpec) -> Range<i32> {
     let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0);
     start..start.saturating_add(spec.replicas.unwrap_or(1))
@@ -162,7 +162,7 @@ impl View<'_> {
     fn perform(&self, deleted: bool, plan: &mut Plan) {
         let mut work = Work::default();
         if !deleted {
-            // Whatever stops it: what was found to do until then is done.
+            // Steps found before a stop are performed.
             let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.work(&mut work);
         }
         if !deleted {
@@ -171,7 +171,7 @@ impl View<'_> {
         let tolerant = plan.stages.len();
         plan.stage(work.claims);
         plan.stage(work.pods);
-        // The status is told also when a pod cannot be made or deleted (`performUpdate`).
+        // The status is also updated if a pod cannot be created or deleted (`performUpdate`).
         let mut last: Vec<Step> = self.status(work.outdated).into_iter().collect();
         last.extend(work.corrections);
         last.extend(self.superfluous_revisions());
@@ -184,7 +184,7 @@ impl View<'_> {
     }
 
     fn work(&self, work: &mut Work) -> ControlFlow<()> {
-        // While creation fails, one attempt tells as much as many.
+        // While creation fails, one attempt is enough.
         let limit = if self.snapshot.failure.is_some() { 1 } else { BURST };
         for ordinal in range(self.spec) {
             let stop = self.replica(ordinal, work);
@@ -200,7 +200,7 @@ impl View<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Brings one replica forward (`processReplica`); breaks where those after it must wait.
+    /// Processes one replica (`processReplica`); breaks if later ones must wait.
     fn replica(&self, ordinal: i32, work: &mut Work) -> ControlFlow<()> {
         let Some(pod) = self.replicas.get(&ordinal) else {
             self.make(ordinal, work);
@@ -222,8 +222,8 @@ impl View<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Deletes pods beyond the range; in order, one after the other, and only what is broken while
-    /// others are (`processCondemned`).
+    /// Deletes pods beyond the range; if ordered, one after the other, and only unhealthy ones
+    /// while there are any (`processCondemned`).
     fn remove_condemned(&self, work: &mut Work) -> ControlFlow<()> {
         let broken = |pod: &Pod| phase(pod) != "Running" || self.is_unavailable(pod);
         let first_broken = self.condemned.iter().find(|(_, pod)| self.is_unavailable(pod));
@@ -243,10 +243,10 @@ impl View<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Deletes pods of other revisions than the newest. Without `maxUnavailable` one after the
-    /// other, from the highest ordinal on; with it as many as may be missing
-    /// (`updateStatefulSetAfterInvariantEstablished`). Upstream has that behind the gate
-    /// `MaxUnavailableStatefulSet`, without which it forgets the field.
+    /// Deletes pods of old revisions: without `maxUnavailable` one after the other, from the
+    /// highest ordinal down; with it, as many as may be unavailable
+    /// (`updateStatefulSetAfterInvariantEstablished`). Upstream has that behind the feature gate
+    /// `MaxUnavailableStatefulSet`, without which it drops the field.
     fn update(&self, work: &mut Work) {
         let strategy = self.spec.update_strategy.as_ref();
         if strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete")) {
@@ -283,7 +283,7 @@ impl View<'_> {
         work.outdated = work.outdated.saturating_add(1);
     }
 
-    /// The revision that a pod is made from (`newVersionedStatefulSetPod`).
+    /// The revision that a pod is created from (`newVersionedStatefulSetPod`).
     fn version(&self, ordinal: i32) -> &Version<'_> {
         let strategy = self.spec.update_strategy.as_ref();
         let kind = strategy.and_then(|strategy| strategy.type_.as_deref());
@@ -319,7 +319,7 @@ fn partition(rolling: Option<&RollingUpdateStatefulSetStrategy>) -> i32 {
     rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
 }
 
-/// The name of the revision that a pod was made from.
+/// Name of the revision that a pod was created from.
 fn revision(pod: &Pod) -> Option<&String> {
     pod.metadata.labels()?.get(history::REVISION)
 }

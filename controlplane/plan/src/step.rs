@@ -26,7 +26,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// The row of a kind that is served.
+    /// The resource of a served kind.
     pub const fn of<K: Kind>() -> Self {
         Self {
             group: K::GROUP,
@@ -144,7 +144,8 @@ pub struct Note {
     pub severity: Severity,
     /// CamelCase reason.
     pub reason: &'static str,
-    /// The sentence. In a step's `done` note `{}` stands for the name of the object, in `failed` for the error.
+    /// The message. In a step's `done` note `{}` stands for the name of the object, in `failed` for
+    /// the error.
     pub message: String,
 }
 
@@ -228,13 +229,14 @@ pub enum Step {
         /// Events.
         outcome: Outcome,
     },
-    /// GET, to learn whether exactly this object exists; without a uid, whether any of that name does.
+    /// GET to learn whether exactly this object exists; without a uid, whether any object of that
+    /// name does.
     Look(Target),
     /// Only an event.
     Event(Note),
 }
 
-/// The gist, for logs and tables.
+/// Short form for logs and tables.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -303,13 +305,13 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Stages of steps. The steps of a stage are sent together, so that they share a commit; a stage begins when all
-/// steps of the one before it have worked.
+/// Stages of steps. The steps of a stage are sent together, so that they share a commit; a stage
+/// begins when all steps of the previous one have succeeded.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     /// Stages in order.
     pub stages: Vec<Vec<Step>>,
-    /// The last stage begins also when a stage from this one on did not work.
+    /// The last stage also begins if a stage from this one on failed.
     pub tolerant: Option<usize>,
     /// Plan again after this long even if nothing changes.
     pub again: Option<Duration>,
@@ -326,7 +328,7 @@ impl Plan {
         }
     }
 
-    /// Appends the last stage, which begins also when a stage from `tolerant` on did not work.
+    /// Appends the last stage, which also begins if a stage from `tolerant` on failed.
     pub fn close(&mut self, tolerant: usize, steps: Vec<Step>) {
         if !steps.is_empty() {
             self.stages.push(steps);

@@ -12,7 +12,8 @@ use crate::{
 /// Annotation that holds a node's TTL in seconds.
 pub const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
-/// Below how many nodes each size of cluster is left downwards, above how many upwards, and its seconds.
+/// Cluster sizes: the node count below which a size is left downward, the one above which it is
+/// left upward, and the TTL in seconds.
 const SIZES: [(usize, usize, u32); 6] = [
     (0, 100, 0),
     (90, 500, 15),
@@ -22,7 +23,7 @@ const SIZES: [(usize, usize, u32); 6] = [
     (9_000, usize::MAX, 600),
 ];
 
-/// The number of the size that a cluster of so many nodes has, when it had that of number `size` before.
+/// Index of the size for a number of nodes, if it was `size` before.
 pub fn next(mut size: usize, nodes: usize) -> usize {
     while SIZES.get(size).is_some_and(|(_, most, _)| nodes > *most) {
         size += 1;
@@ -33,7 +34,7 @@ pub fn next(mut size: usize, nodes: usize) -> usize {
     size
 }
 
-/// Makes the plan for a node of a cluster of that size.
+/// Makes the plan for a node of a cluster of this size.
 pub fn plan(node: &Node, size: usize) -> Plan {
     let mut plan = Plan::default();
     let wanted = SIZES.get(size).map_or(0, |(.., seconds)| *seconds).to_string();

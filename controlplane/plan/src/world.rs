@@ -1,4 +1,4 @@
-//! Objects as JSON, for tests that perform what plans say.
+//! Objects as JSON, for tests that perform plans.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ impl World {
         self.objects.remove(&(kind.to_owned(), name.to_owned()));
     }
 
-    /// Merges into an object.
+    /// Merges a patch into an object.
     pub(crate) fn patch(&mut self, kind: &str, name: &str, patch: &Value) {
         self.serial += 1;
         let serial = self.serial;
@@ -74,7 +74,7 @@ impl World {
         object["metadata"]["resourceVersion"] = serial.to_string().into();
     }
 
-    /// Does what a plan says. Pods that are deleted stay until they are removed.
+    /// Performs a plan. Deleted pods stay until they are removed.
     pub(crate) fn perform(&mut self, plan: &Plan) {
         for step in plan.stages.iter().flatten() {
             match step {
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// Gives a pod a phase, and readiness with `Running`.
+    /// Sets a pod's phase, and its readiness with `Running`.
     pub(crate) fn phase(&mut self, pod: &str, phase: &str, ready: bool) {
         let ready = if ready { "True" } else { "False" };
         let condition = json!({ "type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:50:00Z" });

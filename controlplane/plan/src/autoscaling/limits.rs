@@ -17,7 +17,7 @@ pub struct Memory {
     downs: Vec<(i32, Timestamp)>,
 }
 
-/// A number of replicas within what is allowed, with the conditions that tell how it came about.
+/// An allowed replica count, with the conditions that explain it.
 pub(super) struct Allowed {
     pub(super) replicas: i32,
     /// Of `AbleToScale`: reason and message.
@@ -54,14 +54,14 @@ const TOO_FEW: (&str, &str) = (
 );
 
 impl Memory {
-    /// The first recommendation is what there is.
+    /// The first recommendation is the current size.
     pub(super) fn begin(&mut self, current: i32, now: Timestamp) {
         if self.recommendations.is_empty() {
             self.recommendations.push((current, now));
         }
     }
 
-    /// Remembers that the number was changed.
+    /// Records a scaling event.
     pub(super) fn scaled(&mut self, spec: &HorizontalPodAutoscalerSpec, from: i32, to: i32, now: Timestamp) {
         let Some(behavior) = &spec.behavior else { return };
         let (changes, rules) = if to > from {
@@ -74,7 +74,7 @@ impl Memory {
         changes.push((from.abs_diff(to).try_into().unwrap_or(i32::MAX), now));
     }
 
-    /// Brings what the metrics ask for into what is allowed.
+    /// Limits the metrics' replica count.
     pub(super) fn allow(
         &mut self,
         spec: &HorizontalPodAutoscalerSpec,
@@ -116,8 +116,8 @@ impl Memory {
         }
     }
 
-    /// The highest of the recommendations that count against fewer replicas, and the lowest of those that count against
-    /// more (`stabilizeRecommendation`, `stabilizeRecommendationWithBehaviors`).
+    /// The highest recommendation in the window for scaling down, and the lowest in the window for
+    /// scaling up (`stabilizeRecommendation`, `stabilizeRecommendationWithBehaviors`).
     fn stabilize(&mut self, current: i32, wanted: i32, up: Option<i32>, down: i32, now: Timestamp) -> i32 {
         let recent = |seconds: i32| {
             let kept = self
@@ -196,7 +196,7 @@ impl Memory {
             };
             i32::try_from(proposed).unwrap_or(i32::MAX)
         });
-        // The largest change is the highest number on the way up and the lowest on the way down.
+        // The largest change is the highest count when scaling up and the lowest when scaling down.
         let found = if (select == "Min") == up {
             proposals.min()
         } else {
@@ -216,7 +216,7 @@ fn is_within(at: Timestamp, seconds: i32, now: Timestamp) -> bool {
     now.duration_since(at) < SignedDuration::from_secs(seconds.into())
 }
 
-/// (`convertDesiredReplicasWithRules`) At most twice as many, or four.
+/// (`convertDesiredReplicasWithRules`) At most double the size, or four.
 fn within(current: i32, wanted: i32, least: i32, most: i32) -> (i32, (&'static str, &'static str)) {
     let limit = current.saturating_mul(2).max(4);
     let (bound, why) = if most > limit {

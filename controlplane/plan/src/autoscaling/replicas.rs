@@ -18,7 +18,7 @@ use crate::{
 
 /// Time after a pod's start in which its CPU usage counts only while it is ready.
 const INITIALIZATION: SignedDuration = SignedDuration::from_mins(5);
-/// A pod that became unready within this time from its start has not been ready yet.
+/// A pod that became unready within this time from its start counts as never having been ready.
 const INITIAL_READINESS: SignedDuration = SignedDuration::from_secs(30);
 
 /// Usage of a pod or one of its containers.
@@ -102,7 +102,7 @@ pub(super) enum Goal {
     Average(i64),
 }
 
-/// By how many thousandths the load may be off before anything happens.
+/// Deviations of the load from its target, in thousandths, that cause no scaling.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tolerances {
     pub(super) down: i64,
@@ -117,7 +117,7 @@ pub(super) struct Proposal {
     pub(super) average: i64,
 }
 
-/// A load against its goal.
+/// Ratio of a load to its target.
 #[derive(Clone, Copy)]
 struct Ratio {
     usage: i128,
@@ -138,7 +138,7 @@ impl Ratio {
         self.usage < self.goal
     }
 
-    /// So many pods of this load, as many as reach the goal.
+    /// Replica count that reaches the target, if `pods` have this load.
     fn times(self, pods: usize) -> i32 {
         let pods = i128::try_from(pods).unwrap_or(i128::MAX);
         let whole = self.usage.saturating_mul(pods);
@@ -147,7 +147,7 @@ impl Ratio {
     }
 }
 
-/// A metric of a resource, of pods or of one container in each.
+/// A resource metric of pods or of one container in each.
 pub(super) struct Metric<'a> {
     pub(super) resource: &'a str,
     pub(super) container: Option<&'a str>,
@@ -215,7 +215,7 @@ impl Metric<'_> {
         Ok(proposal(if keeps { current } else { replicas }))
     }
 
-    /// The most that a pod without a sample is taken to use.
+    /// Usage that is assumed for a pod without a sample when scaling down.
     fn full(&self, request: Option<&i64>) -> i64 {
         match self.goal {
             Goal::Utilization(percent) => {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Measured, Memory, Next, Sample, Samples, Scale, Unknown, begin};
 use crate::{pod::Pod, world::now};
 
-/// An autoscaler of 1 to 10 at half of the processor time that pods ask for, whose spec has `more`.
+/// An autoscaler of 1 to 10 replicas at 50% CPU utilization, whose spec has `more`.
 fn autoscaler(more: &Value) -> HorizontalPodAutoscaler {
     let mut spec = json!({
         "minReplicas": 1, "maxReplicas": 10, "scaleTargetRef": { "kind": "Deployment", "name": "web" },
@@ -21,7 +21,8 @@ fn autoscaler(more: &Value) -> HorizontalPodAutoscaler {
     serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
 }
 
-/// Pods that ask for 100m each and use so much: `50`, `-` for one without a sample, `unready`, `pending`, `gone`.
+/// Pods that request 100m each, with their usage: `50`, `-` for one without a sample, `unready`,
+/// `pending`, `gone`.
 fn pods(uses: &[&str]) -> (Vec<Pod>, Samples) {
     let mut samples = Samples::new();
     let pods = uses.iter().enumerate().map(|(index, used)| {
@@ -117,7 +118,7 @@ fn replicas_follow_the_load() {
             &["10", "10", "10"],
             "1 (All metrics below target) ValidMetricFound DesiredWithinRange".to_owned(),
         ),
-        // Pods of which nothing is known make less of the change.
+        // Pods without samples damp the change.
         (&none, &["100", "-"], SAME.to_owned()),
         (&none, &["100", "unready"], SAME.to_owned()),
         (&none, &["100", "pending"], SAME.to_owned()),

@@ -1,4 +1,4 @@
-//! The time that is due (`mostRecentScheduleTime` of `pkg/controller/cronjob/utils.go`).
+//! The schedule time that is due (`mostRecentScheduleTime` of `pkg/controller/cronjob/utils.go`).
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp, tz::TimeZone},
 };
 
-/// After more missed times than this the user is told.
+/// Number of missed times above which a warning event is recorded.
 const MANY: i64 = 100;
 
-/// The last time of a schedule that has come and was not met.
+/// The last schedule time that has passed without a Job.
 pub(super) struct Due {
     pub(super) time: Option<Timestamp>,
-    /// True if very many times were missed.
+    /// True if too many times were missed.
     pub(super) many: bool,
     /// True if the deadline for starting has passed.
     pub(super) is_late: bool,
-    /// Time until the next one.
+    /// Time until the next schedule time.
     pub(super) next: Duration,
 }
 
-/// The times of a schedule between `earliest` and now.
+/// Schedule times between `earliest` and now.
 struct Missed {
     earliest: Timestamp,
     last: Option<Timestamp>,
@@ -30,7 +30,7 @@ struct Missed {
 }
 
 impl Due {
-    /// Nothing for a schedule that never comes.
+    /// Returns `None` for a schedule that never fires.
     pub(super) fn new(
         cron_job: &CronJob,
         last: Option<Timestamp>,
@@ -81,8 +81,8 @@ impl Missed {
         }
         let period = second.duration_since(first).as_secs().max(1);
         let count = now.duration_since(first).as_secs().div_euclid(period).saturating_add(1);
-        // A period before the time that would be the last were all as long as the first: the
-        // schedule itself says which it is.
+        // A period before the time that would be the last if all periods were as long as the first
+        // one: the schedule itself gives the exact time.
         let back = SignedDuration::from_secs(count.saturating_sub(2).saturating_mul(period));
         let mut time = schedule.next(first.checked_add(back).ok()?, zone)?;
         let mut last = None;

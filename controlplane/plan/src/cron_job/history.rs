@@ -9,7 +9,7 @@ use crate::{
     step::{CRON_JOBS, Step},
 };
 
-/// Deletes the oldest that have ended in each way.
+/// Deletes the oldest Jobs beyond each limit.
 pub(super) fn surplus(cron_job: &CronJob, jobs: &[&Job]) -> Vec<Step> {
     let owner = target(CRON_JOBS, cron_job);
     let spec = &cron_job.spec;

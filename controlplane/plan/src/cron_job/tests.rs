@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Snapshot, plan};
 use crate::step::Step;
 
-/// Minutes since the epoch at this hour, as Jobs' names have them.
+/// Minutes since the epoch at this hour, as in Jobs' names.
 const HOUR: i64 = 29_453_820;
 
 fn job(text: &str) -> Job {
@@ -56,8 +56,8 @@ fn cron_job(spec: &Value, status: &Value) -> CronJob {
     .unwrap()
 }
 
-/// The plan for each status and Jobs at a time of day: a line that names these, then one a
-/// step.
+/// Plans each status and its Jobs at a time of day, and prints a line that names these, then one
+/// line per step.
 fn table(rows: &[(&Value, &Value, &[&str], &str)], expected: &Expect) {
     let mut lines = Vec::new();
     for (spec, status, jobs, now) in rows {
@@ -193,7 +193,7 @@ fn missed_times_are_made_up_for_once() {
             (deadline, none, &[], "01:10:59"),
             (deadline, none, &[], "01:12:00"),
             (every, &active(&[], "01:00:03"), &[], "01:20:00"),
-            // The clock went back.
+            // The clock was set back.
             (ten, &active(&[], "05:00:00"), &[], "01:10:00"),
         ],
         &expect![[r#"

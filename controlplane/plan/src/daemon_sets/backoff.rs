@@ -1,5 +1,5 @@
-//! Back-off of deletions of a node's failed pods: a node agent that refuses pods must not be fought
-//! with.
+//! Backoff for deleting a node's failed pods, so that the controller does not fight with an agent
+//! that rejects them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 /// The first delay and the longest (`cmd/kube-controller-manager/app/apps.go`).
 const DELAYS: (i64, i64) = (1, 15 * 60);
 
-/// The delays of nodes whose pods fail, by the DaemonSet's uid and observed generation.
+/// Backoff of nodes whose pods fail, by the DaemonSet's uid and observed generation.
 #[derive(Debug, Default)]
 pub struct Backoff(BTreeMap<(String, i64, String), Entry>);
 
@@ -23,15 +23,14 @@ impl Entry {
         now.as_second().saturating_sub(self.since.as_second())
     }
 
-    /// True when nothing happened for so long that it counts no longer.
+    /// True if the last failure is too long ago to count.
     fn is_over(&self, now: Timestamp) -> bool {
         self.age(now) > DELAYS.1.saturating_mul(2)
     }
 }
 
 impl Backoff {
-    /// The time that a failed pod must stay yet; with `None` it is deleted now, which is
-    /// remembered.
+    /// Time for which a failed pod is kept; `None` deletes it now and records that.
     pub(super) fn next(&mut self, uid: &str, generation: i64, node: &str, now: Timestamp) -> Option<Duration> {
         self.0.retain(|_, entry| !entry.is_over(now));
         let entry = self.0.entry((uid.to_owned(), generation, node.to_owned()));

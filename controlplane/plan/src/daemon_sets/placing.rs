@@ -1,4 +1,4 @@
-//! The nodes that a DaemonSet's pods fit, and the pod that is made for one of them.
+//! Nodes that are eligible for a DaemonSet's pods, and the pod for one of them.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::{
     step::Target,
 };
 
-/// The annotation that counts a DaemonSet's templates, and the label that its pods have of it.
+/// Annotation with the generation of a DaemonSet's template, and the label of its pods with it.
 const GENERATION: (&str, &str) = ("deprecated.daemonset.template.generation", "pod-template-generation");
 
 /// Taints that every pod of a DaemonSet tolerates (`AddOrUpdateDaemonPodTolerations` in
@@ -37,15 +37,15 @@ const HOST_NETWORK: (&str, &str) = ("node.kubernetes.io/network-unavailable", "N
 /// Fit of a node for a DaemonSet (`NodeShouldRunDaemonPod`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It has a pod.
+    /// The node runs a pod.
     Runs,
-    /// A pod that is there may stay: only a taint with `NoSchedule` is in the way.
+    /// An existing pod may stay: only a `NoSchedule` taint prevents a new one.
     Stays,
-    /// It has none.
+    /// The node has no pod.
     Never,
 }
 
-/// The template of a DaemonSet's pods, with what every one of them tolerates.
+/// Template of a DaemonSet's pods, with the default tolerations.
 pub(super) struct Placing {
     template: PodTemplateSpec,
     generation: Option<i64>,
@@ -101,7 +101,7 @@ impl Placing {
         }
     }
 
-    /// The pod of a node (`CreatePodTemplate`, `ReplaceDaemonSetPodNodeNameNodeAffinity`).
+    /// The pod for a node (`CreatePodTemplate`, `ReplaceDaemonSetPodNodeNameNodeAffinity`).
     pub(super) fn pod(&self, owner: &Target, hash: &str, node: &str) -> Whole {
         let mut pod = pod_template::pod(owner, &self.template);
         let labels: &mut BTreeMap<_, _> = pod.metadata.labels.get_or_insert_default();
@@ -127,7 +127,7 @@ impl Placing {
         pod
     }
 
-    /// True for a pod of the present template (`IsPodUpdated`).
+    /// True if a pod is of the current template (`IsPodUpdated`).
     pub(super) fn is_current(&self, pod: &Pod, hash: &str) -> bool {
         use crate::objects::Meta as _;
         let label = |key: &str| pod.metadata.labels().and_then(|labels| labels.get(key));
@@ -137,7 +137,7 @@ impl Placing {
     }
 }
 
-/// The node that a pod is on or waits for (`GetTargetNodeName`).
+/// The node that a pod is bound to or waits for (`GetTargetNodeName`).
 pub(super) fn target_node(pod: &Pod) -> Option<&str> {
     if let Some(node) = node_of(pod) {
         return Some(node);

@@ -23,7 +23,8 @@ pub(super) struct Revisions<'a> {
 }
 
 impl<'a> Revisions<'a> {
-    /// Finds them among `known`, its own. The error is what must be done first.
+    /// Finds the revisions among `known`, the set's own. The error holds steps that must be done
+    /// first.
     pub(super) fn of(
         snapshot: &Snapshot<'a>,
         spec: &DaemonSetSpec,
@@ -64,7 +65,7 @@ impl<'a> Revisions<'a> {
         Ok(Self { hash, old, steps })
     }
 
-    /// Deletes the oldest revisions beyond the limit that no pod is of (`cleanupHistory`).
+    /// Deletes the oldest unused revisions beyond the limit (`cleanupHistory`).
     pub(super) fn superfluous(&self, spec: &DaemonSetSpec, pods: &[&Pod]) -> Vec<Step> {
         let limit = usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
         let excess = self.old.len().saturating_sub(limit);
@@ -76,8 +77,8 @@ impl<'a> Revisions<'a> {
     }
 }
 
-/// Creates the revision of the present template; where another has its name, the next one is
-/// salted.
+/// Creates the revision of the current template; if its name is taken, the next plan adds to the
+/// collision count.
 fn create(
     snapshot: &Snapshot<'_>,
     spec: &DaemonSetSpec,
@@ -123,7 +124,8 @@ fn record_collisions(snapshot: &Snapshot<'_>, owner: &Target, collisions: i32) -
     }
 }
 
-/// Gives pods the hash of the one that is kept, then deletes its doubles (`dedupCurHistories`).
+/// Relabels pods with the hash of the kept revision, then deletes its duplicates
+/// (`dedupCurHistories`).
 fn deduplicate(hash_kept: &str, doubles: &[&ControllerRevision], pods: &[&Pod]) -> Vec<Step> {
     let other = pods.iter().filter(|pod| hash(pod).is_none_or(|own| own != hash_kept));
     let of_double = other.filter(|pod| doubles.iter().any(|double| own_hash(double) == hash(pod)));
@@ -145,7 +147,7 @@ fn own_hash(revision: &ControllerRevision) -> Option<&String> {
     revision.metadata.labels.as_ref()?.get(REVISION)
 }
 
-/// The hash of the revision that a pod was made from.
+/// Hash of the revision that a pod was created from.
 pub(super) fn hash(pod: &Pod) -> Option<&String> {
     pod.metadata.labels()?.get(REVISION)
 }

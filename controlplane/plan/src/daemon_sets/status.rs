@@ -19,7 +19,7 @@ struct Counts {
 }
 
 impl View<'_> {
-    /// Patches the status where it is not what it should be.
+    /// Patches the status if it has changed.
     pub(super) fn status(&self) -> Option<Step> {
         let counts = self.count();
         let unavailable = counts.desired.saturating_sub(counts.available);

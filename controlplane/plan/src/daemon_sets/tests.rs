@@ -117,7 +117,7 @@ fn planned(world: &World, backoff: &mut Backoff, failure: Option<&Failure>) -> P
     plan(&snapshot, backoff, now())
 }
 
-/// The plan but for the status: `+a` for a new pod of a node, `-a1` for one that goes.
+/// The plan without the status: `+a` for a new pod of a node, `-a1` for a deletion.
 fn summary(plan: &Plan) -> String {
     let steps = plan.stages.iter().flatten().filter_map(|step| match step {
         Step::Create { resource, body, .. } if resource.kind == "Pod" => {
@@ -152,10 +152,10 @@ fn each_node_that_fits_has_one_pod() {
     check(&one, &["a", "b"], &["a1 ready", "b1 waiting"], &expect![""]);
     check(&one, &["a"], &["a1 ready", "a2 ready"], &expect!["-a2"]);
     check(&one, &["a"], &["a1 waiting", "a2 ready"], &expect!["-a1"]);
-    // Without surge a pod comes when the one before it is gone.
+    // Without surge a pod is created after the previous one is gone.
     check(&one, &["a"], &["a1 ready deleted"], &expect![""]);
     check(&one, &["a"], &["a1 failed deleted"], &expect!["+a"]);
-    // A pod that waits for a node that is gone, and one that was there.
+    // A pending pod whose node is gone, and one that ran there.
     check(&one, &["a"], &["a1 ready", "z1 waiting", "y1 ready"], &expect!["-z1"]);
 }
 
@@ -260,7 +260,7 @@ fn an_update_takes_no_more_than_may_be_unavailable() {
     let half = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "50%" } });
     check(&half, &nodes, &all_old, &expect!["-a1 -b1"]);
     check(&json!({ "type": "OnDelete" }), &nodes, &all_old, &expect![""]);
-    // First each node has its pod.
+    // Every node gets its pod first.
     check(
         &unavailable(1),
         &nodes,
@@ -309,7 +309,7 @@ fn a_surge_makes_the_new_pod_first() {
     );
     check(&surge(1), &["a"], &["a1 running", "a2 running old"], &expect!["-a2"]);
     check(&surge(1), &["a"], &["a1 ready deleted"], &expect!["+a"]);
-    // A pod leaves a node that it does not fit any more when all others are available.
+    // A pod on a node that it no longer fits is deleted once all others are available.
     check(
         &surge(1),
         &["a", "b NoSchedule"],

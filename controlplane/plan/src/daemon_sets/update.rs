@@ -1,4 +1,4 @@
-//! Rolling updates: pods of other revisions give way (`rollingUpdate` in
+//! Rolling updates: pods of old revisions are replaced (`rollingUpdate` in
 //! `pkg/controller/daemon/update.go`).
 
 use super::{View, Work, placing::Fit};
@@ -10,16 +10,16 @@ struct OnNode<'a> {
     old: Option<&'a Pod>,
 }
 
-/// Nodes and pods as a surge sorts them.
+/// Nodes and pods, as a rolling update with surge sorts them.
 #[derive(Default)]
 struct Surge<'a> {
-    /// Nodes whose new pod is waited for.
+    /// Nodes whose new pod is not available yet.
     under_way: usize,
     available: usize,
-    /// Nodes whose old pod is of no use: the new one may come at once.
+    /// Nodes whose old pod is unavailable: the new one may be created at once.
     broken: Vec<&'a str>,
     candidates: Vec<&'a str>,
-    /// Old pods on nodes that they do not fit any more.
+    /// Old pods on nodes that they no longer fit.
     misplaced: Vec<&'a Pod>,
 }
 
@@ -36,7 +36,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// At least one where nothing else is allowed.
+    /// At least one if surge is zero.
     fn max_unavailable(&self, nodes: i32) -> i32 {
         let strategy = self.spec.update_strategy.as_ref();
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
@@ -46,7 +46,7 @@ impl<'a> View<'a> {
             .max(1)
     }
 
-    /// The nodes that have or shall have pods.
+    /// Nodes that have or should have pods.
     fn considered(&self) -> impl Iterator<Item = &'a str> {
         let runs = self
             .nodes
@@ -55,7 +55,7 @@ impl<'a> View<'a> {
         self.pods.keys().copied().chain(runs.map(|(node, _)| *node))
     }
 
-    /// `None` where there are several of a kind: they are thinned out first
+    /// `None` if there are several old or several new pods: duplicates are deleted first
     /// (`findUpdatedPodsOnNode`).
     fn on_node(&self, node: &str) -> Option<OnNode<'a>> {
         let pods = self.pods.get(node).into_iter().flatten().copied();
@@ -67,8 +67,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Deletes old pods: those that are not available, and others as long as few enough are
-    /// missing.
+    /// Deletes old pods: unavailable ones, and others as long as the limit allows.
     fn replace(&self, most: usize, work: &mut Work<'a>) {
         let mut missing: usize = 0;
         let mut candidates = Vec::new();
@@ -96,7 +95,7 @@ impl<'a> View<'a> {
             .extend(candidates.into_iter().take(most.saturating_sub(missing)));
     }
 
-    /// Makes new pods beside old ones, and deletes the old ones whose new ones are available.
+    /// Creates new pods beside old ones, and deletes the old ones whose new ones are available.
     fn surge(&self, most: usize, desired: usize, work: &mut Work<'a>) {
         let mut surge = Surge::default();
         for node in self.considered() {

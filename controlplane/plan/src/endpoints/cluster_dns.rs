@@ -28,26 +28,27 @@ use crate::{
 pub const NAMESPACE: &str = "kube-system";
 /// The name of the Service.
 pub const NAME: &str = "kube-dns";
-/// The annotation by which a node tells where it answers names of the cluster.
+/// Annotation with the addresses of a node's DNS server.
 const SERVERS: &str = "skiff.dev/name-servers";
 const MANAGER: &str = "cluster-dns-controller.skiff.dev";
-/// The label of a Service that is ours.
+/// Label of a Service that Skiff manages.
 const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "skiff");
-/// The number of the Service's address in its range (`GetDNSIP` in `cmd/kubeadm/app/constants/constants.go`).
+/// Offset of the cluster IP in the Service range (`GetDNSIP` in
+/// `cmd/kubeadm/app/constants/constants.go`).
 const OFFSET: u32 = 10;
 /// Ports of the Service and of the servers: name, protocol.
 const PORTS: [(&str, &str); 2] = [("dns", "UDP"), ("dns-tcp", "TCP")];
 const PORT: i32 = 53;
 
-/// A node as its endpoint shows it: the addresses of its server, and whether it was heard of lately.
+/// Endpoint of a node: the addresses of its DNS server, and whether the node is ready.
 pub fn server(node: &Node) -> (Vec<IpAddr>, bool) {
     let told = annotation(&node.metadata, SERVERS).unwrap_or_default();
     let addresses = told.split(',').filter_map(|text| text.parse().ok()).collect();
     (addresses, !is_unknown(node))
 }
 
-/// Makes the plan. `own` is the Service of the name, `services` are all, `slices` those of its namespace, and `range` is the first
-/// range of Services.
+/// Makes the plan. `own` is the Service of this name, `services` are all, `slices` those of its
+/// namespace, and `range` is the first Service CIDR.
 pub fn plan(
     own: Option<&Service>,
     services: &[Arc<Service>],
@@ -133,7 +134,7 @@ fn create(address: IpAddr) -> Step {
     }
 }
 
-/// The servers of a family, by the names of their nodes.
+/// Endpoints of one family, by the names of their nodes.
 fn group(family: &'static str, nodes: &[Arc<Node>]) -> Group {
     let mut nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
     nodes.sort_by_key(|node| name(*node));

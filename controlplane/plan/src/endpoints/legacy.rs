@@ -1,4 +1,4 @@
-//! `Endpoints`: the pods of a Service in the form before endpoint slices, one object for all of them.
+//! `Endpoints`: the predecessor of endpoint slices, one object for all pods of a Service.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -15,24 +15,24 @@ use crate::{
     step::{ENDPOINTS, Outcome, PatchKind, Plan, Step},
 };
 
-/// The label of what is made here, and not by people.
+/// Label of `Endpoints` that this controller manages.
 pub const MANAGED: &str = "endpoints.kubernetes.io/managed-by";
 const MANAGER: &str = "endpoint-controller";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
-/// The most addresses in one object.
+/// Most addresses in one object.
 const CAPACITY: usize = 1000;
 
-/// Name, number, protocol and application protocol of a port, in the order in which ports are sorted.
+/// Name, number, protocol and application protocol of a port, in sort order.
 type Port = (Option<String>, i32, String, Option<String>);
 
-/// Addresses that have the same ports.
+/// Addresses with the same ports.
 #[derive(Default)]
 struct Addresses {
     ready: Vec<EndpointAddress>,
     others: Vec<EndpointAddress>,
 }
 
-/// Makes the plan. Without a Service what has its name goes.
+/// Makes the plan. Without a Service the `Endpoints` of its name are deleted.
 pub fn plan(service: Option<&Service>, pods: &[&Pod], endpoints: Option<&Endpoints>) -> Plan {
     let mut plan = Plan::default();
     let Some(service) = service else {
@@ -83,7 +83,7 @@ fn create(service: &Service, labels: &Map, subsets: &[EndpointSubset], truncated
     }
 }
 
-/// Subsets as the API shows them: none at all when there are none.
+/// Subsets as the API shows them: absent if empty.
 fn shown(subsets: &[EndpointSubset]) -> Value {
     if subsets.is_empty() {
         Value::Null
@@ -118,7 +118,7 @@ fn update(endpoints: &Endpoints, labels: &Map, subsets: &[EndpointSubset], trunc
     })
 }
 
-/// Addresses with the same ports stand together, those that are ready apart from the others.
+/// Groups addresses by ports, ready ones apart from the others.
 fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
     let unready = publishes_unready(service);
     let Some(family) = families(service).first().copied() else {
@@ -161,8 +161,8 @@ fn sorted(mut addresses: Vec<EndpointAddress>) -> Option<Vec<EndpointAddress>> {
     Some(addresses).filter(|addresses| !addresses.is_empty())
 }
 
-/// The ports that the pod has, in order; nothing when it has none of those that there are. Only what has no address of
-/// its own may have no ports.
+/// The pod's ports in sort order; `None` if it has none of the Service's ports. Only a headless
+/// Service may have no ports.
 fn ports(service: &Service, pod: &Pod) -> Option<Vec<Port>> {
     let spec = service.spec.as_ref()?;
     let all = spec.ports.as_deref().unwrap_or_default();
@@ -189,7 +189,7 @@ fn endpoint(service: &Service, pod: &Pod, address: &str) -> EndpointAddress {
     }
 }
 
-/// Keeps what one object may hold: those that are ready before the others, of each subset its share.
+/// Truncates to the capacity of one object: ready addresses first, and each subset gets its share.
 fn truncate(mut subsets: Vec<EndpointSubset>) -> (Vec<EndpointSubset>, bool) {
     let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
     let ready: usize = subsets.iter().map(|subset| count(&subset.addresses)).sum();

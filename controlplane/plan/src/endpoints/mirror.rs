@@ -1,4 +1,4 @@
-//! Endpoint slices of `Endpoints` that people write by hand, for Services without a selector.
+//! Endpoint slices that mirror user-written `Endpoints` of Services without a selector.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,17 @@ use crate::{
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// Annotations that tell of the `Endpoints` alone.
+/// Annotations of `Endpoints` that are not mirrored.
 const OWN: [&str; 2] = [
     "endpoints.kubernetes.io/last-change-trigger-time",
     "kubectl.kubernetes.io/last-applied-configuration",
 ];
-/// Addresses of one subset that are taken over.
+/// Most addresses of one subset that are mirrored.
 const LIMIT: usize = 1000;
 
 type Groups = BTreeMap<(String, Vec<String>), (&'static str, Vec<EndpointPort>, Vec<Endpoint>)>;
 
-/// Makes the plan for what is called `called`. `slices` are those of the namespace.
+/// Makes the plan for the name `called`. `slices` are those of the namespace.
 pub fn plan(called: &str, endpoints: Option<&Endpoints>, service: Option<&Service>, slices: &[&EndpointSlice]) -> Plan {
     let mut plan = Plan::default();
     let own = slices.iter().copied().filter(|slice| is_of(slice, called, MANAGER));

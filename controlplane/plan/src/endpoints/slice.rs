@@ -26,7 +26,7 @@ pub(super) struct Wanted {
     pub(super) endpoints: Vec<Endpoint>,
 }
 
-/// The labels of an owner, and those that find the slice again.
+/// Labels of the owner, and those by which the slice is found.
 pub(super) fn labels(own: Option<&Map>, service: &str, manager: &str) -> Map {
     let mut labels = own.cloned().unwrap_or_default();
     labels.insert(SERVICE_NAME.to_owned(), service.to_owned());
@@ -42,7 +42,7 @@ pub(super) fn is_of(slice: &EndpointSlice, service: &str, manager: &str) -> bool
         && label(MANAGED_BY) == Some(manager)
 }
 
-/// Tells slices apart that can hold the same endpoints: the family, and the ports in any order.
+/// Key of slices that can hold the same endpoints: the family, and the ports in any order.
 pub(super) fn group(family: &str, ports: &[EndpointPort]) -> (String, Vec<String>) {
     let text = |port: &EndpointPort| serde_json::to_string(port).unwrap_or_default();
     let mut ports: Vec<String> = ports.iter().map(text).collect();
@@ -74,7 +74,7 @@ impl Wanted {
         }
     }
 
-    /// Makes a slice that is there so; nothing when it is.
+    /// Updates an existing slice; `None` if it is up to date.
     pub(super) fn update(&self, slice: &EndpointSlice) -> Option<Step> {
         let metadata = &slice.metadata;
         let annotated = self.annotations.as_ref().is_none_or(|wanted| {

@@ -1,4 +1,4 @@
-//! The endpoint slices of a Service: its pods, by family and ports, a hundred to a slice.
+//! The endpoint slices of a Service: its pods, by family and ports, up to 100 per slice.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +34,10 @@ impl Group {
     }
 }
 
-/// The family and the ports that a slice's endpoints share.
+/// Family and ports that a slice's endpoints share.
 type GroupKey = (String, Vec<String>);
 
-/// The slices that a manager keeps for a Service, by what their endpoints share.
+/// The slices that a manager keeps for a Service, by family and ports.
 pub(super) fn own_groups<'a>(
     service: &Service,
     slices: &[&'a EndpointSlice],
@@ -54,14 +54,14 @@ pub(super) fn own_groups<'a>(
     own
 }
 
-/// A slice that is there and what it is to hold.
+/// An existing slice and its new endpoints.
 struct Filled<'a> {
     slice: &'a EndpointSlice,
     endpoints: Vec<Endpoint>,
     changed: bool,
 }
 
-/// Makes the plan. `pods` and `slices` are those of the namespace; `zone` tells a node's zone.
+/// Makes the plan. `pods` and `slices` are those of the namespace; `zone` returns a node's zone.
 pub fn plan(
     service: &Service,
     pods: &[&Pod],
@@ -148,7 +148,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Endpoints stay where they are; new ones fill slices that change anyway, then others, then new slices.
+    /// Keeps endpoints in their slices; new ones fill slices that change anyway, then others, then
+    /// new slices.
     pub(super) fn fill(&mut self, wanted: Group, there: &[&'a EndpointSlice]) {
         let Group {
             family,
@@ -188,7 +189,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Gives up slices of which nothing is wanted.
+    /// Releases slices without endpoints.
     pub(super) fn abandon(&mut self, slices: impl Iterator<Item = &'a EndpointSlice>) {
         self.spare.extend(slices);
     }

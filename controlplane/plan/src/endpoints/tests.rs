@@ -1,4 +1,4 @@
-//! Pods and Services as they come, and what is made of them.
+//! Pods and Services, and the endpoints for them.
 
 use k8s_openapi::api::{
     core::v1::{Endpoints, Service},
@@ -19,7 +19,7 @@ fn service(spec: &Value) -> Service {
     read(json!({ "metadata": metadata, "spec": spec }))
 }
 
-/// A Service on the port named `http` of its pods.
+/// A Service that targets the port named `http` of its pods.
 fn named() -> Service {
     service(&json!({
         "clusterIP": "10.96.0.9", "selector": { "app": "web" },
@@ -49,7 +49,7 @@ fn slices(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
     plan_slices(service, &pods, &slices, &|node| Some(format!("zone-of-{node}")))
 }
 
-/// The slices that a plan leaves behind, given those before it.
+/// Applies a plan to slices and returns the result.
 fn after(plan: Plan, mut before: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
     for step in plan.stages.into_iter().flatten() {
         match step {
@@ -199,7 +199,7 @@ fn endpoints_keep_those_that_are_not_ready_apart() {
         panic!("{plan}")
     };
     assert_eq!(body["metadata"]["labels"]["own"], Value::Null);
-    // With the Service they go.
+    // Without the Service they are deleted.
     assert_eq!(plan_endpoints(None, &[], Some(&made)).stages.len(), 1);
 }
 
@@ -265,7 +265,7 @@ fn endpoints_that_people_write_become_slices() {
     assert_eq!(metadata.owner_references.as_ref().unwrap()[0].kind, "Endpoints");
     let all: Vec<&EndpointSlice> = made.iter().collect();
     assert!(plan_mirror("web", Some(&endpoints), Some(&bare), &all).is_empty());
-    // Another port: the slices are used again.
+    // Another port: the slices are reused.
     endpoints.subsets.as_mut().unwrap()[0].ports.as_mut().unwrap()[0].port = 81;
     let plan = plan_mirror("web", Some(&endpoints), Some(&bare), &all);
     assert_eq!(plan.to_string(), "patch EndpointSlice web-0, patch EndpointSlice web-1");

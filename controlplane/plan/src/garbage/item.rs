@@ -1,4 +1,4 @@
-//! An object in the graph of owners.
+//! A node of the graph of owners.
 
 use std::{borrow::Borrow, cmp::Ordering, collections::BTreeSet, fmt, sync::Arc};
 
@@ -11,7 +11,8 @@ use crate::{
     step::{Outcome, PatchKind, Propagation, Resource, Step, Target},
 };
 
-/// An object, as far as ownership goes. It is the very object that is kept elsewhere; two items are equal when their uids are.
+/// An object with its owner references. The object itself is shared with the cache; two items are
+/// equal if their uids are.
 #[derive(Clone)]
 pub struct Item {
     pub(super) resource: Arc<Resource>,
@@ -94,7 +95,7 @@ impl Item {
         self.patch(&json!({ "ownerReferences": kept }))
     }
 
-    /// Lets owners go on without waiting for this object.
+    /// Stops blocking the deletion of owners.
     pub(super) fn unblocking(&self) -> Step {
         let mut owners = self.owners().to_vec();
         for owner in &mut owners {

@@ -105,7 +105,7 @@ fn a_circle_of_owners_does_not_wait_for_itself() {
     graph.observe(item(PODS, "c", &[owner(PODS, "b")], None));
     check(&mut graph, "b", &expect!["delete Pod b"]);
     graph.observe(item(PODS, "b", &[owner(PODS, "a")], Some("foregroundDeletion")));
-    // The last one would be waited for by the others: it stops blocking first.
+    // The others would wait for the last one: it stops blocking first.
     check(&mut graph, "c", &expect!["patch Pod c"]);
     let mut free = owner(PODS, "b");
     free["blockOwnerDeletion"] = false.into();
@@ -115,7 +115,7 @@ fn a_circle_of_owners_does_not_wait_for_itself() {
     check(&mut graph, "b", &expect!["patch Pod b"]);
 }
 
-/// The number of plans until one finds nothing more to do, when every owner that is looked for is absent.
+/// Number of plans until one has no steps, if every owner that is looked up is absent.
 fn looks(graph: &mut Graph, uid: &str) -> Option<usize> {
     let resolve = |_: &str, _: &str| Some(REPLICA_SETS);
     (1..10).find(|_| {

@@ -13,18 +13,18 @@ use crate::{
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_mins(10);
 
-/// The failures of a Job's pods since the last success. It is kept by the controller, and empty
-/// again after its restart.
+/// Failures of a Job's pods since the last success. The controller keeps it in memory; a restart
+/// resets it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Backoff {
     failures: u32,
     last: Option<Timestamp>,
-    /// The pods that were counted and still wait for their finalizer's removal.
+    /// Pods that were counted and whose finalizer is not removed yet.
     seen: BTreeSet<String>,
 }
 
 impl Backoff {
-    /// Counts the pods of a Job that have ended since the last call.
+    /// Counts the Job's pods that have ended since the last call.
     pub fn observe(&mut self, spec: &JobSpec, pods: &[&Pod]) {
         let ended = |pod: &&&Pod| is_valid(spec, pod) && (phase(pod) == "Succeeded" || has_failed(spec, pod));
         let all: Vec<&Pod> = pods.iter().filter(ended).copied().collect();
@@ -47,13 +47,13 @@ impl Backoff {
         self.seen = all.into_iter().map(|pod| uid(pod).to_owned()).collect();
     }
 
-    /// Time until pods may be made again; zero if they may be now.
+    /// Time until pods may be created again; zero if they may be now.
     pub(super) fn remaining(&self, now: Timestamp) -> Duration {
         remaining(self.failures, self.last, now)
     }
 }
 
-/// The same for the index of its own of a pod that failed.
+/// The same for the index of a failed pod.
 pub(super) fn of_index(failed: &Pod, now: Timestamp) -> Duration {
     let Some(attempt) = failed.attempt.as_deref() else {
         return Duration::ZERO;
@@ -69,7 +69,7 @@ fn remaining(failures: u32, last: Option<Timestamp>, now: Timestamp) -> Duration
     };
     let wait = FIRST.saturating_mul(1 << doublings.min(16)).min(LONGEST);
     let passed = now.duration_since(last);
-    // A clock that has jumped back does not make the wait longer than it is.
+    // A clock that was set back does not extend the delay.
     let passed = Duration::try_from(passed).unwrap_or_default();
     wait.saturating_sub(passed)
 }

@@ -1,5 +1,5 @@
-//! The end of a Job. A Job may meet several conditions at once: what an earlier plan has told comes
-//! first, then failure, then success (`syncJob` of `pkg/controller/job/job_controller.go`).
+//! The end of a Job. Several conditions may hold at once: the one that an earlier plan reported
+//! comes first, then failure, then success (`syncJob` of `pkg/controller/job/job_controller.go`).
 
 use k8s_openapi::{
     api::batch::v1::{JobCondition, JobStatus},
@@ -42,7 +42,8 @@ pub(super) fn holding<'a>(status: &'a JobStatus, kind: &str) -> Option<&'a JobCo
     conditions.find(|condition| condition.type_ == kind && condition.status == "True")
 }
 
-/// Sets a condition; whether that changed anything. One that never was true is not made false.
+/// Sets a condition; true if that changed anything. A condition that never was true is not set to
+/// false.
 pub(super) fn set(status: &mut JobStatus, new: JobCondition) -> bool {
     let conditions = status.conditions.get_or_insert_default();
     match conditions.iter_mut().find(|condition| condition.type_ == new.type_) {
@@ -60,7 +61,7 @@ pub(super) fn set(status: &mut JobStatus, new: JobCondition) -> bool {
 }
 
 impl Sync<'_> {
-    /// Finds the condition that ends the Job, but for its completions.
+    /// Evaluates all conditions that end the Job, apart from its completions.
     pub(super) fn evaluate(&mut self, plan: &mut Plan) {
         self.finished = holding(&self.status, MET)
             .cloned()
@@ -115,7 +116,7 @@ impl Sync<'_> {
         None
     }
 
-    /// Pods whose containers are restarted in place count by the restarts.
+    /// Pods with in-place restarts count by their restarts.
     fn restarted_too_often(&self, limit: i32) -> bool {
         let pod = self.spec.template.spec.as_ref();
         if pod.and_then(|pod| pod.restart_policy.as_deref()) != Some("OnFailure") {
@@ -139,8 +140,8 @@ impl Sync<'_> {
         (failed > 0 && ended).then(|| self.failure("FailedIndexes", "Job has failed indexes"))
     }
 
-    /// Ends the Job if enough have succeeded; otherwise, if pods were looked after, tells that the
-    /// Job is suspended.
+    /// Ends the Job if enough pods have succeeded; otherwise, if pods were managed, sets the
+    /// Suspended condition.
     pub(super) fn complete(&mut self, managed: bool, creations: usize) {
         let enough = match self.spec.completions {
             None => self.succeeded > 0,

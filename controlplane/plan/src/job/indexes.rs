@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fmt};
 pub struct Indexes(Vec<(u32, u32)>);
 
 impl Indexes {
-    /// Reads a status or a rule; what is no interval is left out, as is what lies at or above
+    /// Parses a status or a rule; invalid intervals are left out, as are indexes at or above
     /// `completions`.
     pub fn parse(text: &str, completions: u32) -> Self {
         let interval = |text: &str| {
@@ -65,13 +65,13 @@ impl Indexes {
         self.0.is_empty()
     }
 
-    /// True if the index is there.
+    /// True if the index is in the set.
     pub fn has(&self, index: u32) -> bool {
         let at = self.0.partition_point(|(_, last)| *last < index);
         self.0.get(at).is_some_and(|(first, _)| *first <= index)
     }
 
-    /// The first `count` indexes below `completions` that are not there.
+    /// The first `count` indexes below `completions` that are not in the set.
     pub fn missing(&self, count: usize, completions: u32) -> Vec<u32> {
         let mut found = Vec::new();
         let mut candidate = 0;
@@ -96,7 +96,7 @@ impl Indexes {
     }
 }
 
-/// Two neighbours stand side by side, three or more as a range.
+/// Two adjacent indexes are listed separately, three or more as a range.
 impl fmt::Display for Indexes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, (first, last)) in self.0.iter().enumerate() {

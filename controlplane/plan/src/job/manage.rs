@@ -1,4 +1,4 @@
-//! Makes and deletes a Job's pods (`manageJob` of `pkg/controller/job/job_controller.go`).
+//! Creates and deletes a Job's pods (`manageJob` of `pkg/controller/job/job_controller.go`).
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
@@ -19,13 +19,13 @@ use crate::{
     step::{Outcome, PODS, PatchKind, Plan, Step},
 };
 
-/// Most pods that one plan makes or deletes.
+/// Most pods that one plan creates or deletes.
 const BURST: usize = 500;
-/// Most letters before the five random ones
+/// Longest prefix before the five random letters
 /// (`staging/src/k8s.io/apiserver/pkg/storage/names/generate.go`).
 const LONGEST_PREFIX: usize = 58;
 
-/// The first to go is the least. The order of the fields is the policy (`ActivePods` of
+/// Deletion order, the least first. The order of the fields is the policy (`ActivePods` of
 /// `pkg/controller/controller_utils.go`).
 type Worth<'a> = (
     bool,
@@ -54,8 +54,8 @@ fn worth(pod: &Pod) -> Worth<'_> {
     )
 }
 
-/// Takes the finalizer off a pod. With `exactly` only off this revision of it: one that has ended
-/// meanwhile is to be counted.
+/// Removes the finalizer of a pod. With `exactly` only from this revision of it, since a pod that
+/// has ended meanwhile must be counted.
 pub(super) fn untrack(pod: &Pod, exactly: bool) -> Step {
     let revision = pod.metadata.resource_version().filter(|_| exactly);
     Step::Patch {
@@ -70,7 +70,7 @@ pub(super) fn untrack(pod: &Pod, exactly: bool) -> Step {
 }
 
 impl<'a> Sync<'a> {
-    /// Deletes what still runs when the Job ends. The finalizers stay until the pods are counted.
+    /// Deletes active pods when the Job ends. The finalizers stay until the pods are counted.
     pub(super) fn delete_active(&self) -> Vec<Step> {
         self.active
             .iter()
@@ -78,7 +78,7 @@ impl<'a> Sync<'a> {
             .collect()
     }
 
-    /// Number of pods that are to be active.
+    /// Desired number of active pods.
     fn wanted(&self) -> usize {
         let most = count(self.spec.parallelism);
         let wanted = match self.spec.completions {
@@ -90,7 +90,7 @@ impl<'a> Sync<'a> {
         usize::try_from(wanted).unwrap_or(usize::MAX)
     }
 
-    /// Deletes active pods that are too many. They do not count as failed: their finalizers go
+    /// Deletes surplus active pods. They do not count as failed: their finalizers are removed
     /// first.
     pub(super) fn remove_surplus(&self) -> [Vec<Step>; 2] {
         let least = self.active.len().saturating_sub(self.wanted());
@@ -130,14 +130,14 @@ impl<'a> Sync<'a> {
         (surplus, best.into_values().collect())
     }
 
-    /// Makes pods that are missing, or asks to be called again when that may be done.
+    /// Creates missing pods, or asks for another plan once that is allowed.
     pub(super) fn add_missing(&self, snapshot: &Snapshot<'_>, plan: &mut Plan) -> Vec<Step> {
         let ending = if waits_for_end(self.spec) { self.terminating } else { 0 };
         let missing = self.wanted().saturating_sub(ending).saturating_sub(self.active.len());
         if missing == 0 {
             return Vec::new();
         }
-        // While creation fails, one attempt tells as much as many.
+        // While creation fails, one attempt is enough.
         let most = if snapshot.failure.is_some() { 1 } else { BURST };
         if self.spec.backoff_limit_per_index.is_none() {
             let wait = snapshot.backoff.remaining(self.now);
@@ -166,7 +166,7 @@ impl<'a> Sync<'a> {
         indexes.into_iter().map(create).collect()
     }
 
-    /// The first indexes that neither run nor have ended.
+    /// The first indexes that are neither active nor finished.
     fn pending(&self, count: usize) -> Vec<u32> {
         let mut taken = self.completed.with_each(&indexes_of(self.active.iter().copied()));
         if waits_for_end(self.spec) {
@@ -212,7 +212,7 @@ impl<'a> Sync<'a> {
         pod
     }
 
-    /// Numbers of failed pods of an index: counted and ignored.
+    /// Earlier failures of an index: counted and ignored ones.
     fn failures_before(&self, index: u32) -> (i32, i32) {
         let Some(failed) = self.replaced.get(&index) else {
             return (0, 0);
@@ -229,7 +229,7 @@ impl<'a> Sync<'a> {
     }
 }
 
-/// The job's name is cut so that the index is not.
+/// Prefix of a pod's name: the Job's name is truncated so that the index is not.
 fn prefix(job: &str, index: u32) -> String {
     let suffix = format!("-{index}-");
     let most = LONGEST_PREFIX.saturating_sub(suffix.len());

@@ -1,5 +1,5 @@
-//! Pods with a Job's finalizer whose Job will not count them any more: it is gone, or has come to
-//! its end (`syncOrphanPod` of `pkg/controller/job/job_controller.go`).
+//! Pods with the tracking finalizer that no Job will count: their Job is gone or finished
+//! (`syncOrphanPod` of `pkg/controller/job/job_controller.go`).
 
 use k8s_openapi::api::batch::v1::Job;
 
@@ -10,7 +10,8 @@ use crate::{
     step::{JOBS, Plan},
 };
 
-/// Lets such a pod go. `job` is the Job by the name of the pod's controller, if there is one.
+/// Removes the finalizer of such a pod. `job` is the Job by the name of the pod's controller, if it
+/// exists.
 pub fn plan(pod: &Pod, job: Option<&Job>) -> Plan {
     let mut plan = Plan::default();
     if is_tracked(pod) && is_orphan(pod, job) {
@@ -28,7 +29,7 @@ fn is_orphan(pod: &Pod, job: Option<&Job>) -> bool {
     }
     match job.filter(|job| uid(*job) == owner.uid) {
         Some(job) => is_finished(job) && !job.spec.as_ref().is_some_and(is_external),
-        // A Job that was just made may be known later than its pods.
+        // The cache may show a new Job after its pods.
         None => pod.metadata.is_deleting(),
     }
 }

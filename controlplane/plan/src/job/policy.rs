@@ -9,20 +9,20 @@ use crate::{
     pod::{Attempt, Pod},
 };
 
-/// Action of a rule on a pod that failed.
+/// Action of a rule for a failed pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// It counts against the limits, as without a rule.
+    /// Counts against the limits, as without a rule.
     Count,
-    /// It counts nowhere.
+    /// Is not counted.
     Ignore,
-    /// Its index has failed.
+    /// Fails the index.
     FailIndex,
-    /// The Job has failed, with this message.
+    /// Fails the Job with this message.
     FailJob(String),
 }
 
-/// The name of the action of the first rule that a failed pod meets, if it meets one.
+/// Name of the action of the first rule that matches a failed pod, if any.
 pub fn action_on_failure<'a>(spec: &'a JobSpec, pod: &Pod) -> Option<&'a str> {
     let attempt = pod.attempt.as_deref()?;
     let mut rules = spec.pod_failure_policy.iter().flat_map(|policy| &policy.rules);
@@ -30,7 +30,7 @@ pub fn action_on_failure<'a>(spec: &'a JobSpec, pod: &Pod) -> Option<&'a str> {
     Some(&met.action)
 }
 
-/// The action of the first rule that a failed pod meets.
+/// Action of the first rule that matches a failed pod.
 pub(super) fn on_failure(spec: &JobSpec, pod: &Pod) -> Action {
     let attempt = pod.attempt.as_deref();
     let rules = spec
@@ -52,7 +52,7 @@ pub(super) fn on_failure(spec: &JobSpec, pod: &Pod) -> Action {
     Action::Count
 }
 
-/// Reason that a pod meets a rule, in the words of the Job's condition.
+/// Reason why a rule matches a pod, in the words of the Job's condition.
 fn meets(rule: &PodFailurePolicyRule, attempt: &Attempt, pod: &Pod) -> Option<String> {
     let (namespace, name) = (pod.metadata.namespace(), name(pod));
     if let Some(codes) = &rule.on_exit_codes {
@@ -82,7 +82,7 @@ fn meets(rule: &PodFailurePolicyRule, attempt: &Attempt, pod: &Pod) -> Option<St
     Some(format!("Pod {namespace}/{name} has condition {kind}"))
 }
 
-/// The rule of the success policy that is met, in the words of the Job's condition.
+/// Message for the success policy rule that is met, in the words of the Job's condition.
 pub(super) fn on_success(spec: &JobSpec, completions: u32, succeeded: &Indexes) -> Option<String> {
     if succeeded.is_empty() {
         return None;

@@ -255,7 +255,7 @@ fn an_index_has_a_limit_of_its_own() {
     let (first, second) = ("a Failed index=0 at=3000", "d Failed index=0 failures=1 at=3100");
     let (b, c) = ("b Running index=1", "c Running index=2");
     let done = ["b Succeeded index=1 at=3", "c Succeeded index=2 at=1"];
-    // The failed pod stays until a new one has taken over its count.
+    // The failed pod is kept until a new one has taken over its count.
     table(
         &[
             (spec, begun, &[first, b, c]),

@@ -1,5 +1,5 @@
-//! Counts the pods that have ended, each once, and tells of the end
-//! (`trackJobStatusAndRemoveFinalizers` of `pkg/controller/job/job_controller.go`).
+//! Counts finished pods, each once, and reports the Job's end (`trackJobStatusAndRemoveFinalizers`
+//! of `pkg/controller/job/job_controller.go`).
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -21,12 +21,12 @@ use crate::{
 
 /// Most pods that the status lists as uncounted.
 const MOST_UNCOUNTED: usize = 500;
-/// While more pods than this are not ready yet, how many are is told now and then, not for each.
+/// Number of unready pods above which the ready count is updated only from time to time.
 const CROWD: usize = 8;
 const NOW_AND_THEN: Duration = Duration::from_millis(50);
 
 impl<'a> Sync<'a> {
-    /// Adds the steps that count pods and tell of the end, and those that make pods.
+    /// Adds the steps that count pods and report the end, and those that create pods.
     pub(super) fn track(mut self, creations: Vec<Step>, failure: Option<&Failure>, plan: &mut Plan) {
         let expected = if failure.is_some() { 0 } else { creations.len() };
         let only_counts = self.count_running(expected);
@@ -64,8 +64,8 @@ impl<'a> Sync<'a> {
         plan.stage(events.into_iter().map(Step::Event).collect());
     }
 
-    /// Sets the numbers of pods that have not ended. Nothing if they are told already; otherwise
-    /// whether no more is new than how many of many are ready.
+    /// Sets the counts of unfinished pods. `None` if they are unchanged; otherwise true if only the
+    /// ready count of many pods has changed.
     fn count_running(&mut self, expected: usize) -> Option<bool> {
         let active = number(self.active.len().saturating_add(expected));
         let (ready, terminating) = (Some(number(self.ready)), Some(number(self.terminating)));
@@ -82,8 +82,8 @@ impl<'a> Sync<'a> {
         (was != (active, ready, terminating)).then_some(minor)
     }
 
-    /// Moves the pods whose finalizers are seen to be gone into the counters; whether there were
-    /// any.
+    /// Moves pods whose finalizers are gone from the uncounted list into the counters; true if
+    /// there were any.
     fn count_untracked(&mut self, held: &BTreeSet<&str>) -> bool {
         let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
         let mut moved = false;
@@ -104,8 +104,8 @@ impl<'a> Sync<'a> {
         moved
     }
 
-    /// Lists the pods that have ended as uncounted. Gives those whose finalizer may go when the
-    /// status has them, and whether the status has more than before.
+    /// Lists finished pods as uncounted. Returns those whose finalizer may be removed once the
+    /// status has them, and whether the status lists more than before.
     fn list_ended(&mut self) -> (Vec<&'a Pod>, bool) {
         let mut lists = self.status.uncounted_terminated_pods.take().unwrap_or_default();
         let (mut removable, mut more, mut indexes) = (Vec::new(), false, 0_usize);
@@ -137,15 +137,15 @@ impl<'a> Sync<'a> {
         (removable, more)
     }
 
-    /// Tells if the finalizer may go: all may when the Job ends; else a pod must have ended, and
-    /// not be waiting for its replacement to count on from it.
+    /// True if the finalizer may be removed: for all pods when the Job ends; otherwise for finished
+    /// pods whose failure count no replacement still has to continue.
     fn may_be_untracked(&self, pod: &Pod) -> bool {
         let ends = self.job.metadata.deletion_timestamp.is_some() || self.finished.is_some();
         let waits = || self.replaced.values().any(|failed| uid(*failed) == uid(pod));
         ends || phase(pod) == "Succeeded" || (has_failed(self.spec, pod) && !waits())
     }
 
-    /// Counts all pods that have not ended as failed when the Job fails.
+    /// True if the Job has failed, in which case all unfinished pods count as failed.
     fn counts_as_failed(&self, pod: &Pod) -> bool {
         let fails = self.finished.as_ref().is_some_and(|finished| finished.type_ != MET);
         (has_failed(self.spec, pod) || fails)
@@ -153,7 +153,7 @@ impl<'a> Sync<'a> {
             && policy::on_failure(self.spec, pod) != Action::Ignore
     }
 
-    /// Sets the indexes that have ended; whether they are new.
+    /// Sets the finished indexes; true if they have changed.
     fn tell_indexes(&mut self) -> bool {
         if !is_indexed(self.spec) {
             return false;
@@ -167,7 +167,7 @@ impl<'a> Sync<'a> {
         (&before, &was.1) != (&status.completed_indexes, &status.failed_indexes)
     }
 
-    /// Adds the condition that is there before the last finalizers go; whether it is new.
+    /// Adds the condition that precedes the removal of the last finalizers; true if it is new.
     fn tell_beginning_of_end(&mut self) -> bool {
         let Some(finished) = self.finished.clone() else {
             return false;
@@ -179,7 +179,7 @@ impl<'a> Sync<'a> {
         !is_told
     }
 
-    /// Adds the last condition when no pod is left to be counted or to end.
+    /// Adds the final condition once all pods are counted and finished.
     fn tell_end(&mut self, events: &mut Vec<Note>) -> bool {
         let Some(finished) = self.finished.clone() else {
             return false;
@@ -235,7 +235,7 @@ impl<'a> Sync<'a> {
     }
 }
 
-/// The reason of an event.
+/// The static text of an event's reason.
 fn known(reason: &str) -> &'static str {
     let known = [
         "PodFailurePolicy",
@@ -247,7 +247,7 @@ fn known(reason: &str) -> &'static str {
     known.into_iter().find(|known| *known == reason).unwrap_or(TARGET)
 }
 
-/// A status as a merge patch: what it has not is taken out.
+/// The status as a merge patch: absent fields are removed.
 fn whole(status: &JobStatus) -> Value {
     let lists = status.uncounted_terminated_pods.clone().unwrap_or_default();
     json!({

@@ -1,5 +1,4 @@
-//! Jobs that are deleted some time after their end
-//! (`pkg/controller/ttlafterfinished/ttlafterfinished_controller.go`).
+//! TTL of finished Jobs (`pkg/controller/ttlafterfinished/ttlafterfinished_controller.go`).
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::{
     step::{JOBS, Outcome, Plan, Propagation, Step},
 };
 
-/// Deletes the Job and what it owns when its time has passed since its end.
+/// Deletes the Job and its dependents once its TTL has passed.
 pub fn plan(job: &Job, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let ttl = job.spec.as_ref().and_then(|spec| spec.ttl_seconds_after_finished);

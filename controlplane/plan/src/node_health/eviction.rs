@@ -1,4 +1,4 @@
-//! `NoExecute` taints: which pods must leave, and when.
+//! `NoExecute` taints: evictions and their times.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -45,7 +45,7 @@ fn driving(node: &Node) -> impl Iterator<Item = &Taint> {
     taints.filter(|taint| taint.effect == "NoExecute")
 }
 
-/// The time, on both clocks.
+/// The current time on both clocks.
 #[derive(Clone, Copy)]
 pub(super) struct Clock<'a> {
     pub(super) tainted: &'a Tainted,
@@ -70,7 +70,7 @@ impl Clock<'_> {
     }
 }
 
-/// Adds the evictions that are due, and the time of the next.
+/// Adds the evictions that are due, and the time of the next one.
 pub(super) fn plan(node: &Node, pods: &[&Pod], clock: Clock<'_>, plan: &mut Plan) {
     let taints: Vec<&Taint> = driving(node).collect();
     if taints.is_empty() {
@@ -117,7 +117,7 @@ fn stay(pod: &Pod, taints: &[&Taint], clock: Clock<'_>) -> Option<Duration> {
     stays.flatten().min()
 }
 
-/// The mark that says why, and the deletion.
+/// The `DisruptionTarget` condition and the deletion.
 fn evict(pod: &Pod, now: Timestamp) -> [Step; 2] {
     let why = Why {
         reason: "DeletionByTaintManager",

@@ -1,4 +1,4 @@
-//! Pods on a node that is not ready are not ready.
+//! Sets pods of a node that is not ready to not ready.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +23,13 @@ pub struct Marked(BTreeMap<String, Mark>);
 
 #[derive(Debug, Clone, Default)]
 struct Mark {
-    /// The pod's version that was marked: as long as it is there, the mark did not come about.
+    /// Version of the pod when it was marked: while it is current, the mark has not been written.
     version: Option<String>,
     times: u8,
 }
 
 impl Marked {
-    /// Marks those that say they are ready.
+    /// Marks pods that are ready.
     pub(super) fn steps(&mut self, node: &Node, pods: &[&Pod], now: Timestamp) -> Vec<Step> {
         if condition(node, "Ready").is_none_or(|ready| ready.status == "True") {
             self.0.clear();
@@ -59,7 +59,7 @@ impl Marked {
 }
 
 fn unready(pod: &Pod, now: Timestamp) -> [Step; 2] {
-    // Its reason and message stay: conditions are merged by type.
+    // Reason and message are kept: conditions are merged by type.
     let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": seconds(now),
         "observedGeneration": pod.metadata.observed() });
     let about = target(PODS, pod);

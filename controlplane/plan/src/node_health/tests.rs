@@ -153,9 +153,9 @@ fn a_pod_that_says_again_that_it_is_ready_is_believed() {
     };
     let mut marked = Marked::default();
     let mut marks = |node: &Node, version| !marked.steps(node, &[&ready(version)], now()).is_empty();
-    // The same version again: the mark did not come about.
+    // The same version again: the mark was not written.
     assert_eq!((0..5).filter(|_| marks(&troubled, 7)).count(), 5);
-    // Others write, and the agent contradicts.
+    // Others write, and the agent sets ready again.
     assert_eq!((8..100).filter(|version| marks(&troubled, *version)).count(), 2);
     assert!(!marks(&node("True", &json!(null)), 100));
     assert_eq!((101..200).filter(|version| marks(&troubled, *version)).count(), 3);

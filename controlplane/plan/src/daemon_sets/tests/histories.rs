@@ -1,4 +1,4 @@
-//! Revisions over time, and random histories.
+//! Revisions over time, and random event sequences.
 
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet},
@@ -121,7 +121,7 @@ fn on<'a>(pods: &'a [Pod], node: &str) -> Vec<&'a Pod> {
     pods.iter().filter(|pod| target_node(pod) == Some(node)).collect()
 }
 
-/// Holds the pods after a plan against those before it.
+/// Compares the pods after a plan with those before it.
 fn keeps_bounds(before: &World, after: &World, surging: bool) {
     let (old, new): (Vec<Pod>, Vec<Pod>) = (before.all("Pod"), after.all("Pod"));
     let nodes: Vec<Node> = before.all("Node");
@@ -136,7 +136,7 @@ fn keeps_bounds(before: &World, after: &World, surging: bool) {
         let tainted = is_tainted(node);
         let well = |pods: &[Pod]| on(pods, node_name).into_iter().any(is_well);
         let was = on(&old, node_name);
-        // Doubles do not count: they go as they come.
+        // Duplicates do not count.
         if !tainted && was.len() == 1 && well(&old) && !well(&new) {
             lost += 1;
         }

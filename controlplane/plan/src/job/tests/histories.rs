@@ -1,5 +1,5 @@
-//! Random histories of a Job's pods, with plans of which a part is lost: no index runs twice at
-//! once, there are never more pods than allowed, and each that has ended is counted once.
+//! Random event sequences of a Job's pods, with plans of which some steps are lost: no index runs
+//! twice at once, there are never more pods than allowed, and each finished one is counted once.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +14,15 @@ use crate::{
 
 #[derive(Debug, Clone)]
 enum Happening {
-    /// A pod ends; which, and with which code.
+    /// A pod ends with this exit code.
     Ends(usize, i32),
     /// A pod is deleted.
     Deleted(usize),
-    /// A plan is made, and so many steps of it work.
+    /// A plan is made, and the first of its steps succeed.
     Planned(usize),
     Suspended(bool),
     Scaled(u32),
-    /// Seconds pass.
+    /// Time passes, in seconds.
     Passed(u64),
 }
 
@@ -52,7 +52,7 @@ fn spec() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Everything that was ever listed as uncounted.
+/// All pods that were ever listed as uncounted.
 #[derive(Default)]
 struct Ledger {
     succeeded: BTreeSet<String>,
@@ -124,7 +124,7 @@ fn perform(world: &mut World, ledger: &mut Ledger, most: usize) {
     }
 }
 
-/// A finalizer goes only from a pod that still runs, or is counted.
+/// A finalizer is removed only from a pod that still runs, or is counted.
 fn before(world: &World, ledger: &Ledger, step: &Step) {
     let Step::Patch { target, .. } = step else { return };
     let Some(pod) = world.pods.get(&target.name) else {
@@ -219,7 +219,7 @@ proptest! {
         for happening in happenings {
             happen(&mut world, &mut ledger, &happening);
         }
-        // Left alone, it comes to its end.
+        // Without further events the Job ends.
         for round in 0.. {
             if is_finished(&world) {
                 break;

@@ -1,4 +1,4 @@
-//! A Job, its pods, and a server that does what plans ask for.
+//! A Job, its pods, and a server that performs plans.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct World {
     revision: u64,
 }
 
-/// A plan, to be shown.
+/// A plan to print.
 pub(super) struct Planned(pub(super) Plan);
 
 impl World {
@@ -122,7 +122,7 @@ impl World {
         Planned(plan(&snapshot, self.now))
     }
 
-    /// Does one step; whether the server agreed.
+    /// Performs one step; true if the server accepted it.
     pub(super) fn perform(&mut self, step: &Step) -> bool {
         self.revision += 1;
         let revision = json!(self.revision.to_string());
@@ -183,7 +183,7 @@ impl World {
 }
 
 impl Planned {
-    /// A line a step with the number of its stage, the status without what is not there.
+    /// One line per step with the number of its stage, and the status without absent fields.
     pub(super) fn to_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (number, stage) in self.0.stages.iter().enumerate() {
