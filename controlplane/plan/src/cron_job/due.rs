@@ -81,8 +81,8 @@ impl Missed {
         }
         let period = second.duration_since(first).as_secs().max(1);
         let count = now.duration_since(first).as_secs().div_euclid(period).saturating_add(1);
-        // A period before the time that would be the last if all periods were as long as the first
-        // one: the schedule itself gives the exact time.
+        // Starts one period before the last time, assuming that all periods are as long as the
+        // first one: the schedule gives the exact times.
         let back = SignedDuration::from_secs(count.saturating_sub(2).saturating_mul(period));
         let mut time = schedule.next(first.checked_add(back).ok()?, zone)?;
         let mut last = None;

@@ -36,7 +36,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// At least one if surge is zero.
+    /// The set's `maxUnavailable`, at least one.
     fn max_unavailable(&self, nodes: i32) -> i32 {
         let strategy = self.spec.update_strategy.as_ref();
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());

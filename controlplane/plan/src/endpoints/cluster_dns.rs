@@ -40,7 +40,7 @@ const OFFSET: u32 = 10;
 const PORTS: [(&str, &str); 2] = [("dns", "UDP"), ("dns-tcp", "TCP")];
 const PORT: i32 = 53;
 
-/// Endpoint of a node: the addresses of its DNS server, and whether the node is ready.
+/// Endpoint of a node: the addresses of its DNS server, and whether its heartbeats arrive.
 pub fn server(node: &Node) -> (Vec<IpAddr>, bool) {
     let told = annotation(&node.metadata, SERVERS).unwrap_or_default();
     let addresses = told.split(',').filter_map(|text| text.parse().ok()).collect();

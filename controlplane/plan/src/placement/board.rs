@@ -113,7 +113,7 @@ impl<'a> Judge<'a> {
             .and_then(|()| self.neighbourhood.check(node))
     }
 
-    /// Counts a pod of the board as gone from its node (`-1`), or as back there (`1`).
+    /// Removes a pod from its node in this calculation (`-1`), or puts it back (`1`).
     pub(super) fn shift(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
         self.exclusive.shift(placed, sign);
         self.spread.shift(placed, sign);
@@ -122,7 +122,7 @@ impl<'a> Judge<'a> {
 }
 
 impl Board {
-    /// Takes a node as it is now.
+    /// Adds or updates a node.
     pub fn set_node(&mut self, node: &Arc<Node>) {
         let place = self.places.entry(name(&**node).to_owned()).or_default();
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
@@ -134,7 +134,7 @@ impl Board {
         place.node = Some(node.clone());
     }
 
-    /// Forgets a node; pods that name it stay counted until they go.
+    /// Removes a node; pods that are bound to it stay counted until they are deleted.
     pub fn remove_node(&mut self, name: &str) {
         if let Some(place) = self.places.get_mut(name) {
             place.node = None;
@@ -144,13 +144,13 @@ impl Board {
         }
     }
 
-    /// Takes the labels that a namespace has now.
+    /// Sets the labels of a namespace.
     pub fn set_namespace(&mut self, name: &str, labels: Option<&Map>) {
         let labels = labels.cloned().unwrap_or_default();
         self.namespaces.insert(name.to_owned(), labels);
     }
 
-    /// Forgets a namespace.
+    /// Removes a namespace.
     pub fn remove_namespace(&mut self, name: &str) {
         self.namespaces.remove(name);
     }
@@ -159,7 +159,7 @@ impl Board {
         &self.namespaces
     }
 
-    /// Puts a pod on a node, in place of what was known of it.
+    /// Puts a pod on a node, replacing its earlier placement.
     pub fn place(&mut self, pod: &Arc<Pod>, node: &str, assumed: bool) {
         self.lift(uid(&**pod));
         let placed = Placed {
@@ -175,14 +175,15 @@ impl Board {
         self.pods.insert(uid(&**pod).to_owned(), placed);
     }
 
-    /// Takes a newer version of a pod that asks for the same.
+    /// Replaces a pod by a newer version with the same requests.
     pub fn renew(&mut self, pod: &Arc<Pod>) {
         if let Some(placed) = self.pods.get_mut(uid(&**pod)) {
             placed.pod = Arc::clone(pod);
         }
     }
 
-    /// Takes a pod off its node, or what it was promised from it; whether others may have that room now.
+    /// Removes a pod from its node, or its nomination; returns true if other pods may have that
+    /// room now.
     pub fn lift(&mut self, uid: &str) -> bool {
         let promised = self.promises.remove(uid).is_some();
         let Some(placed) = self.pods.remove(uid) else {
@@ -278,23 +279,23 @@ impl Board {
             .filter_map(|place| place.node.as_ref().map(|node| (node, place)))
     }
 
-    /// A node that is there.
+    /// An existing node with its state.
     pub(super) fn at(&self, name: &str) -> Option<(&Node, &Place)> {
         let place = self.places.get(name)?;
         Some((place.node.as_ref()?, place))
     }
 
-    /// The pods that are placed.
+    /// All pods that are placed on nodes.
     pub fn pods(&self) -> impl Iterator<Item = &Placed> {
         self.pods.values()
     }
 
-    /// The pods that do not want others near.
+    /// Pods with required anti-affinity.
     pub(super) fn repelling(&self) -> impl Iterator<Item = &Placed> {
         self.repelling.iter().filter_map(|uid| self.pods.get(uid))
     }
 
-    /// The best node for a pod with these claims, or why there is none.
+    /// Returns the best node for a pod with these claims, or the reasons why it is unschedulable.
     pub fn choose(&self, pod: &Pod, claims: &Claims) -> Result<Arc<Node>, Unplaceable> {
         let never = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
         let preemption = if never { Preemption::Never } else { Preemption::Vain };
@@ -329,7 +330,7 @@ impl Board {
 }
 
 impl Place {
-    /// Counts a pod as come (`1`) or gone (`-1`).
+    /// Adds (`1`) or removes (`-1`) a pod.
     fn shift(&mut self, placed: &Placed, sign: i64) {
         self.take(placed, sign);
         self.scored_cpu = self
@@ -349,7 +350,7 @@ impl Place {
         self.ranks.retain(|_, rank| rank.pods != 0);
     }
 
-    /// Counts only what the filters look at.
+    /// Updates only the fields that filters read.
     pub(super) fn take(&mut self, placed: &Placed, sign: i64) {
         add(&mut self.requested, &placed.needs.requests, sign);
         self.pods = self.pods.saturating_add(sign);
@@ -380,7 +381,7 @@ impl Place {
     }
 }
 
-/// Adds amounts to sums, or takes them off; what is nothing any more is left out.
+/// Adds amounts to sums, or subtracts them; sums of zero are removed.
 fn add(sums: &mut BTreeMap<String, i64>, amounts: &BTreeMap<String, i64>, sign: i64) {
     for (resource, amount) in amounts {
         let amount = amount.saturating_mul(sign);

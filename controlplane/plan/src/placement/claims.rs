@@ -1,4 +1,5 @@
-//! The claims of a pod: where their volumes can be reached, and what is to be bound or made once a node is chosen.
+//! Claims of a pod: nodes from which their volumes are accessible, and bindings and provisionings
+//! once a node is chosen.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,7 +22,7 @@ const ELSEWHERE: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NO_SUCH_VOLUME: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 const OTHER_ZONE: &str = "node(s) had no available volume zone";
 const EXCLUSIVE: &str = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
-/// Labels of volumes that their nodes must share.
+/// Topology labels of volumes that their nodes must match.
 const ZONES: [&str; 4] = [
     "failure-domain.beta.kubernetes.io/region",
     "failure-domain.beta.kubernetes.io/zone",
@@ -54,9 +55,9 @@ pub fn names(pod: &Pod) -> Vec<(String, bool)> {
 /// A pod's claims with their volumes and classes.
 #[derive(Debug, Clone, Default)]
 pub struct Claims {
-    /// In the pod's order.
+    /// Claims in the order of the pod's volumes.
     pub claims: Vec<Claim>,
-    /// The volumes of their classes, and those that they name.
+    /// Volumes of their classes, and volumes that they refer to.
     pub volumes: Vec<Arc<PersistentVolume>>,
     /// Their classes.
     pub classes: BTreeMap<String, Arc<StorageClass>>,
@@ -101,7 +102,7 @@ impl<'a> Exclusive<'a> {
         this
     }
 
-    /// Counts a pod as come (`1`) or gone (`-1`).
+    /// Adds (`1`) or removes (`-1`) a pod.
     pub(super) fn shift(&mut self, placed: &Placed, sign: i64) {
         let uses = !self.wanted.is_empty()
             && placed.pod.metadata.namespace() == self.namespace
@@ -193,7 +194,7 @@ impl Claims {
         let shares = |zone: &&'static str| {
             let own = volume.metadata.labels.as_ref().and_then(|labels| labels.get(*zone));
             let there = labels.and_then(|labels| labels.get(*zone));
-            // A volume that several zones reach names them all.
+            // The label of a volume in several zones lists all of them.
             own.zip(there)
                 .is_none_or(|(own, there)| own.split("__").any(|own| own == there))
         };
@@ -207,7 +208,7 @@ impl Claims {
     fn bond(&self, claim: &Arc<PersistentVolumeClaim>, node: &Node, before: &[Bond]) -> Result<Bond, Misfit> {
         let make = || Ok(Bond::Make(Arc::clone(claim)));
         if let Some(selected) = annotation(&claim.metadata, SELECTED_NODE) {
-            // It is being made already.
+            // It is being provisioned already.
             return if selected == name(node) {
                 make()
             } else {

@@ -7,7 +7,7 @@ use super::{Misfit, Needs, Place, affinity, needs::conflict};
 use crate::objects::{name, node_of};
 use crate::pod::Pod;
 
-/// Runs every filter; the first that objects decides.
+/// Runs every filter; returns the first failure.
 pub fn check(pod: &Pod, needs: &Needs, node: &Node, place: &Place) -> Result<(), Misfit> {
     let Some(spec) = pod.spec.as_ref() else { return Ok(()) };
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();

@@ -9,23 +9,23 @@ use crate::pod::Pod;
 const UNASKED_CPU_MILLI: i64 = 100;
 const UNASKED_MEMORY: i64 = 200 * 1024 * 1024;
 
-/// A port of the node: protocol, address (`0.0.0.0` for all), number.
+/// A host port: protocol, address (`0.0.0.0` for all), number.
 pub type HostPort = (String, String, i32);
 
 /// Resource requests of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// By resource; cpu in thousandths, everything else in whole units.
+    /// By resource; CPU in thousandths, everything else in whole units.
     pub requests: BTreeMap<String, i64>,
-    /// Thousandths of a cpu for scoring, never zero.
+    /// Milli-CPUs for scoring, never zero.
     pub scored_cpu: i64,
     /// Bytes for scoring, never zero.
     pub scored_memory: i64,
-    /// Ports of the node that it binds.
+    /// Host ports that it binds.
     pub ports: Vec<HostPort>,
 }
 
-/// An amount as it is counted: cpu in thousandths, everything else in whole units.
+/// A quantity as a number: CPU in thousandths, everything else in whole units.
 pub(super) fn amount(resource: &str, quantity: api::quantity::Quantity) -> i64 {
     if resource == "cpu" {
         quantity.milli()
@@ -35,7 +35,7 @@ pub(super) fn amount(resource: &str, quantity: api::quantity::Quantity) -> i64 {
 }
 
 impl Needs {
-    /// Reads a pod.
+    /// Returns the requests of a pod.
     pub fn of(pod: &Pod) -> Self {
         let Some(spec) = pod.spec.as_ref() else {
             return Self::default();

@@ -38,17 +38,17 @@ pub(super) struct Neighbourhood<'a> {
     preferred: Domains<'a>,
 }
 
-/// The labels of the namespaces that are there.
+/// Labels of all namespaces.
 pub(super) type Namespaces = BTreeMap<String, Map>;
 
-/// A required term.
+/// A required affinity term.
 struct Near<'a> {
     term: &'a PodAffinityTerm,
     /// Number of pods that match all terms, for each value of this term's topology key.
     domains: BTreeMap<&'a str, i64>,
 }
 
-/// Counts up or down, and keeps nothing that is zero.
+/// Adds to a count, and removes it if it becomes zero.
 fn count<K: Ord>(counts: &mut BTreeMap<K, i64>, key: K, by: i64) {
     match counts.entry(key) {
         Entry::Vacant(entry) => {
@@ -104,7 +104,7 @@ impl<'a> Neighbourhood<'a> {
         this
     }
 
-    /// Counts a pod as come (`1`) or gone (`-1`), for all but what is only preferred.
+    /// Adds (`1`) or removes (`-1`) a pod, in all but the preferred terms.
     pub(super) fn shift(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
         self.meet(placed, node, sign);
         self.repel(placed, node, sign);
@@ -171,7 +171,7 @@ type Terms<'a> = (
     Vec<(&'a WeightedPodAffinityTerm, i64)>,
 );
 
-/// Required near, required far, and preferred ones with their sign.
+/// Required affinity terms, required anti-affinity terms, and preferred ones with their sign.
 fn terms(pod: &Pod) -> Terms<'_> {
     let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
     let near = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
@@ -188,7 +188,7 @@ fn terms(pod: &Pod) -> Terms<'_> {
     )
 }
 
-/// The required terms that keep others away.
+/// Required anti-affinity terms.
 fn far(pod: &Pod) -> &[PodAffinityTerm] {
     let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
     affinity

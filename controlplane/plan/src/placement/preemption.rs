@@ -1,4 +1,5 @@
-//! Whom a pod displaces: on the node where it costs least, as few and as unimportant pods as will do.
+//! Preemption: chooses the node where it costs least, and as few victims of as low a priority as
+//! possible.
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
@@ -51,7 +52,7 @@ struct Candidate<'a> {
 const ENOUGH: (usize, usize) = (100, 10);
 
 impl Board {
-    /// Finds room for a pod that fits nowhere, as `why` says, which this very board said.
+    /// Finds room for an unschedulable pod. `why` must be this board's own result.
     pub fn displace(
         &self,
         pod: &Pod,
@@ -60,7 +61,8 @@ impl Board {
         why: &Unplaceable,
     ) -> Option<Displacement> {
         let (needs, least) = (Needs::of(pod), priority(pod));
-        // The cheap questions first: where others are in the way at all, and where their going would be enough.
+        // Cheap checks first: nodes where other pods are the cause, and where their removal would
+        // be enough.
         let mut below: BTreeMap<&str, Vec<Candidate<'_>>> = BTreeMap::new();
         let nodes = self.nodes().zip(&why.misfits);
         for ((node, place), _) in nodes.filter(|(_, misfit)| misfit.resolvable) {
@@ -144,8 +146,8 @@ impl Board {
     }
 }
 
-/// The nodes from one on that the pod's uid names and round again, so that with very many it is not always the first ones
-/// whose pods have to go.
+/// The nodes in order, starting at one that depends on the pod's uid, so that in large clusters
+/// preemption does not always hit the first nodes.
 fn from_anywhere<'a, T>(nodes: BTreeMap<&'a str, T>, uid: &str) -> impl Iterator<Item = (&'a str, T)> {
     let start = if nodes.len() > ENOUGH.0 {
         let sum = uid
@@ -160,12 +162,13 @@ fn from_anywhere<'a, T>(nodes: BTreeMap<&'a str, T>, uid: &str) -> impl Iterator
     nodes.into_iter()
 }
 
-/// Sorts the most important first: by priority, then those that are older.
+/// Sort key, the most important pod first: by priority, then by age.
 fn importance(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>) {
     (Reverse(priority(pod)), pod.metadata.created)
 }
 
-/// Marks those whose going their budgets do not allow, given that all before them go too.
+/// Marks candidates whose disruption budgets would be violated, given that all before them are
+/// evicted too.
 fn weigh(candidates: &mut [Candidate<'_>], budgets: &[Arc<PodDisruptionBudget>]) {
     let mut left: Vec<(&PodDisruptionBudget, i32)> = budgets
         .iter()
@@ -200,7 +203,7 @@ fn guards(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
 }
 
 impl Displacement {
-    /// Marks the victims, and then deletes them.
+    /// Adds the `DisruptionTarget` condition to the victims, and then deletes them.
     pub fn plan(&self, pod: &Pod, scheduler: &str, now: Timestamp) -> Plan {
         let going = self.victims.iter().filter(|victim| !victim.metadata.is_deleting());
         let message = format!("{scheduler}: preempting to accommodate a higher priority pod");

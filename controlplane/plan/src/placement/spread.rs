@@ -1,4 +1,5 @@
-//! Topology spread constraints: how uneven the matching pods may lie over zones, hosts, and so on.
+//! Topology spread constraints: limits on how unevenly matching pods are spread over zones, hosts,
+//! and so on.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ struct Constraint<'a> {
     least: i64,
 }
 
-/// The constraints of one pod, counted.
+/// The constraints of one pod with their counts.
 pub(super) struct Spread<'a> {
     pod: &'a Pod,
     constraints: Vec<Constraint<'a>>,
@@ -40,7 +41,7 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Counts a pod as come (`1`) or gone (`-1`).
+    /// Adds (`1`) or removes (`-1`) a pod.
     pub(super) fn shift(&mut self, placed: &Placed, sign: i64) {
         for constraint in &mut self.constraints {
             if constraint.count(self.pod, placed, sign) {
@@ -115,7 +116,7 @@ impl<'a> Constraint<'a> {
             })
     }
 
-    /// Counts a pod that is there; whether it counts.
+    /// Counts an existing pod; returns whether any constraint matches it.
     fn count(&mut self, pod: &Pod, placed: &Placed, sign: i64) -> bool {
         let counted = placed.pod.metadata.namespace() == pod.metadata.namespace()
             && !placed.pod.metadata.is_deleting()
@@ -129,7 +130,7 @@ impl<'a> Constraint<'a> {
         false
     }
 
-    /// Looks where there are fewest.
+    /// Updates the minimum of each constraint.
     fn settle(&mut self) {
         let few = self
             .of

@@ -268,7 +268,7 @@ fn displaces_those_that_keep_it_away() {
         "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": { "matchLabels": { "app": "web" } },
     }], "nodeSelector": { "zone": "a" } });
-    // The zone that the selector leaves out does not count.
+    // The zone that the node selector excludes does not count.
     assert!(board.choose(&with("y", even, 9), &Claims::default()).is_ok());
     let uneven = json!({ "topologySpreadConstraints": [{
         "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",

@@ -98,7 +98,7 @@ impl fmt::Display for Unplaceable {
     }
 }
 
-/// `1 Insufficient cpu, 2 Too many pods`: counted, sorted as texts.
+/// `1 Insufficient cpu, 2 Too many pods`: reasons with their counts, sorted as text.
 fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for reason in reasons {

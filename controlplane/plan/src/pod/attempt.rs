@@ -1,4 +1,4 @@
-//! A pod as an attempt of a Job: kept of those pods alone that a Job has.
+//! A pod as an attempt of a Job: kept only for pods of Jobs.
 
 use k8s_openapi::{
     api::core::v1::{ContainerStatus, Pod as Whole, PodSpec, PodStatus},
@@ -7,27 +7,27 @@ use k8s_openapi::{
 
 use crate::job::{FAILURES, IGNORED_FAILURES, INDEX, TRACKING};
 
-/// The fields of a Job's pod that only the Job's plan reads.
+/// Fields of a Job's pod that only the Job's plan reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
     /// The completion index.
     pub index: Option<u32>,
     /// Number of pods of the index that failed before this one.
     pub failures: i32,
-    /// Number of those before it whose failure was ignored.
+    /// Number of those whose failure was ignored.
     pub ignored: i32,
-    /// Time of its end.
+    /// Time when it ended.
     pub ended: Option<Timestamp>,
-    /// The containers that failed, init containers last.
+    /// Failed containers with their exit codes, init containers last.
     pub exits: Box<[(Box<str>, i32)]>,
-    /// Types and statuses of the conditions of one that ends.
+    /// Types and statuses of the conditions of a finished pod.
     pub conditions: Box<[(Box<str>, Box<str>)]>,
-    /// The restarts of all containers.
+    /// Restarts of all containers.
     pub restarts: i32,
 }
 
 impl Attempt {
-    /// The attempt that a pod is, if it is one of a Job.
+    /// The attempt of a pod, if it belongs to a Job.
     pub(super) fn of(pod: &Whole) -> Option<Box<Self>> {
         let metadata = &pod.metadata;
         let owned = metadata.owner_references.iter().flatten();

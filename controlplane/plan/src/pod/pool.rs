@@ -40,7 +40,7 @@ impl<T: ?Sized> Default for Shared<T> {
 }
 
 impl<T: Serialize + PartialEq + ?Sized> Shared<T> {
-    /// Puts a value that is known in the place of an equal one.
+    /// Replaces a value by an equal one that is known.
     pub(super) fn share(&mut self, value: &mut Arc<T>) {
         let mut sum = Sum(DefaultHasher::new());
         if serde_json::to_writer(&mut sum, &**value).is_err() {
@@ -49,7 +49,7 @@ impl<T: Serialize + PartialEq + ?Sized> Shared<T> {
         let sum = sum.0.finish();
         match self.known.get(&sum).and_then(Weak::upgrade) {
             Some(known) if *known == **value => *value = known,
-            // Two that have the same sum take turns; neither is wrong.
+            // Two values with the same checksum replace each other; both are valid.
             Some(_) | None => drop(self.known.insert(sum, Arc::downgrade(value))),
         }
         if self.known.len() > self.full {

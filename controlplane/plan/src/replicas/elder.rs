@@ -1,4 +1,4 @@
-//! Replication controllers, which were there before `ReplicaSet`s, and are read as such.
+//! Replication controllers, the predecessors of `ReplicaSet`s, which are processed as such.
 
 use k8s_openapi::{
     api::{
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::objects::Object;
 
-/// A `ReplicationController` as the `ReplicaSet` that it might be.
+/// A `ReplicationController` converted to a `ReplicaSet`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "ReplicationController")]
 pub struct Elder(pub ReplicaSet);

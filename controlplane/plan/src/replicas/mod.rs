@@ -1,4 +1,5 @@
-//! The plan of ReplicaSets, and of replication controllers: as many pods as asked for, and a status that counts them.
+//! ReplicaSets and replication controllers: creates and deletes pods, and counts them in the
+//! status.
 
 mod elder;
 mod order;
@@ -20,14 +21,14 @@ use crate::{
     step::{PODS, Plan, Resource},
 };
 
-/// Most pods that one plan makes or deletes.
+/// Most pods that one plan creates or deletes.
 pub const BURST: usize = 500;
-/// The first and the longest pause before pods that failed are replaced. Upstream's `ReplicaSet`s
-/// know none and make pods as fast as a kubelet rejects them; its `DaemonSet`s, which met that
-/// first, wait up to 15 minutes (`cmd/kube-controller-manager/app/apps.go`). Here it is one, since
-/// replicas that a scale adds wait, too.
+/// Shortest and longest backoff before failed pods are replaced. Upstream's `ReplicaSet`s have none
+/// and create pods as fast as a kubelet rejects them; its `DaemonSet`s, which met that problem
+/// first, wait up to 15 minutes (`cmd/kube-controller-manager/app/apps.go`). Here it is one minute,
+/// since replicas added by scaling wait, too.
 const BACKOFF: (i64, i64) = (1, 60);
-/// Seconds between two failures that count as one after the other.
+/// Longest time between two consecutive failures, in seconds.
 const ROW: i64 = 30 * 60;
 
 /// Input of the ReplicaSet controller.
@@ -39,7 +40,8 @@ pub struct Snapshot<'a> {
     pub set: &'a ReplicaSet,
     /// Its pods and the namespace's pods without a manager.
     pub pods: &'a [&'a Pod],
-    /// The pods of all ReplicaSets of the same owner: a node that has many of them gives one up first.
+    /// Pods of all ReplicaSets of the same owner: pods on nodes with many of them are deleted
+    /// first.
     pub related: &'a [&'a Pod],
     /// The server's last refusal to create a pod.
     pub failure: Option<&'a Failure>,
@@ -77,7 +79,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
         if let Some(wait) = wait {
             plan.again(wait);
         }
-        // While creation fails, or what is created, one attempt tells as much as many.
+        // While creation fails, or created pods fail, one attempt is enough.
         let limit = match wait {
             Some(_) => 0,
             None if snapshot.failure.is_some() || backoff.rounds > 1 => 1,
@@ -101,10 +103,10 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     plan
 }
 
-/// The pods that failed one after the other, with none between that runs: a node rejects them, or
+/// Pods that failed one after the other without a running one in between: a node rejects them, or
 /// evicts them at once.
 struct Backoff {
-    /// The seconds in which they were made.
+    /// Number of different seconds in which they were created.
     rounds: u32,
     newest: i64,
 }

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::objects::{is_active, node_of, phase, ready_since, uid};
 use crate::pod::Pod;
 
-/// The first to go is the least. The order of the fields is the policy.
+/// Deletion order, the least first. The order of the fields is the policy.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Worth<'a> {
     scheduled: bool,
@@ -21,7 +21,7 @@ struct Worth<'a> {
     uid: &'a str,
 }
 
-/// The `count` pods of `active` that are worth least.
+/// The first `count` pods of `active` in deletion order.
 pub(super) fn victims<'a>(
     active: &[&'a Pod],
     related: &[&Pod],
@@ -68,7 +68,8 @@ fn worth<'a>(pod: &'a Pod, per_node: &BTreeMap<&str, usize>, now: Timestamp) -> 
     }
 }
 
-/// The power of two of an age: ages of one magnitude count alike, so that not always the youngest goes.
+/// Binary logarithm of an age: ages of the same magnitude count alike, so that it is not always the
+/// youngest pod that goes.
 fn magnitude(since: Option<Timestamp>, now: Timestamp) -> u32 {
     let seconds = since.map_or(0, |since| now.as_second().saturating_sub(since.as_second()).max(0));
     u64::try_from(seconds).unwrap_or(0).saturating_add(1).ilog2()

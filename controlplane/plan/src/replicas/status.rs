@@ -16,11 +16,11 @@ use crate::{
 };
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
-/// While more pods than this are not ready yet, how many are is told now and then, not for each.
+/// Number of unready pods above which the ready count is updated only from time to time.
 const CROWD: usize = 8;
 const NOW_AND_THEN: Duration = Duration::from_millis(50);
 
-/// Adds the status patch where the status is not what it should be, and the time when a pod becomes available.
+/// Adds the status patch if the status has changed, and the time when a pod becomes available.
 pub(super) fn report(
     set: &ReplicaSet,
     owner: &Target,
@@ -46,7 +46,7 @@ pub(super) fn report(
         .iter()
         .filter_map(|pod| available_in(pod, min_ready, now))
         .collect();
-    // Replication controllers do not tell of pods that are on their way out.
+    // Replication controllers do not report terminating pods.
     let terminating = if owner.resource == REPLICATION_CONTROLLERS {
         0
     } else {

@@ -24,7 +24,7 @@ fn set(replicas: i32) -> ReplicaSet {
     .unwrap()
 }
 
-/// `name node phase ready`; a name that begins with `free` has no owner.
+/// `name node phase ready`; pods whose name begins with `free` have no owner.
 fn pod(text: &str) -> Pod {
     let words: Vec<&str> = text.split(' ').collect();
     let owner =
@@ -236,7 +236,7 @@ fn pods_that_a_node_rejects_are_replaced_ever_more_slowly() {
     for round in 0..14 {
         let clock = |second: u32| format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60);
         let made = clock(second);
-        // All three at first, then one to try.
+        // Three at first, then one at a time.
         pods.extend((0..if round == 0 { 3 } else { 1 }).map(|pod| format!("p{round}-{pod} n1 Failed made={made}")));
         let (made, again) = replaced(3, &pods, &format!("{made}.250"));
         assert_eq!(made, 0, "round {round}");
@@ -252,10 +252,10 @@ fn pods_that_a_node_rejects_are_replaced_ever_more_slowly() {
 #[test]
 fn a_pod_that_ran_is_replaced_at_once() {
     let failed = |made: &str| format!("gone-{made} n1 Failed made={made}");
-    // Evicted after a while, also again and again.
+    // Evicted after a while, repeatedly.
     let evicted: Vec<String> = ["00:00:00", "00:20:00", "00:40:00"].map(failed).into();
     assert_eq!(replaced(1, &evicted, "01:00:00"), (1, None));
-    // Rejected once, and one that was made later runs: what is missing is made.
+    // Rejected once, and a newer pod runs: the missing ones are created.
     let mut pods: Vec<String> = ["00:00:01", "00:00:02", "00:00:04"].map(failed).into();
     pods.push("good n1 Running made=00:00:08".to_owned());
     assert_eq!(replaced(3, &pods, "00:00:09"), (2, None));
@@ -266,7 +266,7 @@ fn a_pod_that_ran_is_replaced_at_once() {
         "b n1 Succeeded made=00:00:08",
     ];
     assert_eq!(replaced(1, &others.map(str::to_owned), "00:00:08"), (1, None));
-    // Nor what failed long ago.
+    // Failures of long ago do not count.
     let old: Vec<String> = ["00:00:00", "00:00:01", "00:00:02"].map(failed).into();
     assert_eq!(replaced(3, &old, "00:40:00"), (3, None));
 }

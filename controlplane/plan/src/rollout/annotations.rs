@@ -1,4 +1,4 @@
-//! Revisions, the annotations that record them, and how many old ReplicaSets are kept.
+//! Revisions, the annotations that record them, and cleanup of old ReplicaSets.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::{
     step::{Outcome, PatchKind, REPLICA_SETS, Step},
 };
 
-/// Counts the templates that a Deployment has had.
+/// Revision number of a Deployment's template.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
-/// Earlier revisions of a ReplicaSet that came back.
+/// Earlier revisions of a ReplicaSet that was rolled back to.
 pub(super) const HISTORY: &str = "deployment.kubernetes.io/revision-history";
 /// `spec.replicas` of the Deployment when the ReplicaSet was last scaled.
 pub(super) const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
-/// The same plus the surge.
+/// The same plus `maxSurge`.
 pub(super) const MAXIMUM: &str = "deployment.kubernetes.io/max-replicas";
 
 const HISTORY_LIMIT: usize = 2000;
@@ -37,7 +37,7 @@ pub(super) fn revision(set: &ReplicaSet) -> i64 {
         .unwrap_or(0)
 }
 
-/// The revision that the new ReplicaSet must have at least.
+/// Lowest revision that the new ReplicaSet may have.
 pub(super) fn next_revision(view: &View<'_>) -> i64 {
     view.old
         .iter()
@@ -81,7 +81,7 @@ fn copied(view: &View<'_>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Brings the new ReplicaSet's and the Deployment's annotations up to date; `None` when they are.
+/// Updates the annotations of the new ReplicaSet and the Deployment; `None` if they are current.
 pub(super) fn stamp(view: &View<'_>) -> Option<Vec<Step>> {
     let new = view.new.as_ref()?;
     let mut steps = Vec::new();
@@ -120,13 +120,13 @@ pub(super) fn stamp(view: &View<'_>) -> Option<Vec<Step>> {
     }
     if annotation(&view.deployment.metadata, REVISION) != Some(&current.to_string()) {
         let body = json!({ "metadata": { "annotations": { REVISION: current.to_string() } } });
-        // With the status, as upstream writes it: the generation counts what users change.
+        // Written with the status, as upstream does: the generation counts changes by users.
         steps.push(patch_deployment(view, Some("status"), body));
     }
     (!steps.is_empty()).then_some(steps)
 }
 
-/// The history with one more revision; the oldest are dropped where it would grow too long.
+/// The history with one more revision; the oldest ones are dropped if it becomes too long.
 fn history(new: &Sized<'_>, revision: i64) -> String {
     let before = annotation(&new.set.metadata, HISTORY).unwrap_or_default();
     let mut revisions: Vec<String> = before
@@ -141,7 +141,7 @@ fn history(new: &Sized<'_>, revision: i64) -> String {
     revisions.join(",")
 }
 
-/// A merge patch of exactly this revision of a ReplicaSet.
+/// A merge patch for exactly this revision of a ReplicaSet.
 pub(super) fn patch_set(sized: &Sized<'_>, mut body: Value, outcome: Outcome) -> Step {
     let metadata = &sized.set.metadata;
     super::merge(

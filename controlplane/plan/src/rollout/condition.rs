@@ -1,4 +1,4 @@
-//! A Deployment's conditions: what stays when nothing changed keeps its times.
+//! Conditions of a Deployment; unchanged ones keep their times.
 
 use k8s_openapi::{api::apps::v1::DeploymentCondition, apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
@@ -44,7 +44,8 @@ pub(super) fn remove(conditions: &mut Vec<DeploymentCondition>, kind: &str) {
     conditions.retain(|condition| condition.type_ != kind);
 }
 
-/// Puts a condition where status or reason are new; the transition time moves only with the status.
+/// Sets a condition if its status or reason has changed; the transition time changes only with the
+/// status.
 pub(super) fn set(conditions: &mut Vec<DeploymentCondition>, condition: DeploymentCondition) {
     if find(conditions, &condition.type_)
         .is_some_and(|old| old.status == condition.status && old.reason == condition.reason)
@@ -54,7 +55,7 @@ pub(super) fn set(conditions: &mut Vec<DeploymentCondition>, condition: Deployme
     renew(conditions, condition);
 }
 
-/// Puts a condition even where only its times are new.
+/// Sets a condition even if only its times have changed.
 pub(super) fn renew(conditions: &mut Vec<DeploymentCondition>, mut condition: DeploymentCondition) {
     if let Some(old) = find(conditions, &condition.type_).filter(|old| old.status == condition.status) {
         condition.last_transition_time.clone_from(&old.last_transition_time);

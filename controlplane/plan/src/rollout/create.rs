@@ -1,4 +1,4 @@
-//! The new ReplicaSet.
+//! Creation of the new ReplicaSet.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{
     step::{Note, Outcome, REPLICA_SETS, Severity, Step},
 };
 
-/// Creates the ReplicaSet of the present template with `replicas` pods.
+/// Creates the ReplicaSet of the current template with `replicas` pods.
 pub(super) fn step(view: &View<'_>, replicas: i32) -> Option<Step> {
     let spec = view.deployment.spec.as_ref()?;
     let collisions = view
@@ -26,7 +26,7 @@ pub(super) fn step(view: &View<'_>, replicas: i32) -> Option<Step> {
     let hash = names::pod_template_hash(&spec.template, collisions);
     let name = format!("{}-{hash}", view.name());
     if view.names.iter().any(|set| crate::objects::name(*set) == name) {
-        // Another template has this hash: the next plan salts it.
+        // The hash belongs to another template: the next plan adds to the collision count.
         let body = json!({ "status": { "collisionCount": collisions.unwrap_or(0).saturating_add(1) } });
         return Some(patch_deployment(view, Some("status"), body));
     }

@@ -32,7 +32,7 @@ use crate::{
     step::{DEPLOYMENTS, Outcome, PatchKind, Plan, REPLICA_SETS, Step, Target},
 };
 
-/// The label that tells the pods of one template from those of another.
+/// Label that distinguishes the pods of different templates.
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Input of the Deployment controller.
@@ -58,7 +58,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// A ReplicaSet and the size it shall have.
+/// A ReplicaSet and its desired size.
 #[derive(Debug, Clone)]
 struct Sized<'a> {
     set: &'a ReplicaSet,
@@ -73,7 +73,7 @@ impl<'a> Sized<'a> {
         }
     }
 
-    /// The larger of what is asked for and what is still there.
+    /// The larger one of desired and existing pods.
     fn occupied(&self) -> i32 {
         self.replicas.max(status_replicas(self.set))
     }
@@ -149,7 +149,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
 }
 
 impl View<'_> {
-    /// Performs the first thing that is due; every change leads to a new plan.
+    /// Adds the first step that is due; every change leads to a new plan.
     fn progress(&self, plan: &mut Plan) {
         if self.settings.paused {
             let steps = scale::proportionally(self);
@@ -197,7 +197,7 @@ fn status_replicas(set: &ReplicaSet) -> i32 {
     set.status.as_ref().map_or(0, |status| status.replicas)
 }
 
-/// Oldest first, names break the tie.
+/// Oldest first, then by name.
 fn age_order(a: &ReplicaSet, b: &ReplicaSet) -> std::cmp::Ordering {
     (&a.metadata.creation_timestamp, name(a)).cmp(&(&b.metadata.creation_timestamp, name(b)))
 }
@@ -233,7 +233,7 @@ pub fn manages(deployment: &Deployment, set: &ReplicaSet) -> bool {
     controller_of(&set.metadata).is_some_and(|owner| owner.uid == uid(deployment))
 }
 
-/// A merge patch of exactly this revision of the Deployment.
+/// A merge patch for exactly this revision of the Deployment.
 fn patch_deployment(view: &View<'_>, subresource: Option<&'static str>, mut body: Value) -> Step {
     let metadata = &view.deployment.metadata;
     merge(
@@ -249,7 +249,7 @@ fn patch_deployment(view: &View<'_>, subresource: Option<&'static str>, mut body
     }
 }
 
-/// Adds the members of one object to another, deeply.
+/// Merges one object into another, recursively.
 pub(crate) fn merge(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

@@ -1,4 +1,4 @@
-//! Recreate: everything old is gone before anything new comes.
+//! Recreate: all old pods are gone before new ones are created.
 
 use super::{View, create, scale};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     step::Step,
 };
 
-/// The next step; nothing while old pods still run.
+/// The next steps; none while old pods still run.
 pub(super) fn steps(view: &View<'_>) -> Vec<Step> {
     let down: Vec<Step> = view
         .old
@@ -22,7 +22,7 @@ pub(super) fn steps(view: &View<'_>) -> Vec<Step> {
         .pods
         .iter()
         .any(|pod| !is_finished(pod) && controller_of(&pod.metadata).is_some_and(|owner| !of_new(&owner.uid)));
-    // The status may know of pods that the snapshot of pods does not show yet.
+    // The status may count pods that the cache does not show yet.
     if old_pods || view.old.iter().any(|old| super::status_replicas(old.set) > 0) {
         return Vec::new();
     }

@@ -3,7 +3,7 @@
 use super::{Sized, View, create, scale};
 use crate::step::Step;
 
-/// The next step; nothing when the rollout must wait or is done.
+/// The next steps; none if the rollout must wait or is complete.
 pub(super) fn steps(view: &View<'_>) -> Vec<Step> {
     let Some(new) = view.new.as_ref() else {
         return create::step(view, room(view, 0)).into_iter().collect();

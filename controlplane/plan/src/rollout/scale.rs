@@ -1,4 +1,5 @@
-//! Sizes: one ReplicaSet's, and all of them in proportion when the Deployment is scaled in the middle of a rollout.
+//! Scaling of one ReplicaSet, and of all of them in proportion if the Deployment is scaled during a
+//! rollout.
 
 use serde_json::json;
 
@@ -8,7 +9,7 @@ use crate::{
     step::{Note, Outcome, Severity, Step},
 };
 
-/// Sets a ReplicaSet's size and records the Deployment's; `None` when both are right already.
+/// Sets a ReplicaSet's size and records the Deployment's; `None` if both are current.
 pub(super) fn to(view: &View<'_>, sized: &Sized<'_>, replicas: i32) -> Option<Step> {
     let from = super::spec_replicas(sized.set);
     if from == replicas && !annotations::sizes_differ(view, sized.set) {
@@ -39,7 +40,8 @@ pub(super) fn is_due(view: &View<'_>) -> bool {
     })
 }
 
-/// Scales without rolling: all of it where one ReplicaSet has it all, else each in proportion to its size.
+/// Scales outside of the rolling update: the only active ReplicaSet, or else all in proportion to
+/// their sizes.
 pub(super) fn proportionally(view: &View<'_>) -> Vec<Step> {
     let desired = view.settings.replicas;
     let active: Vec<_> = view.all().filter(|sized| sized.replicas > 0).collect();
@@ -81,11 +83,12 @@ fn is_saturated(view: &View<'_>, new: &Sized<'_>) -> bool {
         && new.available() == desired
 }
 
-/// Spreads the difference between what is allowed and what there is; the largest takes what rounding leaves.
+/// Distributes the difference between allowed and existing pods; the largest ReplicaSet takes the
+/// rounding error.
 fn shares<'a, 'b>(view: &View<'_>, mut active: Vec<&'a Sized<'b>>, allowed: i32) -> Vec<(&'a Sized<'b>, i32)> {
     let total: i32 = active.iter().map(|sized| sized.replicas).sum();
     let difference = allowed.saturating_sub(total);
-    // Growing, the newer of two equals comes first; shrinking, the older one.
+    // When scaling up, the newer of two equal ones comes first; when scaling down, the older one.
     active.sort_by(|a, b| {
         let age = a
             .set
@@ -135,7 +138,7 @@ fn fraction(view: &View<'_>, sized: &Sized<'_>) -> i32 {
     let before = recorded.or(status).unwrap_or(0).max(1);
     let after = i64::from(desired).saturating_add(i64::from(view.settings.surge()));
     let product = i64::from(sized.replicas).saturating_mul(after);
-    // Rounded half up, as the controller that clients know does.
+    // Rounds half up, as upstream does.
     let size = product.saturating_mul(2).saturating_add(before) / before.saturating_mul(2);
     i32::try_from(size).unwrap_or(i32::MAX).saturating_sub(sized.replicas)
 }

@@ -16,7 +16,7 @@ pub enum Strategy {
     RollingUpdate {
         /// Pods above `replicas`.
         surge: i32,
-        /// Pods that may be missing from `replicas`.
+        /// Pods that may be unavailable.
         unavailable: i32,
     },
 }
@@ -41,7 +41,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the spec; `None` where there is none or its selector is empty.
+    /// Reads the spec; `None` if it is missing or its selector is empty.
     pub fn of(deployment: &Deployment) -> Option<Self> {
         let spec = deployment.spec.as_ref()?;
         let empty = spec
@@ -81,7 +81,7 @@ impl Settings {
         })
     }
 
-    /// Pods allowed above `replicas`.
+    /// Number of pods allowed above `replicas`.
     pub fn surge(&self) -> i32 {
         match self.strategy {
             Strategy::Recreate => 0,
@@ -89,7 +89,7 @@ impl Settings {
         }
     }
 
-    /// Pods that may be missing, at most all.
+    /// Number of pods that may be unavailable, at most all.
     pub fn unavailable(&self) -> i32 {
         match self.strategy {
             Strategy::Recreate => 0,
@@ -98,7 +98,8 @@ impl Settings {
     }
 }
 
-/// Percentages of `replicas`: surge rounds up, unavailable rounds down, and both may not be zero.
+/// Percentages of `replicas`: `maxSurge` rounds up, `maxUnavailable` rounds down, and at least one
+/// of them must not be zero.
 fn bounds(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>, replicas: i32) -> Strategy {
     let quarter = IntOrString::String("25%".to_owned());
     let surge = scaled(surge.unwrap_or(&quarter), replicas, true);
@@ -109,7 +110,7 @@ fn bounds(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>, replic
     }
 }
 
-/// A count, or its share of `total` where it is a percentage.
+/// An absolute number, or a percentage of `total`.
 pub(crate) fn scaled(value: &IntOrString, total: i32, round_up: bool) -> i32 {
     match value {
         IntOrString::Int(count) => (*count).max(0),

@@ -19,7 +19,7 @@ const COMPLETE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const CREATE_FAILED: &str = "ReplicaSetCreateError";
 
-/// The counts, all of them numbers.
+/// The status' counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     observed: i64,
@@ -46,7 +46,8 @@ impl Counts {
         }
     }
 
-    /// `created` is the size of the ReplicaSet that is about to be made, whose pods are missing as soon as it is.
+    /// `created` is the size of a ReplicaSet that is about to be created: its pods count as
+    /// unavailable from then on.
     fn of_view(view: &View<'_>, created: i32) -> Self {
         let field = |read: fn(&k8s_openapi::api::apps::v1::ReplicaSetStatus) -> Option<i32>| -> i32 {
             view.all()
@@ -104,7 +105,7 @@ pub(super) fn is_complete(view: &View<'_>) -> bool {
     Counts::of_view(view, 0).complete(view)
 }
 
-/// Adds the status patch where the status is not what it should be.
+/// Adds the status patch if the status has changed.
 pub(super) fn report(view: &View<'_>, plan: &mut Plan) {
     let before = view.deployment.status.clone().unwrap_or_default();
     let was = Counts::of_status(&before);
@@ -267,7 +268,7 @@ fn recheck(view: &View<'_>, conditions: &[DeploymentCondition], deadline: Durati
     ))
 }
 
-/// Passes on what keeps ReplicaSets from making pods, the new one's words first.
+/// Copies a ReplicaSet's `ReplicaFailure` condition, preferably that of the new one.
 fn replica_failure(view: &View<'_>, conditions: &mut Vec<DeploymentCondition>) {
     let failing = |sized: &Sized<'_>| {
         let own = sized.set.status.as_ref()?.conditions.as_deref()?;

@@ -13,8 +13,8 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-/// `want 10 surge 3 unavailable 2 | v1 10/10 v2 0/0`: the last set that is named is of the present template unless it
-/// is missing; sizes are `spec/available`.
+/// `want 10 surge 3 unavailable 2 | v1 10/10 v2 0/0`: the last set has the current template unless
+/// that one is missing; sizes are `spec/available`.
 struct World {
     deployment: Deployment,
     sets: Vec<ReplicaSet>,
@@ -93,7 +93,7 @@ fn a_new_template_gets_a_set_within_the_surge() {
     world(10, &json!(3), &json!(2), &[(10, 10)], false).check(&expect!["create ReplicaSet web-6b8787fc57 replicas=3 (ScalingReplicaSet: Scaled up replica set web-6b8787fc57 from 0 to 3)"]);
 }
 
-/// Clients that wait take a rollout for done where nothing is said to be missing.
+/// Waiting clients take a rollout for complete if no pod is reported as unavailable.
 #[test]
 fn the_first_status_of_a_rollout_tells_what_is_missing() {
     let plan = world(10, &json!(3), &json!(0), &[(10, 10)], false).plan();
@@ -140,7 +140,7 @@ fn percentages_round_surge_up_and_unavailable_down() {
 #[test]
 fn a_pod_that_is_still_there_counts_against_the_surge() {
     let mut world = world(4, &json!(1), &json!(0), &[(3, 3), (1, 1)], true);
-    // Three are asked for, but the fourth has not gone yet: five are alive.
+    // Three are desired, but the fourth still exists: five pods are alive.
     world.sets[0].status.as_mut().unwrap().replicas = 4;
     world.check(&expect![""]);
 }
@@ -166,7 +166,8 @@ proptest! {
         let before: i32 = sizes.iter().map(|(size, _)| *size).sum();
         let total: i32 = after.iter().sum();
         prop_assert!(total <= before.max(replicas + surge), "{sizes:?} -> {after:?}");
-        // At worst every pod that goes was an available one, but only as many as were not broken.
+        // In the worst case every deleted pod was an available one, except for those that were
+        // unavailable.
         let available: i32 = sizes.iter().map(|(_, available)| *available).sum();
         let left: i32 = sizes.iter().zip(&after).map(|((_, available), size)| (*available).min(*size)).sum();
         let floor = replicas - unavailable.min(replicas);

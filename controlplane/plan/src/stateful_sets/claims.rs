@@ -1,5 +1,4 @@
-//! The claims of a StatefulSet's pods, and who they go with
-//! (`persistentVolumeClaimRetentionPolicy`).
+//! The claims of a StatefulSet's pods, and their owners (`persistentVolumeClaimRetentionPolicy`).
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use crate::{
     step::{CLAIMS, Outcome, Severity, Step, Target},
 };
 
-/// The retention policy: what claims go with.
+/// The retention policy: when claims are deleted.
 #[derive(Clone, Copy)]
 struct Retention {
     with_set: bool,
@@ -40,14 +39,14 @@ impl View<'_> {
         }
     }
 
-    /// True when a claim still belongs to a former pod of the name: it goes with that one
+    /// True if a claim still belongs to a former pod of the name: it is deleted with that one
     /// (`PodClaimIsStale`).
     pub(super) fn has_stale_claim(&self, ordinal: i32, pod: &Target) -> bool {
         self.retention().with_replica && self.claims(ordinal).any(|claim| is_stale(owners(&claim), pod))
     }
 
-    /// Makes the claims of a pod that are missing, and gives the others the owners that they shall
-    /// have. The error is the name of a claim that is being deleted.
+    /// Creates the missing claims of a pod, and sets the owners of the others. The error is the
+    /// name of a claim that is being deleted.
     pub(super) fn make_claims(&self, ordinal: i32, pod: &Target, work: &mut Work) -> Result<(), String> {
         let going = self
             .claims(ordinal)
@@ -92,7 +91,7 @@ impl View<'_> {
         }
     }
 
-    /// Patches the owners of a pod's claims where they are not what the policy says.
+    /// Patches the owners of a pod's claims if they do not follow the policy.
     pub(super) fn owners_of_claims(&self, ordinal: i32, pod: &Target) -> Vec<Step> {
         let condemned = !range(self.spec).contains(&ordinal);
         let steps = self.claims(ordinal).filter_map(|claim| {
@@ -100,7 +99,7 @@ impl View<'_> {
             let wanted = self.owners(owners(&claim), pod, condemned, conflict)?;
             let mut step = owners_patch(CLAIMS, &*claim, &json!(wanted), None);
             if let (Step::Patch { outcome, .. }, true) = (&mut step, conflict) {
-                // The word is upstream's (`UpdatePodClaimForRetentionPolicy`).
+                // Upstream's wording (`UpdatePodClaimForRetentionPolicy`).
                 let message = format!(
                     "PersistentVolumeClaim {} has a conflicting OwnerReference that acts as a manging controller, \
                      the retention policy is ignored for this claim",
@@ -120,7 +119,7 @@ impl View<'_> {
         (with_set || with_replica) && others().any(|owner| owner.controller == Some(true))
     }
 
-    /// The owners that a claim shall have; `None` when it has them, or when it is left alone
+    /// The new owners of a claim; `None` if they are right, or if the claim is left alone
     /// (`isClaimOwnerUpToDate`, `updateClaimOwnerRefForSetAndPod`).
     fn owners(
         &self,
@@ -156,14 +155,14 @@ fn owners(claim: &PersistentVolumeClaim) -> &[OwnerReference] {
     claim.metadata.owner_references.as_deref().unwrap_or_default()
 }
 
-/// True for a reference to an object of this kind and name.
+/// True if a reference has this kind and name.
 fn names(owner: &OwnerReference, object: &Target) -> bool {
     owner.kind == object.resource.kind
         && owner.api_version == object.resource.api_version()
         && owner.name == object.name
 }
 
-/// True for a claim that belongs to a former object of the name.
+/// True if a claim belongs to a former object of the name.
 fn is_stale(owners: &[OwnerReference], object: &Target) -> bool {
     let named = owners.iter().find(|owner| names(owner, object));
     named.is_some_and(|owner| owner.uid != object.uid)

@@ -1,4 +1,4 @@
-//! The pods of a StatefulSet: who they are, how they are made, corrected and deleted
+//! Pods of a StatefulSet: identity, creation, correction and deletion
 //! (`pkg/controller/statefulset/stateful_pod_control.go`).
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::{
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// A change of a pod, as events call it.
+/// A change of a pod, as named in events.
 #[derive(Clone, Copy)]
 pub(super) enum Verb {
     Create,
@@ -59,10 +59,10 @@ impl View<'_> {
         note(&self.owner, Severity::Warning, failed, message)
     }
 
-    /// Makes a pod and the claims that it needs.
+    /// Creates a pod and the claims that it needs.
     pub(super) fn make(&self, ordinal: i32, work: &mut Work) {
         let pod_name = self.pod_name(ordinal);
-        // Its uid is not known yet; nothing owned by a pod of this name is its own.
+        // Its uid is not known yet, so claims of an existing pod of this name are not its own.
         let pod = Target {
             resource: PODS,
             namespace: self.owner.namespace.clone(),
@@ -114,7 +114,7 @@ impl View<'_> {
         pod
     }
 
-    /// The volumes of a pod's claims.
+    /// Volumes of a pod's claims.
     fn volumes(&self, ordinal: i32) -> Vec<Volume> {
         let volume = |template: &&str| Volume {
             name: (*template).to_owned(),
@@ -127,11 +127,11 @@ impl View<'_> {
         self.templates.keys().map(volume).collect()
     }
 
-    /// Gives a pod its labels back, and its claims their owners. Volumes cannot be changed: that is
-    /// tried as upstream tries it, for its event to tell.
+    /// Restores a pod's labels and its claims' owners. Volumes are immutable: upstream still tries
+    /// to change them, and so does this, for the event.
     pub(super) fn correct(&self, ordinal: i32, pod: &Pod, work: &mut Work) {
         let about = target(PODS, pod);
-        // With the claims of a pod that has not begun (`make_claims`) that is done already.
+        // For a pod that has not started this is done with its claims (`make_claims`).
         let begun = phase(pod) != "Pending";
         let mut steps = if begun {
             self.owners_of_claims(ordinal, &about)
@@ -165,7 +165,7 @@ impl View<'_> {
     }
 }
 
-/// The labels that tell which pod of the StatefulSet it is.
+/// Labels that identify a pod of the StatefulSet.
 fn identity(name: &str, ordinal: i32) -> BTreeMap<String, String> {
     [(POD_NAME, name.to_owned()), (POD_INDEX, ordinal.to_string())]
         .map(|(key, value)| (key.to_owned(), value))

@@ -1,4 +1,4 @@
-//! The revision that pods shall have, and the one that they had (`getStatefulSetRevisions`).
+//! Current and updated revision (`getStatefulSetRevisions`).
 
 use std::borrow::Cow;
 
@@ -15,9 +15,9 @@ use crate::{
     step::{Step, Target},
 };
 
-/// The label of a revision with the hash in its name.
+/// Label of a revision with the hash in its name.
 const HASH: &str = "controller.kubernetes.io/hash";
-/// The longest beginning of a name that leaves room for the hash.
+/// Longest prefix of a name that leaves room for the hash.
 const LONGEST_PREFIX: usize = 223;
 
 /// A revision's name and template.
@@ -31,14 +31,15 @@ pub(super) struct Revisions<'a> {
     known: Vec<&'a ControllerRevision>,
     pub(super) update: Version<'a>,
     pub(super) current: Version<'a>,
-    /// Names that other templates had taken so far.
+    /// Number of hash collisions so far.
     pub(super) collisions: i32,
-    /// Records the newest revision, where that is not done.
+    /// Steps that create the newest revision, if it does not exist.
     pub(super) steps: Vec<Step>,
 }
 
 impl<'a> Revisions<'a> {
-    /// Finds them among `known`, its own, oldest first. `None` when there is no free name.
+    /// Finds the revisions among `known`, the set's own, oldest first. `None` if there is no free
+    /// name.
     pub(super) fn of(
         snapshot: &Snapshot<'a>,
         spec: &'a StatefulSetSpec,
@@ -107,7 +108,7 @@ fn prefix(name: &str) -> &str {
 }
 
 impl View<'_> {
-    /// Deletes the oldest revisions beyond the limit that no pod is of (`truncateHistory`).
+    /// Deletes the oldest unused revisions beyond the limit (`truncateHistory`).
     pub(super) fn superfluous_revisions(&self) -> Vec<Step> {
         let Ok(limit) = usize::try_from(self.spec.revision_history_limit.unwrap_or(10)) else {
             return Vec::new();

@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl View<'_> {
-    /// Patches the status where it is not what it should be (`inconsistentStatus`). `outdated` pods
-    /// of it are being deleted for their revision.
+    /// Patches the status if it has changed (`inconsistentStatus`). `outdated` is the number of
+    /// pods that this plan deletes because of their revision.
     pub(super) fn status(&self, outdated: i32) -> Option<Step> {
         let set = self.snapshot.set;
         let count = |counts: &dyn Fn(&Pod) -> bool| {

@@ -24,7 +24,7 @@ fn template(version: u32) -> Value {
     })
 }
 
-/// A set of three whose spec has `more`.
+/// A set of three replicas whose spec has `more`.
 fn set(more: &Value) -> World {
     let mut spec = json!({
         "replicas": 3, "serviceName": "web", "selector": { "matchLabels": { "app": "web" } },
@@ -117,7 +117,7 @@ fn planned(world: &World, failure: Option<&Failure>) -> Plan {
     plan(&snapshot, now())
 }
 
-/// The plan but for the status, one step a line, without the hash of the newest revision.
+/// The plan without the status, one step per line, without the hash of the newest revision.
 fn lines(world: &World) -> String {
     let plan = planned(world, None);
     let steps = plan.stages.iter().flatten().map(ToString::to_string);
@@ -256,7 +256,8 @@ fn an_update_goes_down_to_the_partition_one_pod_at_a_time() {
         &all_old,
         &expect![""],
     );
-    // In order nothing goes while something is broken; out of order what is old goes first.
+    // With ordered management no pod is deleted while another is unhealthy; with parallel
+    // management old pods go first.
     check(&none, &["0 running old", "1 ready old", "2 ready old"], &expect![""]);
     let mut broken = parallel();
     check(
@@ -313,7 +314,7 @@ fn a_refusal_is_tried_once_and_the_status_is_told_whatever_becomes_of_it() {
     let plan = planned(&with_pods(&parallel(), &[]), Some(&failure));
     expect!["create Pod web-0 (SuccessfulCreate: Create Pod web-0 in StatefulSet web successful) -> patch StatefulSet web/status"].assert_eq(&plan.to_string());
     assert_eq!(plan.tolerant, Some(0));
-    // It names a revision, which must be there.
+    // The reference names a revision, which must exist.
     let plan = planned(&set(&parallel()), None);
     assert_eq!((plan.stages.len(), plan.tolerant), (3, Some(1)), "{plan}");
 }

@@ -63,7 +63,7 @@ fn note(claim: &PersistentVolumeClaim, severity: Severity, reason: &'static str,
     }
 }
 
-/// Decides.
+/// Makes the plan.
 pub fn plan(scene: &Scene<'_>, now: Timestamp) -> Decision {
     let named = volume_of(scene.claim);
     let volume = named.and_then(|named| scene.volumes.iter().find(|volume| name(&***volume) == named));
@@ -97,7 +97,7 @@ fn is_anybodys(volume: &PersistentVolume) -> bool {
     volume.spec.as_ref().is_none_or(|spec| spec.claim_ref.is_none())
 }
 
-/// The claim names its volume.
+/// Binds a claim to the volume that it refers to.
 fn bind_named(scene: &Scene<'_>, volume: &PersistentVolume, now: Timestamp) -> Decision {
     if is_for(volume, scene.claim) {
         return bind(scene, volume, now);
@@ -122,7 +122,7 @@ fn bind_named(scene: &Scene<'_>, volume: &PersistentVolume, now: Timestamp) -> D
     Decision::tell(scene, Severity::Warning, "VolumeMismatch", message)
 }
 
-/// A volume for a claim that names none.
+/// Finds a volume for a claim that refers to none.
 fn find(scene: &Scene<'_>, now: Timestamp) -> Decision {
     let delayed = waits(scene.class) && annotation(&scene.claim.metadata, SELECTED_NODE).is_none();
     let wanted = Wanted {
@@ -169,7 +169,7 @@ fn wait(scene: &Scene<'_>) -> Decision {
     Decision::tell(scene, Severity::Normal, reason, message)
 }
 
-/// Leaves it to a provisioner, which sees by the annotation that it is meant.
+/// Sets the annotation that asks a provisioner for a volume.
 fn ask(scene: &Scene<'_>, provisioner: &str) -> Decision {
     let message = format!(
         "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the \
@@ -229,8 +229,8 @@ fn patch_volume(volume: &PersistentVolume, subresource: Option<&'static str>, bo
     }
 }
 
-/// Binds a claim and a volume, as far as they are not bound yet: the volume's side first, under the revision that was
-/// read, so that of two claims only one gets it.
+/// Binds a claim and a volume, as far as they are not bound yet: the volume's side first, under its
+/// resource version, so that only one of two claims gets it.
 fn bind(scene: &Scene<'_>, volume: &PersistentVolume, now: Timestamp) -> Decision {
     let mut plan = Plan::default();
     plan.stage(volume_side(volume, scene.claim).into_iter().collect());
@@ -265,7 +265,7 @@ fn bound_status(volume: &PersistentVolume, now: Timestamp) -> Value {
     }})
 }
 
-/// The volume names the claim, by uid.
+/// Sets the volume's reference to the claim, with its uid.
 fn volume_side(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<Step> {
     let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     if reference.is_some_and(|reference| reference.uid.as_deref() == Some(uid(claim))) {
@@ -274,7 +274,7 @@ fn volume_side(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opti
     Some(patch_volume(volume, None, claim_reference(volume, claim)))
 }
 
-/// The patch by which a volume names a claim.
+/// Patch that sets a volume's reference to a claim.
 pub fn claim_reference(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Value {
     let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let mut body = json!({
@@ -295,7 +295,7 @@ pub fn claim_reference(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
     body
 }
 
-/// The claim shows what it got.
+/// Sets the claim's status.
 fn claim_status(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Step> {
     let spec = volume.spec.as_ref()?;
     let status = claim.status.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The claims that a pod brings along.
+//! Claims of generic ephemeral volumes.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     volumes.filter(|volume| volume.ephemeral.is_some())
 }
 
-/// Makes the claims that are missing. One of that name which is another's is left alone: the scheduler tells of it.
+/// Creates missing claims. A claim of that name with another owner is left alone: the scheduler
+/// reports it.
 pub fn plan(pod: &Pod, find: impl Fn(&str) -> Option<Arc<PersistentVolumeClaim>>) -> Plan {
     let mut plan = Plan::default();
     if pod.metadata.is_deleting() || is_finished(pod) {

@@ -1,4 +1,4 @@
-//! The volume that suits a claim best: the smallest that is large enough, as upstream chooses.
+//! The best volume for a claim: the smallest that is large enough, as upstream chooses.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 
@@ -40,7 +40,7 @@ pub fn best<'a>(
             continue;
         }
         if is_for(volume, wanted.claim) {
-            // It was meant for this claim. Where it cannot be reached, no other will do.
+            // The volume is reserved for this claim. If it is not accessible, no other one fits.
             return reached.then_some(volume);
         }
         if wanted.named_only || !reached || !is_free(volume, wanted.claim) {

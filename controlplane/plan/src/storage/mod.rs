@@ -36,7 +36,7 @@ pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Older name of that annotation.
 pub const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// The node that the scheduler chose for the claim's first pod.
+/// Node that the scheduler chose for the claim's first pod.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Storage class of claims and volumes before there was a field for it.
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";

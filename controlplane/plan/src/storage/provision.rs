@@ -1,4 +1,4 @@
-//! The volumes that Skiff makes itself: directories on the node that the claim's first pod goes to.
+//! Volumes that Skiff provisions: directories on the node of the claim's first pod.
 
 use k8s_openapi::{
     api::{
@@ -20,7 +20,8 @@ use crate::{
 
 /// The provisioner's name, in classes and volumes.
 pub const NAME: &str = "skiff.dev/local-path";
-/// Keeps a volume until its directory is gone. All provisioners outside of upstream's own tree use this one.
+/// Finalizer that keeps a volume until its directory is deleted. All external provisioners of
+/// upstream use it.
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// The node that holds the directory.
 const NODE: &str = "skiff.dev/node";
@@ -75,12 +76,13 @@ pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Optio
     let ours = provisioner(volume) == Some(NAME) && is_bound(claim) && is_for(volume, claim);
     let shown = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
     let wanted = requested(claim);
-    // A claim that shows nothing yet has just been bound: what it holds is about to be told.
+    // A claim without a capacity in its status has just been bound: the capacity is about to be
+    // set.
     let lags = shown.is_some_and(|shown| wanted > storage(Some(shown)));
     (ours && (wanted > capacity(volume) || lags)).then(|| wanted.to_text())
 }
 
-/// The name of a claim's volume and of its directory.
+/// Name of a claim's volume and of its directory.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", uid(claim))
 }
@@ -152,16 +154,16 @@ pub fn node_of(volume: &PersistentVolume) -> Option<&str> {
     annotation(&volume.metadata, NODE)
 }
 
-/// An event about a claim.
+/// News about a claim's provisioning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News<'a> {
-    /// It begins.
+    /// Provisioning begins.
     Begun,
-    /// There is a volume.
+    /// The volume with this name was provisioned.
     Made(&'a str),
-    /// There is none.
+    /// Provisioning failed with this error.
     Failed(&'a str),
-    /// It holds more.
+    /// The volume was expanded.
     Grown,
 }
 

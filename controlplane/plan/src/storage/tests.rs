@@ -68,7 +68,7 @@ fn class(provisioner: &str, mode: &str) -> StorageClass {
     serde_json::from_value(class).unwrap()
 }
 
-/// The gist of the steps, with what they write.
+/// The steps in short form, with their bodies.
 fn shown(plan: &Plan) -> String {
     let mut lines = Vec::new();
     for step in plan.stages.iter().flatten() {

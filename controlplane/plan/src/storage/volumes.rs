@@ -23,7 +23,7 @@ pub enum Claim<'a> {
     Gone,
 }
 
-/// Decides. `claim` is the claim with the uid that the volume names.
+/// Makes the plan. `claim` is the claim with the uid that the volume refers to.
 pub fn plan(volume: &PersistentVolume, claim: Claim<'_>, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -60,7 +60,7 @@ pub fn provisioner(volume: &PersistentVolume) -> Option<&str> {
     annotation(&volume.metadata, PROVISIONED_BY)
 }
 
-/// The claim is gone.
+/// Releases the volume after its claim is gone.
 fn release(plan: &mut Plan, volume: &PersistentVolume, now: Timestamp) {
     match phase(volume) {
         "Failed" => {}
@@ -130,7 +130,8 @@ fn enter(
     vec![patch(volume, Some("status"), body, Outcome { done, failed: None })]
 }
 
-/// The claim took another volume. What its author wrote stays.
+/// Removes the reference to a claim that is bound to another volume. A reference that the
+/// volume's author wrote keeps its name.
 fn unbind(volume: &PersistentVolume) -> Vec<Step> {
     let ours = annotation(&volume.metadata, BOUND_BY_CONTROLLER).is_some();
     let claim = if ours {

@@ -7,7 +7,7 @@ use super::{board, check, node};
 use crate::placement::Claims;
 use crate::pod::Pod;
 
-/// A pod of a namespace with a label, which wants others near.
+/// A pod of a namespace with a label and pod affinity.
 fn friend(name: &str, namespace: &str, app: &str, near: &Value) -> Arc<Pod> {
     let near = json!({ "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": near } });
     let pod = json!({

@@ -1,4 +1,4 @@
-//! Random histories.
+//! Random event sequences.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ fn take(world: &mut World, turn: &Turn) {
     }
 }
 
-/// The ordinals that a plan makes and deletes pods of.
+/// Ordinals of the pods that a plan creates and deletes.
 fn touched(plan: &Plan) -> (Vec<usize>, Vec<usize>) {
     let ordinal = |name: &str| name.rsplit('-').next().unwrap().parse().unwrap();
     let (mut made, mut gone) = (Vec::new(), Vec::new());
@@ -100,7 +100,7 @@ fn is_well(pod: &Pod) -> bool {
     phase(pod) == "Running" && is_ready(pod) && !pod.metadata.is_deleting()
 }
 
-/// Holds a plan against the pods that there are.
+/// Compares a plan with the existing pods.
 fn keeps_order(world: &World, plan: &Plan, replicas: usize) {
     let pods: BTreeMap<usize, Pod> = world
         .all::<Pod>("Pod")
@@ -127,7 +127,7 @@ fn keeps_order(world: &World, plan: &Plan, replicas: usize) {
     }
 }
 
-/// Plans and lets everything start and go until nothing is left to do.
+/// Performs plans and pod events until nothing is left to do.
 fn settle(world: &mut World) {
     for _ in 0..200 {
         let plan = planned(world, None);
@@ -164,7 +164,7 @@ proptest! {
             if ordered {
                 keeps_order(&world, &plan, replicas);
             }
-            // A name that is taken twice fails here.
+            // A name collision fails here.
             world.perform(&plan);
         }
         settle(&mut world);
