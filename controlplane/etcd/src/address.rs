@@ -4,24 +4,24 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Members, and the prefix of everything that is kept there.
+/// Members, and the prefix of all keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     pub(crate) members: Vec<String>,
-    /// Begins with a slash and does not end in one.
+    /// Starts with a slash and does not end with one.
     pub(crate) prefix: String,
 }
 
-/// Certificates that members and their clients show each other.
+/// TLS certificates of the client and the members.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The authority of the members' certificates; without one they are asked without TLS.
+    /// CA of the members' certificates; `None` connects without TLS.
     pub authority: Option<PathBuf>,
-    /// The certificate that they are shown, and its key.
+    /// Client certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// The text names no etcd.
+/// The text is not a valid address of etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected the members of etcd and perhaps a prefix, such as etcd://10.0.0.1:2379,10.0.0.2:2379/skiff")]
 pub struct InvalidAddress;

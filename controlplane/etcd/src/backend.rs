@@ -53,8 +53,8 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Connects to the members, reads all that is there, and begins to watch it. The runtime that this is called on serves
-    /// it from then on: the store must be used from another thread than one of its workers.
+    /// Connects to the members, loads the ledger, and starts to watch it. The current runtime
+    /// serves it from then on: the store must be used from a thread that is not one of its workers.
     pub async fn open(address: &Address, identity: &Identity, options: &Options) -> Result<Self, OpenError> {
         let asked = |source| OpenError::Ask {
             members: address.members.join(","),
@@ -111,7 +111,7 @@ impl Etcd {
         })
     }
 
-    /// The newest revision that has come.
+    /// The newest received revision.
     fn known(&self) -> u64 {
         self.pending.back().map_or(self.revision, |row| row.record.revision)
     }
@@ -142,7 +142,7 @@ impl Etcd {
         }
     }
 
-    /// Waits until something has come that is not followed yet.
+    /// Waits until a message arrives that is not followed yet.
     async fn wait(&mut self) -> Result<(), BackendError> {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while self.pending.is_empty() && self.anew.is_none() && self.lost.is_none() {
@@ -198,7 +198,8 @@ impl Etcd {
         let mut operations = vec![TxnOp::put(names.head.as_str(), newest.to_string(), None)];
         for record in records {
             operations.push(TxnOp::put(names.row(record.revision), encode(record, batch), None));
-            // A row of the same batch is left to compaction: no two operations may touch the same key.
+            // A row of the same batch is left to compaction: no two operations of a transaction may
+            // touch the same key.
             if record.drop_previous && record.previous <= self.revision {
                 operations.push(TxnOp::delete(names.row(record.previous), None));
             }

@@ -1,4 +1,4 @@
-//! The watch of the log: what all processes append, in order.
+//! The watch of the log: appends of all processes, in order.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -29,14 +29,14 @@ pub(crate) enum Fed {
     Lost(String),
 }
 
-/// The task's part of the feed.
+/// State of the watch's task.
 pub(crate) struct Feed {
     pub(crate) ledger: Shared,
     pub(crate) sender: mpsc::Sender<Fed>,
     pub(crate) wake: Arc<OnceLock<Wake>>,
     /// The newest revision that was sent.
     pub(crate) seen: u64,
-    /// etcd's revision up to which everything was sent.
+    /// etcd's revision up to which all changes were sent.
     pub(crate) etcd: i64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn channel() -> (mpsc::Sender<Fed>, mpsc::Receiver<Fed>) {
 }
 
 impl Feed {
-    /// Sends changes for as long as there is a listener.
+    /// Sends changes until the receiver is dropped.
     pub(crate) async fn run(mut self) {
         loop {
             let at = self.ledger.members.current().0;
@@ -143,7 +143,7 @@ impl Feed {
         sent
     }
 
-    /// Goes on behind what etcd has forgotten. `false` when that makes no sense.
+    /// Resumes after a compaction in etcd. `false` if the watch must end.
     async fn catch_up(&mut self) -> Result<bool, Failure> {
         let (head, _) = self.ledger.head(PATIENCE).await?;
         let head = head.unwrap_or(0);

@@ -14,7 +14,7 @@ use crate::row::Row;
 
 /// Rows that are read at a time.
 const PAGE: i64 = 100;
-/// Rows that one transaction looks at: it may delete two for each, and etcd takes 128 operations.
+/// Rows that one transaction visits: it may delete two for each, and etcd takes 128 operations.
 const SWEEP: usize = 60;
 
 /// Reads the past beside the writer.
@@ -57,7 +57,7 @@ impl Past {
                 break;
             }
         }
-        // Last of all: what was removed meanwhile is below it.
+        // Read last: everything removed meanwhile is below it.
         self.ask_floor().await?;
         Ok(changes)
     }
@@ -85,7 +85,7 @@ impl Past {
     }
 }
 
-/// The floor, and how far removing has come.
+/// The floor, and the revision up to which compaction has come.
 async fn marks(ledger: &Shared) -> Result<(u64, u64), Failure> {
     let names = &ledger.names;
     let txn = Txn::new().and_then([

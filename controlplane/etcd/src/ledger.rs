@@ -27,15 +27,15 @@ pub(crate) struct Snapshot {
     pub(crate) etcd: i64,
 }
 
-/// The changes after one that is known.
+/// Changes after a known revision.
 pub(crate) struct Missed {
-    /// In order; the first one follows what is known, and none is missing up to the head.
+    /// In order, from the known revision to the head without gaps.
     pub(crate) rows: Vec<Row>,
     pub(crate) etcd: i64,
 }
 
 impl Ledger {
-    /// The newest revision, and etcd's own; nothing when there is no ledger yet.
+    /// The newest revision, and etcd's own; `None` if there is no ledger yet.
     pub(crate) async fn head(&self, limit: Duration) -> Result<(Option<u64>, i64), Failure> {
         let names = &self.names;
         let ask = |mut kv: etcd_client::KvClient| async move { kv.get(names.head.as_str(), None).await };
@@ -44,7 +44,7 @@ impl Ledger {
         Ok((head, revision(&answer)))
     }
 
-    /// Makes the ledger, unless it is there.
+    /// Creates the ledger, unless it exists.
     pub(crate) async fn begin(&self, at: u64) -> Result<(), Failure> {
         let head = self.names.head.as_str();
         let marks = [head, self.names.floor.as_str(), self.names.swept.as_str()];
@@ -54,7 +54,7 @@ impl Ledger {
         self.txn(txn).await.1.map(drop)
     }
 
-    /// Does a transaction; also gives how often it was sent.
+    /// Runs a transaction; also returns how often it was sent.
     pub(crate) async fn txn(&self, txn: Txn) -> (u32, Result<TxnResponse, Failure>) {
         let ask = |mut kv: etcd_client::KvClient| {
             let txn = txn.clone();
@@ -63,7 +63,7 @@ impl Ledger {
         self.members.call(PATIENCE, ask).await
     }
 
-    /// Pairs of a range at one of etcd's revisions, 0 for the newest.
+    /// Key-value pairs of a range at one of etcd's revisions, 0 for the newest.
     pub(crate) async fn range(&self, from: &str, end: &str, at: i64, limit: i64) -> Result<GetResponse, Failure> {
         let options = GetOptions::new().with_range(end).with_revision(at).with_limit(limit);
         let ask = |mut kv: etcd_client::KvClient| {
@@ -73,7 +73,7 @@ impl Ledger {
         self.members.call(PATIENCE, ask).await.1
     }
 
-    /// Everything, in pages of one snapshot.
+    /// Loads the whole ledger, in pages of one snapshot.
     pub(crate) async fn load(&self) -> Result<Snapshot, Failure> {
         let names = &self.names;
         let txn = Txn::new().and_then([
@@ -115,7 +115,7 @@ impl Ledger {
         })
     }
 
-    /// The changes after a revision, when all of them are still there and are not too many.
+    /// Returns the changes after a revision, if all of them still exist and are not too many.
     pub(crate) async fn missed(&self, known: u64) -> Result<Option<Missed>, Failure> {
         let names = &self.names;
         let rows = GetOptions::new().with_range(names.row(u64::MAX)).with_limit(PAGE);
@@ -126,7 +126,7 @@ impl Ledger {
         self.in_order(known, &self.txn(txn).await.1?)
     }
 
-    /// The changes after a revision, out of an answer that holds the head and the rows behind it.
+    /// Extracts the changes after a revision from an answer with the head and the rows.
     pub(crate) fn in_order(&self, known: u64, answer: &TxnResponse) -> Result<Option<Missed>, Failure> {
         let found = answer.op_responses().into_iter().filter_map(|response| match response {
             TxnOpResponse::Get(found) => Some(found),
@@ -167,10 +167,10 @@ impl store::Peers for Ledger {
     }
 }
 
-/// The shared parts of what asks.
+/// The ledger, shared by its users.
 pub(crate) type Shared = Arc<Ledger>;
 
-/// The decimal number that a value is.
+/// Parses a value as a decimal number.
 pub(crate) fn number(pair: &KeyValue) -> Result<u64, Failure> {
     let text = pair.value_str().ok();
     text.and_then(|text| text.parse().ok()).ok_or_else(|| foreign(pair))
@@ -186,7 +186,7 @@ fn revision(answer: &GetResponse) -> i64 {
     answer.header().map_or(0, etcd_client::ResponseHeader::revision)
 }
 
-/// A failure in the store's terms.
+/// Converts a failure to the store's error.
 pub(crate) fn backend_error(failure: Failure) -> store::BackendError {
     match failure {
         Failure::Full(_) => store::BackendError::Full(failure.into()),

@@ -1,20 +1,22 @@
-//! The ledger of the control plane in etcd, for several control planes at once.
+//! A ledger of the control plane in etcd, for several control planes at once.
 //!
 //! ```text
 //! {prefix}/head       the newest revision
-//! {prefix}/log/{n}    the change of revision n: key, operation, revision before, bytes; the newest of each object, and others
-//!                     until they are compacted
-//! {prefix}/floor      changes up to here are no longer all there
-//! {prefix}/swept      where removing them is
-//! {prefix}/reserve/   room that is given to deletions when etcd has no more
+//! {prefix}/log/{n}    the change of revision n: key, operation, previous revision, bytes; the newest one of each object, and others
+//! until they are compacted
+//! {prefix}/floor      changes up to here are incomplete
+//! {prefix}/swept      progress of compaction
+//! {prefix}/reserve/   space that is given to deletions when etcd's quota is used up
 //! ```
 //!
-//! The ledger has revisions of its own, without gaps, as in a database that one process has for itself: a batch is one
-//! transaction upon the condition that `head` is still what the writer knows, so all that it has decided from what it knows
-//! is true. A writer that comes second reads what was first, and decides again. That also settles what became of a request
-//! without an answer: it is sent again, and either is done now or finds itself done.
+//! The ledger has its own revisions, without gaps, as in a single-process database: a batch is one
+//! transaction on the condition that `head` is still what the writer knows, so its decisions are
+//! based on the newest state. A writer that was overtaken reads the changes before it, and decides
+//! again. That also settles a request without an answer: it is sent again, and is either done now
+//! or finds itself done.
 //!
-//! Changes of others come by one watch of `log`. Nothing rests upon etcd's own revisions but where that watch goes on.
+//! Changes of other processes arrive through one watch of `log`. etcd's own revisions matter only
+//! for resuming that watch.
 
 mod address;
 mod backend;

@@ -36,7 +36,7 @@ pub enum Failure {
     /// No member answered in time; the request may have been done.
     #[error("no member of etcd answers: {last}")]
     Silent {
-        /// The last attempt.
+        /// Error of the last attempt.
         last: String,
     },
     /// A value is not one of the ledger's.
@@ -96,7 +96,7 @@ impl Members {
         &self.clients
     }
 
-    /// The member to ask, by its number.
+    /// The current member and its number.
     pub(crate) fn current(&self) -> (usize, Option<Member>) {
         let at = *self.current.borrow();
         (at, self.clients.get(at).cloned())
@@ -114,14 +114,14 @@ impl Members {
         });
     }
 
-    /// Waits until another member is asked than the one with this number.
+    /// Waits until a member other than this one is current.
     pub(crate) async fn left(&self, at: usize) {
         let mut current = self.current.subscribe();
-        // The sender is here.
+        // The sender lives in `self`.
         drop(current.wait_for(|current| *current != at).await);
     }
 
-    /// Asks until a member answers, or the time is up. Also gives how many were asked.
+    /// Tries members until one answers, or the time is up. Also returns the number of attempts.
     pub(crate) async fn call<T, F>(&self, limit: Duration, ask: impl Fn(KvClient) -> F) -> (u32, Result<T, Failure>)
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
@@ -152,14 +152,16 @@ impl Members {
     }
 }
 
-/// A failure that every member would answer with; back when another may do better.
+/// Classifies an error: `Ok` for a failure that every member would answer with, `Err` if another
+/// member may succeed.
 fn classify(error: etcd_client::Error) -> Result<Failure, etcd_client::Error> {
     let etcd_client::Error::GRpcStatus(status) = &error else {
         return Err(error);
     };
     let (code, message) = (i32::from(status.code()), status.message());
-    // Codes of gRPC: 3 invalid argument, 7 permission denied, 8 resource exhausted, 9 failed precondition, 11 out of range,
-    // 16 unauthenticated. `etcdserver/api/v3rpc/rpctypes/error.go` has the texts.
+    // gRPC codes: 3 invalid argument, 7 permission denied, 8 resource exhausted, 9 failed
+    // precondition, 11 out of range, 16 unauthenticated. The messages are in
+    // `etcdserver/api/v3rpc/rpctypes/error.go`.
     match code {
         8 if message.contains("space exceeded") => Ok(Failure::Full(error)),
         11 if message.contains("compacted") => Ok(Failure::Compacted),

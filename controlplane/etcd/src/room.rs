@@ -12,7 +12,7 @@ use tracing::warn;
 use crate::ledger::{PATIENCE, Shared};
 use crate::members::{Failure, Member};
 
-/// Values that take the room, and the size of each: below what a request may have.
+/// Values that make up the reserve, and the size of each: below the limit of a request.
 const VALUES: usize = 8;
 const SIZE: usize = 1 << 20;
 /// Timeout of a member's defragmentation.

@@ -45,13 +45,13 @@ impl Names {
         }
     }
 
-    /// The row of a revision. All numbers have the same length, so rows are ordered by them.
+    /// Key of a revision's row. All numbers have the same length, so rows are ordered by them.
     pub(crate) fn row(&self, revision: u64) -> String {
         format!("{}{revision:020}", self.log)
     }
 }
 
-/// The value of a record's row.
+/// Encodes a record as the value of its row.
 pub(crate) fn encode(record: &Record, batch: Batch) -> Vec<u8> {
     let key = record.key.as_str().as_bytes();
     let mut value = Vec::with_capacity(HEADER + key.len() + record.bytes.len());
@@ -64,14 +64,14 @@ pub(crate) fn encode(record: &Record, batch: Batch) -> Vec<u8> {
     for number in [record.previous, batch.writer, batch.number] {
         value.extend_from_slice(&number.to_be_bytes());
     }
-    // The names of objects are far shorter.
+    // Keys of objects are far shorter.
     value.extend_from_slice(&u16::try_from(key.len()).unwrap_or(u16::MAX).to_be_bytes());
     value.extend_from_slice(key);
     value.extend_from_slice(&record.bytes);
     value
 }
 
-/// The row that a key and its value hold; nothing when they are not such.
+/// Decodes a row; `None` if the key or value is not a valid row.
 pub(crate) fn decode(names: &Names, pair: &KeyValue) -> Option<Row> {
     let revision = pair.key_str().ok()?.strip_prefix(&names.log)?.parse().ok()?;
     read(revision, pair.value())
@@ -99,7 +99,7 @@ fn read(revision: u64, value: &[u8]) -> Option<Row> {
             operation,
             previous: u64::from_be_bytes(*previous),
             drop_previous: false,
-            // Not noted in these rows.
+            // These rows have no time.
             time: 0,
             bytes: Bytes::copy_from_slice(bytes),
         },

@@ -1,4 +1,4 @@
-//! Stores on a real etcd: what one writes, all show, through the loss of members and of room.
+//! Stores on a real etcd: all show what each writes, through the loss of members and of space.
 #![allow(missing_docs, reason = "tests")]
 #![allow(
     clippy::unwrap_used,
@@ -44,7 +44,7 @@ async fn another_process_finds_and_follows_what_was_written() {
     assert_eq!(second.revision(), first.revision());
     assert_eq!(second.present(&pods()).len(), 1);
     assert_eq!(data(&second.get(&lease("l")).unwrap()), "19");
-    // Behind the ring, out of etcd.
+    // Older than the ring, so it is read from etcd.
     let old = second
         .list(&pods(), ListAt::Exactly(changed.revision), None, None)
         .await
@@ -102,7 +102,7 @@ async fn what_one_process_compacts_is_expired_for_all() {
     .await;
     first.commit(update(&entry, "last")).await.unwrap();
     eventually("the watch behind the floor ends", async || {
-        // Sweeping goes on beside the maintenance that begins it.
+        // The sweep goes on after the maintenance that starts it.
         first.maintain().await;
         match second.list(&pods(), ListAt::Exactly(60), None, None).await {
             Err(ListError::Expired { .. }) => Ok(()),
@@ -117,7 +117,8 @@ async fn what_one_process_compacts_is_expired_for_all() {
     assert!(third.floor() > 0);
 }
 
-/// Counts up in objects of its own, and in one that all share, until it is told to stop; what it was told is written.
+/// Increments counters in its own objects, and one in a shared object, until told to stop; returns
+/// the acknowledged writes.
 async fn write(store: Store, writer: usize, stop: Arc<AtomicBool>) -> (BTreeMap<String, u64>, u64) {
     let mut acknowledged = BTreeMap::new();
     let mut shared = 0;
@@ -142,7 +143,7 @@ async fn write(store: Store, writer: usize, stop: Arc<AtomicBool>) -> (BTreeMap<
     (acknowledged, shared)
 }
 
-/// Revision, object and revision before, of each change until the last.
+/// Revision, key and previous revision of each change until the last.
 async fn watch(mut watch: Watch) -> Vec<(u64, Key, Option<u64>)> {
     let mut seen = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Everything that readers are served from: the newest version of every object and a ring of recent changes.
+//! Cache for all reads: the newest version of every object and a ring of recent changes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -28,7 +28,7 @@ pub(crate) struct Cache {
     limits: RingLimits,
 }
 
-/// The bounds of the ring.
+/// Limits of the ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingLimits {
     pub(crate) events: usize,
@@ -38,18 +38,20 @@ pub(crate) struct RingLimits {
 #[derive(Debug)]
 struct Resource {
     entries: BTreeMap<Key, Entry>,
-    /// The revision of the newest change; at start, the one that was loaded.
+    /// Revision of the newest change; at start, the loaded revision.
     last: watch::Sender<u64>,
     /// The same for watchers, which are woken after the writers have been answered.
     news: watch::Sender<u64>,
-    /// The newest change that has left the ring, and the one before it; zeros when none has.
+    /// Revisions of the newest change that has left the ring, and of the one before it; zeros if
+    /// there is none.
     left: (u64, u64),
 }
 
 #[derive(Debug)]
 struct Slot {
     event: Arc<Event>,
-    /// The revision of the change before this one in the same resource: a watcher follows only its own resource.
+    /// Revision of the previous change of the same resource: a watcher follows only its own
+    /// resource.
     link: u64,
 }
 
@@ -58,7 +60,7 @@ struct Slot {
 pub(crate) struct Recent {
     /// Newest first.
     pub(crate) events: Vec<Arc<Event>>,
-    /// Changes between the asked revision and this one, inclusive, must be read from the ledger; 0 when none are missing.
+    /// Changes up to this revision must be read from the ledger; 0 if none are missing.
     pub(crate) gap_until: u64,
     /// The resource's newest change.
     pub(crate) last: u64,
@@ -86,7 +88,7 @@ impl Cache {
             .insert(entry.key.clone(), entry);
     }
 
-    /// Shows another state; the changes that led to it are not known. Every watch from before it ends.
+    /// Replaces the whole state; the changes in between are unknown. All watches from before end.
     pub(crate) fn reset(&mut self, revision: u64, entries: Vec<Entry>) {
         (self.revision, self.floor, self.aged, self.base) = (revision, revision, revision, revision);
         self.ring.clear();
@@ -108,7 +110,7 @@ impl Cache {
         self.resources.get(key.resource())?.entries.get(key)
     }
 
-    /// Every resource's name and entries.
+    /// Names and entries of all resources.
     pub(crate) fn resources(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &Entry>)> {
         self.resources
             .iter()
@@ -147,7 +149,8 @@ impl Cache {
             .subscribe()
     }
 
-    /// Makes committed changes visible to readers. Gives one of the keys of each resource, for [`Cache::wake`].
+    /// Makes committed changes visible to readers. Returns one key of each changed resource, for
+    /// [`Cache::wake`].
     pub(crate) fn publish(&mut self, events: Vec<Event>) -> Vec<Key> {
         let base = self.base;
         let mut changed: Vec<Key> = Vec::new();
@@ -178,7 +181,7 @@ impl Cache {
         changed
     }
 
-    /// Wakes the watchers of what was published, each once however much it was.
+    /// Wakes the watchers of changed resources, each once.
     pub(crate) fn wake(&self, changed: &[Key]) {
         for resource in changed.iter().filter_map(|key| self.resources.get(key.resource())) {
             resource.news.send_replace(*resource.last.borrow());
@@ -241,7 +244,7 @@ impl Cache {
         self.ring.get(usize::try_from(revision.checked_sub(first)?).ok()?)
     }
 
-    /// Ends all watches. What is there can still be read.
+    /// Ends all watches. Reads still work.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         for resource in self.resources.values_mut() {

@@ -115,7 +115,8 @@ impl Committer {
                 }
                 let outcome = closed.await.unwrap_or(Ok(()));
                 let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // It has answered and only has to return; a panic in it was reported where it happened.
+                // The thread has answered and only has to return; a panic in it was reported where
+                // it happened.
                 drop(thread.map(JoinHandle::join));
                 outcome
             }

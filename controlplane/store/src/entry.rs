@@ -10,7 +10,7 @@ use crate::Key;
 
 /// Labels by their keys.
 pub type Labels = BTreeMap<String, String>;
-/// Selectable fields and their values, such as `("spec.nodeName", "n1")`. One that is not there is empty.
+/// Selectable fields and their values, such as `("spec.nodeName", "n1")`. A missing field is empty.
 pub type Fields = [(&'static str, Arc<str>)];
 
 /// Labels and fields that lists and watches select by, so that they need not decode the object.
@@ -83,18 +83,18 @@ pub struct Event {
 pub enum EventKind {
     /// Created (no previous version) or updated.
     Put {
-        /// The version before.
+        /// The previous version.
         prev: Option<Entry>,
     },
     /// Deleted.
     Delete {
-        /// The version before.
+        /// The previous version.
         prev: Option<Entry>,
     },
 }
 
 impl Event {
-    /// The version before this change.
+    /// Returns the previous version.
     pub fn prev(&self) -> Option<&Entry> {
         match &self.kind {
             EventKind::Put { prev } | EventKind::Delete { prev } => prev.as_ref(),

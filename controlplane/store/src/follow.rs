@@ -39,7 +39,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Others' changes as readers see them.
+    /// Converts other processes' changes to events.
     fn events(&mut self, records: Vec<Record>) -> Vec<Event> {
         let mut pending: HashMap<Key, Option<Entry>> = HashMap::new();
         let mut events = Vec::with_capacity(records.len());

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of one object: `{group or core}/{plural}/{namespace or empty}/{name}`, ordered by its bytes.
+/// Key of an object: `{group or core}/{plural}/{namespace or empty}/{name}`, ordered by its bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -14,9 +14,11 @@ pub struct Key(Arc<str>);
 pub struct InvalidKey;
 
 impl Key {
-    /// The key of `name` in `namespace` (empty for a cluster-scoped kind). An empty group is the core group.
+    /// The key of `name` in `namespace` (empty for a cluster-scoped kind). An empty group is the
+    /// core group.
     ///
-    /// Fails when a part contains a `/`, or when plural or name are empty: no name can reach another object's key.
+    /// Fails if a part contains a `/`, or if plural or name are empty: no name can collide with
+    /// another object's key.
     pub fn new(group: &str, plural: &str, namespace: &str, name: &str) -> Result<Self, InvalidKey> {
         let group = if group.is_empty() { "core" } else { group };
         let slashes = [group, plural, namespace, name].iter().any(|part| part.contains('/'));

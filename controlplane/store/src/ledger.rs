@@ -1,4 +1,4 @@
-//! The rules of a write: pure, so that every backend obeys the same ones.
+//! Rules of writes: pure, so that they are the same for every backend.
 
 use crate::entry::{Entry, Event, EventKind};
 use crate::write::{CommitError, Write};
@@ -12,7 +12,7 @@ pub(crate) enum Decision {
     Unchanged(Entry),
 }
 
-/// Checks a write against the newest version of its object and gives the change that it makes at `revision`.
+/// Checks a write against the newest version of its object and returns its effect at `revision`.
 pub(crate) fn decide(write: Write, current: Option<&Entry>, revision: u64) -> Result<Decision, CommitError> {
     match (write, current) {
         (Write::Create { .. }, Some(_)) => Err(CommitError::Exists),

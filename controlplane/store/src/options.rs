@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{Attributes, BackendError, Class, Key};
 
-/// The bounds of the past that is kept behind the ledger, for reads at a time.
+/// Limits of the archive of superseded versions, for reads of the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
     /// Longest time that superseded versions are kept.
@@ -71,7 +71,7 @@ pub enum OpenError {
     /// The lock file cannot be used.
     #[error("take the lock beside the database")]
     Lock(#[source] std::io::Error),
-    /// The database's files cannot be made or read.
+    /// The database's files cannot be created or read.
     #[error("open the database's files")]
     Create(#[source] std::io::Error),
     /// The database is damaged. It is left untouched: restore a backup, or move it away to start

@@ -1,8 +1,9 @@
-//! Reads at a time: the objects as they were, and the versions of one object.
+//! Reads at a point in time: the objects as they were, and the versions of one object.
 //!
-//! A list at a moment is made of the newest versions that are older than the moment (from the cache) and of those that were the newest
-//! at the moment and are superseded now (from the ledger, and from the archive behind it). They are read in this order: a version only
-//! ever moves from the first to the last, so none is missed.
+//! A list at a moment consists of the newest versions that are older than the moment (from the
+//! cache) and of those that were the newest at the moment and are superseded now (from the ledger
+//! and the archive). They are read in this order: a version only ever moves from the cache to the
+//! ledger to the archive, so none is missed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::{Attributes, BackendError, Class, Key, Prefix, Store};
 /// Most bytes of objects that one read of the past may return.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 
-/// A point of the past.
+/// A point in the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     /// The time when this revision was the newest.
@@ -51,7 +52,7 @@ impl Since {
 /// A version of an object, with the time in which it was the newest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Past {
-    /// The revision that wrote it.
+    /// Revision that wrote it.
     pub revision: u64,
     /// Time of the write in milliseconds since 1970; 0 if it was not recorded.
     pub began: u64,
@@ -79,7 +80,7 @@ pub enum PastError {
     Future {
         /// The requested revision.
         revision: u64,
-        /// The newest one.
+        /// The newest revision.
         newest: u64,
     },
     /// The resource keeps no history.
@@ -134,7 +135,7 @@ impl Store {
         let index = self.shared.options.index;
         let superseded = self.read_past(move |history| {
             let superseded = history.superseded(&prefix, only.as_ref(), moment)?;
-            // Afterwards: what was compacted before is missing.
+            // Checked afterwards: versions compacted before are missing.
             let since = history.since()?;
             if !since.includes(moment) {
                 return Err(PastError::Before { since });
@@ -157,12 +158,13 @@ impl Store {
         })
     }
 
-    /// A version of an object, without what selectors match of it.
+    /// Returns an entry for a version of an object, with its attributes.
     pub fn entry_of(&self, key: &Key, revision: u64, bytes: Bytes) -> Entry {
         Entry::new(key.clone(), revision, bytes, Attributes::default())
     }
 
-    /// Up to `limit` versions of an object that were written before a revision, the newest first, as far as they are known.
+    /// Returns up to `limit` known versions of an object that were written before a revision,
+    /// newest first.
     pub async fn versions(&self, key: &Key, before: u64, limit: usize) -> Result<Vec<Past>, PastError> {
         if (self.shared.options.class)(key.resource()) == (Class::HeadOnly { time_to_live: None }) {
             return Err(PastError::NotKept);
@@ -172,7 +174,7 @@ impl Store {
             .await
     }
 
-    /// Reads the ledger or the archive without holding up the asynchronous threads.
+    /// Reads the ledger or the archive without blocking the asynchronous threads.
     async fn read_past<T: Send + 'static>(
         &self,
         read: impl FnOnce(&dyn crate::History) -> Result<T, PastError> + Send + 'static,

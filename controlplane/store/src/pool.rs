@@ -60,7 +60,7 @@ impl<T: ?Sized> Default for Shared<T> {
 }
 
 impl<T: Hash + Eq + ?Sized> Shared<T> {
-    /// Puts a value that is known in the place of an equal one; `false`, and the value is known, when there is none.
+    /// Replaces a value by an equal known one; otherwise adds it and returns `false`.
     fn share(&mut self, value: &mut Arc<T>) -> bool {
         if let Some(known) = self.known.get(&hash(&**value)).and_then(Weak::upgrade)
             && *known == **value
@@ -72,7 +72,7 @@ impl<T: Hash + Eq + ?Sized> Shared<T> {
         false
     }
 
-    /// Two that have the same hash take turns; neither is wrong.
+    /// Two values with the same hash replace each other; both are valid.
     fn put(&mut self, value: &Arc<T>) {
         self.known.insert(hash(&**value), Arc::downgrade(value));
         if self.known.len() > self.full {

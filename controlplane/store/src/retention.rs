@@ -17,7 +17,7 @@ pub(crate) struct Retention {
     bytes: u64,
     superseded: u64,
     samples: VecDeque<Sample>,
-    /// Pairs of time and revision that go back as far as the longest time to live, and as the age of what is forgotten.
+    /// Pairs of time and revision, as far back as the longest time to live and the retention.
     times: VecDeque<(Duration, u64)>,
     longest_life: Duration,
 }
@@ -53,7 +53,7 @@ impl Retention {
         }
     }
 
-    /// The revision up to which the past is no longer needed at this time.
+    /// Revision up to which the past is no longer needed at this time.
     pub(crate) fn floor(&mut self, now: Duration, revision: u64) -> u64 {
         let newest = self.samples.back().copied();
         if newest.is_none_or(|newest| newest.revision < revision && now >= newest.at + STEP) {
@@ -77,12 +77,13 @@ impl Retention {
         floor
     }
 
-    /// The revision up to which the past would no longer be needed if it were small.
+    /// Revision up to which the past is too old, regardless of its size.
     pub(crate) fn aged(&self, now: Duration) -> u64 {
         self.reached(now, self.age).unwrap_or(0)
     }
 
-    /// Up to `limit` objects that were not written for as long as their resource lets them live.
+    /// Returns up to `limit` objects that were not written within the time to live of their
+    /// resource.
     pub(crate) fn expired(&mut self, now: Duration, shared: &Shared, limit: usize) -> Vec<Entry> {
         let cache = shared.cache();
         let mut due = Vec::new();
@@ -116,7 +117,7 @@ impl Retention {
         due
     }
 
-    /// The newest revision that is known to have been reached at least `life` ago.
+    /// The newest revision that was reached at least `life` ago.
     fn reached(&self, now: Duration, life: Duration) -> Option<u64> {
         let end = self.times.partition_point(|(at, _)| now.saturating_sub(*at) >= life);
         self.times.get(end.checked_sub(1)?).map(|(_, revision)| *revision)

@@ -43,7 +43,7 @@ impl Shared {
         (self.options.class)(prefix.resource_name())
     }
 
-    /// Reads the ledger without holding up the asynchronous threads.
+    /// Reads the ledger without blocking the asynchronous threads.
     pub(crate) async fn changes(
         &self,
         prefix: &Prefix,
@@ -55,7 +55,7 @@ impl Shared {
             return self.history.changes(prefix, after, until, limit).map_err(Arc::new);
         }
         let changes = self.read_behind(prefix, after, until, limit).await?;
-        // Others may have raised it, and have removed what was asked for.
+        // Another process may have raised the floor and removed the requested changes.
         let floor = self.history.floor();
         if floor > self.cache().floor {
             self.cache_mut().floor = floor;

@@ -1,4 +1,4 @@
-//! The handle that the server holds.
+//! The store's handle for the server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,7 +50,7 @@ pub enum ListError {
     Future {
         /// The requested revision.
         revision: u64,
-        /// The newest one.
+        /// The newest revision.
         newest: u64,
     },
     /// The ledger could not be read.
@@ -58,7 +58,7 @@ pub enum ListError {
     Failed(#[source] Arc<BackendError>),
 }
 
-/// The store. Cheap to clone; all clones are the same store.
+/// The store. Cheap to clone; all clones share one store.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
@@ -69,9 +69,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database at `path`, or makes a new one; its directory must exist.
+    /// Opens the database at `path`, or creates a new one; its directory must exist.
     ///
-    /// Refuses a database that another process has open, that is damaged, or that is not ours.
+    /// Refuses a database that another process has open, that is damaged, or that belongs to
+    /// another program.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         Self::with_backend(Box::new(Sqlite::open(path, &options)?), options)
     }
@@ -92,7 +93,7 @@ impl Store {
         }
     }
 
-    /// A store on any backend, with a writer's thread of its own.
+    /// A store on any backend, with its own writer thread.
     pub fn with_backend(backend: Box<dyn Backend>, options: Options) -> Result<Self, OpenError> {
         let (shared, writer) = parts(backend, options)?;
         let fresh = writer.backend.peers().map(|peers| Arc::new(Fresh::new(peers)));
@@ -156,13 +157,14 @@ impl Store {
         cache.range(prefix, None).filter(|entry| keep(entry)).cloned().collect()
     }
 
-    /// The revision of the last change of a prefix's resource. It moves before a write is acknowledged, and after readers
-    /// can see the write.
+    /// The revision of the last change of a prefix's resource. It is updated before a write is
+    /// acknowledged, and after readers can see the write.
     pub fn last_change(&self, prefix: &Prefix) -> tokio::sync::watch::Receiver<u64> {
         self.shared.cache_mut().subscribe(prefix)
     }
 
-    /// Objects under a prefix in the order of their keys, after a key, at most `limit` of them.
+    /// Lists objects under a prefix in the order of their keys, after a key, at most `limit` of
+    /// them.
     pub async fn list(
         &self,
         prefix: &Prefix,
@@ -176,7 +178,7 @@ impl Store {
         }
     }
 
-    /// All objects under a prefix as they are now.
+    /// Lists all objects under a prefix at the newest revision.
     pub fn present(&self, prefix: &Prefix) -> Vec<Entry> {
         self.list_latest(prefix, None, None).entries
     }
@@ -198,7 +200,7 @@ impl Store {
         }
     }
 
-    /// A snapshot of the past: the present with later changes taken back.
+    /// Lists a snapshot of the past: the current state with later changes undone.
     async fn list_exactly(
         &self,
         prefix: &Prefix,
@@ -212,8 +214,9 @@ impl Store {
             if revision > newest {
                 return Err(ListError::Future { revision, newest });
             }
-            // Also of a resource that has not changed since: clients are told that a page is of old, as upstream's are. What
-            // much writing elsewhere made the past too large for is not old.
+            // Also for a resource that has not changed since: clients learn that a continue token
+            // is too old, as upstream's do. Revisions below the floor only because of many writes
+            // elsewhere are not too old.
             if revision < cache.aged {
                 return Err(ListError::Expired { revision });
             }
@@ -245,7 +248,7 @@ impl Store {
         })
     }
 
-    /// For every object changed in `(revision, until]`: what it was at `revision`.
+    /// For every object changed in `(revision, until]`: its version at `revision`.
     async fn past(
         &self,
         prefix: &Prefix,
@@ -278,20 +281,21 @@ impl Store {
         Ok(past)
     }
 
-    /// Stores one change, together with all others that wait. Returns the version that is now stored (for a delete: the
-    /// final one) when it is on disk; its revision is `entry.revision`. Dropping the future does not take the write back.
+    /// Stores one change, in one batch with all others that wait. Returns the version that is now
+    /// stored (for a delete: the final one) when it is on disk; its revision is `entry.revision`.
+    /// Dropping the future does not cancel the write.
     pub async fn commit(&self, write: Write) -> Result<Entry, CommitError> {
         self.commit_with(write, Vec::new()).await
     }
 
-    /// Like [`Store::commit`], together with other changes: all of them or none. When one of those is refused, the error
-    /// is [`CommitError::Accompanying`].
+    /// Like [`Store::commit`], together with other changes: all of them or none. If one of those is
+    /// refused, the error is [`CommitError::Accompanying`].
     pub async fn commit_with(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
         self.commit_if(write, also, None).await
     }
 
-    /// Like [`Store::commit_with`], as long as the guard holds at that very revision; otherwise the error is
-    /// [`CommitError::Guarded`].
+    /// Like [`Store::commit_with`], if the guard holds at that very revision; otherwise the error
+    /// is [`CommitError::Guarded`].
     pub async fn commit_if(&self, write: Write, also: Vec<Write>, guard: Option<Guard>) -> Result<Entry, CommitError> {
         let request = Request { write, also, guard };
         self.committer.commit(&self.shared, request).await

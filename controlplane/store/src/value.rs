@@ -1,8 +1,8 @@
-//! The bytes of an object with a hole where its resourceVersion goes.
+//! JSON of an object with a gap for its resourceVersion.
 
 use bytes::Bytes;
 
-/// An object's JSON whose `metadata.resourceVersion` is filled in by the commit that stores it.
+/// An object's JSON; the commit that stores it fills in `metadata.resourceVersion`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
     json: Vec<u8>,
@@ -24,7 +24,7 @@ impl Value {
         }
     }
 
-    /// Finds `metadata.resourceVersion` in well-formed JSON and empties it, whatever it held.
+    /// Finds `metadata.resourceVersion` in well-formed JSON and empties it, whatever its value.
     pub fn parse(mut json: Vec<u8>) -> Result<Self, InvalidValue> {
         let (start, end) = scan::resource_version(&json).ok_or(InvalidValue)?;
         json.drain(start..end);
@@ -41,7 +41,7 @@ impl Value {
         self.json.is_empty()
     }
 
-    /// The complete JSON with the revision in its place.
+    /// The complete JSON with the revision filled in.
     pub(crate) fn splice(&self, revision: u64) -> Bytes {
         let digits = revision.to_string();
         let (head, tail) = self.json.split_at(self.revision_at);
@@ -68,7 +68,7 @@ impl Value {
     }
 }
 
-/// A scanner for one path in JSON that a serializer wrote: no allocation, no recursion.
+/// A scanner for one path in serialized JSON: no allocation, no recursion.
 mod scan {
     /// The range of the characters inside the quotes of `metadata.resourceVersion`.
     pub(super) fn resource_version(json: &[u8]) -> Option<(usize, usize)> {

@@ -1,4 +1,5 @@
-//! A watcher: it reads from the shared ring, and from the ledger when it is further behind than the ring goes.
+//! Watchers: they read from the shared ring, and from the ledger if they are further behind than
+//! the ring goes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,12 +11,11 @@ use crate::key::Prefix;
 use crate::shared::Shared;
 use crate::{BackendError, Class, Operation};
 
-/// The most changes that a watcher holds between the ring, or the ledger, and its reader.
+/// Most changes that a watcher buffers.
 const BUFFER: usize = 128;
-/// The most changes that are read from the ledger at a time.
+/// Most changes that are read from the ledger at a time.
 const LEDGER_BUFFER: usize = 32;
-/// The most bytes of them, the first aside: they are kept from being forgotten by a reader who
-/// does not come for them.
+/// Most bytes that are buffered, not counting the first change: a slow reader keeps them in memory.
 const BUFFER_BYTES: usize = 32 << 10;
 
 /// The changes of one resource, or of one namespace of it, from a revision on: each once and in order.
@@ -25,11 +25,11 @@ pub struct Watch {
     prefix: Prefix,
     receiver: watch::Receiver<u64>,
     buffer: VecDeque<Arc<Event>>,
-    /// Everything up to here has been returned by `next`.
+    /// `next` has returned everything up to here.
     delivered: u64,
-    /// Up to here there was nothing left to return at some time.
+    /// Highest revision that `progress` has returned.
     promised: u64,
-    /// Everything up to here has been returned or is in the buffer.
+    /// Everything up to here was returned or is in the buffer.
     scanned: u64,
 }
 
@@ -80,7 +80,8 @@ impl Watch {
         })
     }
 
-    /// The next change; waits for it. Dropping the future loses nothing. After an error every further call fails too.
+    /// Waits for the next change. Dropping the future loses nothing. After an error every further
+    /// call fails too.
     pub async fn next(&mut self) -> Result<Arc<Event>, WatchError> {
         loop {
             if let Some(event) = self.buffer.pop_front() {
@@ -99,13 +100,13 @@ impl Watch {
         }
     }
 
-    /// A revision up to which `next` has returned every change: what a bookmark may promise.
+    /// A revision up to which `next` has returned every change, for bookmarks.
     pub fn progress(&mut self) -> u64 {
         self.promised = self.promised.max(self.reached());
         self.promised
     }
 
-    /// Without what was promised while there was nothing to come.
+    /// Progress without regard to promised bookmarks.
     fn reached(&self) -> u64 {
         if !self.buffer.is_empty() {
             return self.delivered;
@@ -162,8 +163,8 @@ impl Watch {
             .changes(&self.prefix, after, until, LEDGER_BUFFER)
             .await
             .map_err(WatchError::Failed)?;
-        // Compaction raises the floor before it removes anything, so what was read is complete if no change of the resource
-        // is below the floor now.
+        // Compaction raises the floor before it removes anything, so the changes read are complete
+        // if none of the resource is below the floor now.
         if !self.shared.cache().is_complete(&self.prefix, after) {
             return Err(WatchError::Expired { after });
         }

@@ -9,7 +9,7 @@ use crate::{Attributes, BackendError, Entry, Key, Value};
 /// A change of one object. Every change is on disk before it is acknowledged.
 #[derive(Debug, Clone)]
 pub enum Write {
-    /// Stores a new object; fails when the key is taken.
+    /// Stores a new object; fails if the key is taken.
     Create {
         /// The object's name.
         key: Key,
@@ -68,7 +68,7 @@ impl Write {
     }
 }
 
-/// A version of an object that a writer has looked at.
+/// A version of an object that a writer has seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// The object's name.

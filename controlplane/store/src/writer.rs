@@ -1,4 +1,4 @@
-//! The one writer: it decides, stores and publishes batches of writes.
+//! The writer: decides, stores and publishes batches of writes.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ const EXPIRE_BATCHES: usize = 64;
 /// Reason of a write that is refused before the disk is tried.
 const SHORT: &str = "the room that is left on the disk is for deletions";
 
-/// Given to a writer when its write is on disk.
+/// Channel for the answer to a write, sent once it is on disk.
 pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
 
 /// A change and its accompanying writes: all of them or none.
@@ -125,7 +125,7 @@ impl Writer {
                 Some(Job::Close(done)) => {
                     writer.shared.cache_mut().close();
                     let closed = writer.backend.close().map_err(Arc::new);
-                    // Lets go of the files before anybody is told.
+                    // Closes the files before the answer.
                     *slot = None;
                     // The caller may have stopped waiting.
                     drop(done.send(closed));
@@ -142,7 +142,8 @@ impl Writer {
         }
     }
 
-    /// Decides, stores and publishes one batch, then answers every writer. `false` when the disk did not take it.
+    /// Decides, stores and publishes one batch, then answers every request. `false` if the disk
+    /// failed.
     pub(crate) fn commit(&mut self, batch: Vec<(Request, Reply)>) -> bool {
         let (alone, begun) = (batch.len() == 1, Instant::now());
         let (mut requests, replies): (Vec<Request>, Vec<Reply>) = batch.into_iter().unzip();
@@ -167,7 +168,7 @@ impl Writer {
                     // The client may have gone; its write stands.
                     drop(reply.send(answer));
                 }
-                // Many watchers may wait: the writers come first.
+                // Many watchers may wait: writers are answered first.
                 self.shared.cache().wake(&changed);
                 true
             }
@@ -182,8 +183,8 @@ impl Writer {
         done
     }
 
-    /// Checks preconditions against the cache and the writes of this batch that come before. Gives the changes, an answer
-    /// for each request, and whether all of them make room.
+    /// Checks preconditions against the cache and earlier writes of the batch. Returns the changes,
+    /// an answer for each request, and whether all of them free space.
     fn decide(&mut self, batch: Vec<Request>) -> (Vec<Event>, Vec<Result<Entry, CommitError>>, bool) {
         let mut answers = Vec::with_capacity(batch.len());
         let class = self.shared.options.class;
@@ -212,7 +213,7 @@ impl Writer {
         (round.events, answers, all)
     }
 
-    /// Makes changes visible that are stored. Gives what the watchers are to be woken for.
+    /// Publishes stored changes. Returns the keys whose watchers must be woken.
     pub(crate) fn publish(&mut self, events: Vec<Event>) -> Vec<Key> {
         self.retention.stored(&events);
         let (changed, revision) = {
@@ -223,7 +224,7 @@ impl Writer {
         changed
     }
 
-    /// Gives what the watchers are to be woken for.
+    /// Stores and publishes changes. Returns the keys whose watchers must be woken.
     fn store(&mut self, events: Vec<Event>, makes_room: bool) -> Result<Vec<Key>, CommitError> {
         if events.is_empty() {
             return Ok(Vec::new());
@@ -259,13 +260,13 @@ impl Writer {
         Ok(self.publish(events))
     }
 
-    /// Tells readers whether anything that they want written would be.
+    /// Records whether writes succeed now.
     fn tell(&self, written: bool) {
         self.shared.writable.store(written && !self.full, Ordering::Relaxed);
     }
 
-    /// Raises the floor and removes what has outlived its time. `true` when there is something to
-    /// sweep, or the sweep's own transaction is to show whether the disk takes writes again.
+    /// Raises the floor and removes expired objects. `true` if there is something to sweep, or if a
+    /// sweep must show whether the disk accepts writes again.
     pub(crate) fn maintain(&mut self, now: Duration) -> bool {
         let (revision, floor) = {
             let cache = self.shared.cache();
@@ -303,8 +304,8 @@ impl Writer {
         }
     }
 
-    /// Deletes objects whose time to live is over. What a round leaves, or a full disk refuses, waits for the next round:
-    /// the writers come first.
+    /// Deletes objects whose time to live is over. Objects that a round leaves, or a full disk
+    /// refuses, wait for the next round: client writes come first.
     fn expire(&mut self, now: Duration) {
         for _ in 0..EXPIRE_BATCHES {
             let most = self.backend.limits().writes.min(EXPIRE);
@@ -398,7 +399,7 @@ impl Round<'_> {
         }
     }
 
-    /// Forgets the events from `begin` on: those of a request that is refused as a whole.
+    /// Discards the events from `begin` on, which belong to a request that is refused as a whole.
     fn take_back(&mut self, begin: usize) {
         for event in self.events.drain(begin..).rev() {
             self.pending.insert(event.entry.key.clone(), event.prev().cloned());
@@ -411,8 +412,8 @@ pub(crate) fn visible(event: &Event) -> Option<Entry> {
     matches!(event.kind, EventKind::Put { .. }).then(|| event.entry.clone())
 }
 
-/// Takes what waits in the queue, up to a transaction's worth; returns the job that ended it: one of another kind, or a write
-/// that finds no room.
+/// Takes queued writes up to the limits of a transaction; returns the job that ended the batch: one
+/// of another kind, or a write beyond the limits.
 fn drain(queue: &mut mpsc::Receiver<Job>, batch: &mut Vec<(Request, Reply)>, limits: Limits) -> Option<Job> {
     let mut bytes: usize = batch.iter().map(|(request, _)| request.size()).sum();
     let mut writes: usize = batch.iter().map(|(request, _)| request.writes()).sum();

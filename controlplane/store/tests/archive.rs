@@ -21,7 +21,7 @@ use common::{
 use controlplane_store::{At, Key, ListAt, ListError, Options, PastError, Prefix, Store};
 use rusqlite::Connection;
 
-/// A store with an object of three versions, all but the last archived.
+/// A store with an object of three versions, of which all but the last are archived.
 async fn archived(directory: &Path) -> (Store, std::path::PathBuf, Options) {
     let (database, options) = (directory.join("test.db"), keeping(64 << 20));
     let store = Store::open(&database, options.clone()).unwrap();
@@ -50,7 +50,7 @@ async fn watches_and_lists_end_where_they_did_though_the_past_is_kept() {
 async fn a_time_before_the_beginning_and_one_that_has_not_come_are_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let database = directory.path().join("test.db");
-    // Without an archive the past ends with compaction.
+    // Without an archive the past begins at the compaction floor.
     let forgetting = Options {
         kept: None,
         ..keeping(0)
@@ -99,7 +99,7 @@ async fn a_damaged_version_is_told_and_others_are_still_shown() {
         Err(PastError::Failed(_))
     ));
     assert_eq!(shown(&store, &pods(), At::Revision(2)).await.unwrap()["web"].1, "two");
-    // A size that lies does not make it take memory.
+    // A wrong size does not make it allocate memory.
     store.close().await.unwrap();
     let lie = "UPDATE version SET size = 9223372036854775807";
     history(&database).execute(lie, []).unwrap();
@@ -130,7 +130,7 @@ async fn an_archive_with_a_gap_begins_anew() {
     let directory = tempfile::tempdir().unwrap();
     let (store, database, options) = archived(directory.path()).await;
     store.close().await.unwrap();
-    // A program that keeps no past compacts what the archive has not seen.
+    // A program without an archive compacts versions that the archive has not seen.
     let forgetting = Options {
         kept: None,
         ..options.clone()
@@ -159,7 +159,7 @@ async fn the_archive_of_another_database_is_not_shown() {
         database.with_added_extension("history"),
     )
     .unwrap();
-    // A backup that takes the database's place is of a past that is over.
+    // A backup that replaces the database invalidates its past.
     controlplane_store::outdate(&other).unwrap();
     for file in [&database, &other] {
         let store = Store::open(file, options.clone()).unwrap();
@@ -237,7 +237,7 @@ async fn an_answer_that_would_hold_too_much_is_refused() {
         let made = store.commit(create(&key, &large)).await.unwrap();
         store.commit(update(&key, "small", made.revision)).await.unwrap();
     }
-    // Each was large just before it became small.
+    // Each object was large just before it became small.
     let one = store
         .list_at(&pods(), Some(&pod("p10")), At::Revision(21), false)
         .await
@@ -283,7 +283,7 @@ async fn the_past_stays_within_its_size_and_its_age() {
     let mut revisions: BTreeMap<u64, u64> = BTreeMap::new();
     for round in 0..6_u64 {
         for number in 0..30_u64 {
-            // Together: they share a transaction.
+            // Committed at once, they share a transaction.
             let writes = (0..50_u64).map(|slot| {
                 let (store, known) = (store.clone(), revisions.get(&slot).copied());
                 async move {
@@ -315,7 +315,7 @@ async fn the_past_stays_within_its_size_and_its_age() {
         shown(&store, &pods(), At::Revision(since.revision - 1)).await,
         Err(PastError::Before { .. })
     ));
-    // An hour and a second later nothing superseded is left, and no base and no name of those that are gone.
+    // After an hour and a second no superseded version is left, and no unused base or name.
     tick(3_601_000);
     store.commit(delete(&pod("p0"), None)).await.unwrap();
     let store = reopen(store, &database, &options).await;
@@ -354,7 +354,7 @@ async fn objects_that_are_alike_take_little_room() {
     );
 }
 
-/// Prints how long reads of a long past take, and how large it is.
+/// Prints the duration of reads of a long past, and its size.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn how_long_reads_of_the_past_take() {

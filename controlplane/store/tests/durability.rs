@@ -24,7 +24,7 @@ const WRITERS: usize = 16;
 const ROUNDS: u64 = 50;
 const DATABASE: &str = "SKIFF_TEST_DATABASE";
 
-/// Not a test by itself: the process that is killed. It prints a line for every acknowledged write.
+/// Not a test by itself: the process to be killed. It prints a line for every acknowledged write.
 #[test]
 #[ignore = "run by no_acknowledged_write_is_lost"]
 fn child() {
@@ -64,17 +64,18 @@ fn start(database: &Path) -> Child {
         .unwrap()
 }
 
-/// Kills the child after a number of acknowledgements; gives the newest revision that each key was acknowledged at.
+/// Kills the child after a number of acknowledgments; returns the newest acknowledged revision of
+/// each key.
 fn kill_after(mut child: Child, acknowledgements: u64) -> BTreeMap<String, u64> {
     let mut seen = BTreeMap::new();
     let mut count = 0;
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        // The harness prints a word before the first line.
+        // The test harness prints a word before the first line.
         let line = line.unwrap();
         let Some((_, acknowledged)) = line.split_once("ack ") else {
             continue;
         };
-        // The kill may have cut the last line.
+        // The kill may have truncated the last line.
         let Some((revision, name)) = acknowledged.split_once(' ').filter(|(_, name)| name.len() >= 4) else {
             continue;
         };
@@ -139,7 +140,7 @@ async fn the_revision_does_not_go_back_when_everything_is_compacted() {
     tokio::time::advance(std::time::Duration::from_mins(10)).await;
     store.maintain().await;
     assert_eq!(store.floor(), 20);
-    // A step of the sweep comes before the writer looks at what comes next.
+    // The writer finishes a step of the sweep before it takes the next job.
     assert!(matches!(
         store.commit(delete(&pod("a"), None)).await,
         Err(CommitError::NotFound)
@@ -171,7 +172,7 @@ async fn two_processes_cannot_open_one_database() {
     Store::open(&database, options()).unwrap();
 }
 
-/// A closed database with enough in it to be damaged.
+/// A closed database with enough data for damage.
 async fn filled(database: &Path) {
     let store = Store::open(database, options()).unwrap();
     for number in 0..200 {
@@ -208,7 +209,8 @@ async fn attack_35_damage_is_refused() {
     let good = directory.path().join("good.db");
     filled(&good).await;
     let bytes = std::fs::read(&good).unwrap();
-    // The last one: pages that were split keep copies of what moved away, and those may rot unseen.
+    // The last occurrence: split pages keep copies of moved rows, and damage to those goes
+    // unnoticed.
     let needle = bytes.windows(6).rposition(|window| window == b"NEEDLE").unwrap() as u64;
     let cases: [(&str, &[u64]); 4] = [
         ("a bit of a value", &[needle + 2]),
@@ -287,7 +289,7 @@ async fn attack_35_damage_in_the_middle_of_the_log_is_refused() {
         refused.to_string().contains("the write-ahead log has a damaged page"),
         "{refused}"
     );
-    // A torn end is what a crash leaves: the transaction was never acknowledged.
+    // A crash leaves a torn end: the transaction was never acknowledged.
     take();
     OpenOptions::new()
         .write(true)

@@ -1,5 +1,5 @@
-//! A database that has lost what was acknowledged is refused, and opened only by who accepts that;
-//! a full disk takes deletions.
+//! A database that has lost acknowledged writes is refused unless the loss is accepted; a full disk
+//! takes deletions.
 #![allow(missing_docs, reason = "tests")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -19,7 +19,7 @@ fn beside(database: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// A database in use, and copies of it as a crash would leave it.
+/// A database in use, and copies of it in the state after a crash.
 struct Crashed {
     directory: tempfile::TempDir,
     store: Store,
@@ -51,7 +51,7 @@ impl Crashed {
         copy
     }
 
-    /// Carries the log back, as the store's own thread does.
+    /// Runs a checkpoint, as the store's own thread does.
     fn checkpoint(&self) {
         let connection = rusqlite::Connection::open(self.directory.path().join("test.db")).unwrap();
         let done = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(2));
@@ -65,8 +65,8 @@ fn cut(path: &Path, to: impl Fn(u64) -> u64) {
     file.set_len(to(length)).unwrap();
 }
 
-/// The database is refused again and again, with these words, and opens where the loss is accepted;
-/// then all is well again.
+/// The database is refused repeatedly, with this message, and opens if the loss is accepted;
+/// afterwards it works again.
 async fn is_refused(database: &Path, options: &Options, words: &str) {
     for _ in 0..2 {
         let refused = Store::open(database, options.clone()).map(|store| store.revision());
@@ -112,7 +112,7 @@ async fn a_log_that_was_cut_off_emptied_or_removed_is_refused() {
             is_refused(&copy, &options(), "its newest revision is").await;
             continue;
         }
-        // The database has all of it. Where it had only some pages, its heads are not those of the
+        // The database is complete. If it had only some of the pages, its heads would not match the
         // ledger.
         let connection = rusqlite::Connection::open(&copy).unwrap();
         assert_eq!(
@@ -135,7 +135,7 @@ async fn a_database_that_was_emptied_or_removed_is_refused() {
     let copy = crashed.copy();
     std::fs::remove_file(&copy).unwrap();
     is_refused(&copy, &options(), words).await;
-    // Only who opens it knows that there was one.
+    // Only the operator knows that there was one (`Options::existed`).
     let gone = crashed.directory.path().join("gone.db");
     let existed = Options {
         existed: true,
@@ -160,13 +160,13 @@ async fn nothing_is_lost_by_a_crash_or_by_who_looks_at_what_it_left() {
             store.close().await.unwrap();
         };
         opens(&crashed.copy()).await;
-        // A backup.
+        // Restored from a backup.
         let database = crashed.copy();
         let backup = crashed.directory.path().join("backup.db");
         assert_eq!(copy(&database, &backup).unwrap(), revision);
         std::fs::remove_file(&backup).unwrap();
         opens(&database).await;
-        // The tools of the database, which carry the log back and remove it.
+        // Opened with SQLite's own tools, which run a checkpoint and remove the WAL.
         let database = crashed.copy();
         let connection = rusqlite::Connection::open(&database).unwrap();
         let rows = connection.query_row("SELECT count(*) FROM head", [], |row| row.get::<_, i64>(0));
@@ -174,7 +174,7 @@ async fn nothing_is_lost_by_a_crash_or_by_who_looks_at_what_it_left() {
         drop(connection);
         assert!(!beside(&database, "-wal").exists());
         opens(&database).await;
-        // A machine that went down may have an old mark.
+        // After a crash of the machine the mark may be old.
         let database = crashed.copy();
         std::fs::write(
             beside(&database, ".mark"),
@@ -209,7 +209,7 @@ async fn attack_33_a_full_disk_takes_what_makes_room_and_nothing_else() {
     assert!(matches!(refused, Err(CommitError::Full(_))), "{refused:?}");
     assert!(!store.is_writable());
     store.commit(delete(&pod("a"), None)).await.unwrap();
-    // A pod that has a while to end, and what keeps others back lets go of it.
+    // An update of a pod that is being deleted, as when its finalizer is removed.
     let json =
         r#"{"metadata":{"name":"b","deletionTimestamp":"2026-01-01T00:00:00Z","resourceVersion":""},"data":"x"}"#;
     let ending = Write::Update {

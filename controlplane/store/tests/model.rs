@@ -1,4 +1,4 @@
-//! Every kind of store against the simplest one that could be right: a map and a list of all that ever happened.
+//! Compares every kind of store with the simplest correct one: a map and a list of all states.
 #![allow(missing_docs, reason = "tests")]
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 #[derive(Debug, Clone)]
 enum Step {
     Create(u8, u8),
-    /// Update with the right revision, or with one that is off by some.
+    /// Update with the right revision, or with one that is off by this much.
     Update(u8, u8, u64),
     Delete(u8, Option<u64>),
     List(u64, usize),
@@ -134,7 +134,7 @@ async fn list(store: &Store, model: &Model, at: u64, limit: usize) {
     assert_eq!(&found, &model.history[usize::try_from(at).unwrap()], "at {at}");
 }
 
-/// From the state at a revision the events lead to the state now.
+/// Applied to the state at a revision, the events lead to the current state.
 async fn watch(store: &Store, model: &Model, from: u64) {
     let mut watch = store.watch(&pods(), from).unwrap();
     let mut state = model.history[usize::try_from(from).unwrap()].clone();

@@ -68,7 +68,7 @@ async fn preconditions() {
     }
 }
 
-/// A pod that goes into a namespace as it was seen.
+/// Creates a pod in a namespace whose revision was read before.
 fn create_within(key: &Key, seen: &Entry) -> Write {
     let mut write = create(key, "1");
     if let Write::Create { within, .. } = &mut write {

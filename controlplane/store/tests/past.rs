@@ -1,4 +1,5 @@
-//! Reads at a time, over compaction and restarts, against a model that remembers everything.
+//! Reads at a point in time, over compaction and restarts, compared with a model that keeps
+//! everything.
 #![allow(missing_docs, reason = "tests")]
 #![allow(
     clippy::unwrap_used,
@@ -131,7 +132,7 @@ async fn agrees(store: &Store, model: &Model, begun: u64) {
     }
 }
 
-/// The versions of an object are those of the model, each with what ended it.
+/// Versions of an object equal those of the model, each with the revision that superseded it.
 async fn versions_agree(store: &Store, model: &Model, name: &str) {
     let mut wanted: Vec<(u64, String, bool)> = Vec::new();
     for (_, state) in &model.history {

@@ -1,4 +1,4 @@
-//! A power cut: what the disk was told to keep is there, and of the rest anything.
+//! A power failure: synced data survives, and any part of the rest.
 #![allow(missing_docs, reason = "tests")]
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ mod common;
 use common::{create, options, pod};
 use controlplane_store::Store;
 
-/// Numbers that look random and are the same each time.
+/// A deterministic pseudorandom generator.
 struct Dice(u64);
 
 impl Dice {
@@ -25,7 +25,7 @@ impl Dice {
     }
 }
 
-/// The disk has what was synced, and of what was being written any pages in any order.
+/// The disk keeps all synced pages, and any unsynced pages in any order.
 #[tokio::test]
 async fn attack_34_a_power_cut_loses_nothing_that_was_acknowledged() {
     const PAGE: usize = 512;

@@ -1,4 +1,5 @@
-//! Several stores on one ledger: every one decides upon the newest state, and all show the same changes in the same order.
+//! Several stores on one ledger: each decides upon the newest state, and all show the same changes
+//! in the same order.
 #![allow(missing_docs, reason = "tests")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -15,7 +16,7 @@ use controlplane_store::{
 };
 use tokio::task::JoinSet;
 
-/// The ledger that several backends append to, and those that are to be woken.
+/// The ledger that several backends append to, and their wakers.
 #[derive(Default)]
 struct Joint {
     memory: Memory,
@@ -103,7 +104,7 @@ impl Backend for Joined {
     }
 }
 
-/// Two stores on one ledger, and what has the second one load it anew.
+/// Two stores on one ledger, and the switch that makes the second one reload it.
 fn two() -> (Store, Store, Arc<Mutex<bool>>) {
     let joint = Arc::default();
     let open = |anew: &Arc<Mutex<bool>>| {
@@ -118,7 +119,7 @@ fn two() -> (Store, Store, Arc<Mutex<bool>>) {
     (open(&Arc::default()), open(&anew), anew)
 }
 
-/// Counts one up in an object, whichever store it is asked through; how often it was refused.
+/// Increments a counter in an object through a store; returns how often the write was refused.
 async fn count_up(store: &Store, name: &str) -> u32 {
     let key = pod(name);
     let mut refused = 0;

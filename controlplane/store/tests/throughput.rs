@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 const TIME: Duration = Duration::from_millis(500);
 
-/// Appends of 4 KiB, each with its fdatasync, a second.
+/// Appends of 4 KiB with an fdatasync each, per second.
 fn probe(directory: &Path) -> f64 {
     let mut file = OpenOptions::new()
         .create(true)

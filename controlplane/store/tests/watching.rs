@@ -1,4 +1,4 @@
-//! Watchers see every change once and in order, or are told that they cannot.
+//! Watchers see every change once and in order, or get an error.
 #![allow(missing_docs, reason = "tests")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -33,7 +33,7 @@ async fn next(watch: &mut Watch) -> String {
     }
 }
 
-/// Writers that change three pods each, all at once.
+/// Concurrent writers that change three pods each.
 async fn storm(store: &Store, rounds: u32) {
     let mut writers = JoinSet::new();
     for writer in 0..8 {
@@ -61,7 +61,7 @@ async fn storm(store: &Store, rounds: u32) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_change_once_and_in_order() {
-    // A ring this small sends watchers to the ledger again and again.
+    // With a ring this small watchers read from the ledger repeatedly.
     let options = Options {
         ring_events: 16,
         ..options()
@@ -213,8 +213,8 @@ async fn what_is_compacted_is_expired() {
     }
 }
 
-/// A quiet resource has no past to lose: its watcher is not told to list again because others were busy. A list of the past
-/// is, as upstream's is.
+/// A resource without changes loses no history: its watcher need not list again because of writes
+/// elsewhere. A list of an old revision expires, as upstream's does.
 #[tokio::test(start_paused = true)]
 async fn a_watcher_of_a_quiet_resource_stays_complete() {
     let options = Options {

@@ -1,4 +1,4 @@
-//! Members of etcd, started for one test, and objects to write.
+//! Members of etcd for one test, and objects to write.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(missing_docs, unreachable_pub, reason = "test helpers")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
@@ -11,7 +11,7 @@ use std::time::Duration;
 use controlplane_etcd::{Address, Etcd, Identity};
 use store::{Attributes, Entry, Key, Options, Prefix, Store, Value, Write};
 
-/// Members on this machine's loopback. They end with the test.
+/// Members on the loopback interface. They end with the test.
 pub struct Members {
     directory: tempfile::TempDir,
     ports: Vec<(u16, u16)>,
@@ -21,13 +21,13 @@ pub struct Members {
 }
 
 impl Members {
-    /// So many members, each with some further flags.
+    /// Starts members with additional flags.
     pub fn start(count: usize, extra: &[&str]) -> Self {
         Self::with_scheme("http", count, extra)
     }
 
     pub fn with_scheme(scheme: &'static str, count: usize, extra: &[&str]) -> Self {
-        // Held all at once, so that no two are the same.
+        // All held at once, so that no two ports are the same.
         let held: Vec<TcpListener> = (0..count * 2)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -86,7 +86,7 @@ impl Members {
         format!("etcd://{}", members.join(",")).parse().unwrap()
     }
 
-    /// SIGKILL, and no answer from it any more.
+    /// Kills a member with SIGKILL, and waits for its end.
     pub fn kill(&mut self, number: usize) {
         if let Some(mut child) = self.running[number].take() {
             child.kill().unwrap();
@@ -186,14 +186,14 @@ pub fn delete(key: &Key) -> Write {
     }
 }
 
-/// The object's `data`; its resourceVersion is the entry's revision.
+/// The object's `data`; asserts that its resourceVersion is the entry's revision.
 pub fn data(entry: &Entry) -> String {
     let object: serde_json::Value = serde_json::from_slice(&entry.bytes).unwrap();
     assert_eq!(object["metadata"]["resourceVersion"], entry.revision.to_string());
     object["data"].as_str().unwrap().to_owned()
 }
 
-/// Waits until something holds.
+/// Waits until a check succeeds.
 pub async fn eventually<F: Future<Output = Result<(), String>>>(what: &str, mut check: impl FnMut() -> F) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
@@ -205,7 +205,7 @@ pub async fn eventually<F: Future<Output = Result<(), String>>>(what: &str, mut 
     }
 }
 
-/// Certificates by an authority of the test's own, as files.
+/// Writes certificates by a test CA to files.
 pub fn certificates(directory: &Path) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();

@@ -48,7 +48,8 @@ struct Candidate<'a> {
     breaks: bool,
 }
 
-/// Nodes with room to make that are looked at, at least and in hundredths of all, as upstream's defaults have it.
+/// Nodes that are examined for preemption: a minimum, and a percentage of all (upstream's defaults of
+/// `minCandidateNodesAbsolute` and `minCandidateNodesPercentage`).
 const ENOUGH: (usize, usize) = (100, 10);
 
 impl Board {
@@ -100,8 +101,9 @@ impl Board {
         best.map(|(_, displacement)| displacement)
     }
 
-    /// Thinks all candidates gone from the node, and then all of them back that can stay beside the pod: first those whose
-    /// budgets want it, and of these and the others the most important first. The judge judges as before afterwards.
+    /// Removes all candidates from the node in this calculation, and then puts back those that fit
+    /// beside the pod: first those protected by budgets, and within each group the most important
+    /// first. The judge's state is restored afterwards.
     fn spare<'a>(
         &'a self,
         pod: &Pod,

@@ -1,4 +1,4 @@
-//! The ledger in memory: for tests and simulations. Nothing survives it.
+//! The ledger in memory, for tests and simulations. It is lost with the process.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -30,7 +30,8 @@ pub fn options() -> Options {
     }
 }
 
-/// Leases keep only their head, heartbeats are removed after an hour, everything else is kept.
+/// Leases keep only their newest version, heartbeats expire after an hour, everything else keeps
+/// history.
 pub fn class(resource: &str) -> Class {
     match resource {
         "coordination.k8s.io/leases" => Class::HeadOnly { time_to_live: None },
@@ -92,7 +93,7 @@ pub fn delete(key: &Key, expected: Option<u64>) -> Write {
     }
 }
 
-/// The object's `data`; checks on the way that its resourceVersion is the entry's revision.
+/// Returns the object's `data`; asserts that its resourceVersion is the entry's revision.
 pub fn data(entry: &Entry) -> String {
     let object: serde_json::Value = serde_json::from_slice(&entry.bytes).unwrap();
     assert_eq!(object["metadata"]["resourceVersion"], entry.revision.to_string());
@@ -240,7 +241,8 @@ impl Backend for Failing {
     }
 }
 
-/// The wall clock of stores that note times. It moves only where a test moves it; each test has a process of its own.
+/// The wall clock of stores that record times. Only tests advance it; each test has its own
+/// process.
 pub static CLOCK: AtomicU64 = AtomicU64::new(1_000);
 
 pub fn clock() -> u64 {
@@ -251,7 +253,7 @@ pub fn tick(milliseconds: u64) -> u64 {
     CLOCK.fetch_add(milliseconds, Ordering::SeqCst) + milliseconds
 }
 
-/// Everything superseded is compacted at the next maintenance.
+/// Superseded versions are compacted at the next maintenance.
 pub fn keeping(bytes: u64) -> Options {
     Options {
         retention: Duration::ZERO,
@@ -276,7 +278,7 @@ pub fn count(connection: &Connection, table: &str) -> u64 {
     u64::try_from(count).unwrap()
 }
 
-/// Maintains until nothing superseded is left in the ledger below the floor.
+/// Runs maintenance until no superseded version is left in the ledger below the floor.
 pub async fn compact(store: &Store, database: &Path) {
     let swept = Connection::open(database).unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
@@ -301,7 +303,7 @@ pub async fn compact(store: &Store, database: &Path) {
     }
 }
 
-/// Opens the store again and compacts all that is superseded.
+/// Reopens the store and compacts all superseded versions.
 pub async fn reopen(store: Store, database: &Path, options: &Options) -> Store {
     store.close().await.unwrap();
     let store = Store::open(database, options.clone()).unwrap();

@@ -1,4 +1,5 @@
-//! The archive: superseded versions on their way out of the ledger, small, in a file of its own beside the database.
+//! The archive: superseded versions that leave the ledger, compressed, in a separate file beside
+//! the database.
 //!
 //! ```text
 //! name     id        ─► key
@@ -7,9 +8,11 @@
 //! meta     identity, archived, since, since_time                              the identity is that in the database's `archive`
 //! ```
 //!
-//! A thread follows the floor of compaction: it reads what is superseded below it from the ledger, in small pieces, and commits it here;
-//! only then may compaction remove it there. So a crash at any time leaves each version in one of both, or in both. The archive can
-//! be lost and the cluster goes on: a damaged one is set aside, and one that has a gap, or that the disk has no room for, begins anew.
+//! A thread follows the floor of compaction: it reads superseded versions below it from the ledger,
+//! in small batches, and commits them here; only then may compaction remove them there. So after a
+//! crash at any time each version is in at least one of the two files. The cluster works without
+//! the archive: a damaged one is set aside, and one with a gap, or that the disk has no space for,
+//! is replaced by a new one.
 
 mod delta;
 mod read;
@@ -34,7 +37,8 @@ use crate::{Class, Key, OpenError};
 pub(super) use read::{ArchiveReader, first_after};
 use table::{Superseded, Table};
 
-/// Rows of the ledger that one transaction of the archive visits, and the bytes of versions after which it ends.
+/// Ledger rows that one transaction of the archive visits, and the bytes of versions after which it
+/// ends.
 const ROWS: usize = 128;
 const BYTES: usize = 1 << 20;
 /// Pause between two transactions, for others that wait for the disk.
@@ -47,9 +51,9 @@ const LONGEST_BACKLOG: u64 = 100_000;
 pub(super) struct State {
     /// Versions superseded up to this revision are archived, or were given up.
     pub(super) archived: AtomicU64,
-    /// The floor of compaction.
+    /// The compaction floor.
     wanted: AtomicU64,
-    /// The disk is short of room.
+    /// The disk is short of space.
     short: AtomicBool,
     /// Incremented when the file is replaced.
     pub(super) generation: AtomicU64,
@@ -64,8 +68,8 @@ pub(super) struct Archiver {
 }
 
 impl Archiver {
-    /// Opens the archive of a database, or begins a new one where there is none, or it is another database's, or has a gap; and starts
-    /// its thread.
+    /// Opens the archive of a database, or creates a new one if there is none, or if it belongs to
+    /// another database or has a gap; and starts its thread.
     pub(super) fn start(
         database: &Path,
         connection: &Connection,
@@ -89,7 +93,7 @@ impl Archiver {
         let table = match open(known != 0) {
             Ok(table) if table.identity == identity && (swept..=newest).contains(&table.archived) => Ok(table),
             Ok(other) => {
-                // Closing it would take the new one's log with it.
+                // Closing it later would remove the new file's WAL.
                 drop(other);
                 open(false)
             }
@@ -100,7 +104,7 @@ impl Archiver {
             }
             Err(error) => Err(error),
         };
-        // A full disk does not keep the cluster from starting: the thread tries again.
+        // A full disk does not keep the cluster from starting: the thread retries.
         let table = table.and_then(|table| {
             if known != identity {
                 super::set_meta(connection, "archive", identity).map_err(backend_error)?;
@@ -171,7 +175,7 @@ impl Archiver {
     }
 }
 
-/// The archive of a database.
+/// Path of the archive of a database.
 pub(super) fn path(database: &Path) -> PathBuf {
     database.with_added_extension("history")
 }
@@ -299,10 +303,10 @@ impl Worker {
         Ok((found, if visited < ROWS { floor.max(after) } else { reached }))
     }
 
-    /// The version that a row superseded, where it is kept.
+    /// The version that a row superseded, if its resource keeps history.
     fn superseded(&self, row: &rusqlite::Row<'_>, until: u64) -> Result<Option<Superseded>, BackendError> {
         let text: String = row.get(8).map_err(backend_error)?;
-        // Damage of the ledger is none of the archive's: what cannot be read there has no past, the rest has.
+        // Damage in the ledger is not the archive's problem: unreadable versions are skipped.
         let skip = |error: &BackendError| {
             warn!(
                 error = error as &dyn std::error::Error,
@@ -327,7 +331,7 @@ impl Worker {
                 Err(error) => return skip(&error),
             }
         } else if deleted && previous > 0 && class != Class::Kept {
-            // Of those that keep their newest version alone, the row of the deletion has it.
+            // If only the newest version is kept, the row of the deletion has its bytes.
             match self.last(until) {
                 Ok(bytes) => (0, bytes),
                 Err(error) if is_damage(&error) => return skip(&error),
@@ -358,7 +362,7 @@ impl Worker {
         Ok(record(row.ok_or(BackendError::Damaged { revision })?)?.bytes)
     }
 
-    /// Gives up the past where it cannot be kept; else it is tried again when the floor rises.
+    /// Gives up the past if the archive cannot be written; otherwise retries when the floor rises.
     fn fail(&mut self, failure: &BackendError, wanted: u64) {
         let first = !std::mem::replace(&mut self.told, true);
         if first {

@@ -1,4 +1,4 @@
-//! Carries the WAL back into the database, beside the writer and not in its way.
+//! Checkpoints of the WAL, on a thread beside the writer.
 
 use std::os::raw::c_int;
 use std::path::Path;
@@ -13,12 +13,13 @@ use tracing::{debug, warn};
 
 use super::schema;
 
-/// Pages of WAL that call for a checkpoint: 4 MiB.
+/// Pages in the WAL that trigger a checkpoint: 4 MiB.
 const PAGES: i32 = 1000;
-/// Pages of WAL at which the writer itself waits for a checkpoint, because the thread cannot keep up: 32 MiB.
+/// Pages in the WAL at which the writer itself runs a checkpoint, because the thread cannot keep
+/// up: 32 MiB.
 const TOO_MANY: i32 = 8000;
 
-/// A thread that checkpoints when it is told that the WAL has grown.
+/// A thread that runs a checkpoint when the WAL has grown.
 #[derive(Debug)]
 pub(super) struct Checkpointer {
     wake: Option<SyncSender<()>>,
@@ -72,8 +73,8 @@ impl Checkpointer {
         }
     }
 
-    /// Between two batches: when the thread cannot keep up with the writer, the writer carries the rest back itself, so that
-    /// the WAL can begin anew.
+    /// Called between two batches: if the thread cannot keep up, the writer itself completes the
+    /// checkpoint, so that the WAL can be reset.
     pub(super) fn catch_up(&self, connection: Option<&Connection>) {
         let needed = self.pages.load(Ordering::Relaxed) > TOO_MANY && self.behind.swap(false, Ordering::Relaxed);
         if let Some(connection) = connection.filter(|_| needed) {
@@ -82,7 +83,8 @@ impl Checkpointer {
         }
     }
 
-    /// Ends the thread. The writer's connection must be closed before: its hook can wake the thread too.
+    /// Ends the thread. The writer's connection must be closed before: its hook can wake the thread
+    /// too.
     pub(super) fn stop(&mut self) {
         self.wake = None;
         // A panic in it was reported where it happened.

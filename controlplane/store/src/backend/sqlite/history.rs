@@ -1,4 +1,4 @@
-//! Reading the past beside the writer.
+//! Reads of the past beside the writer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,13 @@ use crate::backend::{BackendError, Change, History, Operation, Record};
 use crate::past::{MOST_BYTES, Moment, Past, PastError, Since};
 use crate::{Key, Prefix};
 
-/// Connections of its own, opened when the past is first asked for: one to the ledger, and one to the archive behind it.
+/// Separate connections, opened at the first read of the past: one to the ledger, and one to the
+/// archive.
 #[derive(Debug)]
 pub(super) struct Reader {
     path: PathBuf,
     state: Mutex<State>,
-    /// Apart from the ledger's: watchers do not wait for who reads far back.
+    /// Separate from the ledger's: watchers do not wait for reads of the archive.
     archive: Mutex<Option<ArchiveReader>>,
 }
 
@@ -59,7 +60,7 @@ impl Reader {
         archive.as_mut().map(read).transpose()
     }
 
-    /// Up to where the ledger need not be looked at: the archive has it.
+    /// Revision up to which the archive has all versions, so that the ledger need not be read.
     fn archived(&self) -> Result<u64, BackendError> {
         let archived = self.archive(|archive| Ok::<_, BackendError>(archive.archived()))?;
         match archived {
@@ -73,7 +74,7 @@ impl Reader {
     }
 }
 
-/// The key after all that begin with a prefix, which ends in a slash; after the key itself.
+/// Key range of a prefix, which ends in a slash, or of one key.
 fn bounds(prefix: &Prefix, only: Option<&Key>) -> (String, String) {
     match only {
         Some(key) => (key.to_string(), format!("{key}\0")),
@@ -132,7 +133,7 @@ impl History for Reader {
 
     fn moment(&self, time: u64) -> Result<Moment, BackendError> {
         let (later, before) = self.archive(|archive| archive.first_after(time))?.unwrap_or((None, 0));
-        // Between two revisions that superseded something, others may have created objects.
+        // Objects may have been created between two revisions that superseded others.
         let sql = "SELECT revision, time FROM ledger WHERE revision >= ? ORDER BY revision LIMIT 1";
         let revision = self.ledger(|ledger| {
             let newest = schema::newest(ledger).map(signed).map_err(backend_error)?;
@@ -225,7 +226,8 @@ impl History for Reader {
     }
 }
 
-/// The versions of an object that the ledger has: those that were written or superseded after a revision, and the present one.
+/// Versions of an object in the ledger: those written or superseded after a revision, and the
+/// current one.
 fn ledger_versions(
     ledger: &Connection,
     key: &Key,

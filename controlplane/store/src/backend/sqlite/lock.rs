@@ -46,11 +46,11 @@ impl Lock {
     }
 }
 
-/// Writes who has the lock.
+/// Writes the holder into the lock file.
 fn record(file: &mut File) -> io::Result<()> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (stat, boot) = (read("/proc/self/stat"), read("/proc/sys/kernel/random/boot_id"));
-    // The second field is the program's name in brackets, which may hold anything.
+    // The second field is the program's name in parentheses, which may contain any character.
     let began = stat
         .rsplit_once(')')
         .and_then(|(_, rest)| rest.split_whitespace().nth(19));

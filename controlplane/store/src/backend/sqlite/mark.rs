@@ -1,9 +1,8 @@
-//! The mark beside a database: how far its ledger and its write-ahead log had come, to notice when
-//! they have come less far.
+//! The mark beside a database: the last position of its ledger and WAL, to detect lost writes.
 //!
-//! It is written after each transaction without waiting for the disk, which costs microseconds. So
-//! it is never ahead of the database, and exact unless the whole machine went down; then it may be
-//! old, and hides a loss rather than claims one.
+//! It is written after each transaction without waiting for the disk, which takes microseconds. So
+//! it is never ahead of the database, and exact unless the whole machine crashed; then it may be
+//! old, and hides a loss rather than reporting a false one.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,15 +15,14 @@ use super::wal;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) revision: u64,
-    /// Pages in the log; 0 when nothing is known of it.
+    /// Pages in the WAL; 0 if unknown.
     pub(super) frames: u64,
-    /// The log that they are in: it begins anew under other salts.
+    /// Salts of the WAL, which change when it is reset.
     pub(super) salts: (u32, u32),
 }
 
 impl Position {
-    /// Reads the mark of a database; where there is none, or none that can be read, nothing is
-    /// known.
+    /// Reads the mark of a database; a missing or unreadable one is an unknown position.
     pub(super) fn of(database: &Path) -> io::Result<Self> {
         match std::fs::read(path(database)) {
             Ok(text) => Ok(Self::parse(&String::from_utf8_lossy(&text)).unwrap_or_default()),
@@ -66,7 +64,7 @@ impl Mark {
         Ok(mark)
     }
 
-    /// Notes a transaction that is on the disk, with the pages that the log has now.
+    /// Records a durable transaction, with the pages in the WAL.
     pub(super) fn advance(&mut self, revision: u64, frames: u64) -> io::Result<()> {
         if frames <= self.position.frames || self.position.frames == 0 {
             self.position.salts = wal::salts(&self.database)?;
@@ -75,7 +73,7 @@ impl Mark {
         self.write()
     }
 
-    /// Claims nothing of the log any more, on the disk: it is about to go.
+    /// Makes the mark independent of the WAL, on the disk, before the WAL is removed.
     pub(super) fn settle(&mut self, revision: u64) -> io::Result<()> {
         self.position = Position {
             revision,

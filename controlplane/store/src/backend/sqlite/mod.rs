@@ -34,9 +34,9 @@ use self::reserve::Reserve;
 use super::{Backend, BackendError, History, Loaded, Operation, Record};
 use crate::{Key, OpenError, Options};
 
-/// Free pages that are left in the file for later writes before any are given back.
+/// Free pages that are kept in the file for later writes.
 const FREE_PAGES: u64 = 2048;
-/// Pages given back in one step.
+/// Free pages that one step returns to the file system.
 const VACUUM_PAGES: u64 = 512;
 
 /// A database file, held exclusively.
@@ -57,8 +57,8 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the database, or makes a new one. Refuses one that another process has open, that is
-    /// damaged, that has lost acknowledged writes, or that is not ours.
+    /// Opens the database, or creates a new one. Refuses one that another process has open, that is
+    /// damaged, that has lost acknowledged writes, or that belongs to another program.
     pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let lock = Lock::take(path)?;
         let known = Position::of(path).map_err(OpenError::Create)?;
@@ -95,8 +95,8 @@ impl Sqlite {
         })
     }
 
-    /// Runs `work` in one transaction, after which the ledger is at `revision`: all of it is on
-    /// disk afterwards, or none of it.
+    /// Runs `work` in one transaction, after which the ledger is at `revision`: afterwards all of
+    /// it is on disk, or none of it.
     fn transaction<T>(
         &mut self,
         revision: u64,
@@ -119,7 +119,7 @@ impl Sqlite {
             })
         } else {
             warn!("the connection cannot roll back; the next write opens another");
-            // The last connection takes the log with it.
+            // The last connection removes the WAL when it closes.
             self.mark.settle(self.revision)
         };
         if let Err(error) = noted {
@@ -175,7 +175,7 @@ impl Backend for Sqlite {
 
     fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
         let (revision, short) = (self.revision, !self.reserve.kept);
-        // Watches end at the floor; what is below it is removed once the archive has it.
+        // Watches end at the floor; versions below it are removed once the archive has them.
         let archiver = self.archiver.as_ref();
         let reach = archiver.map_or(floor, |archiver| archiver.advance(floor, short));
         let (more, swept) = self.transaction(revision, |connection| {
@@ -240,8 +240,8 @@ impl Backend for Sqlite {
     }
 }
 
-/// Gives a few free pages back to the file system when there are many, or any where it is `short`
-/// of room. `true` when more are left to give.
+/// Returns a few free pages to the file system if there are many, or any at all if it is `short` of
+/// space. `true` if more are left.
 fn give_back(connection: &Connection, short: bool) -> Result<bool, Error> {
     let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
     let free = u64::try_from(pragma("freelist_count")?).unwrap_or(0);
@@ -292,12 +292,13 @@ fn signed(revision: u64) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
-/// Inverse of [`signed`]; 0 for a negative number, which only damage makes.
+/// Inverse of [`signed`]; 0 for a negative number, which only damage causes.
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// SQLite does not notice a flipped bit inside a value, so every row carries a sum over all its columns.
+/// SQLite does not notice a flipped bit inside a value, so every row has a checksum over all its
+/// columns.
 fn checksum(record: &Record) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&record.revision.to_le_bytes());
@@ -308,7 +309,8 @@ fn checksum(record: &Record) -> u32 {
     hasher.finalize()
 }
 
-/// The columns `revision, key, operation, previous, checksum, value` as a record without its time, when they are what was written.
+/// Decodes the columns `revision, key, operation, previous, checksum, value` and verifies the
+/// checksum; the time is not included.
 fn record(row: &rusqlite::Row<'_>) -> Result<Record, BackendError> {
     let revision: i64 = row.get(0).map_err(backend_error)?;
     let revision = u64::try_from(revision).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Room on the disk that is kept for deletions: when nothing else fits, they still do.
+//! Reserve on the disk for deletions: they still succeed when the disk is full.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,15 +10,15 @@ use tracing::warn;
 
 use super::wal;
 
-/// Its size: half of it is more than the log takes before it is carried back, the other half is for
-/// what it is carried into.
+/// Size of the reserve: half of it exceeds the WAL's size before a checkpoint, the other half is
+/// for the database that the checkpoint writes to.
 const BYTES: i64 = 16 << 20;
 
 /// A file of that size beside the database.
 #[derive(Debug)]
 pub(super) struct Reserve {
-    /// Open all the while: who closes a file takes away the locks that SQLite has on it in this
-    /// process.
+    /// Kept open: closing any file descriptor of a file drops the locks that SQLite holds on it in
+    /// this process (POSIX locks).
     database: File,
     log: PathBuf,
     path: PathBuf,
@@ -35,7 +35,7 @@ impl Reserve {
         })
     }
 
-    /// Takes the room, where it is not taken yet and the disk has it.
+    /// Allocates the reserve, if it is not allocated yet and the disk has the space.
     pub(super) fn keep(&mut self) -> bool {
         if !self.kept {
             let taken = self.allocate();
@@ -54,13 +54,13 @@ impl Reserve {
         Ok(posix_fallocate(options.open(&self.path)?, 0, BYTES)?)
     }
 
-    /// Gives the room to the database and its log. `false` when there was none.
+    /// Releases the reserve to the database and its WAL. `false` if there was none.
     pub(super) fn release(&mut self) -> bool {
         let removed = std::fs::remove_file(&self.path);
         let given = std::mem::take(&mut self.kept) && removed.is_ok();
         if given {
-            // At once, behind their ends: what fills the disk, logs of containers mostly, would
-            // take it.
+            // The space is allocated at the ends of these files at once: otherwise other writers,
+            // mostly container logs, would take it.
             let log = OpenOptions::new().write(true).open(&self.log);
             let extended = log.and_then(|log| extend(&log)).and(extend(&self.database));
             if let Err(error) = extended {

@@ -1,4 +1,4 @@
-//! Making, checking and loading the database.
+//! Creating, checking and loading the database.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,9 +13,9 @@ use super::{backend_error, meta, record};
 use crate::backend::{BackendError, Loaded};
 use crate::{OpenError, Options, Record};
 
-/// "SKIF": says that the file is ours.
+/// "SKIF": identifies the file as Skiff's.
 const APPLICATION_ID: i32 = 0x534b_4946;
-/// The version of the tables.
+/// Version of the tables.
 const USER_VERSION: i32 = 1;
 
 const TABLES: &str = "
@@ -32,8 +32,8 @@ const TABLES: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
-/// Makes the database when there is none, and refuses one that is damaged or not ours. Says what it
-/// has lost of what was acknowledged.
+/// Creates the database if there is none, and refuses one that is damaged or belongs to another
+/// program. Returns a description of lost acknowledged writes, if any.
 pub(super) fn prepare(path: &Path, known: &Position, options: &Options) -> Result<Option<String>, OpenError> {
     let empty = std::fs::metadata(path).map_or(true, |file| file.len() == 0);
     if empty && (options.existed || known.revision > 0) {
@@ -47,7 +47,7 @@ pub(super) fn prepare(path: &Path, known: &Position, options: &Options) -> Resul
     if let Log::Damaged(finding) = &log
         && !options.accept_loss
     {
-        // Reading it would carry it into the database.
+        // Opening it would replay the damaged WAL into the database.
         return Ok(Some(finding.clone()));
     }
     make(path)?;
@@ -103,7 +103,7 @@ fn create(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     sync_directory(path).map_err(OpenError::Create)
 }
 
-/// Gives a ledger from before times were noted room for them. Programs from then can go on with it.
+/// Adds the time columns to a ledger of an older version, which can still use the file afterwards.
 fn add_times(connection: &Connection) -> Result<(), OpenError> {
     let sql = "SELECT count(*) FROM pragma_table_info('ledger') WHERE name = 'time'";
     let known = connection.query_row(sql, [], |row| row.get::<_, i64>(0));
@@ -115,7 +115,7 @@ fn add_times(connection: &Connection) -> Result<(), OpenError> {
         .map_err(|error| OpenError::Load(backend_error(error)))
 }
 
-/// Makes the entry of a file in its directory durable.
+/// Syncs the directory of a file.
 pub(super) fn sync_directory(path: &Path) -> std::io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
@@ -185,7 +185,7 @@ pub(super) fn connect_checkpointer(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// The newest revision that was ever reached.
+/// Newest revision that was ever reached.
 pub(super) fn newest(connection: &Connection) -> Result<u64, Error> {
     let newest: i64 = connection.query_row("SELECT coalesce(max(revision), 0) FROM ledger", [], |row| row.get(0))?;
     Ok(u64::try_from(newest.max(meta(connection, "revision")?)).unwrap_or(0))
@@ -203,7 +203,7 @@ fn is_consistent(connection: &Connection) -> Result<bool, Error> {
     )
 }
 
-/// Reads every head and proves that each is what was written.
+/// Reads every head and verifies its checksum.
 pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
     let floor = meta(connection, "floor").map_err(backend_error)?;
     let mut statement = connection
@@ -236,8 +236,8 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
 mod tests {
     use super::{Checkpointer, Options, Position, connect, connect_checkpointer, prepare};
 
-    /// In this mode SQLite waits for the disk at every commit: `synchronous` is 2, which is FULL. What it means can only be
-    /// seen when the power fails.
+    /// SQLite syncs at every commit in this mode: `synchronous` is 2, which is FULL. Only a power
+    /// failure can test the effect.
     #[test]
     fn commits_wait_for_the_disk() {
         let directory = tempfile::tempdir().unwrap();

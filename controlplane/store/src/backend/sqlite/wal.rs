@@ -1,8 +1,9 @@
-//! Finds damage in a write-ahead log that SQLite itself would take for its end, and so lose
-//! acknowledged writes in silence, and logs that are shorter than they were.
+//! Detects damage in a WAL that SQLite itself would take for its end, silently losing acknowledged
+//! writes, and WALs that are shorter than before.
 //!
-//! The format is the one of <https://www.sqlite.org/fileformat2.html#walformat>. A crash tears at most the transaction that was
-//! being written. So when two or more commits follow after, or begin at, the first bad frame, an acknowledged one is among them.
+//! The format is <https://www.sqlite.org/fileformat2.html#walformat>. A crash tears at most the
+//! transaction that was being written. So if two or more commits follow after, or begin at, the
+//! first bad frame, an acknowledged one is among them.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -14,17 +15,17 @@ const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 const MAGIC: u32 = 0x377f_0682;
 
-/// The state of a log.
+/// State of a WAL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Log {
     Missing,
-    /// All that it is known to have had is there.
+    /// Everything it is known to have had is there.
     Whole,
-    /// Acknowledged writes are not in it any more.
+    /// Acknowledged writes are missing.
     Damaged(String),
 }
 
-/// Looks at the log of a database that had come as far as `known`.
+/// Checks the WAL of a database whose last known position is `known`.
 pub(super) fn check(database: &Path, known: &Position) -> std::io::Result<Log> {
     let Some(file) = open(database)? else {
         return Ok(Log::Missing);
@@ -45,7 +46,7 @@ pub(super) fn check(database: &Path, known: &Position) -> std::io::Result<Log> {
     })
 }
 
-/// The salts of the log as it is now.
+/// Current salts of the WAL.
 pub(super) fn salts(database: &Path) -> std::io::Result<(u32, u32)> {
     let mut header = [0; HEADER];
     if let Some(mut file) = open(database)? {
@@ -54,7 +55,7 @@ pub(super) fn salts(database: &Path) -> std::io::Result<(u32, u32)> {
     Ok((word(&header, 16), word(&header, 20)))
 }
 
-/// The log of a database.
+/// Path of a database's WAL.
 pub(super) fn path(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push("-wal");
@@ -72,9 +73,9 @@ fn open(database: &Path) -> std::io::Result<Option<File>> {
 #[derive(Debug, Default)]
 struct Found {
     salts: Option<(u32, u32)>,
-    /// Good frames before the first bad one.
+    /// Valid frames before the first bad one.
     good: u64,
-    /// Transactions that end at or after that.
+    /// Transactions that end at or after that frame.
     lost: usize,
 }
 
@@ -102,7 +103,8 @@ fn read(mut log: impl Read) -> std::io::Result<Found> {
         let (expected, own) = (order.frame(sum, &frame), (word(&frame, 16), word(&frame, 20)));
         let ours = *salts.get_or_insert((word(&frame, 8), word(&frame, 12))) == (word(&frame, 8), word(&frame, 12));
         let valid = ours && expected == own;
-        // A frame carries the sum of the one before it, so each can be judged after a bad one too.
+        // A frame's checksum continues that of the previous frame, so frames after a bad one can
+        // still be checked.
         let first_bad = !valid && !damaged;
         damaged |= !valid;
         found.good += u64::from(!damaged);
@@ -114,7 +116,7 @@ fn read(mut log: impl Read) -> std::io::Result<Found> {
     Ok(found)
 }
 
-/// `false` at the end, also in the middle of a frame.
+/// Returns `false` at the end of the file, even in the middle of a frame.
 fn fill(log: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
     match log.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -131,7 +133,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
         .map_or(0, |chunk| u32::from_be_bytes(*chunk))
 }
 
-/// The byte order of the sums.
+/// Byte order of the checksums.
 #[derive(Clone, Copy)]
 struct Order {
     big: bool,

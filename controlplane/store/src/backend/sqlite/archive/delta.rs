@@ -1,14 +1,15 @@
-//! Versions made small, and where intervals of revisions are filed.
+//! Compression of versions, and the interval tree of revisions.
 
 use std::io;
 
 use zstd::bulk::{Compressor, Decompressor};
 
-/// The most bytes of one version: more than any body of a request has.
+/// Largest size of a version, above that of any request body.
 const MOST: usize = 16 << 20;
 const LEVEL: i32 = 3;
 
-/// Packs and unpacks versions, alone or as the difference to another one (`ZSTD_CCtx_loadDictionary`).
+/// Compresses and decompresses versions, alone or as the difference to another one
+/// (`ZSTD_CCtx_loadDictionary`).
 pub(super) struct Codec {
     compressor: Compressor<'static>,
     decompressor: Decompressor<'static>,
@@ -22,29 +23,30 @@ impl Codec {
         })
     }
 
-    /// Bytes as their difference to others; alone against nothing.
+    /// Compresses bytes as the difference to others; alone if those are empty.
     pub(super) fn pack(&mut self, bytes: &[u8], against: &[u8]) -> io::Result<Vec<u8>> {
         self.compressor.set_dictionary(LEVEL, against)?;
         self.compressor.compress(bytes)
     }
 
-    /// Undoes [`Codec::pack`]; `size` is that of the bytes.
+    /// Reverts [`Codec::pack`]; `size` is the original size.
     pub(super) fn unpack(&mut self, packed: &[u8], size: usize, against: &[u8]) -> io::Result<Vec<u8>> {
         self.decompressor.set_dictionary(against)?;
         self.decompressor.decompress(packed, size.min(MOST))
     }
 }
 
-/// The node of the interval tree that the revisions from `first` to `last` are filed at: the number among them with the most zeros at its
-/// end in binary (the fork node of a relational interval tree, Kriegel, Pötke and Seidl 2000). An interval with a revision inside
-/// is filed at one of the [`nodes`] of that revision.
+/// The node of the interval tree for the revisions from `first` to `last`: the number among them
+/// with the most trailing zeros in binary (the fork node of a relational interval tree, Kriegel,
+/// Pötke and Seidl 2000). An interval that contains a revision is stored at one of the [`nodes`] of
+/// that revision.
 pub(super) fn fork(first: u64, last: u64) -> u64 {
     let differing = first.saturating_sub(1) ^ last;
     let level = 63_u32.saturating_sub(differing.leading_zeros());
     (last >> level) << level
 }
 
-/// The nodes at which intervals with a revision inside can be filed, up to the newest revision.
+/// The nodes that can store intervals containing a revision, up to the newest revision.
 pub(super) fn nodes(revision: u64, newest: u64) -> impl Iterator<Item = u64> {
     let levels = (0..62_u32).map(move |level| ((revision >> level) | 1) << level);
     levels.filter(move |node| *node <= newest)

@@ -1,4 +1,4 @@
-//! Reading the archive.
+//! Reads of the archive.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ const COLUMNS: &str =
     "v.revision, v.began, v.until, v.ended, v.deleted, v.checksum, v.size, v.data, b.size, b.data, n.key
     FROM version v CROSS JOIN name n ON n.id = v.name LEFT JOIN base b ON b.id = v.base";
 
-/// A connection of its own to the archive, opened when the past is first asked for, and again when the archive begins anew.
+/// A separate connection to the archive, opened at the first read, and again when the archive is
+/// replaced.
 #[derive(Debug)]
 pub(in super::super) struct ArchiveReader {
     path: PathBuf,
@@ -35,7 +36,7 @@ impl ArchiveReader {
         }
     }
 
-    /// Everything superseded up to this revision is in the archive.
+    /// Versions superseded up to this revision are archived.
     pub(in super::super) fn archived(&self) -> u64 {
         self.state.archived.load(Ordering::Acquire)
     }
@@ -59,7 +60,8 @@ impl ArchiveReader {
         })
     }
 
-    /// The first revision that superseded a version after a time, and the one that did so before it.
+    /// The first revision that superseded a version after a time, and the previous one that
+    /// superseded a version.
     pub(in super::super) fn first_after(&mut self, time: u64) -> Result<(Option<u64>, u64), BackendError> {
         let connection = self.connection()?;
         let bounds = connection
@@ -166,7 +168,7 @@ fn each(
     Ok(())
 }
 
-/// A row as the version that was archived, when it is that.
+/// Decodes a row and verifies its checksum.
 fn version(codec: &mut Codec, row: &Row<'_>) -> Result<Superseded, BackendError> {
     let number = |at: usize| row.get(at).map(unsigned);
     let revision = number(0).map_err(backend_error)?;
@@ -195,8 +197,8 @@ fn version(codec: &mut Codec, row: &Row<'_>) -> Result<Superseded, BackendError>
     }
 }
 
-/// The first key between two bounds whose time is after another one, by halving: times do not go back, or little. `sql` gives the
-/// first key at or above one, and its time.
+/// The first key in a range whose time is after a given one, by bisection: times do not go back, or
+/// only a little. `sql` returns the first key at or above one, and its time.
 pub(in super::super) fn first_after(
     connection: &Connection,
     sql: &str,

@@ -1,4 +1,4 @@
-//! The archive's file: making it, appending to it, and removing what is too old or too much.
+//! The archive's file: creation, appending, and pruning by age and size.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -16,17 +16,18 @@ use crate::backend::BackendError;
 use crate::options::Kept;
 use crate::past::Since;
 
-/// "SKIP": says that the file is ours.
+/// "SKIP": identifies the file as Skiff's.
 const APPLICATION_ID: i32 = 0x534b_4950;
-/// The version of the tables. The archive of another version begins anew.
+/// Version of the tables. An archive of another version is replaced.
 const USER_VERSION: i32 = 1;
-/// Versions that one transaction removes.
+/// Versions that one transaction prunes.
 const PRUNE: usize = 256;
-/// A version whose difference is larger than this part of its whole base begins a group of its own; the first of an object joins one of
-/// another object of its resource when it is no larger than the second part: pods of one template are alike, and so are Events.
+/// A version whose difference is larger than 1/`GROUP` of its base begins a new group. The first
+/// version of an object joins a group of another object of its resource if the difference is at
+/// most 1/`OTHERS`: pods of one template are alike, and so are Events.
 const GROUP: usize = 3;
 const OTHERS: usize = 2;
-/// Resources whose newest group is known.
+/// Number of resources whose newest group is remembered.
 const RESOURCES: usize = 512;
 
 const TABLES: &str = "
@@ -53,7 +54,7 @@ const TABLES: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
-/// A version that another one, or a deletion, has taken the place of.
+/// A version that was superseded by another one or by a deletion.
 #[derive(Debug)]
 pub(in super::super) struct Superseded {
     pub(in super::super) key: Key,
@@ -66,7 +67,7 @@ pub(in super::super) struct Superseded {
 }
 
 impl Superseded {
-    /// A sum over all that is stored of it.
+    /// Checksum over all stored fields.
     pub(super) fn checksum(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         for number in [self.revision, self.began, self.until, self.ended, self.deleted.into()] {
@@ -89,7 +90,7 @@ pub(super) struct Table {
     pub(super) identity: i64,
     /// Versions superseded up to this revision are archived.
     pub(super) archived: u64,
-    /// The newest base of each resource, by its number.
+    /// Newest base of each resource, by the resource's number.
     newest: HashMap<u32, i64>,
 }
 
@@ -140,8 +141,8 @@ impl Table {
         })
     }
 
-    /// Appends versions, notes up to where they are all there, and removes a piece of what is too old or too much. `true` when more is
-    /// left to remove. All of it is on the disk afterwards, or nothing.
+    /// Appends versions, records how far they are complete, and prunes a few old ones. `true` if
+    /// more are left to prune. Afterwards all of it is on disk, or none.
     pub(super) fn append(
         &mut self,
         superseded: &[Superseded],
@@ -276,7 +277,7 @@ struct Base {
     part: usize,
 }
 
-/// The base of an object's newest version; of the first one, that of another object.
+/// Base of an object's newest version; for its first version, that of another object.
 fn nearest(connection: &Connection, name: i64, other: Option<i64>) -> Result<Option<Base>, Error> {
     let own: Option<i64> = connection
         .prepare_cached("SELECT base FROM version WHERE name = ? ORDER BY revision DESC LIMIT 1")?
@@ -303,7 +304,7 @@ fn length(bytes: &[u8]) -> i64 {
     i64::try_from(bytes.len()).unwrap_or(i64::MAX)
 }
 
-/// Removes the oldest versions where they are too old or take too much room. `true` when more are to go.
+/// Prunes the oldest versions if they are too old or take too much space. `true` if more are left.
 fn prune(connection: &Connection, kept: Kept, now: u64) -> Result<bool, Error> {
     let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
     let used = (pragma("page_count")? - pragma("freelist_count")?).saturating_mul(pragma("page_size")?);
