@@ -1,5 +1,5 @@
-//! Objects that every namespace has for its service accounts: the account `default`, and the authority that the server's
-//! certificate is of. And the tokens that live in Secrets: filled, and removed with their account or at their end.
+//! Objects for service accounts: each namespace's account `default` and `kube-root-ca.crt`; and
+//! token Secrets, which are filled, and deleted with their account or when they expire.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the k
 /// cache.
 const BEHIND: Duration = Duration::from_secs(5);
 
-/// Plans each namespace's service account `default`; a key is a namespace.
+/// Plans each namespace's `default` service account; a key is a namespace.
 pub(crate) struct ServiceAccounts(pub(crate) Arc<Caches>);
 
 impl Controller for ServiceAccounts {
@@ -130,12 +130,13 @@ fn patch(target: Target, body: Value) -> Step {
     }
 }
 
-/// Plans the Secrets that hold tokens; a key is a Secret.
+/// Plans token Secrets; a key is a Secret.
 pub(crate) struct TokenSecrets {
     pub(crate) caches: Arc<Caches>,
     pub(crate) certificate: Arc<str>,
     pub(crate) sign: Sign,
-    /// Accounts that the cache does not show, with their uids where they are known, and whether the server has them.
+    /// Accounts that are missing in the cache, with their uids if known, and whether the server has
+    /// them.
     pub(crate) asked: Mutex<BTreeMap<(Key, String), bool>>,
 }
 
@@ -164,7 +165,7 @@ impl Controller for TokenSecrets {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::new(&target.namespace, &target.name);
         asked.insert((key, target.uid.clone()), exists);
-        // There are never more than Secrets that name one.
+        // Bounded by the number of Secrets that refer to an account.
         asked.retain(|(account, _), _| {
             let entry = crate::kinds::of_account(&account.namespace, &account.name);
             !self.caches.secrets.indexed(&entry).is_empty()
@@ -214,7 +215,8 @@ impl TokenSecrets {
 }
 
 impl TokenSecrets {
-    /// Plans a Secret whose account the cache does not show. As upstream: the server has the last word.
+    /// Plans a Secret whose account is missing in the cache. As upstream, the server is asked
+    /// before it is deleted.
     fn plan_orphan(&self, secret: &Contents, account: Key, uid: &str, plan: &mut Plan) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         match asked.remove(&(account.clone(), uid.to_owned())) {
@@ -245,7 +247,7 @@ fn delete(secret: &Contents) -> Step {
     }
 }
 
-/// A token for new nodes goes at its end.
+/// Deletes an expired bootstrap token.
 fn plan_bootstrap(secret: &Contents, now: Timestamp, plan: &mut Plan) {
     let end = secret.data.get("expiration").and_then(|end| STANDARD.decode(end).ok());
     let end = end.and_then(|end| String::from_utf8(end).ok()?.parse::<Timestamp>().ok());
@@ -256,7 +258,7 @@ fn plan_bootstrap(secret: &Contents, now: Timestamp, plan: &mut Plan) {
     }
 }
 
-/// Wakes namespaces, and those whose object of this name changes.
+/// Wakes namespaces when they change, or their object of this name.
 pub(crate) fn listen<K: Cached>(
     caches: &Caches,
     objects: &Cache<K>,
@@ -281,17 +283,17 @@ pub(crate) fn listen<K: Cached>(
     queue
 }
 
-/// Wakes the namespaces for their account.
+/// Wakes namespaces for their service account.
 pub(crate) fn listen_accounts(caches: &Caches) -> Arc<Queue<Key>> {
     listen(caches, &caches.service_accounts, DEFAULT, "serviceaccount")
 }
 
-/// Wakes the namespaces for their certificate.
+/// Wakes namespaces for their `kube-root-ca.crt`.
 pub(crate) fn listen_certificates(caches: &Caches) -> Arc<Queue<Key>> {
     listen(caches, &caches.config_maps, CERTIFICATE, "root_ca_cert_publisher")
 }
 
-/// Wakes Secrets that hold tokens, also when their account changes.
+/// Wakes token Secrets, also when their account changes.
 pub(crate) fn listen_secrets(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("serviceaccount_tokens_secret");
     let wake = queue.clone();

@@ -1,4 +1,4 @@
-//! Cluster roles that are made of others.
+//! Controller of aggregated cluster roles.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Controller for Aggregation {
     }
 }
 
-/// A change of any role wakes those that are made of others.
+/// Wakes aggregated roles on a change of any role.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("ClusterRoleAggregator");
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));

@@ -1,4 +1,4 @@
-//! The controller of horizontal pod autoscalers: looks at each every 15 seconds, as its plan says.
+//! Controller of horizontal pod autoscalers: syncs each every 15 seconds.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -25,11 +25,11 @@ use crate::{
     request::{self, Error},
 };
 
-/// Interval between two looks at an autoscaler (`--horizontal-pod-autoscaler-sync-period`).
+/// Interval between two syncs of an autoscaler (`--horizontal-pod-autoscaler-sync-period`).
 const SYNC_PERIOD: Duration = Duration::from_secs(15);
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
-/// Wakes autoscalers that are new or ask for something else.
+/// Wakes new autoscalers and those whose spec has changed.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("horizontalpodautoscaler");
     let wake = queue.clone();
@@ -43,7 +43,7 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Scales for ever.
+/// Runs the controller forever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
     let mut memories: BTreeMap<Key, (String, Memory)> = BTreeMap::new();
@@ -105,7 +105,7 @@ async fn scale(context: &Context, autoscaler: &HorizontalPodAutoscaler, memory: 
     }
 }
 
-/// The scale of the target; the error is for people.
+/// Reads the scale of the target; the error is a message for events.
 async fn find(context: &Context, autoscaler: &HorizontalPodAutoscaler) -> Result<Scaled, String> {
     let reference = &autoscaler.spec.scale_target_ref;
     let api_version = reference.api_version.as_deref().unwrap_or("v1");
@@ -177,7 +177,8 @@ async fn measure<'a>(
     round.measured(measured, &pods, memory)
 }
 
-/// Samples of the pods' use of a metric's resource (`pkg/controller/podautoscaler/metrics/client.go`).
+/// Samples of the pods' usage of a metric's resource
+/// (`pkg/controller/podautoscaler/metrics/client.go`).
 fn samples(metric: &MetricSpec, usage: &Result<Value, String>) -> Measured {
     let Some(source) = Source::of(metric) else {
         return Ok(Samples::new());

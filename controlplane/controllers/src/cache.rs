@@ -1,4 +1,4 @@
-//! State that a watch has shown so far: one cache a kind, shared by all controllers.
+//! Caches of the objects that watches have shown: one per kind, shared by all controllers.
 
 mod place;
 
@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use self::place::{Kept, Place};
 use crate::kinds::Cached;
 
-/// An object's place: namespace (empty for cluster-scoped objects) and name.
+/// Key of an object: namespace (empty for cluster-scoped objects) and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) namespace: String,
@@ -65,7 +65,7 @@ type Listener<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
 struct State<K: Cached> {
     objects: BTreeSet<Kept<K>>,
     index: BTreeMap<String, BTreeSet<Kept<K>>>,
-    /// Parts that objects have in common, once.
+    /// Parts that objects share.
     pool: K::Pool,
     revision: u64,
 }
@@ -95,7 +95,7 @@ impl<K: Cached> Cache<K> {
         })
     }
 
-    /// Calls `listener` after every change, from the watch's task: it must be quick.
+    /// Calls `listener` after every change, on the watch's task: it must be fast.
     pub(crate) fn listen(&self, listener: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
         self.listeners
             .write()
@@ -120,7 +120,7 @@ impl<K: Cached> Cache<K> {
         self.read().objects.iter().map(|kept| kept.0.clone()).collect()
     }
 
-    /// The objects of a namespace.
+    /// All objects of a namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         let state = self.read();
         let first = Key::new(namespace, "");
@@ -131,7 +131,7 @@ impl<K: Cached> Cache<K> {
             .collect()
     }
 
-    /// The objects that the kind's index puts under `entry`.
+    /// Objects with the index entry `entry`.
     pub(crate) fn indexed(&self, entry: &str) -> Vec<Arc<K>> {
         let state = self.read();
         let kept = state.index.get(entry).into_iter().flatten();
@@ -164,7 +164,7 @@ impl<K: Cached> Cache<K> {
                 changes.push(state.put(object));
             }
             changes.extend(gone.iter().map(|key| (state.remove(key), None)));
-            // A database that was restored from a copy starts again lower: the list is right.
+            // A database restored from a backup restarts at a lower revision: the list is right.
             state.revision = revision;
             changes
         };
@@ -174,7 +174,7 @@ impl<K: Cached> Cache<K> {
         }
     }
 
-    /// Takes one change and knows of its revision from then on.
+    /// Applies one change and its revision.
     pub(crate) fn apply(&self, object: K, deleted: bool) {
         let (old, new) = {
             let mut state = self.write();
@@ -188,7 +188,7 @@ impl<K: Cached> Cache<K> {
         self.tell(old.as_ref(), new.as_ref());
     }
 
-    /// Nothing of this kind happened up to `revision` that was not shown.
+    /// Advances to `revision`, up to which no further changes happened.
     pub(crate) fn progress(&self, revision: u64) {
         let mut state = self.write();
         state.revision = state.revision.max(revision);
@@ -240,7 +240,7 @@ impl<K: Cached> State<K> {
         (old, Some(object))
     }
 
-    /// Removes an object and its index entries; gives what was there.
+    /// Removes an object and its index entries; returns it.
     fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
         let old = self.objects.take(key as &dyn Place)?;
         for entry in old.0.index() {
@@ -259,17 +259,17 @@ impl<K: Cached> State<K> {
     }
 }
 
-/// Questions of the driver to a cache, whatever its kind.
+/// Progress of a cache, whatever its kind.
 pub(crate) trait Progress: Send + Sync {
-    /// Everything up to this revision has been seen.
+    /// Revision up to which all changes were seen.
     fn revision(&self) -> u64;
-    /// The number of the newest request for a list that has been met.
+    /// Number of the newest list request that was fulfilled.
     fn listed(&self) -> u64;
-    /// Asks for a new list and gives the number of the request.
+    /// Requests a new list and returns the number of the request.
     fn relist(&self) -> u64;
-    /// The number of the newest request for a list.
+    /// Number of the newest list request.
     fn asked(&self) -> u64;
-    /// True if the object is gone, being deleted, or another one by that name.
+    /// True if the object is gone, being deleted, or replaced by another one of that name.
     fn is_deleted(&self, key: &Key, uid: &str) -> bool;
 }
 

@@ -1,5 +1,5 @@
-//! The controllers of signing requests: approve what nodes' agents ask for themselves, sign what is approved, and forget
-//! what is over.
+//! Controllers of certificate signing requests: approve those of nodes' agents, sign approved ones,
+//! and delete old ones.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Interval at which authorization is checked again for an unapproved request.
 const ASK_AGAIN: Duration = Duration::from_mins(1);
 
-/// Wakes requests that are new or have changed.
+/// Wakes new and changed requests.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("certificate");
     let wake = queue.clone();
@@ -40,7 +40,7 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Looks after requests for ever.
+/// Runs the controllers forever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, certify: Certify, names: Arc<[String]>) {
     context.caches.synced().await;
     loop {
@@ -58,7 +58,7 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, certify: Certi
     }
 }
 
-/// Does what is to be done now; the answer is when to look again, unless a change comes earlier.
+/// Processes a request; returns the time of the next look, unless a change comes earlier.
 async fn look_after(
     context: &Context,
     certify: &Certify,
@@ -108,7 +108,7 @@ async fn look_after(
     Ok(left)
 }
 
-/// The object as its type, by the one reader that the contract has of it.
+/// Decodes the object with the API's own decoder.
 fn read(object: &Value) -> Option<CertificateSigningRequest> {
     let registration = api::find(
         SIGNING_REQUESTS.group,
@@ -123,7 +123,7 @@ fn target_version(request: &CertificateSigningRequest) -> Option<&str> {
     request.metadata.resource_version.as_deref()
 }
 
-/// Asks whether who made a request has a right.
+/// Checks whether the requester has a permission.
 async fn is_allowed(context: &Context, object: &Value, right: Right) -> Result<bool, Error> {
     let asker = |field: &str| object.pointer(&format!("/spec/{field}")).cloned().unwrap_or_default();
     let review = json!({

@@ -1,4 +1,4 @@
-//! The one place of this crate where the wall clock is read.
+//! The only place in this crate that reads the wall clock.
 
 use k8s_openapi::jiff::Timestamp;
 

@@ -1,4 +1,4 @@
-//! The controller of the Service `kube-system/kube-dns`, behind which the nodes' name servers answer.
+//! Controller of the Service `kube-system/kube-dns`, whose endpoints are the nodes' DNS servers.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use k8s_openapi::{
 
 use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
 
-/// The range that the control plane itself was given.
+/// Name of the default Service CIDR.
 const RANGE: &str = "kubernetes";
 
-/// Plans the one Service.
+/// Plans the Service.
 pub(crate) struct ClusterDns(pub(crate) Arc<Caches>);
 
 impl Controller for ClusterDns {
@@ -40,7 +40,8 @@ impl Controller for ClusterDns {
     }
 }
 
-/// Wakes the Service by itself, its slices, the nodes' servers, the range, and the end of a Service that may have had its address.
+/// Wakes the Service on changes of itself, its slices, the nodes' servers and the range, and when
+/// another Service that may have had its cluster IP is deleted.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("cluster_dns");
     let own = || Key::new(NAMESPACE, NAME);

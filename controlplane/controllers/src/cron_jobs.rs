@@ -26,7 +26,7 @@ use crate::{
 /// Plans `CronJob`s.
 pub(crate) struct CronJobs {
     caches: Arc<Caches>,
-    /// Uids of Jobs that a status lists and that do not exist.
+    /// Uids of Jobs that a status lists but that do not exist.
     missing: Mutex<BTreeSet<String>>,
 }
 
@@ -65,7 +65,7 @@ impl Controller for CronJobs {
         if !exists {
             missing.insert(target.uid.clone());
         }
-        // There are never more than those that a status lists.
+        // Bounded by the Jobs that statuses list.
         let all = self.caches.cron_jobs.all();
         let listed: BTreeSet<&str> = all.iter().flat_map(|cron_job| active(cron_job)).collect();
         missing.retain(|uid| listed.contains(uid.as_str()));

@@ -22,7 +22,7 @@ use crate::{
     replica_sets::wake_owners,
 };
 
-/// Plans daemon sets.
+/// Plans DaemonSets.
 pub(crate) struct DaemonSets {
     caches: Arc<Caches>,
     backoff: Mutex<Backoff>,
@@ -68,7 +68,7 @@ impl Controller for DaemonSets {
     }
 }
 
-/// Wakes the daemon sets that a change concerns.
+/// Wakes the DaemonSets that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("daemonset");
     let wake = queue.clone();
@@ -104,7 +104,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
                 )
             })
         };
-        // Nodes report often; where pods belong depends on little of it.
+        // Nodes report often, but placement depends on few of the fields.
         if read(change.old) != read(change.new) {
             for set in all.daemon_sets.all() {
                 wake.push(Key::of(&set.metadata));

@@ -99,7 +99,7 @@ fn wake_owners(set: &ReplicaSet, caches: &Caches, queue: &Queue<Key>) {
     }
 }
 
-/// The Deployment that waits for the pod to go.
+/// The Deployment that waits for the pod's deletion.
 fn recreating_owner(pod: &Pod, caches: &Caches) -> Option<Key> {
     let namespace = pod.metadata.namespace();
     let set = controller_of(&pod.metadata).filter(|owner| owner.kind == "ReplicaSet")?;

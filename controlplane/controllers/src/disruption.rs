@@ -1,4 +1,4 @@
-//! The disruption controller: keeps the status of disruption budgets.
+//! Disruption controller: maintains the status of disruption budgets.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
 
 use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
 
-/// Plans budgets; a key is one.
+/// Plans budgets; a key is a budget.
 pub(crate) struct Disruption(pub(crate) Arc<Caches>);
 
 impl Controller for Disruption {
@@ -51,7 +51,8 @@ impl Controller for Disruption {
 }
 
 impl Disruption {
-    /// The manager of a pod, and the number of pods that it wants; without a cached scale, that of the pods there are.
+    /// Controller of a pod and its desired number of pods; without a cached scale, the number of
+    /// existing pods.
     fn manager(&self, pod: &Pod, siblings: &BTreeMap<&str, i32>) -> Option<(String, i32)> {
         let owner = controller_of(&pod.metadata)?;
         let namespace = pod.metadata.namespace();
@@ -96,7 +97,8 @@ fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
         && LabelSelector::of(selector).is_ok_and(|selector| selector.matches_option(pod.metadata.labels()))
 }
 
-/// Wakes budgets by themselves, by their pods, and by the scale of what manages those.
+/// Wakes budgets on changes of themselves, of their pods, and of the scale of the pods'
+/// controllers.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("disruption");
     let wake = queue.clone();

@@ -1,5 +1,6 @@
-//! The one effectful loop: takes a key, asks for its plan, performs the steps, and plans the key again only when the
-//! caches show everything that was done. So no plan ever counts without what its predecessor sent.
+//! The only loop with effects: takes a key, asks for its plan, performs the steps, and plans the
+//! key again only when the caches show the results. So a plan never misses what its predecessor
+//! did.
 
 mod perform;
 #[cfg(test)]
@@ -24,35 +25,35 @@ use tracing::{debug, error, warn};
 pub(crate) use self::perform::perform;
 use crate::{Clock, cache::Key, events::Recorder, kinds::Caches, queue::Queue};
 
-/// Keys whose steps are under way at once.
+/// Keys whose steps are performed at once.
 const IN_FLIGHT: usize = 64;
-/// After this long without seeing what was done, ask for a list.
+/// Time without seeing the results after which a list is requested.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A key that needs this many plans in a row, each of which succeeded, gets the next ones only after a pause: whatever it does,
-/// it must not keep a processor busy.
+/// Number of consecutive successful plans after which a key is delayed, and the delay: a hot loop
+/// must not keep a processor busy.
 const RESTLESS: (u32, Duration) = (100, Duration::from_millis(100));
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mins(1));
 
-/// A controller is a name and a plan.
+/// A controller: a name and a plan.
 pub(crate) trait Controller: Send + Sync + 'static {
-    /// The event source's component, `replicaset-controller`.
+    /// Source component of events, `replicaset-controller`.
     fn component(&self) -> &'static str;
     /// Plans `key`; `failure` is the server's last refusal of one of its creations.
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan;
-    /// Takes what a look found: whether the object of this uid exists.
+    /// Receives the result of a lookup: whether the object of this uid exists.
     fn learn(&self, _target: &Target, _exists: bool, _now: Timestamp) {}
-    /// Takes note of a sync: the result of its steps, and how long it took with its plan.
+    /// Receives the result of a sync, and its duration including the plan.
     fn synced(&self, _key: &Key, _done: &Done, _took: Duration) {}
 }
 
-/// Sign that must be seen before a key is planned again.
+/// Result that must be seen before a key is planned again.
 #[derive(Debug, Clone)]
 pub(crate) enum Awaited {
     /// The resource's cache has reached a revision.
     Revision(Resource, u64),
     /// The object is gone or being deleted.
     Deleted(Resource, Key, String),
-    /// A request went unanswered: a list that began afterwards is in the cache.
+    /// A request was not answered: a list that began afterwards is in the cache.
     Listed(Resource, u64),
 }
 
@@ -99,11 +100,11 @@ pub(crate) struct Done {
     pub(crate) tally: Tally,
 }
 
-/// Number of objects that the steps of a plan changed.
+/// Number of objects that a plan's steps have changed.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Tally {
     pub(crate) created: u64,
-    /// Creations that the server refused.
+    /// Number of creations that the server refused.
     pub(crate) refused: u64,
     pub(crate) deleted: u64,
 }
@@ -116,7 +117,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// Handles that a worker needs.
+/// Handles for a worker.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: kube::Client,
@@ -130,7 +131,7 @@ struct Parked {
     since: Instant,
 }
 
-/// State of the worker; each map holds only keys that are in that state.
+/// State of the worker; each map holds only keys in that state.
 #[derive(Default)]
 struct Memory {
     busy: BTreeSet<Key>,
@@ -138,13 +139,13 @@ struct Memory {
     parked: BTreeMap<Key, Parked>,
     failures: BTreeMap<Key, Failure>,
     attempts: BTreeMap<Key, u32>,
-    /// Plans since the last one that found nothing to do.
+    /// Number of plans since the last one without steps.
     streaks: BTreeMap<Key, u32>,
-    /// Until when patient plans wait.
+    /// Time until which non-urgent plans wait.
     patient: BTreeMap<Key, Instant>,
 }
 
-/// Works on `queue` for ever.
+/// Processes `queue` forever.
 pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
     work(&controller, &context, &queue).await;
@@ -205,8 +206,8 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
 }
 
 impl Memory {
-    /// A plan that panics is a mistake of ours, but it was an object that brought it about, and it is still there when the process
-    /// starts again: it must not keep all others from being looked after.
+    /// Runs a plan and catches panics. A panic is a bug, but an object caused it, and that object
+    /// still exists after a restart: it must not block all other keys.
     fn plan(&self, controller: &impl Controller, context: &Context, key: &Key) -> Option<Plan> {
         let (failure, now) = (self.failures.get(key), (context.clock)());
         let plan = catch_unwind(AssertUnwindSafe(|| controller.plan(key, failure, now)));
@@ -216,7 +217,7 @@ impl Memory {
         plan.ok()
     }
 
-    /// For how long a plan can wait still.
+    /// Time for which a plan may still wait.
     fn may_wait(&mut self, key: &Key, plan: &Plan) -> Option<Duration> {
         let now = Instant::now();
         let until = plan
@@ -231,7 +232,7 @@ impl Memory {
         wait
     }
 
-    /// True if nothing of the key's last plan is still under way or unseen.
+    /// True if all steps of the key's last plan are finished and seen.
     fn may_plan(&mut self, context: &Context, queue: &Queue<Key>, key: &Key) -> bool {
         if self.busy.contains(key) {
             self.dirty.insert(key.clone());
@@ -264,7 +265,7 @@ impl Memory {
 
     fn finish(&mut self, context: &Context, queue: &Queue<Key>, key: Key, done: Done) {
         self.busy.remove(&key);
-        // Whatever the steps came to: what happened meanwhile wants a plan of its own.
+        // Changes in the meantime need another plan, whatever the result of the steps.
         if self.dirty.remove(&key) {
             queue.push(key.clone());
         }

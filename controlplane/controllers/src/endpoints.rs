@@ -1,4 +1,5 @@
-//! The controllers of what answers for a Service: `EndpointSlice`s, `Endpoints`, and slices of `Endpoints` that people made.
+//! Controllers of Services' endpoints: `EndpointSlice`s, `Endpoints`, and slices that mirror
+//! user-written `Endpoints`.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub(crate) struct EndpointSlices(pub(crate) Arc<Caches>);
 /// Plans `Endpoints`; a key is a Service.
 pub(crate) struct Legacy(pub(crate) Arc<Caches>);
 
-/// Plans slices of `Endpoints`; a key is an `Endpoints`, and the Service of its name.
+/// Plans mirrored slices; a key is an `Endpoints`, and the Service of its name.
 pub(crate) struct Mirror(pub(crate) Arc<Caches>);
 
 impl Controller for EndpointSlices {
@@ -82,7 +83,7 @@ fn zone(node: &Node) -> Option<String> {
     Some(zone.clone()).filter(|zone| !zone.is_empty())
 }
 
-/// The Service that a slice names.
+/// The Service of a slice.
 fn service_of(slice: &EndpointSlice) -> Option<Key> {
     let service = slice.metadata.labels.as_ref()?.get(endpoints::SERVICE_NAME)?;
     Some(Key::new(
@@ -106,7 +107,7 @@ fn listen_to_pods(caches: &Arc<Caches>, queue: &Arc<Queue<Key>>) {
     });
 }
 
-/// Wakes Services by themselves, their pods, their slices, and the zones of nodes.
+/// Wakes Services on changes of themselves, their pods, their slices, and the zones of nodes.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice");
     let wake = queue.clone();
@@ -132,7 +133,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Wakes Services by themselves, their pods, and what was made for them.
+/// Wakes Services on changes of themselves, their pods, and their `Endpoints`.
 pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("endpoint");
     let wake = queue.clone();
@@ -156,7 +157,7 @@ pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Wakes `Endpoints` by themselves, the Services of their names, and what was made of them.
+/// Wakes `Endpoints` on changes of themselves, the Services of their names, and their slices.
 pub(crate) fn listen_mirror(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice_mirroring");
     let wake = queue.clone();

@@ -1,4 +1,4 @@
-//! Makes the claims that pods bring along: they belong to the pod and go with it.
+//! Creates the claims of generic ephemeral volumes: they belong to the pod and are deleted with it.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
 
-/// The source of events.
+/// Source component of events.
 pub(crate) const COMPONENT: &str = "ephemeral_volume";
 
-/// Plans pods with claims of their own.
+/// Plans pods with ephemeral volumes.
 pub(crate) struct Ephemeral(pub(crate) Arc<Caches>);
 
 impl Controller for Ephemeral {
@@ -25,7 +25,7 @@ impl Controller for Ephemeral {
     }
 }
 
-/// Wakes pods that bring claims along, when they come and when such a claim goes.
+/// Wakes pods with ephemeral volumes when they are created and when such a claim is deleted.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("ephemeral_volume");
     let wake = queue.clone();

@@ -1,5 +1,6 @@
-//! Events: one recorder for all, which counts repetitions instead of writing them again, and writes late: what is told of a pod
-//! must not keep the processors from bringing it about. At the end of the process, what still waits is written at once.
+//! Events: one recorder for all controllers, which counts repetitions instead of writing them
+//! again, and writes with a delay: events must not compete for the processors with the work that
+//! they report. At the end of the process all queued events are written at once.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -36,7 +37,7 @@ const NAMES: usize = 16;
 /// Number of written events that the recorder remembers.
 const REMEMBERED: usize = 2048;
 
-/// The component whose events carry microseconds and an action.
+/// Component whose events have microseconds and an action.
 pub(crate) const SCHEDULER: &str = "default-scheduler";
 
 struct Waiting {
@@ -53,11 +54,12 @@ pub(crate) struct Recorder {
     clock: Clock,
 }
 
-/// Writer of the events, for readers of many control planes: the machine that it runs on.
+/// Host name in the events, for clusters with several control planes.
 pub(crate) type Machine = Arc<str>;
 
 impl Recorder {
-    /// The recorder and what its writer reads, on a `machine`; nothing waits any more once the process is `ending`.
+    /// Returns the recorder and its writer, on a `machine`; once the process is `ending`, the
+    /// writer no longer waits.
     pub(crate) fn new(clock: Clock, machine: Machine, ending: CancellationToken) -> (Self, Writer) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (
@@ -73,7 +75,7 @@ impl Recorder {
         )
     }
 
-    /// Records a note, if there is one; never waits.
+    /// Records an event, if there is one; never waits.
     pub(crate) fn note(&self, component: &'static str, note: Option<Note>) {
         let Some(note) = note else { return };
         let waiting = Waiting {
@@ -101,14 +103,14 @@ struct Written {
     count: i32,
 }
 
-/// Writes notes as events.
+/// Writes recorded events.
 pub(crate) struct Writer {
     receiver: mpsc::Receiver<Waiting>,
     machine: Machine,
     ending: CancellationToken,
     written: BTreeMap<Identity, Written>,
     order: VecDeque<Identity>,
-    /// The newest name's number: two events at one instant must not share a name.
+    /// Number in the newest name: two events at one instant must have different names.
     number: i128,
 }
 
@@ -176,7 +178,7 @@ impl Writer {
                     debug!(component, %error, "event not counted");
                     return;
                 }
-                // The event has expired: write it anew.
+                // The event has expired: a new one is created.
                 Err(_) => {}
             }
         }
@@ -217,7 +219,7 @@ impl Writer {
     }
 }
 
-/// Microseconds, as `eventTime` has them.
+/// A time with microseconds, as in `eventTime`.
 fn micro(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
@@ -234,7 +236,7 @@ fn repetition(component: &str, count: i32, at: Timestamp) -> Value {
     }
 }
 
-/// A message as long as events of the newer form may have.
+/// Truncates a message to the limit of `events.k8s.io`.
 fn shortened(message: &str) -> String {
     const LONGEST: usize = 1024;
     const END: &str = " ...";
@@ -245,7 +247,7 @@ fn shortened(message: &str) -> String {
     format!("{}{END}", start.unwrap_or_default())
 }
 
-/// The scheduler's events have the shape of `events.k8s.io`, the others' the older one, as upstream's.
+/// Scheduler events have the fields of `events.k8s.io`, all others the older ones, as upstream.
 fn event(component: &str, machine: &str, note: &Note, metadata: &Value, at: Timestamp) -> Value {
     let mut event = json!({
         "apiVersion": "v1",

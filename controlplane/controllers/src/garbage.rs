@@ -1,4 +1,4 @@
-//! The garbage collector: watches every kind's metadata and keeps the graph of owners.
+//! Garbage collector: watches the metadata of all kinds and maintains the graph of owners.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use crate::{
     reflector,
 };
 
-/// The graph, and the kinds of definitions that it shows.
+/// The graph, and the custom resources in it.
 #[derive(Default)]
 struct Shared {
     graph: Mutex<Graph>,
@@ -35,7 +35,7 @@ impl Shared {
         work(&mut self.graph.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The resource of an owner reference's kind, in whatever version of its group we serve.
+    /// The resource of an owner reference's kind, in any served version of its group.
     fn resolve(&self, api_version: &str, kind: &str) -> Option<Resource> {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let is_meant = |resource: &Resource| resource.group == group && resource.kind == kind;
@@ -47,7 +47,7 @@ impl Shared {
     }
 }
 
-/// Plans deletions. Its keys are uids, in the place of the name.
+/// Plans deletions. Its keys contain uids instead of names.
 pub(crate) struct Garbage(Arc<Shared>);
 
 impl Controller for Garbage {
@@ -65,7 +65,7 @@ impl Controller for Garbage {
     }
 }
 
-/// Follows the objects of kinds that definitions define, for as long as those are served.
+/// Watches custom resources, for as long as they are served.
 pub(crate) struct Defined {
     shared: Arc<Shared>,
     listener: Listener,
@@ -89,7 +89,8 @@ impl Defined {
             let gone = followed.extract_if(.., |resource, _| !wanted.contains(resource));
             for (resource, (cancel, cache)) in gone {
                 cancel.cancel();
-                // A definition goes after its objects; one that is no longer served still has them.
+                // A definition is deleted after its objects; one that is no longer served still has
+                // them.
                 let names =
                     |own: &Arc<CustomResourceDefinition>| (own.spec.group.clone(), own.spec.names.plural.clone());
                 let own = (resource.group.to_owned(), resource.plural.to_owned());
@@ -113,7 +114,7 @@ impl Defined {
                 let client = context.client.clone();
                 reflectors.spawn(reflector::run(cache.clone(), client, resource, cancel.clone()));
                 followed.insert(resource, (cancel, cache));
-                // Nothing could be said of what these may own.
+                // Owners of this kind could not be resolved before.
                 self.wake(|graph| graph.owned_by_kind(resource.group, resource.kind));
             }
             while reflectors.try_join_next().is_some() {}
@@ -121,7 +122,8 @@ impl Defined {
         }
     }
 
-    /// Hears as the graph does, and takes an end that is seen for certain: a look may come when the kind is no longer served.
+    /// A listener that also records observed deletions of owners: a lookup may come when the kind
+    /// is no longer served.
     fn mourner(&self) -> Listener {
         let (shared, listener) = (self.shared.clone(), self.listener.clone());
         Arc::new(move |resource, turn| {
@@ -140,7 +142,7 @@ impl Defined {
     }
 }
 
-/// Follows every kind.
+/// Watches all kinds.
 pub(crate) fn listen(caches: &Caches) -> (Garbage, Arc<Queue<Key>>, Defined) {
     let queue: Arc<Queue<Key>> = Queue::new("garbage_collector_attempt_to_delete");
     let shared = Arc::new(Shared::default());

@@ -1,4 +1,5 @@
-//! The Job controller, and those that let go of pods and Jobs that have ended.
+//! Job controller, and the controllers that remove finalizers of orphaned pods and delete finished
+//! Jobs.
 
 mod metrics;
 
@@ -28,7 +29,7 @@ use crate::{
 /// Plans Jobs.
 pub(crate) struct Jobs {
     caches: Arc<Caches>,
-    /// Of the Jobs that have not ended, with their uids.
+    /// Backoff of unfinished Jobs, with their uids.
     backoffs: Mutex<BTreeMap<Key, (String, Backoff)>>,
     metrics: Arc<JobMetrics>,
 }
@@ -42,7 +43,7 @@ impl Jobs {
         }
     }
 
-    /// The failures of a Job's pods, these included.
+    /// Failures of a Job's pods, including these.
     fn backoff(&self, key: &Key, job: &Job, pods: &[&Pod]) -> Backoff {
         let mut backoffs = self.backoffs.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(spec) = job.spec.as_ref().filter(|_| !job::is_finished(job)) else {
@@ -122,7 +123,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Plans the pods that no Job will count any more.
+/// Plans pods that no Job will count.
 pub(crate) struct Orphans(pub(crate) Arc<Caches>);
 
 impl Controller for Orphans {
@@ -140,7 +141,7 @@ impl Controller for Orphans {
     }
 }
 
-/// Wakes the pods of Jobs that change, and those whose Job has come to its end or is gone.
+/// Wakes a Job's pods when it changes, and pods whose Job is finished or gone.
 pub(crate) fn listen_orphans(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("job_orphan_pod");
     let wake = queue.clone();
@@ -165,7 +166,7 @@ pub(crate) fn listen_orphans(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Plans the end of Jobs that are not kept.
+/// Plans the deletion of finished Jobs with a TTL.
 pub(crate) struct Ended(pub(crate) Arc<Caches>);
 
 impl Controller for Ended {
@@ -179,7 +180,7 @@ impl Controller for Ended {
     }
 }
 
-/// Wakes Jobs that have ended.
+/// Wakes finished Jobs.
 pub(crate) fn listen_ended(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("ttl_jobs_to_delete");
     let wake = queue.clone();

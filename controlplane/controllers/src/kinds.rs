@@ -1,4 +1,4 @@
-//! Contents of the caches, kind by kind: what plans read, and no more.
+//! Content of the caches by kind: only the fields that plans read.
 
 mod caches;
 
@@ -61,7 +61,7 @@ fn owner_entry(metadata: &impl Meta) -> String {
     controller_of(metadata).map_or_else(|| unmanaged(metadata.namespace()), |owner| owned_by(&owner.uid))
 }
 
-/// Lists grow by doubling while they are read, from four items: most hold one or two.
+/// Vectors grow to at least four items while they are deserialized: most hold one or two.
 fn tighten<T>(list: &mut Option<Vec<T>>) {
     if let Some(list) = list {
         list.shrink_to_fit();
@@ -77,13 +77,13 @@ fn trim_metadata(metadata: &mut ObjectMeta) {
     }
 }
 
-/// Keeps every annotation: revisions get them all.
+/// Keeps all annotations, since revisions copy them.
 fn trim_revised(metadata: &mut ObjectMeta) {
     metadata.managed_fields = None;
     tighten(&mut metadata.owner_references);
 }
 
-/// Keeps what garbage collection reads.
+/// Keeps only the fields for garbage collection.
 fn trim_all(metadata: &mut ObjectMeta) {
     *metadata = ObjectMeta {
         name: metadata.name.take(),
@@ -159,17 +159,17 @@ impl Cached for Elder {
     }
 }
 
-/// The index entry of claims without a volume that ask for a class, and of the class's volumes.
+/// Index entry of unbound claims of a class, and of the class's volumes.
 pub(crate) fn in_class(class: &str) -> String {
     format!("class/{class}")
 }
 
-/// The index entry of claims that name a volume.
+/// Index entry of claims that refer to a volume.
 pub(crate) fn on_volume(name: &str) -> String {
     format!("volume/{name}")
 }
 
-/// The index entry of volumes that name a claim.
+/// Index entry of volumes that refer to a claim.
 pub(crate) fn for_claim(namespace: &str, name: &str) -> String {
     format!("claim/{namespace}/{name}")
 }
@@ -252,7 +252,7 @@ pub(crate) struct Contents {
     pub(crate) data: BTreeMap<String, String>,
 }
 
-/// The index entry of the Secrets that hold a service account's token.
+/// Index entry of a service account's token Secrets.
 pub(crate) fn of_account(namespace: &str, name: &str) -> String {
     format!("account/{namespace}/{name}")
 }
@@ -294,7 +294,7 @@ impl Object for Contents {
     }
 }
 
-/// An object of which only the metadata matters.
+/// An object with its metadata only.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Partial {
     metadata: Metadata,

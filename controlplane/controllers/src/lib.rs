@@ -129,7 +129,7 @@ impl Default for Options {
     }
 }
 
-/// Reason that the controllers stopped.
+/// Reason why the controllers stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Cancelled by the caller.

@@ -1,4 +1,4 @@
-//! The controller of Services of type `LoadBalancer`, where no cloud has one.
+//! Controller of Services of type `LoadBalancer`, for clusters without a cloud.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
 
-/// Plans Services; a key is one.
+/// Plans Services; a key is a Service.
 pub(crate) struct LoadBalancers {
     pub(crate) caches: Arc<Caches>,
     pub(crate) addresses: Addresses,
@@ -31,7 +31,8 @@ impl Controller for LoadBalancers {
     }
 }
 
-/// All such Services share what there is: a change of one wakes all, as one of the nodes' addresses does.
+/// All such Services share the addresses: a change of one wakes all, as does one of a node's
+/// addresses.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("service");
     let (waking, all) = (queue.clone(), Arc::downgrade(caches));

@@ -1,4 +1,4 @@
-//! Metrics of the controllers and the scheduler, under the names that upstream uses.
+//! Metrics of the controllers and the scheduler, under upstream's names.
 
 mod page;
 
@@ -36,7 +36,7 @@ impl Metrics {
         self.lock().jobs.clone()
     }
 
-    /// The text that Prometheus reads.
+    /// Renders the metrics in Prometheus' text format.
     pub fn text(&self) -> String {
         let (queues, scheduler, jobs) = {
             let sources = self.lock();

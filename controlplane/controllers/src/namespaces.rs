@@ -1,4 +1,5 @@
-//! The namespace controller: empties a namespace that is being deleted, says what is left, and then lets it go.
+//! Namespace controller: deletes the content of a namespace that is being deleted, reports the
+//! remaining content, and then finalizes the namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,10 +33,10 @@ use crate::{
     request::{self, Error, JSON, escape},
 };
 
-/// Namespaces that are emptied at once.
+/// Namespaces whose content is deleted at once.
 const IN_FLIGHT: usize = 16;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Objects of a kind that are counted at once.
+/// Page size for counting the objects of a kind.
 const PAGE: usize = 500;
 
 #[derive(Deserialize, Default)]
@@ -66,7 +67,7 @@ struct LeftMetadata {
     finalizers: Vec<String>,
 }
 
-/// Wakes namespaces that are being deleted, also when a pod of theirs has gone.
+/// Wakes namespaces that are being deleted, also when a pod of theirs is gone.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("namespace");
     let wake = queue.clone();
@@ -90,7 +91,7 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Empties namespaces for ever.
+/// Runs the controller forever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
     let mut attempts: BTreeMap<Key, u32> = BTreeMap::new();
@@ -158,7 +159,8 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
         undiscovered,
         ..Remains::default()
     };
-    // Pods first, and nothing else while there are any: they may need it to the end. What makes them may make no more.
+    // Pods are deleted first, and nothing else while there are any, since they may need it to the
+    // end. Controllers can create no more in this namespace.
     let kinds = stored_kinds().filter(|resource| resource.namespaced && *resource != PODS);
     let defined = match defined_kinds(context).await {
         Ok(defined) => defined,
@@ -193,7 +195,7 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
     }
 }
 
-/// Kinds in namespaces that `CustomResourceDefinitions` define, each in one version that is served.
+/// Namespaced kinds of `CustomResourceDefinitions`, each in one served version.
 async fn defined_kinds(context: &Context) -> Result<Vec<Resource>, Error> {
     let path = request::path(&DEFINITIONS, "", "", "");
     let list: List<CustomResourceDefinition> =
@@ -219,8 +221,8 @@ struct GroupVersion {
     version: String,
 }
 
-/// Kinds in namespaces that other servers serve, in the versions that their groups prefer; and the group versions whose
-/// servers do not answer.
+/// Namespaced kinds of aggregated API servers, in the preferred versions of their groups; and the
+/// group versions whose servers do not answer.
 async fn kinds_elsewhere(context: &Context) -> Result<(Vec<Resource>, Vec<String>), Error> {
     let groups: Groups = request::send(&context.client, Method::GET, "/apis".to_owned(), JSON, Vec::new()).await?;
     let definitions = context.caches.definitions.all();
@@ -257,7 +259,7 @@ async fn kinds_elsewhere(context: &Context) -> Result<(Vec<Resource>, Vec<String
     Ok((found, unknown))
 }
 
-/// Deletes all objects of a kind and counts what is left.
+/// Deletes all objects of a kind and counts the remaining ones.
 async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains: &mut Remains) -> Result<(), Error> {
     let path = request::path(resource, namespace, "", "");
     let list = |token: &str, limit: usize| {
@@ -270,7 +272,7 @@ async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains:
     let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background" });
     let body = options.to_string().into_bytes();
     match request::send::<Value>(&context.client, Method::DELETE, path.clone(), JSON, body.clone()).await {
-        // Other servers may delete objects one by one only.
+        // Aggregated API servers may not support deleting collections.
         Err(error) if error.code() == 405 => {
             for item in list("", PAGE).await?.items {
                 let path = format!("{path}/{}", escape(&item.metadata.name));
@@ -286,7 +288,7 @@ async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains:
     loop {
         let left = list(&token, PAGE).await?;
         if !left.items.is_empty() {
-            // Upstream writes `pods.` for those of the core group.
+            // Upstream writes `pods.` for resources of the core group.
             let spelled = format!("{}.{}", resource.plural, resource.group);
             *remains.objects.entry(spelled).or_default() += left.items.len();
         }
@@ -300,7 +302,7 @@ async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains:
     }
 }
 
-/// Writes the conditions where they are not what they were.
+/// Writes the conditions if they have changed.
 async fn report(context: &Context, namespace: &Namespace, remains: &Remains) {
     let old = namespace
         .status
@@ -319,7 +321,7 @@ async fn report(context: &Context, namespace: &Namespace, remains: &Remains) {
 }
 
 async fn finalize(context: &Context, namespace: &Namespace, name: &str) -> Result<(), Error> {
-    // The newest revision: conditions may just have been written.
+    // Read again: the conditions may just have been written.
     let mut current: Value = request::get(&context.client, &NAMESPACES, "", name).await?;
     let same = current.pointer("/metadata/uid").and_then(Value::as_str) == namespace.metadata.uid.as_deref();
     if !same {

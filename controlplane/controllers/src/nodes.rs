@@ -1,4 +1,4 @@
-//! The node controller: health, taints, evictions; ranges of pod addresses; pods that outlive their node.
+//! Node controllers: health, taints, evictions; pod CIDRs; pod garbage collection.
 
 use std::{
     collections::BTreeMap,
@@ -26,12 +26,12 @@ use crate::{
 };
 
 const LEASES: &str = "kube-node-lease";
-/// Longest time that a pod's node may be missing.
+/// Time that a node must be missing before its pods are deleted.
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// The key under which the leftovers controller counts finished pods: no node can have this name.
+/// Key of pod garbage collection for counting finished pods: no node can have this name.
 const FINISHED: &str = "*";
 
-/// Plans what nodes' silence means, and gives them ranges.
+/// Plans nodes' health, and allocates pod CIDRs.
 pub(crate) struct Nodes {
     caches: Arc<Caches>,
     start: Instant,
@@ -39,10 +39,10 @@ pub(crate) struct Nodes {
     ranges: Mutex<Ranges>,
 }
 
-/// Memory of a node between two looks.
+/// State of a node between two syncs.
 struct Seen {
     pulse: Pulse,
-    /// Since when it has its taints.
+    /// Times at which its taints were first seen.
     tainted: Tainted,
     marked: Marked,
 }
@@ -57,7 +57,7 @@ impl Nodes {
         }
     }
 
-    /// Memory of the node, brought up to now; `None` where it is seen for the first time.
+    /// Updated state of the node; `None` when it is seen for the first time.
     fn seen(&self, key: &Key) -> Option<Seen> {
         self.seen
             .lock()
@@ -76,7 +76,7 @@ impl Nodes {
         }
     }
 
-    /// The steps that record what nodes have, and that give this one a range.
+    /// Steps that record nodes' CIDRs and allocate this node's.
     fn range(&self, node: &Node, nodes: &[Arc<Node>]) -> (Option<Step>, Option<Step>) {
         let record = Key::new(ranges::NAMESPACE, ranges::RECORD);
         let record = self.caches.config_maps.get(&record);
@@ -128,7 +128,7 @@ impl Controller for Nodes {
             })]);
         }
         let (record, range) = self.range(&node, &nodes);
-        // A range is on record before a pod can have an address of it.
+        // A CIDR is recorded before a pod can have an address in it.
         plan.stage(record.into_iter().collect());
         if let Some(step) = range {
             plan.stage(vec![step]);
@@ -149,7 +149,8 @@ impl Controller for Nodes {
     }
 }
 
-/// Wakes nodes by themselves, their leases and their pods; all of them when the first or last becomes ready or not.
+/// Wakes nodes on changes of themselves, their leases and their pods; all of them when a node becomes
+/// ready or not ready.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("node_lifecycle_controller");
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
@@ -177,7 +178,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     });
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.pods.listen(move |change| {
-        // Pods matter to a node's health only while it is in trouble.
+        // Pods matter only while the node is not healthy.
         let Some(node) = change.new.and_then(node_of) else {
             return;
         };
@@ -239,7 +240,7 @@ impl Controller for Leftovers {
     }
 }
 
-/// Wakes nodes that go, and nodes that a pod names.
+/// Wakes deleted nodes, and nodes of pods.
 pub(crate) fn listen_leftovers(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("orphaned_pods_nodes");
     let wake = queue.clone();

@@ -1,4 +1,5 @@
-//! The protection controllers: let go of claims that no pod uses any more, and of volumes that no claim is bound to.
+//! Protection controllers: remove the finalizers of claims that no pod uses, and of volumes that no
+//! claim is bound to.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +43,7 @@ impl Guard {
         }
     }
 
-    /// The name by which upstream measures its queue.
+    /// Name of the queue in upstream's metrics.
     const fn measured(self) -> &'static str {
         match self {
             Self::Claims => "pvcprotection",
@@ -58,7 +59,8 @@ impl Guard {
     }
 }
 
-/// Wakes what is being deleted, and the claims of a namespace whose pod has gone or ended.
+/// Wakes objects that are being deleted, and the claims of a namespace in which a pod was deleted
+/// or has finished.
 pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new(guard.measured());
     match guard {
@@ -93,7 +95,7 @@ fn wake_deleted<K: Cached>(cache: &Cache<K>, queue: &Arc<Queue<Key>>) {
     });
 }
 
-/// Lets go for ever.
+/// Runs the controller forever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, guard: Guard) {
     context.caches.synced().await;
     loop {
@@ -153,7 +155,8 @@ struct Pods {
     items: Vec<Pod>,
 }
 
-/// Tells if a pod that has a node and has not ended uses a claim. The server is asked: a cache may be a moment behind.
+/// True if an unfinished pod that is bound to a node uses a claim. The server is asked, since the
+/// cache may lag.
 async fn is_mounted(context: &Context, claim: &Key) -> Result<bool, Error> {
     let path = request::path(&PODS, &claim.namespace, "", "");
     let pods: Pods = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;

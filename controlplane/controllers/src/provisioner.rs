@@ -35,30 +35,30 @@ use crate::{
     request::{self, Error, JSON},
 };
 
-/// The source of events.
+/// Source component of events.
 pub(crate) const COMPONENT: &str = provision::NAME;
 /// Number of volumes that are provisioned or deleted at once.
 const TOGETHER: usize = 16;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
-/// Work to do.
+/// Work for the provisioner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Work {
-    /// A volume for a claim.
+    /// Provision a volume for a claim.
     Make(Key),
-    /// More room for a claim.
+    /// Expand the volume of a claim.
     Grow(Key),
-    /// The end of a volume.
+    /// Delete a volume.
     Remove(Key),
 }
 
-/// Result of the work.
+/// Result of a piece of work.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
-    /// It is tried again, with more patience each time.
+    /// Retry with backoff.
     Again,
-    /// The same, and there may be a directory that no volume names.
+    /// The same, but there may be a directory without a volume.
     AgainAfter(Directory),
 }
 
@@ -69,14 +69,14 @@ struct Directory {
     volume: String,
 }
 
-/// Attempts so far.
+/// Number of attempts so far.
 #[derive(Debug, Default)]
 struct Attempts {
     number: u32,
     left: Option<Directory>,
 }
 
-/// Wakes claims that want a volume, and volumes that have had their time.
+/// Wakes claims that need a volume, and volumes to delete.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Work>> {
     let queue = Queue::new("local_path_provisioner");
     let (wake, classes, volumes) = (queue.clone(), caches.storage_classes.clone(), caches.volumes.clone());
@@ -101,7 +101,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Work>> {
     queue
 }
 
-/// Works for ever.
+/// Runs the provisioner forever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Work>>) {
     context.caches.synced().await;
     let mut under_way = FuturesUnordered::new();
@@ -153,8 +153,8 @@ fn tell(context: &Context, note: Note) {
     context.recorder.note(COMPONENT, Some(note));
 }
 
-/// Makes a claim's volume. The claim is read from the server: the cache may not show yet that it has one. `left` is what an
-/// earlier attempt may have left behind.
+/// Provisions a claim's volume. The claim is read from the server, since the cache may not show yet
+/// that it has one. `left` is the directory that an earlier attempt may have left.
 async fn make(context: &Context, key: &Key, first: bool, left: Option<Directory>) -> Outcome {
     let read = request::get::<PersistentVolumeClaim>(&context.client, &CLAIMS, &key.namespace, &key.name);
     let claim = match read.await {
@@ -177,7 +177,7 @@ async fn make(context: &Context, key: &Key, first: bool, left: Option<Directory>
         volume: provision::volume_name(&claim),
     };
     if left.as_ref().is_some_and(|left| *left != wanted) {
-        // Its node may be away for long, which is no reason to have the other one wait.
+        // Its node may be away for long, which must not delay the other one.
         let place = left.clone();
         if clear_away(context, left).await != Outcome::Done {
             warn!(claim = %key, ?place, "the directory of no volume may stay behind");
@@ -207,7 +207,7 @@ async fn make(context: &Context, key: &Key, first: bool, left: Option<Directory>
     }
 }
 
-/// The path at which an agent has put a directory.
+/// Path of a directory that an agent created.
 #[derive(Deserialize)]
 struct Made {
     path: String,
@@ -217,7 +217,8 @@ fn again(left: Option<Directory>) -> Outcome {
     left.map_or(Outcome::Again, Outcome::AgainAfter)
 }
 
-/// Removes a directory that an attempt has left, unless a volume names it after all: what became of that volume decides then.
+/// Deletes the directory that an attempt left, unless a volume refers to it after all: then that
+/// volume's state decides.
 async fn clear_away(context: &Context, left: Option<Directory>) -> Outcome {
     let Some(left) = left else { return Outcome::Done };
     match request::get::<Value>(&context.client, &VOLUMES, "", &left.volume).await {
@@ -237,7 +238,7 @@ async fn clear_away(context: &Context, left: Option<Directory>) -> Outcome {
     }
 }
 
-/// Removes a directory from its node. A node that is gone has taken it along.
+/// Deletes a directory from its node. If the node is gone, so is the directory.
 async fn delete_directory(context: &Context, node: &str, volume: &str) -> Result<(), Error> {
     if context.caches.nodes.get(&Key::new("", node)).is_none() {
         return Ok(());
@@ -265,13 +266,13 @@ async fn directory_and_volume(
     let body = provision::volume(claim, class, node, &made.path);
     match request::create(&context.client, &VOLUMES, "", &body).await {
         Ok(_) => Ok(volume),
-        // An answer of an earlier attempt was lost.
+        // The answer to an earlier attempt was lost.
         Err(Error::Refused(status)) if status.reason == "AlreadyExists" => Ok(volume),
         Err(error) => Err(error),
     }
 }
 
-/// Says that a claim's volume holds what the claim asks for, the volume first.
+/// Sets the capacity that a claim requests, on the volume first.
 async fn grow(context: &Context, key: &Key) -> Result<(), Error> {
     let claim: PersistentVolumeClaim = request::get(&context.client, &CLAIMS, &key.namespace, &key.name).await?;
     let name = volume_of(&claim).unwrap_or_default();
@@ -291,7 +292,7 @@ async fn grow(context: &Context, key: &Key) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets the scheduler choose another node.
+/// Removes the selected node, so that the scheduler chooses another one.
 async fn unselect(context: &Context, claim: &PersistentVolumeClaim) -> Outcome {
     let body = json!({ "metadata": {
         "uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version,
@@ -313,7 +314,7 @@ fn finished(result: Result<(), Error>) -> Outcome {
     }
 }
 
-/// Ends a volume: its directory, the object, and what held it.
+/// Deletes a volume: its directory, the object, and the finalizer.
 async fn remove(context: &Context, key: &Key, first: bool) -> Outcome {
     let volume = match request::get::<PersistentVolume>(&context.client, &VOLUMES, "", &key.name).await {
         Ok(volume) => volume,
@@ -347,7 +348,7 @@ async fn remove(context: &Context, key: &Key, first: bool) -> Outcome {
     finished(release(context, &volume).await)
 }
 
-/// The directory of a volume.
+/// Deletes the directory of a volume.
 async fn remove_directory(context: &Context, volume: &PersistentVolume) -> Result<(), Error> {
     match provision::node_of(volume) {
         Some(node) => delete_directory(context, node, name(volume)).await,

@@ -1,4 +1,5 @@
-//! Keys that wait for a plan: each at most once, so the queue is never longer than there are objects.
+//! Work queue of keys: each is in it at most once, so it is never longer than the number of
+//! objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -10,16 +11,17 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::metrics::Buckets;
 
-/// No key is due later than this, whatever seconds an object names: a plan that comes too early asks to come again. The clock of
-/// the wall, which schedules follow, may jump, and that of timers stands still while the machine sleeps.
+/// Longest delay of a key, whatever time an object specifies: a plan that comes too early asks for
+/// another one. The wall clock, which schedules follow, may jump, and the timers' clock stops while
+/// the machine sleeps.
 const LATEST: Duration = Duration::from_mins(10);
 
 struct State<T> {
-    /// With the moment from which on each waits.
+    /// Ready keys with the times since which they are.
     ready: VecDeque<(T, Instant)>,
     listed: BTreeSet<T>,
     later: BTreeMap<T, Instant>,
-    /// Items that were taken and are not done, with the moments at which they were.
+    /// Keys that are being processed, with their start times.
     taken: BTreeMap<T, Instant>,
     counts: Counts,
 }
@@ -43,14 +45,14 @@ impl<T: Ord + Clone> State<T> {
     }
 }
 
-/// A queue of distinct keys, some of them due later.
+/// A queue of distinct keys, some of them with a delay.
 pub(crate) struct Queue<T> {
     name: &'static str,
     state: Mutex<State<T>>,
     filled: Notify,
 }
 
-/// Measures of a queue.
+/// Metrics of a queue.
 pub(crate) struct Measures {
     pub(crate) name: &'static str,
     pub(crate) depth: usize,
@@ -58,13 +60,13 @@ pub(crate) struct Measures {
     pub(crate) retries: u64,
     pub(crate) waited: Buckets,
     pub(crate) worked: Buckets,
-    /// Seconds, of all that is being worked on.
+    /// Sum of the processing times so far, in seconds.
     pub(crate) unfinished: f64,
-    /// Seconds, of what takes longest.
+    /// Longest processing time so far, in seconds.
     pub(crate) longest: f64,
 }
 
-/// Something whose measures can be taken.
+/// A source of queue metrics.
 pub(crate) trait Measured: Send + Sync {
     fn measure(&self) -> Measures;
 }
@@ -92,7 +94,7 @@ impl<T: Ord + Clone + Send> Measured for Queue<T> {
 }
 
 impl<T: Ord + Clone> Queue<T> {
-    /// A queue of the name by which upstream measures it.
+    /// Creates a queue with its name in upstream's metrics.
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
         let state = State {
             ready: VecDeque::new(),
@@ -117,14 +119,14 @@ impl<T: Ord + Clone> Queue<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Due now.
+    /// Adds a key without delay.
     pub(crate) fn push(&self, key: T) {
         if self.lock().add(key, Instant::now()) {
             self.filled.notify_one();
         }
     }
 
-    /// Due after `delay`, or earlier if it was to be.
+    /// Adds a key after `delay`; an earlier time of the same key wins.
     pub(crate) fn push_after(&self, key: T, delay: Duration) {
         let due = Instant::now() + delay.min(LATEST);
         {
@@ -172,7 +174,7 @@ impl<T: Ord + Clone> Queue<T> {
         }
     }
 
-    /// The work on a key that was taken has ended.
+    /// Marks a key as processed.
     pub(crate) fn done(&self, key: &T) {
         let mut state = self.lock();
         if let Some(since) = state.taken.remove(key) {

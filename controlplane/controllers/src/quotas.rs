@@ -1,5 +1,5 @@
-//! The quota controller: counts what a new or changed quota limits. From then on the server itself keeps `used` with every
-//! commit, so this looks again only now and then.
+//! Quota controller: counts the usage of new or changed quotas. After that the server itself
+//! updates `used` with every commit, so this only resyncs at long intervals.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,18 +19,18 @@ use crate::{
     request::{self, Error, JSON},
 };
 
-/// Interval between two counts of everything, as upstream has it.
+/// Interval between two full counts, as upstream.
 const RESYNC: Duration = Duration::from_mins(5);
-/// After the first count: what was deleted while it went on could not be taken off yet.
+/// Delay after the first count: objects deleted meanwhile could not be subtracted yet.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
-/// After a count that did not work, and at most after many.
+/// Delay after a failed count, and the longest after several.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(1));
-/// Most attempts to write a count that others' changes of the quota forestall.
+/// Most attempts to write a count when the quota changes at the same time.
 const TRIES: u32 = 16;
-/// Objects in one page.
+/// Page size of lists.
 const PAGE: usize = 500;
 
-/// Wakes quotas that are new, or whose amounts are not those that were counted.
+/// Wakes new quotas, and those whose limits differ from the counted ones.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("resourcequota_primary");
     let wake = queue.clone();
@@ -44,7 +44,7 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     queue
 }
 
-/// True if the status speaks of the amounts that the spec asks for.
+/// True if the status has the limits of the spec.
 fn is_counted(quota: &ResourceQuota) -> bool {
     let wanted = quota
         .spec
@@ -56,7 +56,7 @@ fn is_counted(quota: &ResourceQuota) -> bool {
     status.hard.unwrap_or_default() == wanted && wanted.keys().all(|name| used.contains_key(name))
 }
 
-/// Counts for ever.
+/// Runs the controller forever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
     let mut attempts: BTreeMap<Key, u32> = BTreeMap::new();
@@ -113,7 +113,7 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
         let own = defined(&definition).filter(|resource| resource.namespaced);
         let Some(resource) = own else { continue };
         let name = format!("count/{}.{}", resource.plural, resource.group);
-        // Scopes are of pods.
+        // Scopes apply to pods only.
         if let Some(sum) = counted.get_mut(&name).filter(|_| !has_scopes(&quota)) {
             let mut found = 0;
             each(context, &resource, key, &revision, |_object| found += 1).await?;
@@ -150,7 +150,7 @@ struct ListMetadata {
     resource_version: String,
 }
 
-/// The quota, and the revision at which it was so.
+/// Reads the quota and the revision of the read.
 async fn look(context: &Context, key: &Key) -> Result<Option<(ResourceQuota, String)>, Error> {
     let path = request::path(&RESOURCE_QUOTAS, &key.namespace, "", "");
     let path = format!("{path}?fieldSelector=metadata.name%3D{}", key.name);
@@ -159,7 +159,8 @@ async fn look(context: &Context, key: &Key) -> Result<Option<(ResourceQuota, Str
     Ok(list.items.into_iter().next().map(|quota| (quota, revision)))
 }
 
-/// Writes what was counted when the quota was as in `then`, and what came since; whether the quota still limits the same.
+/// Writes the count made when the quota was `then`, plus later changes; returns true if the quota's
+/// limits are still the same.
 async fn settle(context: &Context, key: &Key, then: &ResourceQuota, counted: &Resources) -> Result<bool, Error> {
     let mut quota: ResourceQuota = request::get(&context.client, &RESOURCE_QUOTAS, &key.namespace, &key.name).await?;
     let hard = limits(&quota);
@@ -187,7 +188,7 @@ async fn settle(context: &Context, key: &Key, then: &ResourceQuota, counted: &Re
     Ok(true)
 }
 
-/// Amounts in use as the quota itself says, of what the server keeps up with each commit.
+/// Usage in the quota's status, for resources that the server updates with each commit.
 fn kept(quota: &ResourceQuota, name: &str) -> Option<Quantity> {
     let status = quota.status.as_ref()?;
     status.hard.as_ref()?.get(name)?;
@@ -208,7 +209,7 @@ struct PageMetadata {
     next: String,
 }
 
-/// Amounts of a quota that the objects of a kind took at a revision.
+/// Usage by the objects of a kind at a revision.
 async fn usage(
     context: &Context,
     row: &Registration,
@@ -238,7 +239,7 @@ fn has_scopes(quota: &ResourceQuota) -> bool {
     spec.is_some_and(|spec| spec.scopes.as_ref().is_some_and(|own| !own.is_empty()) || spec.scope_selector.is_some())
 }
 
-/// All objects of a kind in the quota's namespace, as they were at a revision.
+/// Visits all objects of a kind in the quota's namespace, at a revision.
 async fn each(
     context: &Context,
     resource: &Resource,

@@ -1,4 +1,5 @@
-//! Keeps a cache in step with the server: list, then watch, and list again only when the watch cannot go on.
+//! Keeps a cache in sync with the server: lists, then watches, and lists again only if the watch
+//! cannot be resumed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,12 +19,12 @@ use crate::{
 };
 
 const PAGE: usize = 500;
-/// The server ends a watch after this long; it goes on where it stopped.
+/// Timeout of a watch on the server; it is resumed where it stopped.
 const WATCH_SECONDS: u32 = 300;
-/// A watch that says nothing for longer than the server lets it live is dead.
+/// A watch without events for longer than its timeout is dead.
 const SILENCE: Duration = Duration::from_secs(330);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
-/// Watches that may fail in a row without showing anything, some ten seconds long.
+/// Consecutive watches that may fail without an event, about ten seconds in all.
 const FAILURES: u32 = 9;
 
 #[derive(Deserialize)]
@@ -42,7 +43,7 @@ struct PageMetadata {
     token: String,
 }
 
-/// Reason that a watch ended.
+/// Reason why a watch ended.
 enum End {
     /// Resume from the newest revision.
     Resume,
@@ -50,7 +51,7 @@ enum End {
     Relist,
 }
 
-/// Fills `cache` until `cancel`.
+/// Maintains `cache` until `cancel`.
 pub(crate) async fn run<K: Cached>(
     cache: Arc<Cache<K>>,
     client: kube::Client,
@@ -90,7 +91,7 @@ async fn list<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Res
             path.push_str(&escape(&token));
         }
         let page: Page<K> = request::send(client, Method::GET, path, JSON, Vec::new()).await?;
-        // At once: what is the same in all of them would else lie about until the last page is there.
+        // Deduplicated page by page: otherwise shared parts would take memory until the last page.
         objects.extend(page.items.into_iter().map(|mut object| {
             object.trim();
             cache.share(&mut object);
@@ -106,8 +107,8 @@ async fn list<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Res
     }
 }
 
-/// Watches until a list is needed, be it that watching does not work: what cannot be read in the history may no longer be
-/// there now.
+/// Watches until a new list is needed, also if watching fails repeatedly: history that cannot be
+/// read may be gone.
 async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) {
     let mut backoff = BACKOFF.0;
     let mut failures = 0_u32;
@@ -132,7 +133,7 @@ async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &R
                 }
             }
         }
-        // A watch that ends at once and says nothing would be asked for without end.
+        // A watch that ends at once without events would be restarted without a pause.
         if cache.revision() > before || began.elapsed() >= BACKOFF.1 {
             backoff = BACKOFF.0;
             failures = 0;

@@ -1,4 +1,4 @@
-//! The ReplicaSet controller, and that of replication controllers.
+//! Controllers of ReplicaSets and of replication controllers.
 
 use std::sync::Arc;
 
@@ -125,7 +125,7 @@ pub(crate) fn listen_to_elders(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     queue
 }
 
-/// Wakes who manages an object, or all that might.
+/// Wakes the controller of an object, or all that may adopt it.
 pub(crate) fn wake_owners<K: Object>(
     object: &K,
     kind: &str,

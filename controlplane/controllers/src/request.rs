@@ -23,7 +23,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// The HTTP code of a refusal, 0 without one.
+    /// The HTTP status code of a refusal, 0 for other errors.
     pub(crate) fn code(&self) -> u16 {
         match self {
             Self::Refused(status) => status.code,
@@ -52,14 +52,14 @@ impl From<kube::Error> for Error {
     }
 }
 
-/// The parts of an answer that matter.
+/// Fields of an answer that are read.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Reply {
     #[serde(default)]
     pub(crate) metadata: ReplyMetadata,
 }
 
-/// The answered object's names.
+/// Metadata of the returned object.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ReplyMetadata {
@@ -69,7 +69,7 @@ pub(crate) struct ReplyMetadata {
 }
 
 impl Reply {
-    /// The revision at which it took effect, where the answer tells.
+    /// Revision of the change, if the answer contains it.
     pub(crate) fn revision(&self) -> Option<u64> {
         self.metadata.resource_version.parse().ok()
     }
@@ -96,7 +96,7 @@ pub(crate) fn path(resource: &Resource, namespace: &str, name: &str, subresource
     path
 }
 
-/// A text as one segment of a path, or as a value in a query.
+/// Escapes a text as a path segment or a query value.
 pub(crate) fn escape(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b':');
     let encode = |byte: u8| {
@@ -193,7 +193,7 @@ pub(crate) async fn patch(
     send(client, Method::PATCH, path, content_type, body.to_string().into_bytes()).await
 }
 
-/// DELETE of exactly this object.
+/// DELETE of exactly this object, by its uid.
 pub(crate) async fn delete(
     client: &kube::Client,
     target: &Target,

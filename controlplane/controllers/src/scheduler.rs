@@ -1,4 +1,4 @@
-//! The scheduler: takes pods without a node, most important first, and binds each to the best one.
+//! Scheduler: takes pods without a node, highest priority first, and binds each to the best node.
 
 mod bind;
 mod claims;
@@ -38,12 +38,12 @@ use crate::{
     metrics::Page,
 };
 
-/// Bindings under way at once. One that waits for a volume to be made may take minutes.
+/// Concurrent bindings. One that waits for a volume to be provisioned may take minutes.
 const IN_FLIGHT: usize = 1024;
-/// A pod that fits nowhere is looked at again after this long even if nothing happens.
+/// Time after which an unschedulable pod is retried even without an event.
 const FORGOTTEN: Duration = Duration::from_mins(5);
 
-/// State that the watches and the scheduler share.
+/// State shared by the watches and the scheduler.
 struct State {
     board: Board,
     line: Line,
@@ -54,12 +54,12 @@ struct State {
 pub(crate) struct Scheduler {
     state: Mutex<State>,
     changed: Notify,
-    /// Counts the changes of claims and the ends of pods: who waits for a claim looks again.
+    /// Counter of changes of claims and of finished pods, for bindings that wait for claims.
     claims: watch::Sender<u64>,
 }
 
 impl Scheduler {
-    /// Follows the caches.
+    /// Subscribes to the caches.
     pub(crate) fn listen(caches: &Caches) -> Arc<Self> {
         let state = State {
             board: Board::default(),
@@ -88,7 +88,7 @@ impl Scheduler {
         this
     }
 
-    /// Metrics, and the queue of pods.
+    /// Writes metrics, including those of the queue of pods.
     pub(crate) fn measure(&self, page: &mut Page) {
         let state = self.lock();
         let (pending, incoming, tally) = (state.line.pending(), state.line.incoming.clone(), state.tally.clone());
@@ -100,7 +100,7 @@ impl Scheduler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pods that wait for claims or volumes may go; so may those that are bound as soon as their claims are.
+    /// Activates pods that wait for claims or volumes, and bindings that wait for their claims.
     fn storage_changed(&self) {
         self.lock().line.stir();
         self.claims.send_modify(|count| *count = count.wrapping_add(1));
@@ -112,7 +112,7 @@ impl Scheduler {
             self.claims.send_modify(|count| *count = count.wrapping_add(1));
         }
         let mut state = self.lock();
-        // A namesake took the place of the old one.
+        // Another pod of the same name has replaced the old one.
         let replaced = change
             .old
             .filter(|old| change.new.is_none_or(|new| uid(new) != uid(*old)));
@@ -121,7 +121,7 @@ impl Scheduler {
             freed |= state.board.lift(uid(old));
             state.line.remove(&Key::of(&old.metadata));
         }
-        // The board holds the very pod that the cache holds.
+        // The board shares the pod with the cache.
         if let Some(pod) = change.kept {
             let key = Key::of(&pod.metadata);
             if let Some(node) = node_of(pod) {
@@ -141,7 +141,7 @@ impl Scheduler {
                 state.line.remove(&key);
                 freed |= state.board.lift(uid(&**pod));
             } else if state.board.find(uid(&**pod)).is_none() {
-                // Of a pod that is new here, and was promised room by the scheduler that ran before.
+                // For a new pod whose node was nominated by an earlier scheduler.
                 if let Some(node) = pod.status.nominated.as_deref().filter(|_| change.old.is_none()) {
                     state.board.remember(pod, node);
                 }
@@ -179,7 +179,7 @@ impl Scheduler {
         self.changed.notify_one();
     }
 
-    /// Affinity may speak of the pods of namespaces with certain labels.
+    /// Affinity terms may select the pods of namespaces by labels.
     fn namespace_changed(&self, change: &Change<'_, Namespace>) {
         let labels = |namespace: Option<&Namespace>| namespace.map(|namespace| namespace.metadata.labels.clone());
         if labels(change.old) == labels(change.new) {
@@ -200,7 +200,7 @@ impl Scheduler {
     }
 }
 
-/// True if a change leaves alone what scheduling reads.
+/// True if a change leaves the fields for scheduling alone.
 fn same_claims(change: &Change<'_, Pod>) -> bool {
     change.old.zip(change.new).is_some_and(|(old, new)| {
         old.spec == new.spec
@@ -219,7 +219,7 @@ fn is_ours(pod: &Pod) -> bool {
     wanted == SCHEDULER && !pod.metadata.is_deleting() && !is_finished(pod)
 }
 
-/// Schedules for ever.
+/// Runs the scheduler forever.
 pub(crate) async fn run(scheduler: Arc<Scheduler>, context: Context) {
     context.caches.synced().await;
     let mut under_way: FuturesUnordered<BoxFuture<'static, Option<Bound>>> = FuturesUnordered::new();
@@ -251,7 +251,8 @@ pub(crate) async fn run(scheduler: Arc<Scheduler>, context: Context) {
 }
 
 impl Scheduler {
-    /// Chooses a node for a pod and counts it there at once; gives the request that makes it so, or tells why not.
+    /// Chooses a node for a pod and assumes it there; returns the binding to perform, or reports
+    /// why there is none.
     fn decide(self: &Arc<Self>, context: &Context, key: &Key) -> Option<BoxFuture<'static, Option<Bound>>> {
         let pod = context
             .caches
@@ -268,7 +269,7 @@ impl Scheduler {
             .and_then(|spec| spec.scheduling_gates.as_deref())
             .unwrap_or_default();
         if !gates.is_empty() {
-            // The removal of a gate is a change of the spec: that brings the pod back.
+            // Removing a gate changes the spec, which adds the pod again.
             self.lock().line.gate(key);
             let message = "Scheduling is blocked due to non-empty scheduling gates";
             return report(context, &pod, "SchedulingGated", message, Nominated::AsBefore);
@@ -282,7 +283,7 @@ impl Scheduler {
             Ok(node) => {
                 let promised = state.board.promised_node(uid(&*pod));
                 if promised.is_some_and(|promised| promised != name(&*node)) {
-                    // Others may have that room now.
+                    // Other pods may have that room now.
                     state.line.stir();
                 }
                 state.board.place(&pod, name(&*node), true);
@@ -327,7 +328,7 @@ impl Scheduler {
         }
     }
 
-    /// Sends those away who make room for a pod, and then tells of it.
+    /// Evicts the victims of a preemption, and then reports it.
     async fn displace(
         self: Arc<Self>,
         context: Context,
@@ -338,7 +339,7 @@ impl Scheduler {
         info!(pod = %Key::of(&pod.metadata), node = displacement.node, victims = displacement.victims.len(), "preempts");
         let plan = displacement.plan(&pod, SCHEDULER, (context.clock)());
         if perform(&context, SCHEDULER, plan).await.retry {
-            // The next attempt looks again who is in the way.
+            // The next attempt looks for victims again.
             let mut state = self.lock();
             state.board.disappoint(uid(&*pod));
             state.line.stir();
@@ -346,7 +347,7 @@ impl Scheduler {
         told?.await
     }
 
-    /// Takes the outcome of a binding.
+    /// Processes the result of a binding.
     fn settle(&self, context: &Context, bound: Bound) {
         let Bound {
             pod,

@@ -1,4 +1,4 @@
-//! The controller of Services' ranges: it holds them while they are needed.
+//! Controller of Service CIDRs: protects them while they are in use.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -38,7 +38,7 @@ impl Controller for ServiceRanges {
     }
 }
 
-/// A change of a range wakes all of them, one of an address those that go.
+/// Wakes all ranges on a change of one, and deleted ones on a change of an address.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("ipaddresses");
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));

@@ -1,4 +1,4 @@
-//! Builds caches, watches and controllers, and starts them: the table of contents of this crate.
+//! Creates caches, watches and controllers, and starts them: the table of contents of this crate.
 
 use std::{
     collections::BTreeMap,
@@ -28,12 +28,12 @@ use crate::{
     service_ranges, signer, stateful_sets, ttl, volumes,
 };
 
-/// The namespace of the controllers' service accounts.
+/// Prefix of the controllers' service accounts.
 const HOME: &str = "system:serviceaccount:kube-system:";
 /// User of the shared watches.
 const MANAGER: &str = "system:kube-controller-manager";
 
-/// The accounts that are not named like the source of their events.
+/// Accounts whose names differ from the source of their events.
 const GARBAGE: &str = "generic-garbage-collector";
 const SLICES: &str = "endpointslice-controller";
 const MIRROR: &str = "endpointslicemirroring-controller";
@@ -42,7 +42,7 @@ const PROVISIONER: &str = "local-path-provisioner";
 const EPHEMERAL: &str = "ephemeral-volume-controller";
 const DAEMONS: &str = "daemon-set-controller";
 
-/// Handles that start-up passes around.
+/// Handles for start-up.
 struct Setup<'a> {
     clients: &'a Clients,
     options: &'a Options,
@@ -51,13 +51,13 @@ struct Setup<'a> {
     tasks: JoinSet<()>,
 }
 
-/// Tasks that run.
+/// Running tasks.
 pub(crate) struct Started {
-    /// All but the writer.
+    /// All tasks but the writer.
     pub(crate) tasks: JoinSet<()>,
-    /// The writer of their events, which runs for as long as they do and a little longer.
+    /// Writer of the events, which runs a little longer than the others.
     pub(crate) writer: JoinSet<()>,
-    /// Tells the writer to come to its end.
+    /// Tells the writer to finish.
     pub(crate) ending: CancellationToken,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     let context = setup.context(events::SCHEDULER);
     setup.tasks.spawn(scheduler::run(scheduler, context));
 
-    // Watches start last: by now everybody listens.
+    // Watches start last: all listeners are registered by now.
     for reflecting in caches.reflect_all(&client(clients, options.version, MANAGER), cancel) {
         setup.tasks.spawn(reflecting);
     }
@@ -97,7 +97,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
 }
 
 impl Setup<'_> {
-    /// The table of workloads: service account, what wakes which keys, the plan.
+    /// Workload controllers: service account, queue, and plan.
     fn workloads(&mut self, caches: &Arc<Caches>) {
         self.add(
             "deployment-controller",
@@ -132,7 +132,7 @@ impl Setup<'_> {
         );
     }
 
-    /// The table of the other controllers that are a plan.
+    /// Other controllers that consist of a plan.
     fn controllers(&mut self, caches: &Arc<Caches>) {
         self.add(
             "clusterrole-aggregation-controller",
@@ -191,7 +191,7 @@ impl Setup<'_> {
         });
     }
 
-    /// The table of those with a loop of their own.
+    /// Controllers with their own loops.
     fn workers(&mut self, caches: &Arc<Caches>) {
         self.work(
             "horizontal-pod-autoscaler",
@@ -262,7 +262,8 @@ impl Setup<'_> {
     }
 }
 
-/// The client of a component: a service account of kube-system, unless its name says more.
+/// Client of a component: a service account of kube-system, unless the name contains a full user
+/// name.
 fn client(clients: &Clients, version: &str, account: &str) -> kube::Client {
     let platform = format!(
         "{version} ({}/{}) kubernetes/skiff",
@@ -299,7 +300,7 @@ fn components(clients: &Clients, version: &'static str) -> events::Components {
     })
 }
 
-/// The service account of an event's source.
+/// Service account of an event source.
 fn account_of(component: &str) -> &str {
     match component {
         "garbage-collector-controller" => GARBAGE,

@@ -1,5 +1,5 @@
-//! The bootstrap signer: with each token for new nodes it signs what `kube-public/cluster-info` tells them of the cluster, so
-//! that who knows the token knows that it is true.
+//! Bootstrap signer: signs `kube-public/cluster-info` with each bootstrap token, so that new nodes
+//! that know the token can verify it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,14 +28,14 @@ pub(crate) const NAMESPACE: &str = "kube-public";
 /// Name of the `ConfigMap`.
 pub(crate) const NAME: &str = "cluster-info";
 const SIGNED: &str = "kubeconfig";
-/// Before the token's id in the keys of signatures.
+/// Prefix of signatures' keys, before the token id.
 const SIGNATURE: &str = "jws-kubeconfig-";
 /// Namespace of the tokens.
 const HOME: &str = "kube-system";
-/// Delay after a failure.
+/// Retry delay after a failure.
 const AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Wakes the one `ConfigMap` when it or a token changes.
+/// Wakes the `ConfigMap` when it or a token changes.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("bootstrap_signer_queue");
     let wake = queue.clone();
@@ -59,7 +59,7 @@ fn own() -> Key {
     Key::new(NAMESPACE, NAME)
 }
 
-/// Signs for ever.
+/// Runs the signer forever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
     loop {
@@ -87,7 +87,7 @@ async fn sign(context: &Context, key: &Key) -> Result<(), Error> {
         object => object?,
     };
     if object.pointer("/data/kubeconfig").and_then(Value::as_str) != map.data.get(SIGNED).map(String::as_str) {
-        // The cache is behind; what it is about to show wakes this again.
+        // The cache lags; its next change wakes this again.
         return Ok(());
     }
     if let Some(Value::Object(data)) = object.get_mut("data") {
@@ -100,7 +100,7 @@ async fn sign(context: &Context, key: &Key) -> Result<(), Error> {
     Ok(())
 }
 
-/// The signatures that a `ConfigMap` with this content is to have, unless it has just these.
+/// Signatures for a `ConfigMap` with this content, or `None` if it has exactly these.
 fn signatures(data: &BTreeMap<String, String>, tokens: Vec<(String, String)>) -> Option<BTreeMap<String, String>> {
     let content = data.get(SIGNED)?;
     let wanted: BTreeMap<String, String> = tokens
@@ -111,7 +111,7 @@ fn signatures(data: &BTreeMap<String, String>, tokens: Vec<(String, String)>) ->
     (!there.eq(&wanted)).then_some(wanted)
 }
 
-/// The id and the secret of a token that signs.
+/// Id and secret of a token that may sign.
 fn token(secret: &Contents, now: Timestamp) -> Option<(String, String)> {
     let value = |key: &str| {
         let value = STANDARD.decode(secret.data.get(key)?).ok()?;
@@ -126,7 +126,7 @@ fn token(secret: &Contents, now: Timestamp) -> Option<(String, String)> {
     (is_named && !is_over).then_some((id, own))
 }
 
-/// A JSON web signature (RFC 7515) without its content.
+/// A detached JSON web signature (RFC 7515).
 fn signature(content: &str, id: &str, secret: &str) -> String {
     let header = json!({ "alg": "HS256", "kid": id }).to_string();
     let (header, content) = (URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(content));

@@ -19,7 +19,7 @@ use crate::{
     replica_sets::wake_owners,
 };
 
-/// Plans stateful sets.
+/// Plans StatefulSets.
 pub(crate) struct StatefulSets(pub(crate) Arc<Caches>);
 
 impl Controller for StatefulSets {
@@ -47,7 +47,7 @@ impl Controller for StatefulSets {
     }
 }
 
-/// Wakes the stateful sets that a change concerns.
+/// Wakes the StatefulSets that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("statefulset");
     let wake = queue.clone();
@@ -75,7 +75,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     });
     let (wake, all) = (queue.clone(), caches.clone());
     caches.claims.listen(move |change| {
-        // A pod may wait for one to go. Its name ends with that of the pod.
+        // A pod may wait for a claim's deletion. The claim's name ends with that of the pod.
         let Some(claim) = change.old.filter(|_| change.new.is_none()) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! The controller that tells agents for how long they may keep what they have read.
+//! Controller of the annotation with the TTL of the agents' caches.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
 /// Plans the annotation of each node.
 pub(crate) struct Ttl {
     caches: Arc<Caches>,
-    /// The number of the cluster's size.
+    /// Index of the cluster's size.
     size: Arc<AtomicUsize>,
 }
 
@@ -30,7 +30,8 @@ impl Controller for Ttl {
     }
 }
 
-/// Wakes nodes that are new or have another annotation, and all when the cluster's size is another one.
+/// Wakes new nodes and those whose annotation has changed, and all when the cluster's size class
+/// changes.
 pub(crate) fn listen(caches: &Arc<Caches>) -> (Ttl, Arc<Queue<Key>>) {
     let queue: Arc<Queue<Key>> = Queue::new("ttlcontroller");
     let controller = Ttl {

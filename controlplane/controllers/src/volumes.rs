@@ -1,4 +1,4 @@
-//! The controllers of claims and of volumes, which share one account and one name in events, as upstream has it.
+//! Controllers of claims and volumes, which share an account and a source of events, as upstream.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,17 +31,17 @@ use crate::{
     queue::Queue,
 };
 
-/// The source of events.
+/// Source component of events.
 pub(crate) const COMPONENT: &str = "persistentvolume-controller";
-/// Interval at which a lasting state is told again: events do not last for ever.
+/// Interval at which an event for an unchanged state is repeated: events expire.
 const AGAIN: Duration = Duration::from_mins(5);
-/// Longest time that a cache may be behind.
+/// Longest time that a cache may lag.
 const BEHIND: Duration = Duration::from_secs(1);
 
 /// Plans claims.
 pub(crate) struct Claims {
     caches: Arc<Caches>,
-    /// Last events about claims that still wait.
+    /// Last events about pending claims.
     told: Mutex<BTreeMap<Key, (Note, Timestamp)>>,
 }
 
@@ -53,7 +53,7 @@ impl Claims {
         }
     }
 
-    /// True if this is worth telling: it was not told lately.
+    /// True if the event should be recorded: it was not recorded recently.
     fn is_news(&self, key: &Key, note: &Note, now: Timestamp) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let known = told.get(key).is_some_and(|(last, at)| {
@@ -71,7 +71,7 @@ impl Claims {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// The volumes that may concern a claim.
+    /// Volumes that may concern a claim.
     fn volumes(&self, claim: &PersistentVolumeClaim, key: &Key) -> Vec<Arc<PersistentVolume>> {
         let mut volumes = self.caches.volumes.indexed(&for_claim(&key.namespace, &key.name));
         if let Some(named) = volume_of(claim) {
@@ -127,7 +127,8 @@ impl Controller for Claims {
 /// Plans volumes.
 pub(crate) struct Volumes {
     caches: Arc<Caches>,
-    /// Uids of claims that volumes name and the cache does not show, and whether the server has them.
+    /// Uids of claims that volumes refer to and that are missing in the cache, and whether the
+    /// server has them.
     asked: Mutex<BTreeMap<String, bool>>,
 }
 
@@ -161,7 +162,7 @@ impl Controller for Volumes {
             }
             None if asked.get(wanted) == Some(&false) => Claim::Gone,
             None if asked.remove(wanted) == Some(true) => {
-                // The cache is behind: what it will show wakes the volume.
+                // The cache lags: its next change wakes the volume.
                 let mut plan = Plan::default();
                 plan.again(BEHIND);
                 return plan;
@@ -177,12 +178,12 @@ impl Controller for Volumes {
         let named: BTreeSet<String> = volumes.iter().filter_map(uid_of).collect();
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.insert(target.uid.clone(), exists);
-        // There are never more than volumes.
+        // Bounded by the number of volumes.
         asked.retain(|uid, _| named.contains(uid));
     }
 }
 
-/// Wakes claims that a change of theirs, of a volume, of a class or of a pod concerns.
+/// Wakes claims on changes of themselves, of volumes, classes and pods that concern them.
 pub(crate) fn listen_claims(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("claims");
     let wake = queue.clone();

@@ -2,7 +2,7 @@ use serde_json::from_value;
 
 use super::*;
 
-/// Plan for a Secret of this account that is old enough: `look`, `delete`, or when to look again.
+/// Plan for an old enough Secret of this account: `look`, `delete`, or the time of the next sync.
 fn planned(secrets: &TokenSecrets) -> String {
     let now = "2026-01-02T00:00:00Z".parse().unwrap();
     let plan = secrets.plan(&Key::new("ns", "token"), None, now);

@@ -1,4 +1,4 @@
-//! Objects found by namespace and name.
+//! Objects by namespace and name.
 
 use std::{borrow::Borrow, cmp::Ordering, sync::Arc};
 
@@ -7,10 +7,10 @@ use controlplane_plan::objects::Meta as _;
 use super::Key;
 use crate::kinds::Cached;
 
-/// An object in its place: it is its own key, so that no key is kept beside it.
+/// An object that is its own key, so that no separate key is stored.
 pub(super) struct Kept<K>(pub(super) Arc<K>);
 
-/// Handle of a [`Kept`].
+/// Namespace and name for lookups of a [`Kept`].
 pub(super) trait Place {
     fn place(&self) -> (&str, &str);
 }

@@ -13,10 +13,10 @@ use crate::{
     request::{self, Error, Reply},
 };
 
-/// Steps of a stage that are sent at once.
+/// Steps of a stage that are sent concurrently.
 const TOGETHER: usize = 128;
 
-/// Performs stage after stage; after one in which a step did not work at most the last one follows.
+/// Performs stage after stage; after a stage with a failed step, at most the last stage follows.
 pub(crate) async fn perform(context: &Context, component: &'static str, plan: Plan) -> Done {
     let mut done = idle();
     let (last, tolerant) = (plan.stages.len().saturating_sub(1), plan.tolerant);
@@ -107,7 +107,7 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
     }
 }
 
-/// Nothing was changed, so the same plan would come of the same state.
+/// Nothing changed, so the same state would lead to the same plan.
 fn idle() -> Done {
     Done {
         next: Next::Idle,
@@ -115,7 +115,7 @@ fn idle() -> Done {
     }
 }
 
-/// It cannot be done as things are, and nothing may tell when it can.
+/// The steps cannot be done in the current state, and no event may tell when they can.
 fn later() -> Done {
     Done {
         next: Next::Later,
@@ -123,7 +123,8 @@ fn later() -> Done {
     }
 }
 
-/// True if a namespace is known to be on its way out: nothing can be made in it, and its contents go with it.
+/// True if a namespace is known to be terminating: nothing can be created in it, and its content
+/// will be deleted.
 fn is_going(context: &Context, namespace: &str) -> bool {
     let found = context.caches.namespaces.get(&Key::new("", namespace));
     found.is_some_and(|found| found.metadata.deletion_timestamp.is_some())
@@ -144,7 +145,7 @@ fn created(resource: Resource, reply: &Reply) -> Done {
     }
 }
 
-/// The cache must reach the revision that the answer tells.
+/// The cache must reach the revision in the answer.
 fn seen(resource: Resource, reply: &Reply) -> Done {
     let awaited = reply.revision().map(|revision| Awaited::Revision(resource, revision));
     Done {
@@ -153,7 +154,7 @@ fn seen(resource: Resource, reply: &Reply) -> Done {
     }
 }
 
-/// The cache must show that it is gone or going.
+/// The cache must show that the object is gone or being deleted.
 fn deleted(component: &'static str, target: &Target) -> Done {
     info!(
         component,
@@ -177,7 +178,7 @@ fn gone(target: &Target) -> Awaited {
     Awaited::Deleted(target.resource, key, target.uid.clone())
 }
 
-/// Asks whether exactly this object exists.
+/// Looks up whether exactly this object exists.
 async fn look(context: &Context, target: Target) -> Done {
     match request::get::<Reply>(&context.client, &target.resource, &target.namespace, &target.name).await {
         Ok(reply) => {
@@ -226,7 +227,7 @@ fn create_failed(
             debug!(component, kind = resource.kind, ?error, "creation went unanswered");
             unknown(context, resource)
         }
-        // The server knows of it before the cache does.
+        // The server knows that the namespace is terminating before the cache does.
         Error::Refused(status) if is_terminating(status) => later(),
         Error::Refused(status) if status.reason == "AlreadyExists" => unknown(context, resource),
         Error::Refused(status) => {
@@ -265,7 +266,8 @@ fn is_terminating(status: &kube::core::Status) -> bool {
     causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-/// A patch or deletion did not work. Gone is as good as done, once the cache shows it; a conflict wants a new plan, never the same again.
+/// Handles a refused patch or deletion. A missing object counts as done, once the cache shows it; a
+/// conflict needs a new plan, never the same request again.
 fn change_failed(
     context: &Context,
     component: &'static str,

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// A controller that wants the same each time it is asked.
+/// A controller that always returns the same plan.
 struct Stubborn {
     step: Step,
     plans: AtomicU32,
@@ -31,7 +31,7 @@ impl Controller for Stubborn {
     }
 }
 
-/// A controller that has something to say each time, and no haste.
+/// A controller with a different, non-urgent plan each time.
 #[derive(Default)]
 struct Patient {
     plans: AtomicU32,
@@ -60,7 +60,7 @@ impl Controller for Patient {
     }
 }
 
-/// A controller for which one object is too much.
+/// A controller that panics on one object.
 #[derive(Default)]
 struct Fragile {
     good: AtomicU32,
@@ -82,7 +82,7 @@ impl Controller for Fragile {
     }
 }
 
-/// Plans and requests of a minute, of a server that always refuses in the same way.
+/// Number of plans and requests in a minute, with a server that always refuses in the same way.
 async fn minute(step: Step, caches: Caches, refusal: Value) -> (u32, u32) {
     let requests = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&requests);
@@ -214,7 +214,7 @@ async fn a_patient_plan_waits_for_more_but_not_for_ever() {
     let queue = Queue::new("patient");
     let little = Duration::from_millis(10);
     let told = async {
-        // It is woken all the while; what it says is asked for once in each time of patience.
+        // It is woken all the time; its plan is asked for once in each interval of patience.
         for _ in 0..18 {
             queue.push(Key::new("ns", "it"));
             tokio::time::sleep(little).await;
@@ -236,7 +236,7 @@ async fn a_patient_plan_waits_for_more_but_not_for_ever() {
     assert!(controller.plans.load(Ordering::Relaxed) >= 18);
 }
 
-/// The methods that a server is asked for which refuses all but patches.
+/// Methods of the requests to a server that refuses all but patches.
 async fn asked(tolerant: Option<usize>) -> Vec<String> {
     let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);

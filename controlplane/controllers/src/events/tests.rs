@@ -44,8 +44,8 @@ async fn a_crowd_is_told_of_one_by_one_and_nobody_is_forgotten() {
     assert!(late.is_sorted_by(|one, next| **next >= **one + EACH), "{written:?}");
 }
 
-/// A server that has one pod, no node and nothing else, and keeps what is told of it; `refused` is cancelled when the pod's
-/// status tells that it fits nowhere.
+/// A server with one pod and no node, which records events; `refused` is cancelled when the pod's
+/// status says that it is unschedulable.
 fn server_of_one_pod(told: Arc<Mutex<Vec<String>>>, refused: CancellationToken) -> kube::Client {
     let server = tower::service_fn(move |request: Request<Body>| {
         let (told, refused) = (Arc::clone(&told), refused.clone());
@@ -95,7 +95,8 @@ async fn what_was_told_before_the_end_is_written_at_the_end() {
     assert!(told.contains("FailedScheduling"), "{told}");
 }
 
-/// The source that an event names: the scheduler as upstream's newer recorder does, the others as its older one.
+/// Source of an event: the scheduler's as in upstream's newer recorder, the others' as in its older
+/// one.
 #[test]
 fn events_say_who_tells_them_and_what_it_does() {
     let told = |component: &str, reason: &'static str| {

@@ -1,8 +1,8 @@
-//! The metrics of Jobs and `CronJob`s under upstream's names (`pkg/controller/job/metrics/metrics.go`,
+//! Metrics of Jobs and `CronJob`s under upstream's names (`pkg/controller/job/metrics/metrics.go`,
 //! `pkg/controller/cronjob/metrics/metrics.go`).
 //!
-//! Upstream counts when a write has worked; here the caches tell, so that nothing is counted twice
-//! that was sent twice.
+//! Upstream counts when a write has succeeded; this counts changes in the caches, so that repeated
+//! requests are not counted twice.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +35,7 @@ const SYNC: &[f64] = &[
 ];
 /// Upper bounds of the delay of a `CronJob`'s Job.
 const SKEW: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
-/// The reasons for which this controller ends a Job.
+/// Reasons for which this controller ends a Job.
 const REASONS: [&str; 7] = [
     "BackoffLimitExceeded",
     "CompletionsReached",
@@ -45,10 +45,10 @@ const REASONS: [&str; 7] = [
     "PodFailurePolicy",
     "SuccessPolicy",
 ];
-/// The actions of rules about failed pods.
+/// Actions of pod failure policies.
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 
-/// Numbers by the values of their labels.
+/// Counters by label values.
 type Counters<const LABELS: usize> = BTreeMap<[&'static str; LABELS], u64>;
 
 /// Counters of Jobs.
@@ -86,7 +86,7 @@ impl JobMetrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts what the caches tell. Jobs that are older than `since` were counted when they were made.
+    /// Counts changes in the caches. Jobs older than `since` were counted when they were created.
     pub(crate) fn follow(self: &Arc<Self>, caches: &Arc<Caches>, since: Timestamp) {
         let metrics = self.clone();
         let since = since.as_second();
@@ -100,7 +100,7 @@ impl JobMetrics {
         });
     }
 
-    /// Counts a sync of a Job that has not ended.
+    /// Counts a sync of an unfinished Job.
     pub(crate) fn synced(&self, job: &Job, done: &Done, took: Duration) {
         let Some(spec) = job
             .spec
@@ -130,7 +130,7 @@ impl JobMetrics {
     }
 }
 
-/// The reason that a pod is made for (`recordJobPodsCreationTotal`).
+/// Reason for which a pod is created (`recordJobPodsCreationTotal`).
 fn creation_reason(spec: &JobSpec, status: Option<&JobStatus>) -> &'static str {
     let uncounted = status.and_then(|status| status.uncounted_terminated_pods.as_ref()?.failed.as_ref());
     let failed =
@@ -174,7 +174,7 @@ impl Counts {
         }
     }
 
-    /// Counts how late a `CronJob`'s Job came.
+    /// Records the delay of a `CronJob`'s Job.
     fn begins(&mut self, job: &Job, since: i64) {
         let own = controller_of(&job.metadata).is_some_and(|owner| owner.kind == CRON_JOBS.kind);
         let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0.as_second());
@@ -185,7 +185,7 @@ impl Counts {
         }
     }
 
-    /// Counts the pods and indexes that a status has more than the one before
+    /// Counts the pods and indexes that have finished since the previous status
     /// (`recordJobPodFinished`).
     fn count_pods(&mut self, spec: &JobSpec, [old, new]: [&JobStatus; 2]) {
         let more = |of: fn(&JobStatus) -> Option<i32>| {
@@ -211,7 +211,7 @@ impl Counts {
         add(&mut self.pods, [mode(spec), "failed"], more(|status| status.failed));
     }
 
-    /// Counts pods that have ended and wait to be counted by their Job
+    /// Counts finished pods that wait to be counted by their Job
     /// (`recordFinishedPodWithTrackingFinalizer` of `pkg/controller/job/tracking_utils.go`).
     fn pod_changed(&mut self, change: &Change<'_, Pod>, caches: &Caches) {
         let waits = |pod: Option<&Pod>| pod.is_some_and(|pod| is_finished(pod) && job::is_tracked(pod));
@@ -250,7 +250,7 @@ fn write<const LABELS: usize>(
 }
 
 impl JobMetrics {
-    /// Writes it all down.
+    /// Writes all metrics.
     pub(crate) fn write(&self, page: &mut Page) {
         let counts = self.lock();
         let labels = ["completion_mode", "result", "action"];
@@ -285,7 +285,7 @@ impl JobMetrics {
 }
 
 impl Counts {
-    /// The families that upstream does not call stable.
+    /// Families that are not stable in upstream.
     fn write_beta(&self, page: &mut Page) {
         let help = [
             "job_controller_pod_failures_handled_by_failure_policy_total",

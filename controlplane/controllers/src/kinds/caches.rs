@@ -1,8 +1,8 @@
-//! The table of caches: one cache of each kind that is stored.
+//! Table of caches: one for each stored kind.
 //!
-//! A kind of which plans read more than metadata is a line in `cached!`. Every other stored kind
-//! is kept as [`Partial`], for the garbage collector. The line alone makes the field, the watch,
-//! and all that goes over every cache.
+//! A kind of which plans read more than metadata has a line in `cached!`. All other stored kinds
+//! are cached as [`Partial`], for the garbage collector. The line alone defines the field, the
+//! watch, and everything that iterates over all caches.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -60,7 +60,7 @@ macro_rules! cached {
 
         impl Caches {
             pub(crate) fn new() -> Self {
-                // Events own nothing and are not owned.
+                // Events own nothing and have no owners.
                 let stored = stored_kinds().filter(|resource| resource.kind != "Event");
                 let mut all: BTreeMap<_, _> = stored.map(|resource| (resource, Cache::<Partial>::new() as _)).collect();
                 Self {
@@ -71,7 +71,7 @@ macro_rules! cached {
             }
         }
 
-        /// The resources of the rows.
+        /// Resources of the rows.
         #[cfg(test)]
         const ROWS: &[Resource] = &[$(step::$named,)* $(step::$resource,)*];
     };
@@ -119,8 +119,7 @@ fn typed<K: Cached>(all: &mut BTreeMap<Resource, Arc<dyn AnyCache>>, resource: R
     cache
 }
 
-/// A change of an object of any kind: the uid of the one before, and the one that is
-/// there now.
+/// A change of an object of any kind: the uid of the old object, and the new object.
 pub(crate) struct Turn<'a> {
     pub(crate) old: Option<&'a str>,
     pub(crate) new: Option<Arc<dyn Whatever>>,
@@ -167,14 +166,14 @@ impl<K: Cached> AnyCache for Cache<K> {
 }
 
 impl Caches {
-    /// Calls `listener` with every object of every kind that can own or be owned.
+    /// Calls `listener` on changes of every object of every kind that can own or be owned.
     pub(crate) fn listen_to_all(&self, listener: &Listener) {
         for (resource, cache) in &self.all {
             cache.hear(*resource, listener.clone());
         }
     }
 
-    /// Waits until every kind has been listed: a plan on half a world would make things twice.
+    /// Waits until every kind has been listed: a plan on incomplete caches would create duplicates.
     pub(crate) async fn synced(&self) {
         for cache in self.all.values() {
             cache.first_list().await;
@@ -186,7 +185,7 @@ impl Caches {
         self.all.get(resource).map(Arc::as_ref)
     }
 
-    /// Futures that fill each cache until `cancel`.
+    /// Futures that maintain each cache until `cancel`.
     pub(crate) fn reflect_all(
         &self,
         client: &kube::Client,
@@ -210,7 +209,7 @@ pub(crate) fn resource_of(row: &Registration) -> Resource {
     }
 }
 
-/// The kinds that are stored: not those that are only requests or answers.
+/// Stored kinds: not those that are only requests or responses.
 pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
     KINDS.iter().filter(|row| row.verbs.are_stored()).map(resource_of)
 }

@@ -48,7 +48,7 @@ impl Buckets {
     }
 }
 
-/// A page that grows family by family.
+/// A page in the text format, written family by family.
 #[derive(Default)]
 pub(crate) struct Page {
     text: String,
@@ -73,12 +73,12 @@ impl Page {
         self.family(name, help, "histogram");
     }
 
-    /// A number of the last family.
+    /// A sample of the last family.
     pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.line("", labels, None, &value);
     }
 
-    /// Buckets of the last family.
+    /// A histogram of the last family.
     pub(crate) fn buckets(&mut self, labels: &[(&str, &str)], buckets: &Buckets) {
         let mut sum = 0_u64;
         let bounds = buckets.bounds.iter().map(|bound| go(*bound));
@@ -113,7 +113,7 @@ impl Page {
     }
 }
 
-/// A number as Go writes it: small ones with an exponent of two digits.
+/// A number formatted like Go: small ones with an exponent of two digits.
 fn go(value: f64) -> String {
     if value == 0.0 || value >= 1e-4 {
         return value.to_string();

@@ -13,7 +13,8 @@ use crate::events::Recorder;
 
 const GROUP: &str = "/apis/wardle.example.com/v1";
 
-/// A server that hands flunders on to another one, which deletes them one by one only, and knows of a third.
+/// A server with an aggregated API server for flunders, which supports only single deletions, and
+/// another one that may be down.
 struct Wardle {
     flunders: Vec<&'static str>,
     is_third_up: bool,

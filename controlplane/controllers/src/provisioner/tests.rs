@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::events::Recorder;
 
-/// Contents of a server, and the changes that it was asked for.
+/// Content of a server, and the changes that were requested.
 #[derive(Default)]
 struct Server {
     has_claim: bool,

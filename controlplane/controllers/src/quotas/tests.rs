@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::events::Recorder;
 
-/// A server whose quota is charged one more object with each list of objects, as in a namespace that is never at rest.
+/// A server that charges the quota one more object with each list, as in a namespace with constant
+/// changes.
 #[derive(Default)]
 struct Busy {
     revision: u64,
@@ -37,7 +38,7 @@ impl Busy {
     fn answer(&mut self, method: &Method, path: &str, query: &str, body: &[u8]) -> (u16, Value) {
         if path.ends_with("/configmaps") {
             self.lists += 1;
-            // At the revision that the quota was seen at there were five; one comes now.
+            // There were five objects at the revision of the quota; one is added now.
             assert!(
                 query.contains("resourceVersion=7&resourceVersionMatch=Exact"),
                 "{query}"
@@ -76,7 +77,7 @@ impl Busy {
 
 #[tokio::test]
 async fn a_quota_is_counted_in_a_namespace_that_is_never_at_rest() {
-    // The limit was another one, of which three too many were thought used.
+    // The limit changed, and three objects too many were charged.
     let busy = Arc::new(Mutex::new(Busy {
         revision: 7,
         used: 8,

@@ -52,7 +52,7 @@ impl fmt::Display for NotBound {
     }
 }
 
-/// Binds a pod to a node. `changed` tells of changes of claims.
+/// Binds a pod to a node. `changed` signals changes of claims.
 pub(super) async fn bind(
     context: Context,
     pod: Arc<Pod>,
@@ -74,7 +74,7 @@ pub(super) async fn bind(
     })
 }
 
-/// Says which volumes the claims get, or where theirs are made, and waits until they are bound.
+/// Assigns volumes or a node for provisioning to the claims, and waits until they are bound.
 async fn bind_claims(
     context: &Context,
     pod: &Pod,
@@ -138,7 +138,7 @@ async fn change(context: &Context, target: &Target, body: &Value) -> Result<(), 
     Err(last)
 }
 
-/// Tells if all claims are bound by now, or why they never will be.
+/// True if all claims are bound; the error says why they never will be.
 fn are_bound(context: &Context, pod: &Pod, node: &str, bonds: &[Bond]) -> Result<bool, String> {
     let still = context.caches.pods.get(&Key::of(&pod.metadata));
     if still.is_none_or(|still| uid(&*still) != uid(pod) || still.metadata.is_deleting()) {
@@ -184,7 +184,7 @@ async fn settle(context: &Context, key: &Key, pod: &Pod, node: &str) -> Result<(
         );
         match sent.await {
             Ok(_) => return Ok(()),
-            // Perhaps an earlier request of ours did it.
+            // An earlier request of this scheduler may have succeeded.
             Err(Error::Refused(status)) if status.code == 409 => match read(context, key).await {
                 Ok(found) if uid(&found) == uid(pod) && node_of(&found) == Some(node) => return Ok(()),
                 _ => return Err(status.message),

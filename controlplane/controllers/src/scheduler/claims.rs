@@ -15,7 +15,7 @@ use crate::{
     kinds::{Caches, for_claim, in_class},
 };
 
-/// Gathers a pod's claims, their classes, and the volumes that may be theirs.
+/// Collects a pod's claims, their classes, and candidate volumes.
 pub(super) fn of(caches: &Caches, pod: &Pod) -> Claims {
     let namespace = pod.metadata.namespace();
     let mut all = Claims::default();

@@ -90,7 +90,7 @@ impl Line {
         *self.incoming.entry((queue, event)).or_default() += 1;
     }
 
-    /// Numbers of pods that wait.
+    /// Numbers of pending pods.
     pub(super) fn pending(&self) -> Pending {
         let mut pending = Pending {
             active: self.ready.len(),
@@ -107,7 +107,7 @@ impl Line {
         pending
     }
 
-    /// The pod has gates: nothing is done for it until they are gone.
+    /// Puts a pod with scheduling gates aside until they are removed.
     pub(super) fn gate(&mut self, key: &Key) {
         if self.gated.insert(key.clone()) {
             self.count("gated", "UnschedulablePodAdd");
@@ -124,7 +124,7 @@ impl Line {
         self.pods.insert(key, waiting);
     }
 
-    /// Forgets a pod.
+    /// Removes a pod.
     pub(super) fn remove(&mut self, key: &Key) {
         if let Some(waiting) = self.pods.remove(key) {
             self.ready
@@ -134,17 +134,17 @@ impl Line {
         self.gated.remove(key);
     }
 
-    /// The pod is bound.
+    /// Forgets the attempts of a bound pod.
     pub(super) fn settled(&mut self, key: &Key) {
         self.attempts.remove(key);
     }
 
-    /// Attempts so far at a pod that was taken.
+    /// Attempts so far of a pod that was taken.
     pub(super) fn attempts(&self, key: &Key) -> Option<Attempts> {
         self.attempts.get(key).copied()
     }
 
-    /// The next pod that may go.
+    /// Takes the next active pod.
     pub(super) fn take(&mut self) -> Option<Key> {
         let now = Instant::now();
         let due: Vec<Key> = self

@@ -1,4 +1,4 @@
-//! Pods that fit nowhere: what is told of them, and who makes room.
+//! Unschedulable pods: events, status, and preemption.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use tracing::{debug, info};
 use super::Bound;
 use crate::{cache::Key, driver::Context, events::SCHEDULER, request};
 
-/// The node that a pod's status is to promise it.
+/// Nominated node to set in a pod's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nominated<'a> {
-    /// The name that it says.
+    /// Keep the current one.
     AsBefore,
-    /// Nothing any more.
+    /// Clear it.
     None,
-    /// This one.
+    /// Set this node.
     Node(&'a str),
 }
 
 impl<'a> Nominated<'a> {
-    /// After an attempt of a pod that was promised room before it or not: the cache may not show that yet.
+    /// Returns the change after an attempt; the cache may not show an earlier nomination yet.
     pub(super) fn after(pod: &Pod, displacement: Option<&'a Displacement>, why: &Unplaceable, promised: bool) -> Self {
         let before = promised || pod.status.nominated.is_some();
         match displacement {
@@ -51,7 +51,7 @@ pub(super) fn note(pod: &Pod, severity: Severity, reason: &'static str, message:
     }
 }
 
-/// Looks whom a pod that fits nowhere displaces, and promises it the room; says what came of it in `why`.
+/// Runs preemption for an unschedulable pod and nominates the node; records the result in `why`.
 pub(super) fn make_room(
     context: &Context,
     board: &mut Board,
@@ -69,7 +69,7 @@ pub(super) fn make_room(
         None
     };
     let Some(displacement) = found else {
-        // Others need not leave the room to it any longer.
+        // The pod no longer holds that room.
         board.disappoint(uid(&**pod));
         return None;
     };
@@ -78,7 +78,7 @@ pub(super) fn make_room(
     Some(displacement)
 }
 
-/// Says why a pod fits nowhere: in an event, and in its status.
+/// Reports why a pod is unschedulable, in an event and in its status.
 pub(super) fn refuse(
     context: &Context,
     pod: &Pod,
@@ -94,7 +94,8 @@ pub(super) fn refuse(
     report(context, pod, "Unschedulable", &message, nominated)
 }
 
-/// True if the condition `PodScheduled` tells this already, of the pod as it is now.
+/// True if the condition `PodScheduled` already has this reason and message for the pod's current
+/// generation.
 pub(super) fn says(pod: &Pod, reason: &str, message: &str) -> bool {
     pod.status.unscheduled.as_deref().is_some_and(|old| {
         old.reason.as_deref() == Some(reason)
@@ -103,7 +104,8 @@ pub(super) fn says(pod: &Pod, reason: &str, message: &str) -> bool {
     })
 }
 
-/// The condition `PodScheduled` of a pod that has no place. Its time moves only with its status.
+/// The condition `PodScheduled` of an unschedulable pod. Its transition time changes only with its
+/// status.
 pub(super) fn condition(pod: &Pod, reason: &str, message: &str, now: Time) -> Value {
     let old = pod.status.unscheduled.as_deref().filter(|old| old.denied);
     let since = old.and_then(|old| old.since).map_or(now, Time);
@@ -114,7 +116,7 @@ pub(super) fn condition(pod: &Pod, reason: &str, message: &str, now: Time) -> Va
     })
 }
 
-/// Writes the condition `PodScheduled`, unless it says the same already, and the node that the pod is promised.
+/// Writes the condition `PodScheduled`, unless it is unchanged, and the nominated node.
 pub(super) fn report(
     context: &Context,
     pod: &Pod,

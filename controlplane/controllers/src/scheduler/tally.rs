@@ -10,18 +10,18 @@ use crate::{
     metrics::{Buckets, Page},
 };
 
-/// Upper bounds of one attempt's duration.
+/// Bounds of an attempt's duration.
 const ATTEMPT: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
-/// Upper bounds of the time from a pod's coming until it is bound.
+/// Bounds of the time from a pod's creation until it is bound.
 const WHOLE: &[f64] = &[
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
     1310.72, 2621.44, 5242.88,
 ];
 const VICTIMS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 const TRIES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];
-/// Pods that needed this many attempts or more are not told apart.
+/// Number of attempts from which on pods share a label value.
 const MANY: u32 = 15;
 
 /// Result of an attempt.
@@ -42,13 +42,13 @@ impl Outcome {
     }
 }
 
-/// Counters so far.
+/// The counters.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     attempts: BTreeMap<Outcome, (u64, Buckets)>,
     whole: BTreeMap<u32, Buckets>,
     tries: Buckets,
-    /// Number of looks for pods that have to make room.
+    /// Number of preemption attempts.
     preemptions: u64,
     victims: Buckets,
 }
@@ -66,7 +66,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// The last of a pod's attempts has ended.
+    /// Records the last attempt at a pod.
     pub(super) fn attempt(&mut self, outcome: Outcome, attempts: Option<Attempts>) {
         let (count, durations) = self
             .attempts
@@ -76,7 +76,7 @@ impl Tally {
         durations.took(attempts.map(|attempts| attempts.begun.elapsed()).unwrap_or_default());
     }
 
-    /// It was looked who makes room for a pod that fits on none of the nodes, if there are any.
+    /// Records a preemption attempt for a pod that is unschedulable, unless there are no nodes.
     pub(super) fn preemption(&mut self, why: &Unplaceable, found: Option<&Displacement>) {
         if why.misfits.is_empty() {
             return;
@@ -88,7 +88,7 @@ impl Tally {
         }
     }
 
-    /// A pod is bound.
+    /// Records a bound pod.
     pub(super) fn bound(&mut self, attempts: Option<Attempts>) {
         self.attempt(Outcome::Scheduled, attempts);
         let Some(attempts) = attempts else { return };
@@ -100,7 +100,7 @@ impl Tally {
     }
 }
 
-/// Writes it all down.
+/// Writes all metrics.
 pub(super) fn write(
     page: &mut Page,
     pending: Pending,
