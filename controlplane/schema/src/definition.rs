@@ -17,21 +17,21 @@ use crate::structural::{META, NotStructural, Structural};
 
 pub use field_path::FieldPathError;
 
-/// The most findings about one schema.
+/// Most errors about one schema.
 const MAX_FOUND: usize = 200;
 
 /// Options from the rest of the definition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Tells whether the version has the subresource `status`, whose schema must stand on its own.
+    /// True if the version has the subresource `status`, whose schema must then be self-contained.
     pub status_subresource: bool,
 }
 
 impl Structural {
-    /// Checks the `openAPIV3Schema` of a definition, which stands at `path`, and builds it.
+    /// Validates the `openAPIV3Schema` of a definition, which is at `path`, and builds it.
     ///
     /// # Errors
-    /// All that is wrong with the schema.
+    /// All errors of the schema.
     pub fn parse(schema: &Value, path: &str, options: Options) -> Result<Self, Vec<Invalid>> {
         let at = Path::given(path);
         let built = Self::new(schema);
@@ -52,7 +52,7 @@ impl Structural {
             if wrong.is_empty() {
                 wrong = defaults::check(structural.root(), &at);
             }
-            // The rules of a schema that is none cannot be compiled.
+            // The rules of an invalid schema cannot be compiled.
             with_rules = wrong.is_empty().then(|| structural.root());
             found.extend(wrong);
         }
@@ -72,7 +72,7 @@ impl Structural {
     }
 }
 
-/// With the subresource `status` the root may have only what does not look at the status.
+/// With the subresource `status` the root may have only keywords that do not concern the status.
 fn root(props: Props<'_>, schema: &Value, at: &Path<'_>) -> Option<Invalid> {
     const ALLOWED: [(&str, &str); 22] = [
         ("Description", "description"),
@@ -99,7 +99,7 @@ fn root(props: Props<'_>, schema: &Value, at: &Path<'_>) -> Option<Invalid> {
         ("XValidations", "x-kubernetes-validations"),
     ];
     let is_other = |name: &str| !ALLOWED.iter().any(|(_, allowed)| *allowed == name) && props.is_set(name);
-    // Upstream stops at the first, in the order of its fields.
+    // Upstream reports only the first one, in the order of its fields.
     let is_first = ["id", "$schema", "$ref"].into_iter().any(is_other);
     let kind = props.text("type");
     if !is_first && !kind.is_empty() && kind != "object" {
@@ -164,7 +164,7 @@ impl Check {
         rules::check(self, props, at);
     }
 
-    /// Keywords that may not be at all.
+    /// Forbidden keywords.
     fn keywords(&mut self, props: Props<'_>, at: &Path<'_>, place: Place) {
         const KINDS: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
         let kind = props.text("type");
@@ -183,7 +183,7 @@ impl Check {
             "dependencies",
             "$ref",
         ] {
-            // An empty reference and empty dependencies are refused as well.
+            // An empty reference and empty dependencies are forbidden as well.
             let is_set = match name {
                 "dependencies" | "$ref" | "additionalItems" => props.get(name).is_some(),
                 _ => props.is_set(name),

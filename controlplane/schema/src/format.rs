@@ -12,7 +12,7 @@ use crate::structural::{Kind, Node};
 
 type Check = fn(&str) -> bool;
 
-/// Formats that are checked, by the name without dashes. All other formats say nothing.
+/// Supported formats, by the name without dashes. All other formats are ignored.
 const FORMATS: [(&str, Check); 26] = [
     ("bsonobjectid", |text| {
         text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -65,7 +65,7 @@ static CREDIT_CARD: Pattern = Pattern::new(concat!(
     r"|3(?:0[0-5]|[68][0-9])[0-9]{11}|(?:2131|1800|35\d{3})\d{11})$",
 ));
 
-/// An expression of a format, compiled when it is first needed.
+/// Regular expression of a format, compiled on first use.
 struct Pattern {
     text: &'static str,
     compiled: OnceLock<Option<Regex>>,
@@ -85,7 +85,7 @@ impl Pattern {
     }
 }
 
-/// The format of a node if it says something about values of its type; empty otherwise.
+/// The format of a node if it applies to the node's type; empty otherwise.
 pub(crate) fn of(node: &Node) -> &str {
     let format = node.format();
     if format.is_empty() {
@@ -101,7 +101,7 @@ pub(crate) fn of(node: &Node) -> &str {
     if is_supported { format } else { "" }
 }
 
-/// Tells whether a string has a format; none if the format says nothing about strings.
+/// Returns true if a string has the format; `None` if the format does not apply to strings.
 pub(crate) fn check(format: &str, text: &str) -> Option<bool> {
     find(format).map(|check| check(text))
 }
@@ -131,7 +131,7 @@ fn is_hostname(text: &str) -> bool {
     labels.split('.').all(is_label) && LETTERS.matches(top) && (2..=63).contains(&length(top))
 }
 
-/// By its prefix and its check digit (Luhn).
+/// Checks the prefix and the check digit (Luhn).
 fn is_credit_card(text: &str) -> bool {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     if !CREDIT_CARD.matches(&digits) {
@@ -146,7 +146,7 @@ fn is_credit_card(text: &str) -> bool {
     sum.is_multiple_of(10)
 }
 
-/// Without what may stand between its digits.
+/// Removes the separators between the digits.
 fn isbn(text: &str) -> String {
     let is_between = |character: &char| matches!(character, ' ' | '\t' | '\n' | '\r' | '\x0c' | '-');
     text.chars().filter(|character| !is_between(character)).collect()

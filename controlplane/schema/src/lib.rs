@@ -1,13 +1,13 @@
-//! Schemas of kinds that `CustomResourceDefinitions` bring: structural schemas, as upstream's
-//! `k8s.io/apiextensions-apiserver/pkg/apiserver/schema` has them. Pure: no I/O, no clock, no randomness.
+//! Schemas of custom resources: structural schemas as in upstream's
+//! `k8s.io/apiextensions-apiserver/pkg/apiserver/schema`. Pure: no I/O, no clock, no randomness.
 //!
 //! ```text
 //! definition written: props (a view of the JSON) ─► definition (all checks) ─► Structural
 //! request:            decode: prune, null, metadata ─► default ─► validate ─► rules
 //! ```
 //!
-//! A [`Structural`] is built once for each version of a definition. What only readers of the published schema need
-//! (descriptions, titles, examples) is not in it.
+//! A [`Structural`] is built once for each version of a definition. It omits fields for readers of
+//! the published schema (descriptions, titles, examples).
 
 mod definition;
 mod format;

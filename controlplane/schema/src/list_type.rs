@@ -1,4 +1,4 @@
-//! Lists whose items are told apart (`pkg/apiserver/schema/listtype/validation.go`).
+//! Uniqueness of list items (`pkg/apiserver/schema/listtype/validation.go`).
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::render;
 use crate::structural::{ListType, Node};
 use crate::{Invalid, InvalidKind};
 
-/// The most findings about one object.
+/// Most errors about one object.
 const MAX_FOUND: usize = 200;
 
-/// Items that occur twice, in a whole object.
+/// Finds duplicate items in a whole object.
 pub(crate) fn check(node: &Node, value: &Value) -> Vec<Invalid> {
     let mut found = Vec::new();
     if value.is_object() {
@@ -65,7 +65,7 @@ fn duplicate(path: &Path<'_>, index: usize, value: &Value) -> Invalid {
     }
 }
 
-/// The place where each text that occurs more than once occurs for the second time.
+/// Position of the second occurrence of each text that occurs more than once.
 fn again(texts: impl Iterator<Item = String>) -> Vec<usize> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut found = Vec::new();

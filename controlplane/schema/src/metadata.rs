@@ -1,4 +1,4 @@
-//! Metadata of objects inside objects (`pkg/apiserver/schema/objectmeta`).
+//! Metadata of embedded objects (`pkg/apiserver/schema/objectmeta`).
 
 use api::Invalid;
 use api::kind::Scope;
@@ -10,10 +10,10 @@ use crate::path::Path;
 use crate::render;
 use crate::structural::Node;
 
-/// Drops what metadata does not have, below objects that are embedded. Returns the paths of what was dropped.
+/// Drops unknown fields of the metadata of embedded objects. Returns their paths.
 ///
 /// # Errors
-/// A member has the wrong type.
+/// A field has the wrong type.
 pub(crate) fn coerce(
     node: &Node,
     value: &mut Value,
@@ -79,7 +79,7 @@ fn not_a_string(path: &Path<'_>, name: &str, value: &Value) -> Invalid {
     Invalid::rendered(path.child(name).to_string(), render::value(value), "must be a string")
 }
 
-/// The fault of objects inside an object.
+/// Validates the metadata of embedded objects.
 pub(crate) fn check(node: &Node, value: &Value, path: &Path<'_>, is_object: bool, found: &mut Vec<Invalid>) {
     match value {
         Value::Object(members) => {
@@ -142,7 +142,7 @@ fn check_own(members: &Map<String, Value>, path: &Path<'_>, found: &mut Vec<Inva
         }
         Ok((mut own, _)) => {
             if own.name.as_deref().unwrap_or_default().is_empty() {
-                // A name is needed, but not here.
+                // A name is required in general, but not here.
                 own.name = Some("fakename".to_owned());
             }
             let is_namespaced = own.namespace.as_deref().is_some_and(|namespace| !namespace.is_empty());

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::structural::{Additional, Node};
 
-/// Removes members that are null, may not be, and will not become their default.
+/// Removes null fields that are neither nullable nor have a default.
 pub(crate) fn drop_nulls(node: &Node, value: &mut Value) {
     match value {
         Value::Object(members) => members.retain(|name, value| {
@@ -26,7 +26,7 @@ pub(crate) fn drop_nulls(node: &Node, value: &mut Value) {
     }
 }
 
-/// Sets defaults of what is missing, or null where it may not be; those of what was set so, too.
+/// Sets the defaults of missing fields, and of null fields that are not nullable, recursively.
 pub(crate) fn apply_defaults(node: &Node, value: &mut Value) {
     match value {
         Value::Object(members) => {

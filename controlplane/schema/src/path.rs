@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The path of a field: a list from the leaf to the root.
+/// Path of a field: a linked list from the leaf to the root.
 #[derive(Clone, Copy)]
 pub(crate) struct Path<'a> {
     parent: Option<&'a Path<'a>>,
@@ -11,13 +11,13 @@ pub(crate) struct Path<'a> {
 
 #[derive(Clone, Copy)]
 enum Element<'a> {
-    /// Nothing: upstream's nil path.
+    /// Upstream's nil path.
     Root,
-    /// A path that is text already.
+    /// A path as text.
     Given(&'a str),
     /// `.name`
     Child(&'a str),
-    /// `.name`, also at the beginning.
+    /// `.name`, with the dot even at the beginning.
     Dotted(&'a str),
     /// `[key]`
     Key(&'a str),
@@ -32,7 +32,7 @@ impl<'a> Path<'a> {
         element: Element::Root,
     };
 
-    /// A path below which others stand; empty for the root.
+    /// A base path; empty for the root.
     pub(crate) fn given(text: &'a str) -> Self {
         let element = if text.is_empty() {
             Element::Root
@@ -54,7 +54,7 @@ impl<'a> Path<'a> {
         self.with(Element::Child(name))
     }
 
-    /// `path.name`, with the dot also below the root, as kube-openapi writes what is not declared.
+    /// `path.name`, with the dot even below the root, as kube-openapi formats undeclared fields.
     pub(crate) fn dotted(&'a self, name: &'a str) -> Path<'a> {
         self.with(Element::Dotted(name))
     }
@@ -69,12 +69,12 @@ impl<'a> Path<'a> {
         self.with(Element::Index(index))
     }
 
-    /// Tells whether nothing is written for it.
+    /// True if the path is empty.
     pub(crate) fn is_root(&self) -> bool {
         matches!(self.element, Element::Root)
     }
 
-    /// The path as the field of an error: upstream prints a nil path as `<nil>`.
+    /// The path as the `field` of an error: upstream prints a nil path as `<nil>`.
     pub(crate) fn field(&self) -> String {
         if self.is_root() {
             "<nil>".to_owned()

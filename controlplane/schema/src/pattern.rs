@@ -1,5 +1,5 @@
-//! Regular expressions in the syntax of RE2, as Go reads it (`regexp/syntax/parse.go`), for an engine that is linear too
-//! but has another syntax.
+//! Regular expressions in RE2's syntax as Go parses it (`regexp/syntax/parse.go`), translated for
+//! an engine that is also linear but has another syntax.
 
 mod class;
 mod parse;
@@ -35,7 +35,7 @@ impl PatternError {
 /// Compiles an expression in RE2's syntax. Its groups do not capture.
 ///
 /// # Errors
-/// The expression is not one, or takes too much memory.
+/// The expression is invalid, or takes too much memory.
 pub fn compile(pattern: &str) -> Result<Regex, PatternError> {
     let translated = parse::translate(pattern)?;
     let mut builder = RegexBuilder::new(&translated);
@@ -52,7 +52,7 @@ pub fn compile(pattern: &str) -> Result<Regex, PatternError> {
     })
 }
 
-/// An expression that is compiled when it is first needed: most definitions are never used in full.
+/// An expression that is compiled on first use: few definitions are ever used in full.
 pub(crate) struct LazyPattern {
     text: Box<str>,
     compiled: OnceLock<Option<Box<Regex>>>,
@@ -70,7 +70,8 @@ impl LazyPattern {
         &self.text
     }
 
-    /// The expression; none if it is not one, which a definition's checks have refused.
+    /// The compiled expression; `None` if it is invalid, which the definition's validation rules
+    /// out.
     pub(crate) fn get(&self) -> Option<&Regex> {
         self.compiled
             .get_or_init(|| compile(&self.text).ok().map(Box::new))
@@ -84,7 +85,7 @@ impl fmt::Debug for LazyPattern {
     }
 }
 
-/// Writes a character that stands for itself.
+/// Writes a literal character.
 fn literal(out: &mut String, character: char) {
     if character.is_ascii_alphanumeric() || !character.is_ascii() {
         out.push(character);

@@ -1,5 +1,5 @@
-//! A typed view of a `JSONSchemaProps` in JSON. `null` is absent, and so is what has another type: decoding has
-//! refused that before.
+//! A typed view of a `JSONSchemaProps` in JSON. `null` is treated as absent, and so are fields of a
+//! wrong type, which decoding has refused before.
 
 use serde_json::{Map, Value};
 
@@ -24,12 +24,12 @@ impl<'a> Props<'a> {
         value.as_object().map(Self)
     }
 
-    /// A member that is set.
+    /// A field that is set.
     pub(crate) fn get(self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// Tells whether a member has another value than Go's zero.
+    /// True if a field has another value than Go's zero value.
     pub(crate) fn is_set(self, name: &str) -> bool {
         match self.get(name) {
             None | Some(Value::Null | Value::Bool(false)) => false,
@@ -40,7 +40,7 @@ impl<'a> Props<'a> {
         }
     }
 
-    /// Names of the members that are set.
+    /// Names of the fields that are set.
     pub(crate) fn names(self) -> impl Iterator<Item = &'a str> {
         self.0
             .iter()

@@ -1,15 +1,16 @@
-//! Drops what the schema does not specify (`pkg/apiserver/schema/pruning/algorithm.go`).
+//! Pruning of unknown fields (`pkg/apiserver/schema/pruning/algorithm.go`).
 
 use serde_json::Value;
 
 use crate::structural::{Additional, META, Node};
 
-/// Prunes a whole object, whose `apiVersion`, `kind` and `metadata` stay. Returns the paths of what was dropped, sorted.
+/// Prunes a whole object, except for `apiVersion`, `kind` and `metadata`. Returns the paths of the
+/// removed fields, sorted.
 pub(crate) fn object(node: &Node, value: &mut Value) -> Vec<String> {
     run(Some(node), value, true)
 }
 
-/// Prunes a value that is no object of its own, unless its schema says so.
+/// Prunes a value that is no whole object, unless it is an embedded resource.
 pub(crate) fn value(node: &Node, value: &mut Value) -> Vec<String> {
     run(Some(node), value, node.is_embedded())
 }
@@ -61,7 +62,7 @@ impl Prune {
         }
     }
 
-    /// Items of a list that preserves: nothing of them is dropped where there is no schema.
+    /// Items of a list that preserves unknown fields: fields without a schema are kept.
     fn kept_item(&mut self, node: &Node, item: &mut Value) {
         if let Some(items) = node.items() {
             self.preserving(items, item);
@@ -119,7 +120,7 @@ impl Prune {
     }
 
     fn drop(&mut self, name: &str) {
-        // At the root they are known, whether there is a schema for them or not.
+        // At the root they are known, with or without a schema.
         if self.path.is_empty() && META.contains(&name) {
             return;
         }
@@ -131,7 +132,7 @@ impl Prune {
 }
 
 impl Node {
-    /// The schema of a member, declared or additional.
+    /// Schema of a field, declared or additional.
     pub(crate) fn member(&self, name: &str) -> Option<&Self> {
         self.property(name).or(match self.additional() {
             Some(Additional::Schema(node)) => Some(node),

@@ -1,15 +1,15 @@
-//! Values as upstream shows them in errors.
+//! Formatting of values in errors, as upstream.
 
 use serde_json::Value;
 
 use crate::Invalid;
 
-/// A text in Go's quotes.
+/// A string quoted like Go's `%q`.
 pub(crate) fn quoted(text: &str) -> String {
     Invalid::value("", text, "").value.unwrap_or_default()
 }
 
-/// A number with `%v`.
+/// A number formatted with `%v`.
 pub(crate) fn float(number: f64) -> String {
     let scientific = format!("{number:e}");
     let Some((mantissa, exponent)) = scientific.split_once('e') else {

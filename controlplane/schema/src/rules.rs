@@ -1,8 +1,9 @@
-//! Rules in CEL (`x-kubernetes-validations`), compiled once for a version of a definition
-//! (`pkg/apiserver/schema/cel/{compilation,validation}.go`).
+//! Validation rules in CEL (`x-kubernetes-validations`), compiled once for a version of a
+//! definition (`pkg/apiserver/schema/cel/{compilation,validation}.go`).
 //!
-//! A [`Rules`] is a tree beside the schema's: the nodes that have rules, and those on the way to them. `declared` gives the
-//! types that expressions see, `evaluate` asks the rules about an object.
+//! [`Rules`] is a tree parallel to the schema's: the nodes with rules, and those on the way to
+//! them. `declared` provides the types for expressions, `evaluate` evaluates the rules on an
+//! object.
 
 #[cfg(test)]
 mod costs;
@@ -18,27 +19,27 @@ pub(crate) use declared::declared;
 pub(crate) use evaluate::Budget;
 pub use evaluate::Verdict;
 
-/// The rules of a schema, compiled.
+/// The compiled rules of a schema.
 #[derive(Debug)]
 pub struct Rules {
     root: Scope,
 }
 
 impl Rules {
-    /// Compiles the rules of a schema; none if it has none.
+    /// Compiles the rules of a schema; `None` if it has none.
     pub fn compile(schema: &Structural) -> Option<Self> {
         let root = Scope::of_node(schema.root(), true)?;
         Some(Self { root })
     }
 }
 
-/// The rules of one node and of the nodes below.
+/// Rules of a node and of the nodes below.
 #[derive(Debug, Default)]
 pub(crate) struct Scope {
     kind: Option<Kind>,
-    /// The type of the node; none where expressions do not see it.
+    /// CEL type of the node; `None` if expressions cannot access it.
     schema: Option<Schema>,
-    /// There are rules, but no type for which they could be compiled.
+    /// There are rules, but no type to compile them for.
     is_unseen: bool,
     rules: Vec<Compiled>,
     items: Option<Box<Scope>>,
@@ -51,7 +52,7 @@ pub(crate) struct Scope {
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) rule: Rule,
-    /// None for an empty rule.
+    /// `None` for an empty rule.
     pub(crate) program: Option<Result<Program, String>>,
     pub(crate) uses_old_self: bool,
     pub(crate) message: Option<Result<Program, String>>,
@@ -60,7 +61,7 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles a rule of a node of which expressions see the type `schema`.
+    /// Compiles a rule of a node whose CEL type is `schema`.
     pub(crate) fn new(node: &Node, rule: &Rule, schema: &Schema) -> Self {
         let own = schema.as_type();
         let old = if rule.optional_old_self == Some(true) {
@@ -94,7 +95,7 @@ impl Compiled {
         }
     }
 
-    /// The most that an expression of a rule can cost at one place.
+    /// Highest cost of a rule's expressions at one place.
     pub(crate) fn cost(program: Option<&Result<Program, String>>, schema: &Schema) -> u64 {
         match program {
             Some(Ok(program)) => program.estimate(&[("self", schema), ("oldSelf", schema)]).max,
@@ -103,7 +104,7 @@ impl Compiled {
     }
 }
 
-/// The most times that a value of a type fits into a request.
+/// Most values of a type that fit into a request.
 pub(crate) fn cardinality(schema: &Schema) -> u64 {
     MAX_REQUEST_BYTES / (schema.least + 1)
 }
@@ -140,7 +141,7 @@ fn has_rules(node: &Node) -> bool {
 }
 
 impl Scope {
-    /// The rules of a node on its own: of a whole object, or of a default.
+    /// Rules of a single node: of a whole object, or of a default.
     pub(crate) fn of_node(node: &Node, is_root: bool) -> Option<Self> {
         if !has_rules(node) {
             return None;
@@ -149,7 +150,7 @@ impl Scope {
         Self::new(node, node, schema.as_ref())
     }
 
-    /// The rules that `own`, the node or a branch of its `allOf`, has for a node.
+    /// Rules of `own`, the node or a branch of its `allOf`, for a node.
     fn new(own: &Node, node: &Node, schema: Option<&Schema>) -> Option<Self> {
         let items = own.items().zip(node.items()).and_then(|(own, below)| {
             let scope = Self::new(own, below, schema.and_then(element));

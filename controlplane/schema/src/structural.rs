@@ -1,4 +1,4 @@
-//! The structural schema: which values there may be, in the form that requests are checked with
+//! Structural schemas, in the form that requests are validated with
 //! (`pkg/apiserver/schema/{structural,convert}.go`).
 
 mod build;
@@ -11,10 +11,10 @@ use crate::{Invalid, list_type, metadata, validate};
 
 pub use build::NotStructural;
 
-/// Members that every object has, whether its schema declares them or not.
+/// Fields that every object has, declared or not.
 pub(crate) const META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Most levels of a schema. Bodies of requests are not as deep.
+/// Deepest nesting of a schema. Request bodies are less deep.
 pub const MAX_DEPTH: usize = 100;
 
 /// The schema of one version of a kind.
@@ -32,7 +32,7 @@ pub enum Kind {
     Array,
     /// A string.
     String,
-    /// A whole number.
+    /// An integer.
     Integer,
     /// A number.
     Number,
@@ -69,27 +69,27 @@ impl Kind {
 /// `x-kubernetes-list-type`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListType {
-    /// Owned as a whole.
+    /// Replaced as a whole.
     Atomic,
     /// Items are unique.
     Set,
-    /// Items are unique by some of their members.
+    /// Items are unique by their key fields.
     Map,
 }
 
 /// `x-kubernetes-map-type`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapType {
-    /// Owned as a whole.
+    /// Replaced as a whole.
     Atomic,
-    /// Each member has owners of its own.
+    /// Each field has its own managers.
     Granular,
 }
 
 /// `additionalProperties`
 #[derive(Debug)]
 pub enum Additional {
-    /// Any value, or none at all.
+    /// Any value (`true`), or none (`false`).
     Any(bool),
     /// Values of this schema.
     Schema(Box<Node>),
@@ -125,7 +125,7 @@ pub struct Node {
     int_or_string: bool,
     additional: Option<Additional>,
     items: Option<Box<Node>>,
-    /// Sorted by name.
+    /// Properties, sorted by name.
     properties: Box<[(Box<str>, Node)]>,
     default: Option<Box<Value>>,
     rules: Box<[Rule]>,
@@ -133,7 +133,7 @@ pub struct Node {
     values: Option<Box<Values>>,
 }
 
-/// Bounds on values, for the nodes that have any.
+/// Value validations, for the nodes that have any.
 #[derive(Debug, Default)]
 pub struct Values {
     pub(crate) format: Box<str>,
@@ -163,23 +163,23 @@ impl Structural {
         &self.root
     }
 
-    /// Drops what the schema does not specify; `apiVersion`, `kind` and `metadata` stay. Returns the paths of what was
-    /// dropped, as `spec.foo[0].bar`, sorted.
+    /// Removes unknown fields, except for `apiVersion`, `kind` and `metadata`. Returns their paths,
+    /// as `spec.foo[0].bar`, sorted.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         crate::prune::object(&self.root, object)
     }
 
-    /// Removes members that are null, may not be, and have no default.
+    /// Removes null fields that are neither nullable nor have a default.
     pub fn drop_nulls(&self, object: &mut Value) {
         crate::null::drop_nulls(&self.root, object);
     }
 
-    /// Makes an object that a request has brought, or the store, one of this schema: prunes it, removes nulls, and drops
-    /// what metadata inside it does not have. Metadata of the object itself is left to the caller. Returns the paths of
-    /// what was dropped.
+    /// Converts an object from a request or the store to this schema: prunes it, removes nulls, and
+    /// drops unknown metadata of embedded objects. The object's own metadata is left to the caller.
+    /// Returns the paths of the removed fields.
     ///
     /// # Errors
-    /// Metadata inside the object has a member of a wrong type.
+    /// Metadata of an embedded object has a field of a wrong type.
     pub fn decode(&self, object: &mut Value) -> Result<Vec<String>, Invalid> {
         let mut unknown = self.prune(object);
         self.drop_nulls(object);
@@ -214,19 +214,19 @@ impl Structural {
         Vec::new()
     }
 
-    /// Sets what is missing to its default.
+    /// Sets defaults of missing fields.
     pub fn apply_defaults(&self, object: &mut Value) {
         crate::null::apply_defaults(&self.root, object);
     }
 }
 
 impl Node {
-    /// The type; none where there may be several.
+    /// The type; `None` if several are possible.
     pub fn kind(&self) -> Option<Kind> {
         self.kind
     }
 
-    /// Tells whether null is a value.
+    /// `nullable`
     pub fn is_nullable(&self) -> bool {
         self.nullable
     }
@@ -261,7 +261,7 @@ impl Node {
         self.map_type
     }
 
-    /// The schema of members that are not declared.
+    /// The schema of undeclared fields.
     pub fn additional(&self) -> Option<&Additional> {
         self.additional.as_ref()
     }
@@ -271,12 +271,12 @@ impl Node {
         self.items.as_deref()
     }
 
-    /// Declared members, sorted by name.
+    /// Declared fields, sorted by name.
     pub fn properties(&self) -> impl ExactSizeIterator<Item = (&str, &Self)> {
         self.properties.iter().map(|(name, node)| (name.as_ref(), node))
     }
 
-    /// A declared member.
+    /// A declared field.
     pub fn property(&self, name: &str) -> Option<&Self> {
         let at = self.properties.binary_search_by(|(own, _)| (**own).cmp(name)).ok()?;
         self.properties.get(at).map(|(_, node)| node)
@@ -292,7 +292,7 @@ impl Node {
         &self.rules
     }
 
-    /// Bounds on values, if there are any.
+    /// Value validations, if there are any.
     pub fn values(&self) -> Option<&Values> {
         self.values.as_deref()
     }
@@ -302,7 +302,7 @@ impl Node {
         self.values().map_or("", |values| &values.format)
     }
 
-    /// The names of the members that must be there.
+    /// Names of the required fields.
     pub fn required(&self) -> impl Iterator<Item = &str> {
         self.values().into_iter().flat_map(Values::required)
     }
@@ -354,7 +354,7 @@ impl Values {
         self.pattern.as_ref().map(LazyPattern::text)
     }
 
-    /// Tells whether a string has the `pattern`, or there is none.
+    /// True if a string matches the `pattern`, or there is none.
     pub fn matches(&self, text: &str) -> bool {
         let pattern = self.pattern.as_ref().and_then(LazyPattern::get);
         pattern.is_none_or(|pattern| pattern.is_match(text))

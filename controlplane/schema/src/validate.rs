@@ -1,5 +1,6 @@
-//! Values against their schema, with the texts of kube-openapi (`pkg/validation/{validate,errors}`) as
-//! `pkg/apiserver/validation/validation.go` puts them, and ratcheting (`ratcheting.go` beside it).
+//! Validation of values against their schema, with the messages of kube-openapi
+//! (`pkg/validation/{validate,errors}`) in the form of `pkg/apiserver/validation/validation.go`,
+//! and ratcheting (`ratcheting.go` beside it).
 
 mod issue;
 mod number;
@@ -13,7 +14,7 @@ use crate::path::Path;
 use crate::structural::{Additional, Kind, Node, Values};
 use crate::{Invalid, format};
 
-/// The fault of a value. With `old`, what was wrong at the same place before and has not changed is not said.
+/// Validates a value. With `old`, errors in values that have not changed are ignored.
 pub(crate) fn check(node: &Node, value: &Value, old: Option<&Value>, base: &Path<'_>) -> Vec<Invalid> {
     let old = old.map(|old| Old::new(node, old, value));
     let check = Check {
@@ -22,7 +23,7 @@ pub(crate) fn check(node: &Node, value: &Value, old: Option<&Value>, base: &Path
     invalid(check.ratcheted(node, value, &Path::ROOT, old.as_ref()), base)
 }
 
-/// The fault of a default, where upstream's schema does not say what an int-or-string is.
+/// Validates a default; upstream's schema does not restrict int-or-string there.
 pub(crate) fn check_default(node: &Node, value: &Value, base: &Path<'_>) -> Vec<Invalid> {
     let check = Check {
         has_int_or_string: false,
@@ -35,11 +36,11 @@ fn invalid(outcome: Outcome, base: &Path<'_>) -> Vec<Invalid> {
 }
 
 struct Check {
-    /// Tells whether the type of an int-or-string is checked.
+    /// True if the type of int-or-string values is checked.
     has_int_or_string: bool,
 }
 
-/// The type of a value, as Go has decoded it.
+/// Type of a value, as Go decodes it.
 #[derive(Clone, Copy, PartialEq)]
 enum Given {
     Null,
@@ -66,7 +67,7 @@ impl Given {
         }
     }
 
-    /// The type and format that upstream takes it for.
+    /// Type and format by upstream's names.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Null => ("null", ""),
@@ -131,7 +132,7 @@ impl Check {
         outcome
     }
 
-    /// The types that a value may have.
+    /// Types that a value may have.
     fn kinds(&self, node: &Node) -> Vec<&'static str> {
         if node.is_int_or_string() && self.has_int_or_string {
             return vec!["integer", "string"];
@@ -162,7 +163,7 @@ impl Check {
         Outcome::of(issue).and_matched(1)
     }
 
-    /// `anyOf`, `oneOf`, `allOf`, `not`, in which nothing is ratcheted.
+    /// `anyOf`, `oneOf`, `allOf`, `not`, whose errors are not ratcheted.
     fn branches(&self, values: &Values, value: &Value, at: &Path<'_>) -> Outcome {
         let mut outcome = Outcome::default();
         if !values.any_of.is_empty() {
@@ -307,12 +308,12 @@ impl Check {
     }
 }
 
-/// A length as the bounds of schemas are.
+/// A length in the type of the schema's limits.
 fn length(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-/// The first of the bounds on a string that is broken.
+/// The first string validation that fails.
 fn string(node: &Node, text: &str, at: &Path<'_>) -> Outcome {
     let Some(values) = node.values() else {
         return Outcome::default();
@@ -337,7 +338,7 @@ fn enumeration(values: &Values, value: &Value, at: &Path<'_>) -> Outcome {
     Outcome::of(Some(Issue::unsupported(at, value, &values.enumeration)))
 }
 
-/// Tells whether a value is this one of an `enum`, after Go's conversion to its type.
+/// True if a value equals one of an `enum`, after Go's conversion to its type.
 fn is_one(value: &Value, one: &Value) -> bool {
     match (Given::of(value), Given::of(one)) {
         (Given::Null, _) | (_, Given::Null) => false,

@@ -1,4 +1,4 @@
-//! Defaults: they are what their schema admits (`pkg/apiserver/schema/defaulting/validation.go`).
+//! Defaults must be valid against their schema (`pkg/apiserver/schema/defaulting/validation.go`).
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use crate::rules::{Budget, Scope};
 use crate::structural::{META, Node};
 use crate::{metadata, prune, render, validate};
 
-/// The fault of the defaults of a whole object.
+/// Validates the defaults of a whole schema.
 pub(super) fn check(root: &Node, at: &Path<'_>) -> Vec<Invalid> {
     let mut check = Check::default();
     let object = Object {
@@ -24,15 +24,15 @@ pub(super) fn check(root: &Node, at: &Path<'_>) -> Vec<Invalid> {
 #[derive(Default)]
 struct Check {
     found: Vec<Invalid>,
-    /// Cost that rules may have for all defaults together.
+    /// Remaining cost of rules for all defaults together.
     budget: Budget,
 }
 
-/// The object that a default is a part of.
+/// The object that contains a default.
 #[derive(Clone)]
 struct Object<'a> {
     node: &'a Node,
-    /// The way to the default; none for an item.
+    /// Steps from the object to the default; `None` for a list item.
     steps: Vec<Option<&'a str>>,
     is_in_metadata: bool,
 }
@@ -44,7 +44,7 @@ impl<'a> Object<'a> {
         other
     }
 
-    /// An object with nothing but the default.
+    /// An object that contains only the default.
     fn around(&self, value: &Value) -> Value {
         let mut value = value.clone();
         for step in self.steps.iter().rev() {
@@ -142,7 +142,7 @@ impl Check {
             .push(Invalid::rendered(at.to_string(), render::value(value), detail));
     }
 
-    /// The schema and its rules about a default.
+    /// Validates a default against the schema and its rules.
     fn value(&mut self, node: &Node, value: &Value, at: &Path<'_>, is_object: bool) {
         let wrong = validate::check_default(node, value, at);
         if wrong.is_empty()

@@ -1,4 +1,4 @@
-//! Rules in CEL, as a definition may have them: they compile, and their cost is bounded
+//! Validation of CEL rules in definitions: they must compile, and their cost is limited
 //! (`pkg/apis/apiextensions/validation/{validation,cel_validation}.go`).
 
 use std::cmp::Reverse;
@@ -12,14 +12,14 @@ use crate::render;
 use crate::rules::{Compiled, cardinality, declared, element, property};
 use crate::structural::{Additional, Kind, ListType, Node, Rule, Values};
 
-/// Most that a rule may cost.
+/// Cost limit of a rule.
 const RULE_LIMIT: u64 = 10_000_000;
-/// Most that the rules of a definition may cost.
+/// Cost limit of all rules of a definition.
 const TOTAL_LIMIT: u64 = 100_000_000;
-/// Most rules that are named for the cost of all.
+/// Number of rules that are named if the total cost exceeds the limit.
 const MOST_EXPENSIVE: usize = 4;
 
-/// Checks the rules of a schema that stands at `at`. Where it has other faults, its rules are not looked at.
+/// Validates the rules of a schema at `at`. Rules of nodes with other errors are skipped.
 pub(super) fn check(root: &Node, at: &Path<'_>, faults: &[Invalid]) -> Vec<Invalid> {
     let mut check = Check {
         faults,
@@ -50,22 +50,22 @@ struct Check<'f> {
     faults: &'f [Invalid],
     found: Vec<Invalid>,
     total: u64,
-    /// The most expensive rules, the first before all others.
+    /// The most expensive rules, in descending order.
     expensive: Vec<(String, u64)>,
 }
 
-/// The place of a schema in its definition.
+/// Position of a schema in its definition.
 struct Place<'p> {
     at: &'p Path<'p>,
     is_root: bool,
-    /// The most values of it that an object has, where lists and maps above are bounded.
+    /// Most values of the schema in one object, if the lists and maps above are bounded.
     most: Option<u64>,
-    /// The list above whose items have no old values.
+    /// The list above whose items cannot be correlated with old ones.
     uncorrelatable: Option<&'p Path<'p>>,
 }
 
 impl<'p> Place<'p> {
-    /// The place of a schema in that of `node`.
+    /// Position of a child schema of `node`.
     fn below<'q>(&self, node: &Node, at: &'q Path<'q>) -> Place<'q>
     where
         'p: 'q,
@@ -80,7 +80,7 @@ impl<'p> Place<'p> {
 }
 
 impl Check<'_> {
-    /// `known` is the type of the node, if a rule above had to know it.
+    /// `known` is the CEL type of the node, if a rule above needed it.
     fn node(&mut self, node: &Node, known: Option<&Schema>, place: &Place<'_>) {
         let made;
         let known = if known.is_none() && !node.rules().is_empty() {
@@ -116,7 +116,7 @@ impl Check<'_> {
         }
     }
 
-    /// The schema or one below has a fault that is no rule's.
+    /// True if the schema or one below has an error that is not about a rule.
     fn is_faulty(&self, at: &Path<'_>) -> bool {
         let at = at.to_string();
         let is_below = |field: &str| field.strip_prefix(&at).is_some_and(|rest| rest.starts_with(['.', '[']));
@@ -163,7 +163,7 @@ impl Check<'_> {
     }
 
     fn refuse(&mut self, at: &Path<'_>, rule: &Rule, error: &str) {
-        // The order is that of the fields of upstream's type.
+        // In the order of the fields of upstream's type.
         let members = [
             ("Rule", json!(rule.rule)),
             ("Message", json!(rule.message)),
@@ -177,7 +177,7 @@ impl Check<'_> {
         self.found.push(Invalid::rendered(at.to_string(), shown, error));
     }
 
-    /// Notes the cost of an expression.
+    /// Records the cost of an expression.
     fn observe(&mut self, at: Path<'_>, what: &str, cost: u64) {
         if cost > RULE_LIMIT {
             let detail = exceeds(what, cost, RULE_LIMIT);
@@ -192,7 +192,7 @@ impl Check<'_> {
     }
 }
 
-/// The most members or items that a schema lets a value have; none if it does not bound them.
+/// Most fields or items of a value by its schema; `None` if unbounded.
 fn elements(node: &Node) -> Option<u64> {
     let bound = |limit: Option<i64>| limit.map(|limit| u64::try_from(limit).unwrap_or(0));
     let values = node.values();

@@ -5,7 +5,7 @@ use crate::structural::{Additional, Node, Structural};
 /// Reason why a path is invalid; `Display` is upstream's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldPathError {
-    /// There is no such field.
+    /// The field does not exist.
     #[error("does not refer to a valid field")]
     Unknown,
     /// Array notation is not allowed here.
@@ -26,20 +26,20 @@ pub enum FieldPathError {
 }
 
 impl Structural {
-    /// The path and the schema of the field that a JSON path such as `.spec.color` names.
+    /// Returns the path and the schema of the field at a JSON path such as `.spec.color`.
     ///
     /// # Errors
-    /// It names none.
+    /// The path is invalid.
     pub fn field(&self, path: &str) -> Result<(String, &Node), FieldPathError> {
         find(self.root(), path, false)
     }
 }
 
 impl Node {
-    /// The path and the schema of the field below that a rule's `fieldPath` names.
+    /// Returns the path and the schema of the field below at a rule's `fieldPath`.
     ///
     /// # Errors
-    /// It names none.
+    /// The path is invalid.
     pub fn field(&self, path: &str) -> Result<(String, &Self), FieldPathError> {
         find(self, path, true)
     }

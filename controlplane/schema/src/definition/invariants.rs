@@ -20,7 +20,7 @@ enum Level {
     Field,
 }
 
-/// All that is not structural, sorted by text.
+/// Returns all violations of structural schemas, sorted by text.
 pub(super) fn check(props: Props<'_>, at: &Path<'_>) -> Vec<Invalid> {
     let mut check = Check { found: Vec::new() };
     check.node(props, Level::Root, at);
@@ -84,7 +84,7 @@ impl Check {
         self.meta(props, level, at);
     }
 
-    /// The type, and what must go with it.
+    /// Checks the type and the keywords that depend on it.
     fn kind(&mut self, props: Props<'_>, level: Level, at: &Path<'_>) {
         let (kind, path) = (props.text("type"), at.child("type"));
         if props.flag(EMBEDDED) && kind != "object" {
@@ -142,7 +142,7 @@ impl Check {
         }
     }
 
-    /// Bounds, and schemas that only bound.
+    /// Checks value validations and logical junctors.
     fn values(&mut self, props: Props<'_>, skips_any: bool, skips_first: bool, at: &Path<'_>) {
         if !skips_any {
             self.branches(props, "anyOf", at);
@@ -265,7 +265,7 @@ fn is_int_or_string(props: Props<'_>) -> bool {
     matches!(branches.as_slice(), [one, other] if is_only(*one, "integer") && is_only(*other, "string"))
 }
 
-/// Nothing but a name and a prefix, of any schema.
+/// True if only name and generateName are restricted.
 fn is_plain_metadata(props: Props<'_>) -> bool {
     let is_known = |name: &str| matches!(name, "type" | "default" | "properties") || !props.is_set(name);
     props.names().all(is_known)

@@ -60,7 +60,7 @@ fn supported(check: &mut Check, at: &Path<'_>, name: &str, value: &str, all: &[&
     }
 }
 
-/// The items of a set are owned as a whole.
+/// Items of a set must be atomic.
 fn set(check: &mut Check, props: Props<'_>, at: &Path<'_>) {
     let Some(item) = props.item() else { return };
     let detail = "must be atomic as item of a list with x-kubernetes-list-type=set";
@@ -70,7 +70,7 @@ fn set(check: &mut Check, props: Props<'_>, at: &Path<'_>) {
         "array" if item.optional_text(LIST_TYPE).is_some_and(|own| own != "atomic") => {
             check.refuse(&items, LIST_TYPE, list_type, detail);
         }
-        // Upstream shows the type of a list here, too.
+        // Upstream's message names the type of a list here, too.
         "object" if item.optional_text(MAP_TYPE) != Some("atomic") => {
             check.refuse(&items, MAP_TYPE, list_type, detail);
         }
@@ -124,7 +124,8 @@ fn map(check: &mut Check, props: Props<'_>, at: &Path<'_>) {
     }
 }
 
-/// Neither items that are told apart nor their keys are null, and a key is always there.
+/// Items of sets and maps must not be nullable; keys must not be either, and must be required or
+/// have a default.
 fn keys(check: &mut Check, props: Props<'_>, list_type: &str, at: &Path<'_>) {
     let Some(item) = props.item() else { return };
     let items = at.child("items");

@@ -1,4 +1,4 @@
-//! `x-kubernetes-validations`, but for the expressions themselves.
+//! `x-kubernetes-validations`, apart from the expressions.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Addresses: IP, MAC, mail, and URIs as Go's `net`, `net/mail` and `net/url` read them.
+//! Addresses: IP, MAC, mail, and URIs as parsed by Go's `net`, `net/mail` and `net/url`.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -101,7 +101,7 @@ fn is_address(text: &str) -> bool {
     !local.is_empty() && is_domain
 }
 
-/// The place where a quoted string at the beginning ends.
+/// End of a quoted string at the beginning.
 fn quoted_end(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (at, character) in text.char_indices().skip(1) {
@@ -114,7 +114,7 @@ fn quoted_end(text: &str) -> Option<usize> {
     None
 }
 
-/// Words with single dots between them; in a name dots may stand anywhere.
+/// True for words separated by single dots; in a display name dots may be anywhere.
 fn is_atoms(text: &str, has_free_dots: bool) -> bool {
     let is_atom = |character: char| {
         character.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(character) || !character.is_ascii()
@@ -147,7 +147,7 @@ pub(super) fn is_uri(text: &str) -> bool {
     is_authority(authority) && is_escaped(path)
 }
 
-/// The scheme and what follows its colon; none if there is a colon and nothing before it.
+/// Scheme and the rest after its colon; `None` if the text starts with a colon.
 fn scheme(text: &str) -> Option<(&str, &str)> {
     for (at, byte) in text.bytes().enumerate() {
         match byte {
@@ -161,7 +161,7 @@ fn scheme(text: &str) -> Option<(&str, &str)> {
     Some(("", text))
 }
 
-/// Tells whether each `%` has two digits behind it.
+/// True if each `%` is followed by two hexadecimal digits.
 fn is_escaped(text: &str) -> bool {
     let is_hex = |part: &str| {
         let mut digits = part.bytes();
@@ -188,12 +188,12 @@ fn is_authority(text: &str) -> bool {
     }
     let port = host.find(':').and_then(|at| host.get(at..)).unwrap_or_default();
     let is_host = |character: char| !matches!(character, ' ' | '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}');
-    // Only what is not ASCII may be escaped.
+    // Only non-ASCII characters may be escaped.
     let is_high = |part: &str| matches!(part.bytes().next(), Some(b'8'..=b'9' | b'a'..=b'f' | b'A'..=b'F'));
     is_port(port) && host.chars().all(is_host) && is_escaped(host) && host.split('%').skip(1).all(is_high)
 }
 
-/// Nothing, or a colon and digits.
+/// True for an empty text, or a colon and digits.
 fn is_port(text: &str) -> bool {
     text.is_empty()
         || text

@@ -44,7 +44,7 @@ pub(super) fn is_duration(text: &str) -> bool {
     GO_DURATION.matches(text) || is_scala_duration(text)
 }
 
-/// Tells whether any number in the text has a unit behind it.
+/// True if some number in the text is followed by a unit.
 fn is_scala_duration(text: &str) -> bool {
     const EXACT: [&str; 12] = ["ns", "us", "µs", "ms", "s", "m", "h", "hr", "d", "w", "wk", "μs"];
     const PREFIXES: [&str; 8] = ["nano", "micro", "milli", "sec", "min", "hour", "day", "week"];
@@ -60,7 +60,7 @@ fn is_scala_duration(text: &str) -> bool {
         if unit.is_empty() {
             continue;
         }
-        // A number that Go cannot hold ends the search.
+        // A number beyond Go's range ends the search.
         if count.parse::<i64>().is_err() {
             return false;
         }

@@ -1,4 +1,4 @@
-//! The estimated cost of rules, as upstream's own tests state it (`TestCostEstimation` of
+//! Estimated cost of rules, as in upstream's own tests (`TestCostEstimation` of
 //! `pkg/apiserver/schema/cel/compilation_test.go`).
 
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
@@ -23,7 +23,7 @@ fn cost(schema: &str, rule: &str) -> u64 {
     Compiled::cost(compiled.program.as_ref(), &declared)
 }
 
-/// The schema without its bound.
+/// Removes the limit from a schema.
 fn unbounded(schema: &str) -> String {
     let mut schema = schema.to_owned();
     for name in ["maxItems", "maxProperties", "maxLength"] {

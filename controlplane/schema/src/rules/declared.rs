@@ -1,4 +1,4 @@
-//! The types that expressions see, from schemas (`SchemaDeclType` of `k8s.io/apiserver/pkg/cel/common/schemas.go`).
+//! CEL types of schemas (`SchemaDeclType` of `k8s.io/apiserver/pkg/cel/common/schemas.go`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use expressions::schema::{Field, Format, ListKind, ObjectSchema, Schema, Shape, 
 use crate::structural::{Additional, Kind, ListType, Node, Structural, Values};
 
 impl Structural {
-    /// The type that expressions see of the whole object, under a name; none if they do not see it.
+    /// CEL type of the whole object, with a name; `None` if expressions cannot access it.
     pub fn declared(&self, name: &str) -> Option<Schema> {
         named(self.root(), true, name)
     }
 }
 
-/// The type of a node; none if expressions do not see it. At the root of an object `apiVersion`, `kind`, `metadata.name`
-/// and `metadata.generateName` are always there.
+/// CEL type of a node; `None` if expressions cannot access it. The root of an object always has
+/// `apiVersion`, `kind`, `metadata.name` and `metadata.generateName`.
 pub(crate) fn declared(node: &Node, is_root: bool) -> Option<Schema> {
     named(node, is_root, "selfType")
 }
@@ -93,7 +93,7 @@ fn object(node: &Node, is_root: bool, name: &str) -> Option<Schema> {
         return Some(Schema::new(Shape::Map(Box::new(values))).at_most(most.map(positive)));
     }
     let mut fields = BTreeMap::new();
-    // `{}`, and each property that must be there with its quotes, colon and comma.
+    // `{}`, and each required property with its quotes, colon and comma.
     let mut least = 2;
     let mut add = |json: &str, is_required: bool, schema: Schema| {
         if is_required {

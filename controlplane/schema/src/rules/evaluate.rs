@@ -1,4 +1,4 @@
-//! Rules asked about an object (`pkg/apiserver/schema/cel/validation.go`).
+//! Evaluation of rules on an object (`pkg/apiserver/schema/cel/validation.go`).
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -13,29 +13,30 @@ use crate::structural::{Kind, Node, Rule, Structural};
 use crate::validate::Old;
 use crate::{Invalid, InvalidKind};
 
-/// Cost that the rules of one object may have (`RuntimeCELCostBudget` of `k8s.io/apiserver/pkg/apis/cel/config.go`).
+/// Cost budget for all rules of one object (`RuntimeCELCostBudget` of
+/// `k8s.io/apiserver/pkg/apis/cel/config.go`).
 const BUDGET: u64 = 10_000_000;
-/// Longest text that an expression gives (`MaxEvaluatedMessageExpressionSizeBytes` beside it).
+/// Longest message of a message expression (`MaxEvaluatedMessageExpressionSizeBytes` beside it).
 const MAX_MESSAGE: usize = 5 * 1024;
 const EXHAUSTED: &str = "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// The outcome of asking all rules.
+/// Result of all rules.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Rules that do not hold.
+    /// Rules that failed.
     pub errors: Vec<Invalid>,
-    /// Rules that do not hold for values that have not changed: warnings.
+    /// Rules that failed on unchanged values: warnings.
     pub tolerated: Vec<Invalid>,
 }
 
-/// The cost that is left, and the end of it.
+/// The remaining cost, and whether it is exhausted.
 pub(crate) struct Budget {
     left: u64,
     is_over: bool,
 }
 
 impl Budget {
-    /// Nothing is left.
+    /// True if the budget is exhausted.
     pub(crate) const fn is_over(&self) -> bool {
         self.is_over
     }
@@ -51,7 +52,7 @@ impl Default for Budget {
 }
 
 impl Rules {
-    /// Asks the rules about an object; `old` is the one that it takes the place of.
+    /// Evaluates the rules on an object; `old` is the object that it replaces.
     pub fn validate(&self, schema: &Structural, new: &Value, old: Option<&Value>) -> Verdict {
         let mut run = Run::default();
         let node = schema.root();
@@ -68,7 +69,7 @@ impl Rules {
 }
 
 impl Scope {
-    /// Asks the rules about a default, as a new value and as one that was there before
+    /// Evaluates the rules on a default, as a new value and as an unchanged one
     /// (`pkg/apiserver/schema/defaulting/validation.go`).
     pub(crate) fn check_default(&self, node: &Node, value: &Value, at: &Path<'_>, budget: &mut Budget) -> Vec<Invalid> {
         let mut left = budget.left;
@@ -96,7 +97,7 @@ impl Scope {
     }
 }
 
-/// A value with what it was, compared once at most.
+/// A value and its old value, compared at most once.
 struct Known<'v> {
     old: Old<'v>,
     is_unchanged: OnceCell<bool>,
@@ -115,14 +116,14 @@ impl<'v> Known<'v> {
     }
 }
 
-/// The place of a value in its object.
+/// Position of a value in its object.
 struct Place<'p, 'v> {
     at: &'p Path<'p>,
-    /// The value of `oldSelf`.
+    /// Value of `oldSelf`.
     old: Option<&'v Value>,
-    /// The value with its old one, where ratcheting finds that.
+    /// The value with its old one, if they can be correlated for ratcheting.
     current: Option<&'p Known<'v>>,
-    /// The closest ancestor that has one.
+    /// The closest ancestor with an old value.
     nearest: Option<&'p Known<'v>>,
 }
 
@@ -131,12 +132,12 @@ impl<'p, 'v> Place<'p, 'v> {
         self.current.or(self.nearest).is_some_and(Known::is_unchanged)
     }
 
-    /// The old value of a member, as ratcheting finds it; `apiVersion` and `kind` are not ratcheted.
+    /// The correlated old value of a field; `apiVersion` and `kind` are not ratcheted.
     fn known(&self, name: &str) -> Option<Known<'v>> {
         Some(Known::new(self.current?.old.member(name)?))
     }
 
-    /// The closest ancestor of a member or an item that has an old value.
+    /// The closest ancestor of a field or an item with an old value.
     fn nearest(&self, name: Option<&str>) -> Option<&'p Known<'v>> {
         let is_type = self.nearest.is_none() && matches!(name, Some("apiVersion" | "kind"));
         match self.current {
@@ -147,7 +148,7 @@ impl<'p, 'v> Place<'p, 'v> {
     }
 }
 
-/// The variables of a rule.
+/// Variables of a rule.
 struct Variables<'v> {
     own: Result<expressions::Value<'v>, Error>,
     old: Option<Result<expressions::Value<'v>, Error>>,
@@ -297,7 +298,7 @@ impl Run {
         }
     }
 
-    /// Evaluates an expression within the budget; none is left where it has cost more than that.
+    /// Evaluates an expression within the budget; `None` if its cost exceeds it.
     fn run<'v>(&mut self, program: &Program, variables: &Variables<'v>) -> Result<expressions::Value<'v>, Failed> {
         let before = self.budget.left;
         program
@@ -315,13 +316,13 @@ impl Run {
             .push(Invalid::value(place.at.field(), of_type, detail));
     }
 
-    /// An error after which no rule is asked.
+    /// Reports an error after which no more rules are evaluated.
     fn end(&mut self, place: &Place<'_, '_>, of_type: &str, detail: String) {
         self.refuse(place, of_type, detail);
         self.budget.is_over = true;
     }
 
-    /// A rule that has no value.
+    /// Reports a rule whose evaluation failed.
     fn broken(&mut self, rule: &Rule, failed: &Failed, of_type: &str, place: &Place<'_, '_>) {
         let shown = shown(rule);
         match failed {
@@ -344,7 +345,7 @@ impl Run {
         }
     }
 
-    /// A rule that is false.
+    /// Reports a rule that is false.
     fn failed(
         &mut self,
         scope: &Scope,
@@ -395,10 +396,10 @@ impl Run {
         }
     }
 
-    /// The text of a rule that is false.
+    /// Returns the message of a failed rule.
     ///
     /// # Errors
-    /// The cost of making it is too high, in these words.
+    /// The cost of the message expression is too high; the error is a message about that.
     fn message(&mut self, compiled: &Compiled, variables: &Variables<'_>) -> Result<String, String> {
         let rule = &compiled.rule;
         let expression = render::quoted(&rule.message_expression);
@@ -432,16 +433,16 @@ impl Run {
     }
 }
 
-/// Reason that an expression has no value.
+/// Reason why an evaluation failed.
 enum Failed {
-    /// The object's budget is spent.
+    /// The object's cost budget is exhausted.
     Budget,
-    /// The expression costs more than any may.
+    /// The expression exceeds the cost limit of a single one.
     Call,
     Evaluation(Error),
 }
 
-/// A rule as errors show it.
+/// A rule as shown in errors.
 fn shown(rule: &Rule) -> &str {
     if rule.message.is_empty() {
         rule.rule.trim()

@@ -1,4 +1,4 @@
-//! Schemas from their JSON (`pkg/apiserver/schema/convert.go`).
+//! Building schemas from JSON (`pkg/apiserver/schema/convert.go`).
 
 use serde_json::Value;
 
@@ -24,10 +24,10 @@ pub enum NotStructural {
 }
 
 impl Structural {
-    /// Builds the schema of a definition that was checked before, from its `openAPIV3Schema`.
+    /// Builds the schema of a validated definition from its `openAPIV3Schema`.
     ///
     /// # Errors
-    /// The schema is not structural: the definition was not checked.
+    /// The schema is not structural: the definition was not validated.
     pub fn new(schema: &Value) -> Result<Self, NotStructural> {
         match Props::of(schema) {
             Some(props) => Self::of_props(props),
@@ -110,7 +110,7 @@ fn node(props: Props<'_>, depth: usize) -> Result<Node, NotStructural> {
     })
 }
 
-/// The rules of a node, as they are written.
+/// The rules of a node, not compiled.
 fn rules(props: Props<'_>) -> impl Iterator<Item = Rule> {
     let rules = props.many("x-kubernetes-validations");
     rules.map(|rule| Rule {

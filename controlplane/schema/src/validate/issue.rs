@@ -41,7 +41,7 @@ impl Issue {
         }
     }
 
-    /// About several schemas.
+    /// An error about several schemas.
     pub(super) fn plain(text: String) -> Self {
         Self {
             name: None,
@@ -90,7 +90,7 @@ impl Issue {
         issue
     }
 
-    /// With a value that is rendered already.
+    /// Takes a value that is already formatted.
     pub(super) fn invalid_value(at: &Path<'_>, value: String, text: String) -> Self {
         Self::at(at, InvalidKind::Invalid, Some(value), text)
     }
@@ -115,8 +115,8 @@ impl Issue {
     }
 }
 
-/// Faults that checks have found, and how much of what they looked at was right: of several schemas the one with most matches
-/// is spoken of.
+/// Errors of a validation, and the number of matching parts: of several schemas, the one with the
+/// most matches is reported.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) issues: Vec<Issue>,
@@ -148,7 +148,7 @@ impl Outcome {
         self
     }
 
-    /// Adds a finding that is not there yet.
+    /// Adds an error unless it is a duplicate.
     pub(super) fn add(&mut self, issue: Issue) {
         if self.issues.len() < MAX_ISSUES && !self.issues.iter().any(|other| other.text == issue.text) {
             self.issues.push(issue);
@@ -164,7 +164,7 @@ impl Outcome {
         }
     }
 
-    /// Adds the outcome of one of the checks of a value.
+    /// Adds the result of a single check.
     pub(super) fn step(&mut self, other: Self) {
         self.merge(other);
         self.matched += 1;

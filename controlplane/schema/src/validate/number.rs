@@ -1,4 +1,5 @@
-//! Bounds on numbers, which upstream compares in the type of the value (`pkg/validation/validate/{validator,values}.go`).
+//! Numeric limits, which upstream compares in the type of the value
+//! (`pkg/validation/validate/{validator,values}.go`).
 
 use super::Given;
 use super::issue::{Issue, Outcome};
@@ -6,21 +7,21 @@ use crate::path::Path;
 use crate::render;
 use crate::structural::{Kind, Node, Values};
 
-/// The largest number below which all whole ones are exact.
+/// Largest number up to which all integers are exact.
 const MAX_EXACT: f64 = 9_007_199_254_740_991.0;
 
-/// Tells whether a number is whole, or so near that JSON cannot tell.
+/// True if a number is an integer, or too close to one for JSON to distinguish.
 pub(super) fn is_whole(number: f64) -> bool {
     if !number.is_finite() || number.abs() > MAX_EXACT {
         return false;
     }
     let whole = number.trunc();
     let (difference, sum) = ((number - whole).abs(), number.abs() + whole.abs());
-    // Nothing is near zero but zero itself.
+    // Only zero is close to zero.
     difference <= 0.0 || (whole.abs() > 0.0 && difference / sum < 1e-9)
 }
 
-/// Toward zero, as Go converts; beyond the range the nearest.
+/// Rounds toward zero, as Go converts; saturates at the limits of the range.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the conversion is the point, and saturates"
@@ -34,7 +35,7 @@ fn float(integer: i64) -> f64 {
     integer as f64
 }
 
-/// The bounds of a node on a number.
+/// Checks a number against a node's limits.
 pub(super) fn check(node: &Node, given: Given, at: &Path<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     let data = match given {
@@ -64,7 +65,7 @@ pub(super) fn check(node: &Node, given: Given, at: &Path<'_>) -> Outcome {
     outcome.and_matched(1)
 }
 
-/// Range of the numbers of a type and its format.
+/// Range of a numeric type and format.
 #[derive(Clone, Copy)]
 struct Range {
     is_integer: bool,

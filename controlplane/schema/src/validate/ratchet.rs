@@ -15,7 +15,7 @@ pub(crate) struct Old<'a> {
     after: &'a Value,
 }
 
-/// The items of an old list by their keys.
+/// Items of an old list by their keys.
 pub(crate) struct Keyed<'a> {
     node: &'a Node,
     item: &'a Node,
@@ -31,12 +31,12 @@ impl<'a> Old<'a> {
         }
     }
 
-    /// The value that there was.
+    /// The old value.
     pub(crate) fn before(&self) -> &'a Value {
         self.before
     }
 
-    /// The member that there is before and after.
+    /// A field that exists in both the old and the new value.
     pub(crate) fn member(&self, name: &str) -> Option<Self> {
         let node = self.node.member(name)?;
         let (old, new) = (self.before.as_object()?.get(name)?, self.after.as_object()?.get(name)?);
@@ -61,7 +61,7 @@ impl<'a> Old<'a> {
         })
     }
 
-    /// Tells whether nothing has changed, apart from the order of lists with keys.
+    /// True if nothing has changed, apart from the order of lists with keys.
     pub(crate) fn is_unchanged(&self) -> bool {
         match (self.before, self.after) {
             (Value::Object(old), Value::Object(new)) => {
@@ -82,14 +82,14 @@ impl<'a> Old<'a> {
 }
 
 impl<'a> Keyed<'a> {
-    /// The former item.
+    /// The old item with the same key.
     pub(crate) fn item(&self, new: &'a Value) -> Option<Old<'a>> {
         let old = self.items.get(&key(self.node, new)?)?;
         Some(Old::new(self.item, old, new))
     }
 }
 
-/// The keys of an item as one text; none if one is missing or no scalar.
+/// The keys of an item as one text; `None` if one is missing or not a scalar.
 fn key(node: &Node, item: &Value) -> Option<String> {
     let members = item.as_object()?;
     let mut text = String::new();

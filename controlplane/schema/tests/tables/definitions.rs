@@ -1,4 +1,4 @@
-//! Definitions: which schemas are refused, and how.
+//! Validation of definitions.
 
 use controlplane_schema::{Options, Structural};
 
@@ -10,7 +10,7 @@ fn check(schema: &str, wanted: &str) {
     assert_eq!(found, wanted, "{schema}");
 }
 
-/// Below a root that is as it should be.
+/// A schema below a valid root.
 fn spec(schema: &str, wanted: &str) {
     check(&format!("{{type: object, properties: {{spec: {schema}}}}}"), wanted);
 }

@@ -1,4 +1,4 @@
-//! Tables: a schema, what comes, what becomes of it. Flow YAML, since it is shorter than JSON.
+//! Tables: a schema, an input, and the result. In flow YAML, since it is shorter than JSON.
 
 #![allow(
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! Values: pruned, defaulted, refused.
+//! Pruning, defaulting and validation of values.
 
 use controlplane_schema::Structural;
 
@@ -8,7 +8,7 @@ fn structural(text: &str) -> Structural {
     Structural::new(&read(text)).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Below `spec`, which every case has.
+/// A schema below `spec`, which every case has.
 fn spec(text: &str) -> Structural {
     structural(&format!("{{type: object, properties: {{spec: {text}}}}}"))
 }
@@ -372,7 +372,7 @@ fn what_was_wrong_before_and_has_not_changed_is_taken() {
             "[{k: c, v: 9}]",
             "spec[0].v: Invalid value: 9: spec[0].v in body should be less than or equal to 5",
         ),
-        // Items without keys are not followed.
+        // Items without keys are not correlated.
         (
             "{type: array, items: {type: integer, maximum: 5}}",
             "[9, 1]",
