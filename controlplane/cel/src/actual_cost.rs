@@ -1,23 +1,23 @@
-//! The cost of calls as they happen (`cel-go/interpreter/runtimecost.go`,
-//! `k8s.io/apiserver/pkg/cel/library/cost.go`). Units are about 50 ns.
+//! Actual cost of calls (`cel-go/interpreter/runtimecost.go`,
+//! `k8s.io/apiserver/pkg/cel/library/cost.go`). A unit is about 50 ns.
 
 use crate::eval::LIST_COST;
 use crate::value::Value;
 
-/// Cost of one check by the authorizer: two fit into an expression.
+/// Cost of one authorization check: an expression can afford two.
 pub(crate) const CHECK: u64 = 350_000;
 
-/// A tenth, rounded up: the cost of going through a text once.
+/// A tenth, rounded up: the cost of traversing a string once.
 pub(crate) const fn tenth(size: u64) -> u64 {
     size.div_ceil(10)
 }
 
-/// A quarter, rounded up: the states of a pattern.
+/// A quarter, rounded up: the cost of a regular expression by its length.
 pub(crate) const fn quarter(size: u64) -> u64 {
     size.div_ceil(4)
 }
 
-/// Cost of a selector of labels or fields.
+/// Cost of parsing a label or field selector.
 pub(crate) const fn selector(size: u64) -> u64 {
     LIST_COST
         .saturating_add(tenth(size))
@@ -28,7 +28,7 @@ fn textual(value: Option<&Value<'_>>) -> bool {
     matches!(value, Some(Value::String(_) | Value::Bytes(_)))
 }
 
-/// Cost that the arguments decide.
+/// Cost by the arguments.
 pub(crate) fn before(function: &str, args: &[Value<'_>]) -> u64 {
     let first = args.first();
     let size = |index: usize| args.get(index).map_or(1, Value::size);
@@ -89,8 +89,8 @@ pub(crate) fn before(function: &str, args: &[Value<'_>]) -> u64 {
     }
 }
 
-/// Cost of walking through values within values, which upstream does not count: parts that an expression has nested into
-/// each other may be met any number of times.
+/// Cost of traversing nested values, which upstream does not count: parts that an expression nests
+/// into each other may be visited any number of times.
 pub(crate) fn nested(function: &str, args: &[Value<'_>]) -> u64 {
     let excess = |value: &Value<'_>| match value {
         Value::List(_) | Value::Map(_) => value.all().saturating_sub(value.size() + 1) / 10,
@@ -109,7 +109,7 @@ pub(crate) fn nested(function: &str, args: &[Value<'_>]) -> u64 {
     }
 }
 
-/// Cost that the result decides.
+/// Cost by the result.
 pub(crate) fn after(function: &str, result: &Value<'_>) -> u64 {
     match function {
         "join" => tenth(2 * result.size()),
@@ -118,7 +118,7 @@ pub(crate) fn after(function: &str, result: &Value<'_>) -> u64 {
     }
 }
 
-/// Cost of comparing each item of a list with each.
+/// Cost of comparing all items of a list with each other.
 fn squared(list: Option<&Value<'_>>) -> u64 {
     let Some(Value::List(list)) = list else {
         return 1;
@@ -133,7 +133,7 @@ fn squared(list: Option<&Value<'_>>) -> u64 {
         .saturating_add(1 + LIST_COST)
 }
 
-/// Cost of going through all that a value holds.
+/// Cost of traversing a value completely.
 fn traversal(value: &Value<'_>) -> u64 {
     match value {
         Value::String(text) => u64::try_from(text.len()).unwrap_or(u64::MAX) / 10,

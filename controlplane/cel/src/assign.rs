@@ -4,24 +4,24 @@ use std::cell::Cell;
 
 use crate::types::Type;
 
-/// Most parts of a type. A type may share parts with itself, so that a short text makes one of any size.
+/// Most parts of a type. Types may share parts, so a short text can produce one of any size.
 const MAX_PARTS: usize = 1_000;
-/// Most steps of one comparison of types.
+/// Most steps of a comparison of types.
 const MAX_STEPS: usize = 20_000;
 
-/// Types found for type variables, with a journal to take back a failed attempt.
+/// Types of type variables, with a journal for rolling back a failed attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Substitutions {
     known: Vec<Option<Type>>,
     journal: Vec<(usize, Option<Type>)>,
-    /// Steps that are left of a comparison.
+    /// Remaining steps of a comparison.
     steps: Cell<usize>,
     /// A type was too large.
     exceeded: Cell<bool>,
 }
 
 impl Substitutions {
-    /// A new type of which nothing is known.
+    /// A new type variable.
     pub(crate) fn fresh(&mut self) -> Type {
         self.known.push(None);
         Type::Var(self.known.len() - 1)
@@ -37,7 +37,7 @@ impl Substitutions {
         }
     }
 
-    /// The type with everything that is known filled in; what is not known becomes `dyn` where asked.
+    /// The type with all known variables substituted; unknown ones become `dyn` if `to_dyn` is set.
     pub(crate) fn fill(&self, of: &Type, to_dyn: bool) -> Type {
         self.filled(of, to_dyn, &mut 0)
     }
@@ -65,7 +65,7 @@ impl Substitutions {
         }
     }
 
-    /// A type was too large to be looked at as a whole.
+    /// True if a type was too large to be processed.
     pub(crate) fn exceeded(&self) -> bool {
         self.exceeded.get()
     }
@@ -79,7 +79,7 @@ impl Substitutions {
         left.is_some()
     }
 
-    /// Lists of types that may stand for each other, all or none.
+    /// Makes lists of types assignable to each other, all or none.
     pub(crate) fn assign_all(&mut self, left: &[Type], right: &[Type]) -> bool {
         if left.len() != right.len() {
             return false;
@@ -97,7 +97,7 @@ impl Substitutions {
         false
     }
 
-    /// Two types that may stand for each other.
+    /// Makes two types assignable to each other.
     pub(crate) fn assign(&mut self, left: &Type, right: &Type) -> bool {
         self.assign_all(std::slice::from_ref(left), std::slice::from_ref(right))
     }
@@ -140,7 +140,8 @@ impl Substitutions {
         }
     }
 
-    /// Binds a variable to a type: the binding is valid, the variable had been bound before.
+    /// Binds a variable to a type; returns whether the binding is valid, and whether the variable
+    /// was bound before.
     fn substitutes(&mut self, of: &Type, variable: usize) -> (bool, bool) {
         if *of == Type::Var(variable) {
             return (true, true);
@@ -182,7 +183,7 @@ impl Substitutions {
     }
 }
 
-/// The more general of two types that may stand for each other.
+/// The more general one of two types that are assignable to each other.
 pub(crate) fn most_general(left: Type, right: Type) -> Type {
     if less_specific(&left, &right) { left } else { right }
 }

@@ -1,4 +1,4 @@
-//! The static check of an expression's types (`cel-go/checker/checker.go`).
+//! Static type checker (`cel-go/checker/checker.go`).
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry,
 use crate::types::Type;
 use crate::value::{Text, Value};
 
-/// Most mistakes that are told of one expression (`cel-go/common/errors.go`).
+/// Most errors that are reported for an expression (`cel-go/common/errors.go`).
 const MAX_ISSUES: usize = 100;
 
-/// The types of all nodes, by their numbers.
+/// Types of all nodes, by node id.
 pub(crate) type Types = Vec<Type>;
 
-/// Checks a tree, names what its names refer to, and finds the types of all nodes.
+/// Checks a tree, resolves its names, and infers the types of all nodes.
 pub(crate) fn check(expr: &mut Expr, nodes: usize, environment: &Environment) -> Result<Types, Vec<Issue>> {
     let mut checker = Checker {
         environment,
@@ -102,7 +102,7 @@ impl Checker<'_> {
             Kind::Comprehension(fold) => self.comprehension(fold),
             Kind::Bind(bind) => self.bind(bind),
         };
-        // Nothing grows from a type that is too large.
+        // A type that is too large must not grow further.
         let is_large = matches!(found, Type::List(_) | Type::Map(..) | Type::Optional(_)) && {
             drop(self.known.fill(&found, false));
             self.known.exceeded()
@@ -127,7 +127,7 @@ impl Checker<'_> {
             .or_else(|| self.patch_type(name).map(|of| Type::Type(of.into())))
     }
 
-    /// The type of objects to change others with that a name stands for.
+    /// The type of a patch object by its name.
     fn patch_type(&self, name: &str) -> Option<Type> {
         object::named(name).filter(|_| self.environment.makes_patches)
     }
@@ -136,7 +136,7 @@ impl Checker<'_> {
         self.local(name).is_none() && !self.environment.variables.contains_key(name)
     }
 
-    /// The dotted name that an expression spells, if its first part is no local variable.
+    /// The qualified name of an expression, if its first part is no local variable.
     fn qualified(&self, expr: &Expr) -> Option<String> {
         match &expr.kind {
             Kind::Ident(name) => self.local(name).is_none().then(|| name.clone()),
@@ -252,7 +252,7 @@ impl Checker<'_> {
         call.implementation = functions::find(&call.function);
         let found = self.resolve(at, call, forms);
         if call.function == "sum" {
-            // The sum of nothing is the zero of its type.
+            // The sum of an empty list is the zero of its type.
             call.implementation = Some(functions::sum_of(&self.known.fill(&found, true)));
         }
         found
@@ -311,7 +311,7 @@ impl Checker<'_> {
         })
     }
 
-    /// A declared type with variables of its own for its parameters.
+    /// A declared type with fresh type variables for its parameters.
     fn instance(&mut self, declared: &Type, fresh: &mut BTreeMap<char, Type>) -> Type {
         match declared {
             Type::Param(name) => fresh.entry(*name).or_insert_with(|| self.known.fresh()).clone(),
@@ -334,7 +334,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The type inside of an optional element.
+    /// The type of an optional element's value.
     fn unwrapped(&mut self, at: usize, found: Type, optional: bool) -> Type {
         if !optional {
             return found;
@@ -383,7 +383,7 @@ impl Checker<'_> {
         }
     }
 
-    /// An object that is made (`checkCreateStruct` of `cel-go/checker/checker.go`).
+    /// Construction of an object (`checkCreateStruct` of `cel-go/checker/checker.go`).
     fn object(&mut self, at: usize, name: &str, fields: &mut [Initializer]) -> Type {
         let Some(found) = self.patch_type(name) else {
             self.undeclared(at, name);

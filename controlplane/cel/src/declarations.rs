@@ -13,7 +13,7 @@ use crate::types::Type;
 #[derive(Debug)]
 pub(crate) struct Overload {
     pub(crate) member: bool,
-    /// The receiver first.
+    /// Receiver first.
     pub(crate) arguments: Vec<Type>,
     pub(crate) result: Type,
 }
@@ -261,7 +261,7 @@ const COMPARABLE: &[&str] = &[
 ];
 const NUMBERS: &[&str] = &["int", "uint", "double"];
 
-/// Types of a library's own and their names.
+/// Names of library types.
 const OPAQUE: &[&str] = &[
     "kubernetes.URL",
     "net.IP",
@@ -278,7 +278,7 @@ const OPAQUE: &[&str] = &[
 
 type Table = BTreeMap<String, Vec<Overload>>;
 
-/// The forms of a function.
+/// Overloads of a function.
 pub(crate) fn overloads(function: &str) -> Option<&'static [Overload]> {
     static DECLARED: LazyLock<Table> = LazyLock::new(table);
     DECLARED.get(function).map(Vec::as_slice)
@@ -304,7 +304,7 @@ fn table() -> Table {
     declared
 }
 
-/// The lines that a line with a group stands for.
+/// Expands a line with a group into a line for each type.
 fn expanded(line: &str) -> Vec<String> {
     for (group, types) in [("summable", SUMMABLE), ("comparable", COMPARABLE)] {
         if line.contains(group) {
@@ -334,7 +334,7 @@ fn expanded(line: &str) -> Vec<String> {
 
 fn parse(line: &str) -> Option<(String, Overload)> {
     let (head, result) = line.rsplit_once(" -> ")?;
-    // `_?_:_` has a colon, too, but no blank behind it.
+    // `_?_:_` contains a colon, too, but no space after it.
     let (receiver, call) = head
         .split_once(": ")
         .map_or((None, head), |(receiver, call)| (Some(receiver), call));
@@ -349,7 +349,7 @@ fn parse(line: &str) -> Option<(String, Overload)> {
     Some((name.to_owned(), overload))
 }
 
-/// Types with commas between them.
+/// Parses types separated by commas.
 fn all_named(text: &str) -> Option<Vec<Type>> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -371,7 +371,7 @@ fn all_named(text: &str) -> Option<Vec<Type>> {
     Some(found)
 }
 
-/// The type of a name.
+/// Parses a type.
 pub(crate) fn named(text: &str) -> Option<Type> {
     if let Some((outer, inner)) = text.strip_suffix('>').and_then(|text| text.split_once('<')) {
         let mut inner = all_named(inner)?.into_iter();
@@ -405,7 +405,7 @@ pub(crate) fn named(text: &str) -> Option<Type> {
     })
 }
 
-/// The type that an identifier of an expression names.
+/// The type that an identifier denotes.
 pub(crate) fn type_identifier(name: &str) -> Option<Type> {
     let of = match name {
         "list" => Type::list(Type::Dyn),

@@ -1,4 +1,4 @@
-//! A number that equal values have in common: among many values, only those that share it are compared.
+//! Hash for equality: among many values, only those with the same one are compared.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,11 +6,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::json::shown;
 use crate::value::Value;
 
-/// The largest whole number to which each smaller one has a floating-point number of its own.
+/// Largest integer up to which all integers have exact floating-point representations.
 const EXACT: i64 = 1 << 53;
 
 impl Value<'_> {
-    /// The number; parts that seldom differ where the rest does not, and the order of lists, do not count.
+    /// Returns the hash; parts that rarely differ alone, and the order of lists, are left out.
     pub(crate) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         match self {
@@ -40,7 +40,7 @@ impl Value<'_> {
     }
 }
 
-/// Whole numbers that are told apart whatever type they have.
+/// Integers that are compared exactly across numeric types.
 fn exact(value: i64) -> Option<i64> {
     (-EXACT..=EXACT).contains(&value).then_some(value)
 }
@@ -51,7 +51,7 @@ pub(crate) fn pair(key: &str, digest: u64) -> u64 {
     hasher.finish()
 }
 
-/// Places of items by their numbers.
+/// Positions of items by their hashes.
 #[derive(Default)]
 pub(crate) struct Places(BTreeMap<u64, Vec<usize>>);
 
@@ -60,7 +60,7 @@ impl Places {
         self.0.entry(digest).or_default().push(place);
     }
 
-    /// The places at which an equal item may be.
+    /// Positions of items that may be equal.
     pub(crate) fn at(&self, digest: u64) -> impl Iterator<Item = usize> + '_ {
         self.0.get(&digest).into_iter().flatten().copied()
     }

@@ -1,4 +1,4 @@
-//! The cost of an expression before it runs, from the bounds of the schemas that its variables have
+//! Estimated cost of an expression, from the limits in the schemas of its variables
 //! (`cel-go/checker/cost.go`, `k8s.io/apiserver/pkg/cel/library/cost.go`).
 
 mod calls;
@@ -13,12 +13,12 @@ use crate::value::Value;
 
 use calls::{Given, of_function};
 
-/// Something between two bounds.
+/// A range of costs or sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// At least.
+    /// Minimum.
     pub min: u64,
-    /// At most.
+    /// Maximum.
     pub max: u64,
 }
 
@@ -60,15 +60,15 @@ impl Range {
     }
 }
 
-/// Bounds of a node's value.
+/// What is known of a node's value.
 #[derive(Clone, Copy, Default)]
 struct Shown<'s> {
     size: Option<Range>,
-    /// The size of its items or values.
+    /// Size of its items or values.
     entry: Option<Range>,
-    /// The schema of the value itself.
+    /// Schema of the value.
     schema: Option<&'s Schema>,
-    /// The schema of its items, where the value is a list made by an expression from items of that schema.
+    /// Schema of its items, if an expression built the list from items of that schema.
     element: Option<&'s Schema>,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn estimate(expr: &Expr, types: &Types, variables: &[(&str, &Schema)]
     estimator.visit(expr).0
 }
 
-/// A tree reads a variable.
+/// True if a tree reads a variable.
 pub(crate) fn uses(expr: &Expr, variable: &str) -> bool {
     matches!(&expr.kind, Kind::Ident(name) if name == variable)
         || expr.kind.children().any(|child| uses(child, variable))
@@ -127,7 +127,7 @@ impl<'s> Estimator<'_, 's> {
         self.types.get(expr.id).unwrap_or(&Type::Dyn)
     }
 
-    /// The size of a node's value: what its text says, what its schema says, what its type says.
+    /// Size of a node's value, from its literal, its schema or its type.
     fn size(&self, expr: &Expr, shown: &Shown<'_>) -> Range {
         let known = match &expr.written().kind {
             Kind::Literal(value) => Some(Range::exactly(value.size())),
@@ -240,7 +240,7 @@ impl<'s> Estimator<'_, 's> {
     fn field(of: &Shown<'s>, name: &str) -> Shown<'s> {
         match of.schema.map(|schema| &schema.shape) {
             Some(Shape::Object(object)) => Shown::of(object.fields.get(name).map(|field| &field.schema)),
-            // Upstream looks for fields alone, not for the values of maps.
+            // Upstream considers fields only, not the values of maps.
             _ => Shown::default(),
         }
     }
@@ -344,7 +344,7 @@ impl<'s> Estimator<'_, 's> {
         }
     }
 
-    /// The value of a condition: one of two.
+    /// The value of a conditional: one of two.
     fn either(&self, (left, _, shown): &Part<'_, 's>, (right, _, other): &Part<'_, 's>) -> Shown<'s> {
         Shown {
             size: Some(self.size(left, shown).or(self.size(right, other))),
@@ -390,7 +390,7 @@ impl<'s> Estimator<'_, 's> {
     }
 }
 
-/// An operand, its cost and its value.
+/// An operand, its cost and what is known of its value.
 type Part<'e, 's> = (&'e Expr, Range, Shown<'s>);
 
 fn widest(left: Option<Range>, right: Option<Range>) -> Option<Range> {

@@ -1,4 +1,4 @@
-//! The evaluation of a checked tree, with the cost of each step as upstream counts it
+//! Evaluation of a checked tree, with upstream's cost for each step
 //! (`cel-go/interpreter/interpretable.go`, `runtimecost.go`).
 
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use crate::program::Bindings;
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Initializer, Kind};
 use crate::value::{Entries, Error, Key, Value};
 
-/// Cost of a new list (`cel-go/common/cost.go`).
+/// Cost of creating a list (`cel-go/common/cost.go`).
 pub(crate) const LIST_COST: u64 = 10;
-/// Cost of a new map.
+/// Cost of creating a map.
 pub(crate) const MAP_COST: u64 = 30;
-/// Cost of a new object.
+/// Cost of creating an object.
 pub(crate) const STRUCT_COST: u64 = 40;
 
 pub(crate) struct Machine<'e, 'a> {
@@ -60,7 +60,7 @@ impl<'e, 'a> Machine<'e, 'a> {
         }
     }
 
-    /// The branch of a condition or an index: a variable there costs nothing.
+    /// Evaluates the branch of a conditional or an index: a variable there costs nothing.
     fn operand(&mut self, expr: &'e Expr) -> Result<Value<'a>, Error> {
         match &expr.kind {
             Kind::Ident(name) => self.ident(name),
@@ -77,7 +77,7 @@ impl<'e, 'a> Machine<'e, 'a> {
             .unwrap_or_else(|| Err(Error::new(format!("no such attribute(s): {name}"))))
     }
 
-    /// The accumulator's value, taken away from it: what is made of it replaces it at once, and grows in place.
+    /// Takes the accumulator's value out: its replacement follows at once, so it can grow in place.
     fn taken(&mut self) -> Result<Value<'a>, Error> {
         self.charge(1)?;
         let place = self.locals.iter_mut().rev().find(|(known, _)| *known == ACCUMULATOR);
@@ -143,7 +143,7 @@ impl<'e, 'a> Machine<'e, 'a> {
             });
         }
         let run = call.implementation.ok_or_else(Error::overload)?;
-        // The cost that the arguments decide is paid before the function runs.
+        // The cost by the arguments is charged before the function runs.
         let is_set = call.function == "@in" && call.args.get(1).is_some_and(is_set);
         self.charge(if is_set {
             0
@@ -186,7 +186,7 @@ impl<'e, 'a> Machine<'e, 'a> {
         }
     }
 
-    /// `&&` and `||`: one side may decide although the other fails.
+    /// `&&` and `||`: one side may decide even if the other one fails.
     fn logical(&mut self, left: &'e Expr, right: &'e Expr, decides: bool) -> Result<Value<'a>, Error> {
         let first = self.eval(left);
         match &first {
@@ -325,7 +325,8 @@ impl<'e, 'a> Machine<'e, 'a> {
         if let (Some(name), Some(value)) = (&fold.second, second) {
             self.locals.push((name.as_str(), value));
         }
-        // A failed step is the value of a quantifier until a later one decides otherwise.
+        // The error of a failed step is the quantifier's value until a later step decides
+        // otherwise.
         if !matches!(self.eval(&fold.condition)?, Value::Bool(true)) {
             self.locals.truncate(base + 1);
             return Ok(false);
@@ -368,12 +369,12 @@ impl<'e, 'a> Machine<'e, 'a> {
         let content = match (bind.binding, value) {
             (Binding::Plain, value) => value,
             (_, Value::Optional(None)) => {
-                // `hasValue()` and `optional.none()`, of which upstream's macro is made.
+                // `hasValue()` and `optional.none()`, to which upstream's macro expands.
                 self.charge(2)?;
                 return Ok(Value::Optional(None));
             }
             (binding, Value::Optional(Some(content))) => {
-                // `hasValue()`, `value()` and, if need be, `optional.of()`.
+                // `hasValue()`, `value()` and possibly `optional.of()`.
                 self.charge(if binding == Binding::Map { 3 } else { 2 })?;
                 Arc::unwrap_or_clone(content)
             }
@@ -389,14 +390,15 @@ impl<'e, 'a> Machine<'e, 'a> {
     }
 }
 
-/// Cost of the parts of a literal, which upstream does not count: it ends what takes too long by the clock.
+/// Cost of the parts of a literal. Upstream does not count those, but limits the evaluation time.
 fn beyond(parts: usize) -> u64 {
-    /// Number of parts that are made for the cost of the whole.
+    /// Number of parts that are included in the cost of the whole.
     const USUAL: usize = 100;
     u64::try_from(parts.saturating_sub(USUAL) / 4).unwrap_or(u64::MAX)
 }
 
-/// A constant list that upstream makes a set (`maybeOptimizeSetMembership` of `cel-go/interpreter/decorators.go`).
+/// True for a constant list that upstream converts to a set (`maybeOptimizeSetMembership` of
+/// `cel-go/interpreter/decorators.go`).
 fn is_set(expr: &Expr) -> bool {
     let Kind::Folded {
         value: Value::List(list),
@@ -469,7 +471,7 @@ fn optional_select<'a>(of: &Value<'a>, field: &Expr) -> Result<Value<'a>, Error>
     }
 }
 
-/// A quantifier that has failed so far: the first failure wins.
+/// Value of a quantifier after a failed step: the first error wins.
 fn failed<'a>(before: &Value<'a>, error: Error) -> Value<'a> {
     if let Value::Failed(_) = before {
         before.clone()
@@ -479,7 +481,7 @@ fn failed<'a>(before: &Value<'a>, error: Error) -> Value<'a> {
 }
 
 impl Value<'_> {
-    /// The value, unless it stands for a failure.
+    /// Returns the value, or the error that it stands for.
     pub(crate) fn settled(self) -> Result<Self, Error> {
         match self {
             Self::Failed(error) => Err((*error).clone()),

@@ -1,4 +1,4 @@
-//! Constant lists, maps and conversions, evaluated when an expression is compiled: they cost nothing later
+//! Constant folding of lists, maps and conversions at compile time: they cost nothing at evaluation
 //! (`decOptimize` of `cel-go/interpreter/decorators.go`).
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const CONVERSIONS: &[&str] = &[
 /// Replaces the constant parts of a checked tree by their values.
 ///
 /// # Errors
-/// A conversion of a constant that fails.
+/// The conversion of a constant fails.
 pub(crate) fn fold(expr: &mut Expr) -> Result<(), Error> {
     expr.kind.children_mut().try_for_each(fold)?;
     let Some(value) = value(&expr.kind)? else {

@@ -1,4 +1,5 @@
-//! The functions of Kubernetes' environment (`k8s.io/apiserver/pkg/cel/environment/base.go`), one file a library.
+//! Functions of Kubernetes' environment (`k8s.io/apiserver/pkg/cel/environment/base.go`), one file
+//! per library.
 
 mod authorizer;
 mod format;
@@ -32,18 +33,18 @@ pub(crate) use standard::add;
 
 use crate::value::{Error, Value};
 
-/// A function of its arguments, of which a receiver is the first.
+/// A function of its arguments; a receiver is the first one.
 pub(crate) type Function = for<'a> fn(&mut Context<'_>, &[Value<'a>]) -> Result<Value<'a>, Error>;
 
-/// Most bytes of text and lists that one evaluation may make.
+/// Most bytes of strings and lists that one evaluation may allocate.
 const MAX_ALLOCATED: usize = 32 * 1024 * 1024;
 
 /// State that functions share during one evaluation.
 pub(crate) struct Context<'p> {
     allocated: usize,
-    /// Patterns that the program names.
+    /// Patterns of literals in the program.
     known: &'p BTreeMap<String, Regex>,
-    /// Patterns that came up.
+    /// Patterns compiled during the evaluation.
     met: BTreeMap<String, Arc<Regex>>,
 }
 
@@ -56,7 +57,7 @@ impl<'p> Context<'p> {
         }
     }
 
-    /// Accounts for text or items that are about to be made.
+    /// Charges strings or items that are about to be allocated.
     pub(crate) fn allocate(&mut self, size: usize) -> Result<(), Error> {
         self.allocated = self.allocated.saturating_add(size);
         if self.allocated > MAX_ALLOCATED {
@@ -71,7 +72,7 @@ impl<'p> Context<'p> {
     }
 }
 
-/// The function of a name.
+/// Looks up a function by its name.
 pub(crate) fn find(name: &str) -> Option<Function> {
     standard::find(name)
         .or_else(|| strings::find(name))

@@ -1,4 +1,4 @@
-//! Lists and maps: those that expressions make and views of JSON that read as their schemas say
+//! Lists and maps: constructed by expressions, or views of JSON by schema
 //! (`k8s.io/apiserver/pkg/cel/common/valuesunstructured.go`).
 
 mod view;
@@ -16,7 +16,7 @@ use crate::value::{Entries, Error, Key, Text, Value};
 
 type JsonMap = serde_json::Map<String, Json>;
 
-/// A list and how it compares.
+/// A list and its kind of comparison.
 #[derive(Clone, Debug)]
 pub struct List<'a> {
     items: Items<'a>,
@@ -25,26 +25,26 @@ pub struct List<'a> {
 
 #[derive(Clone, Debug)]
 enum Items<'a> {
-    /// With all that is in it, counted as often as it is reached.
+    /// Items, and the number of all nested values, shared ones counted each time.
     Made(Arc<Vec<Value<'a>>>, u64),
     Json(&'a [Json], Option<&'a Schema>),
     Joined(Arc<Joined<'a>>),
 }
 
-/// Two lists end to end, none of which was copied.
+/// Two concatenated lists, neither of which is copied.
 #[derive(Debug)]
 struct Joined<'a> {
     left: List<'a>,
     right: List<'a>,
     length: usize,
     all: u64,
-    /// Levels of such lists, this one included.
+    /// Nesting depth of concatenations, this one included.
     levels: usize,
 }
 
-/// Most levels of joined lists.
+/// Deepest nesting of concatenations.
 const MAX_LEVELS: usize = 16;
-/// Most items that are copied when lists are joined, for what a step costs.
+/// Most items that concatenation copies, given its cost per step.
 const FEW: usize = 64;
 
 impl<'a> From<Vec<Value<'a>>> for List<'a> {
@@ -67,17 +67,17 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Nothing in it.
+    /// True if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// An expression made it.
+    /// True if an expression constructed the list.
     pub(crate) const fn is_made(&self) -> bool {
         matches!(self.items, Items::Made(..) | Items::Joined(_))
     }
 
-    /// Values that an expression made and a walk through the list meets.
+    /// Number of constructed values that a traversal of the list visits.
     pub(crate) fn all(&self) -> u64 {
         match &self.items {
             Items::Made(_, all) => *all,
@@ -106,7 +106,7 @@ impl<'a> List<'a> {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// All items, or the first failure to read one.
+    /// All items, or the first error.
     pub(crate) fn to_vec(&self) -> Result<Vec<Value<'a>>, Error> {
         self.iter().collect()
     }
@@ -139,12 +139,12 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Items of it stand for each other, so that all are looked at when lists are joined.
+    /// True if items may be merged, so that all are visited when lists are joined.
     pub(crate) const fn merges(&self) -> bool {
         matches!(self.kind, Some(ListKind::Set | ListKind::Map(_)))
     }
 
-    /// The two lists joined: end to end, as a union, or by the keys of their items.
+    /// Joins two lists: concatenation, union, or merge by key.
     pub(crate) fn join(mut self, other: &Self) -> Result<Self, Error> {
         let levels = self.levels().max(other.levels()) + 1;
         let is_alone = matches!(&self.items, Items::Made(items, _) if Arc::strong_count(items) == 1);
@@ -197,14 +197,14 @@ impl<'a> List<'a> {
     }
 }
 
-/// Most values that a walk through a made value may meet: parts that are shared count each time.
+/// Most values that a traversal of a constructed value may visit: shared parts count each time.
 const MAX_ALL: u64 = 1_000_000;
 
 pub(crate) fn bounded(all: u64) -> Result<u64, Error> {
     if all > MAX_ALL { Err(Error::Cost) } else { Ok(all) }
 }
 
-/// Number that tells the items of a list apart.
+/// Hash of a list item's identity.
 fn digest(item: &Value<'_>, kind: &ListKind) -> u64 {
     match (kind, item) {
         (ListKind::Map(keys), Value::Map(map)) => {
@@ -225,7 +225,7 @@ fn places(items: &[Value<'_>], kind: &ListKind) -> Places {
     places
 }
 
-/// Tells whether two items may not stand in one list beside each other.
+/// True if two items cannot both be in the same list.
 fn is_same(left: &Value<'_>, right: &Value<'_>, kind: &ListKind) -> bool {
     match kind {
         ListKind::Map(keys) => same_keys(left, right, keys),
@@ -251,7 +251,7 @@ pub struct Map<'a>(Form<'a>);
 
 #[derive(Clone, Debug)]
 enum Form<'a> {
-    /// With all that is in it, counted as often as it is reached.
+    /// Entries, and the number of all nested values, shared ones counted each time.
     Made(Arc<Entries<'a>>, u64),
     Json(&'a JsonMap, Fields<'a>),
 }
@@ -280,17 +280,17 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// Nothing in it.
+    /// True if the map is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// An expression made it.
+    /// True if an expression constructed the map.
     pub(crate) const fn is_made(&self) -> bool {
         matches!(self.0, Form::Made(..))
     }
 
-    /// Values that an expression made and a walk through the map meets.
+    /// Number of constructed values that a traversal of the map visits.
     pub(crate) fn all(&self) -> u64 {
         match &self.0 {
             Form::Made(_, all) => *all,
@@ -302,7 +302,7 @@ impl<'a> Map<'a> {
     pub fn get(&self, key: &Key<'_>) -> Option<Result<Value<'a>, Error>> {
         match (&self.0, key) {
             (Form::Made(entries, _), _) => {
-                // The key of a lookup lives shorter than those of the map.
+                // The lookup key has a shorter lifetime than the map's keys.
                 let found = match key {
                     Key::Bool(value) => entries.get(&Key::Bool(*value)),
                     Key::Int(value) => entries.get(&Key::Int(*value)),
@@ -318,7 +318,7 @@ impl<'a> Map<'a> {
                 entries.get(&**name).map(|value| view(value, Some(schema)))
             }
             (Form::Json(entries, Fields::Object(object)), Key::String(name)) => {
-                // A field that is null is as good as absent.
+                // A null field is treated as absent.
                 let field = object.fields.get(&**name)?;
                 let value = entries.get(&field.json).filter(|value| !value.is_null())?;
                 Some(view(value, Some(&field.schema)))
@@ -370,7 +370,7 @@ impl<'a> Map<'a> {
 
     pub(crate) fn equals(&self, other: &Self) -> bool {
         if let (Form::Json(own, Fields::Object(object)), Form::Json(others, Fields::Object(_))) = (&self.0, &other.0) {
-            // Members that expressions do not see count as well.
+            // Members that expressions cannot access count as well.
             let is_seen = |name: &str| escape(name).is_some_and(|name| object.fields.contains_key(&name));
             let differs = |(name, value): (&String, &Json)| {
                 !is_seen(name) && others.get(name).is_some_and(|other| other != value)
@@ -409,7 +409,7 @@ impl<'a> Map<'a> {
     }
 }
 
-/// A key as errors show it.
+/// A key as shown in errors.
 pub(crate) fn shown(key: &Key<'_>) -> String {
     match key {
         Key::Bool(value) => value.to_string(),

@@ -34,7 +34,7 @@ struct Linter<'t> {
     issues: Vec<Issue>,
 }
 
-/// Two types that are the same but for what is not known of them.
+/// True if two types are the same apart from unknown parts.
 fn equivalent(left: &Type, right: &Type) -> bool {
     match (left, right) {
         (Type::Var(_) | Type::Param(_), _) | (_, Type::Var(_) | Type::Param(_)) => true,

@@ -1,5 +1,5 @@
-//! Objects that expressions construct to change others: `Object{…}`, whose types follow the path of fields, as
-//! `Object.spec.template{…}`, and `JSONPatch{…}` (`k8s.io/apiserver/pkg/cel/mutation`).
+//! Patch objects that expressions construct: `Object{…}`, whose type names follow the field path,
+//! as `Object.spec.template{…}`, and `JSONPatch{…}` (`k8s.io/apiserver/pkg/cel/mutation`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::json::shown;
 use crate::types::Type;
 use crate::value::{Error, Value};
 
-/// Most levels of an object that becomes JSON.
+/// Deepest nesting of an object that is converted to JSON.
 const MAX_LEVELS: usize = 500;
 
-/// Most bytes that values of one evaluation may become as JSON: parts that expressions share are there each time.
+/// Most bytes of JSON that one evaluation's values may become: shared parts count each time.
 pub const JSON_BYTES: usize = 4 << 20;
 
 const PATCH: &str = "JSONPatch";
 
-/// The type that a name stands for.
+/// The type with this name.
 pub(crate) fn named(name: &str) -> Option<Type> {
     let is_known = name == PATCH || name == "Object" || name.starts_with("Object.");
     is_known.then(|| Type::Struct(name.into()))
 }
 
-/// The type of a field: objects may have any, patches have four.
+/// Type of a field: objects may have any fields, patches have four.
 pub(crate) fn field(of: &str, name: &str) -> Option<Type> {
     match name {
         _ if of != PATCH => Some(Type::Dyn),
@@ -36,7 +36,7 @@ pub(crate) fn field(of: &str, name: &str) -> Option<Type> {
     }
 }
 
-/// An object that an expression made.
+/// An object that an expression constructed.
 #[derive(Debug)]
 pub struct Object<'a> {
     name: Arc<str>,
@@ -75,7 +75,7 @@ impl<'a> Object<'a> {
         &*self.name == PATCH
     }
 
-    /// A member of a patch: an absent text is empty.
+    /// A field of a patch: an absent string is empty.
     pub(crate) fn part(&self, name: &str) -> Result<Value<'a>, Error> {
         match self.field(name) {
             Some(value) => Ok(value.clone()),
@@ -84,7 +84,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Tells whether a patch has a member.
+    /// True if a patch has a field.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.field(name)
             .is_some_and(|value| name == "value" || value.as_str() != Some(""))
@@ -99,7 +99,7 @@ impl<'a> Object<'a> {
     }
 
     pub(crate) fn equals(&self, other: &Self) -> bool {
-        // Of a patch, an absent text is an empty one.
+        // In a patch an absent string equals an empty one.
         let is_said = |own: &Self, value: &Value<'_>| !own.is_patch() || value.as_str() != Some("");
         let within = |left: &Self, right: &Self| {
             left.fields
@@ -110,8 +110,9 @@ impl<'a> Object<'a> {
         self.name == other.name && within(self, other) && within(other, self)
     }
 
-    /// Tells of objects within it whose types are not named after the path to them
-    /// (`CheckTypeNamesMatchFieldPathNames` of `k8s.io/apiserver/pkg/cel/mutation/dynamic/objects.go`).
+    /// Reports nested objects whose type names do not match their field paths
+    /// (`CheckTypeNamesMatchFieldPathNames` of
+    /// `k8s.io/apiserver/pkg/cel/mutation/dynamic/objects.go`).
     pub fn misnamed(&self) -> Vec<String> {
         let mut found = Vec::new();
         self.compare_names(&self.name, &mut found);
@@ -130,10 +131,11 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The object as JSON; `left` are the bytes that there is room for, of [`JSON_BYTES`] at first.
+    /// Converts the object to JSON; `left` is the number of bytes that are left, initially
+    /// [`JSON_BYTES`].
     ///
     /// # Errors
-    /// Values that JSON does not have, and more of them than there is room for.
+    /// The object has values that JSON cannot represent, or is too large.
     pub fn to_json(&self, left: &mut usize) -> Result<Json, Error> {
         self.json(MAX_LEVELS, left)
     }
@@ -151,7 +153,7 @@ impl<'a> Object<'a> {
 fn compare_names(value: &Value<'_>, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(object) => object.compare_names(path, found),
-        // Lists and maps have no names. Those of the request's own objects hold no object that was made.
+        // Lists and maps have no type names. Those from the request contain no constructed objects.
         Value::List(list) if list.is_made() => {
             list.iter()
                 .filter_map(Result::ok)
@@ -169,10 +171,11 @@ fn compare_names(value: &Value<'_>, path: &str, found: &mut Vec<String>) {
 }
 
 impl Value<'_> {
-    /// The value as JSON; `left` are the bytes that there is room for, of [`JSON_BYTES`] at first.
+    /// Converts the value to JSON; `left` is the number of bytes that are left, initially
+    /// [`JSON_BYTES`].
     ///
     /// # Errors
-    /// Values that JSON does not have, and more of them than there is room for.
+    /// The value cannot be represented in JSON, or is too large.
     pub fn to_json(&self, left: &mut usize) -> Result<Json, Error> {
         json(self, MAX_LEVELS, left)
     }
@@ -184,9 +187,9 @@ fn take(left: &mut usize, bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// JSON of a value as `cel-go` converts it (`ConvertToNative` of its types to `structpb.Value`).
+/// Converts a value to JSON like `cel-go` (`ConvertToNative` of its types to `structpb.Value`).
 fn json(value: &Value<'_>, levels: usize, left: &mut usize) -> Result<Json, Error> {
-    // Numbers and punctuation, more or less.
+    // Numbers and punctuation, approximately.
     take(left, 8)?;
     let Some(levels) = levels.checked_sub(1) else {
         return Err(Error::new("the value is nested too deeply"));
@@ -236,7 +239,7 @@ fn json(value: &Value<'_>, levels: usize, left: &mut usize) -> Result<Json, Erro
     })
 }
 
-/// The type of a value in Go, as messages show it.
+/// Go type of a value, as shown in messages.
 fn go_type(value: &Value<'_>) -> &'static str {
     match value {
         Value::Null => "structpb.NullValue",

@@ -1,4 +1,4 @@
-//! Compilation and evaluation, bounded: no text and no value ends the process.
+//! Compilation and evaluation with limits: no text and no value can crash the process.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,34 +18,34 @@ use crate::syntax::{Issue, parse};
 use crate::types::Type;
 use crate::value::{Error, Value};
 
-/// Cost that one evaluation may have (`k8s.io/apiserver/pkg/apis/cel/config.go`).
+/// Cost limit of one evaluation (`k8s.io/apiserver/pkg/apis/cel/config.go`).
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
 
-/// Levels that any thread's stack holds.
+/// Depth that fits on any thread's stack.
 const SHALLOW: usize = 24;
-/// Stack for deeper trees: the deepest has a thousand levels.
+/// Stack size for deeper trees: the deepest has a thousand levels.
 const DEEP_STACK: usize = 64 * 1024 * 1024;
 
-/// The variables that expressions may use.
+/// Variables for expressions.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     pub(crate) variables: BTreeMap<String, Type>,
-    /// Expressions may make objects to change others with.
+    /// True if expressions may construct patch objects.
     pub(crate) makes_patches: bool,
 }
 
-/// A fault of an expression, as upstream displays it.
+/// Compile error of an expression, as upstream displays it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// All that is wrong with the text and its types.
+    /// Syntax and type errors.
     #[error("compilation failed: {0}")]
     Issues(String),
-    /// A constant that cannot be converted.
+    /// A constant cannot be converted.
     #[error("program instantiation failed: {0}")]
     Constant(Error),
 }
 
-/// The same before places are shown in the text.
+/// The same before positions are formatted.
 enum Fault {
     Issues(Vec<Issue>),
     Constant(Error),
@@ -63,9 +63,9 @@ impl From<Issue> for Fault {
     }
 }
 
-/// The values of variables.
+/// Values of variables.
 pub trait Bindings<'a>: Sync {
-    /// The value of a variable, if there is such a variable.
+    /// The value of a variable, if it exists.
     fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>>;
 }
 
@@ -83,7 +83,7 @@ impl<'a, const N: usize> Bindings<'a> for [(&str, Value<'a>); N] {
     }
 }
 
-/// An expression that was parsed, checked and found good.
+/// A compiled expression: parsed and checked.
 #[derive(Debug)]
 pub struct Program {
     expr: Expr,
@@ -99,7 +99,7 @@ impl Environment {
         self
     }
 
-    /// The environment with the types `Object` and `JSONPatch`, whose objects expressions may make.
+    /// The environment with the types `Object` and `JSONPatch`, which expressions may construct.
     #[must_use]
     pub fn with_patches(mut self) -> Self {
         self.makes_patches = true;
@@ -128,22 +128,23 @@ impl Environment {
 }
 
 impl Program {
-    /// The type of the expression.
+    /// Result type of the expression.
     pub fn result(&self) -> &Type {
         self.types.get(self.expr.id).unwrap_or(&Type::Dyn)
     }
 
-    /// Levels of the expression, each of which takes stack when it is evaluated.
+    /// Depth of the expression; each level takes stack at evaluation.
     pub const fn depth(&self) -> usize {
         self.expr.depth
     }
 
-    /// The expression reads a variable.
+    /// True if the expression reads a variable.
     pub fn uses(&self, variable: &str) -> bool {
         with_stack(self.expr.depth, || estimate::uses(&self.expr, variable)).unwrap_or(true)
     }
 
-    /// The cost of the expression, at least and at most, where the schemas of its variables bound their sizes.
+    /// Minimum and maximum cost of the expression, if the schemas of its variables limit their
+    /// sizes.
     pub fn estimate(&self, variables: &[(&str, &Schema)]) -> Range {
         with_stack(self.expr.depth, || {
             estimate::estimate(&self.expr, &self.types, variables)
@@ -174,7 +175,7 @@ impl Program {
     }
 }
 
-/// The one failure that is not the expression's.
+/// A thread could not be started, the only error that is not the expression's.
 #[derive(Clone, Copy, Debug)]
 struct NoThread;
 
@@ -184,7 +185,7 @@ impl From<NoThread> for Fault {
     }
 }
 
-/// Runs where the stack suffices for so many levels, if need be on a thread of its own.
+/// Runs a closure with enough stack for a depth, on a separate thread if necessary.
 fn with_stack<T: Send>(levels: usize, run: impl FnOnce() -> T + Send) -> Result<T, NoThread> {
     if levels <= SHALLOW {
         return Ok(run());
@@ -199,13 +200,13 @@ fn with_stack<T: Send>(levels: usize, run: impl FnOnce() -> T + Send) -> Result<
     })
 }
 
-/// Most levels that a text can nest, seen from the brackets that open in it and its conditions alone: one that closes may stand
-/// in a text.
+/// Upper bound of a text's nesting depth, from opening brackets and conditionals alone, since a
+/// closing bracket may be inside a string.
 fn levels(text: &str) -> usize {
     text.bytes().filter(|byte| b"([{?".contains(byte)).count()
 }
 
-/// All issues in the order of their places (`cel-go/common/error.go`).
+/// Formats all issues, sorted by position (`cel-go/common/error.go`).
 fn display(text: &str, mut issues: Vec<Issue>) -> String {
     issues.sort_by_key(|issue| issue.at);
     let shown: Vec<String> = issues.iter().map(|issue| show(text, issue)).collect();
@@ -213,7 +214,7 @@ fn display(text: &str, mut issues: Vec<Issue>) -> String {
 }
 
 fn show(text: &str, issue: &Issue) -> String {
-    /// Longest line that is quoted.
+    /// Longest source line that is quoted.
     const MAX_SNIPPET: usize = 16_384;
     let before = text.get(..issue.at).unwrap_or(text);
     let line = before.matches('\n').count();

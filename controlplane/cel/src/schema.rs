@@ -1,5 +1,5 @@
-//! The shape of values that come as JSON, as a structural schema declares it: their types, their bounds and how their
-//! lists compare (`k8s.io/apiserver/pkg/cel/common/schemas.go`).
+//! Schemas of JSON values for expressions: types, limits, and comparison of lists
+//! (`k8s.io/apiserver/pkg/cel/common/schemas.go`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,44 +7,45 @@ use std::sync::Arc;
 use crate::syntax::RESERVED;
 use crate::types::Type;
 
-/// A declared value.
+/// Schema of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schema {
-    /// The kind of value.
+    /// Type of the value.
     pub shape: Shape,
-    /// `null` is a value of it.
+    /// True if the value may be `null`.
     pub nullable: bool,
-    /// Most characters, bytes, items or entries of a value of it, where that is known; what has no size has none of them.
+    /// Most characters, bytes, items or entries of a value, if limited; `None` for types without a
+    /// size.
     pub max: Option<u64>,
-    /// Shortest JSON that a value of it takes, in bytes. What a request can hold at most follows from it.
+    /// Size of the shortest JSON of a value, in bytes. It limits how many a request can contain.
     pub least: u64,
 }
 
-/// The kinds of values.
+/// Types of values.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     /// Named fields.
     Object(Arc<ObjectSchema>),
-    /// Values of one kind under any keys.
+    /// Any keys, with values of one schema.
     Map(Box<Schema>),
-    /// Items of one kind.
+    /// Items of one schema.
     List {
-        /// The kind of the items.
+        /// Schema of the items.
         items: Box<Schema>,
         /// Comparison and union of two lists.
         kind: ListKind,
     },
-    /// Text, or what its format makes of it.
+    /// A string, or the type that its format denotes.
     String(Format),
-    /// Whole numbers.
+    /// Integers.
     Int,
     /// Numbers.
     Double,
     /// `true` and `false`.
     Bool,
-    /// A number or a text.
+    /// A number or a string.
     IntOrString,
-    /// Anything.
+    /// Any value.
     Dyn,
 }
 
@@ -66,15 +67,15 @@ pub enum Format {
 /// Comparison and union of two lists (`x-kubernetes-list-type`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListKind {
-    /// Item by item.
+    /// Compared item by item.
     Atomic,
-    /// In any order.
+    /// In any order, without duplicates.
     Set,
-    /// By these fields of each item.
+    /// By these key fields of each item.
     Map(Vec<String>),
 }
 
-/// An object's fields by their names in expressions.
+/// Fields of an object, by their names in expressions.
 #[derive(Debug, PartialEq)]
 pub struct ObjectSchema {
     /// Name of the type.
@@ -98,7 +99,7 @@ pub struct Field {
 pub const MAX_REQUEST_BYTES: u64 = 3 * 1024 * 1024;
 
 impl Schema {
-    /// Anything at all.
+    /// A schema for any value.
     pub const fn any() -> Self {
         Self {
             shape: Shape::Dyn,
@@ -108,7 +109,7 @@ impl Schema {
         }
     }
 
-    /// A kind of value without bounds, other than those of a request.
+    /// A schema of a type without limits, other than those of a request.
     pub fn new(shape: Shape) -> Self {
         let (least, max) = match &shape {
             Shape::Object(object) => (
@@ -139,7 +140,7 @@ impl Schema {
         }
     }
 
-    /// The same with at most so many characters, items or entries.
+    /// The same with a limit on characters, items or entries.
     #[must_use]
     pub fn at_most(mut self, max: Option<u64>) -> Self {
         if max.is_some() {
@@ -148,7 +149,7 @@ impl Schema {
         self
     }
 
-    /// The type that expressions see.
+    /// The CEL type of the schema.
     pub fn as_type(&self) -> Type {
         match &self.shape {
             Shape::Object(object) => Type::Object(Arc::clone(object)),
@@ -166,12 +167,12 @@ impl Schema {
     }
 }
 
-/// Number of items of a size that a request holds at most.
+/// Most items of a size that fit into a request.
 fn items(least: u64) -> u64 {
     (MAX_REQUEST_BYTES - 2) / (least + 1)
 }
 
-/// The name of a property in expressions, where it has one (`k8s.io/apiserver/pkg/cel/escaping.go`).
+/// Name of a property in expressions, if it can have one (`k8s.io/apiserver/pkg/cel/escaping.go`).
 pub fn escape(name: &str) -> Option<String> {
     let mut characters = name.chars();
     let first = characters.next()?;

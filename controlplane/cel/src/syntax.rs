@@ -1,4 +1,4 @@
-//! Text to tree: the lexer, the parser with its bounds on depth, and the macros that it expands.
+//! Parsing: the lexer, the parser with its depth limits, and the macros that it expands.
 
 pub(crate) mod ast;
 mod lexer;

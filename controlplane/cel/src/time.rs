@@ -1,11 +1,11 @@
-//! Points and lengths of time as Go reads and writes them.
+//! Timestamps and durations, parsed and formatted like Go.
 
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Zoned};
 
 use crate::value::Error;
 
-/// A point in time and the offset from UTC that it was written with.
+/// A timestamp and the UTC offset that it was written with.
 #[derive(Clone, Copy, Debug)]
 pub struct Timestamp {
     pub(crate) at: jiff::Timestamp,
@@ -18,7 +18,7 @@ const EARLIEST: i64 = -62_135_596_800;
 const LATEST: i64 = 253_402_300_799;
 
 impl Timestamp {
-    /// RFC 3339, as `time.Parse` takes it.
+    /// Parses RFC 3339 like Go's `time.Parse`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let shape = text.as_bytes();
         let separators = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
@@ -43,7 +43,7 @@ impl Timestamp {
         Some(Self { at, offset })
     }
 
-    /// A point in time, if it is one that expressions know.
+    /// A timestamp, if it is in the range of CEL.
     pub(crate) fn new(at: jiff::Timestamp) -> Result<Self, Error> {
         if !(EARLIEST..=LATEST).contains(&at.as_second()) {
             return Err(Error::new("timestamp overflow"));
@@ -51,7 +51,7 @@ impl Timestamp {
         Ok(Self { at, offset: 0 })
     }
 
-    /// The first moment that Go knows.
+    /// True for Go's zero time.
     pub(crate) fn is_zero(self) -> bool {
         self.at.as_second() == EARLIEST && self.at.subsec_nanosecond() == 0
     }
@@ -69,13 +69,13 @@ impl Timestamp {
             .and_then(Self::new)
     }
 
-    /// Nanoseconds from another point to this one.
+    /// Nanoseconds since another timestamp.
     pub(crate) fn since(self, other: Self) -> Result<i64, Error> {
         let between = self.at.as_nanosecond() - other.at.as_nanosecond();
         i64::try_from(between).map_err(|_range| Error::new("duration overflow"))
     }
 
-    /// The time on the clocks of a zone: a name or an offset such as `-05:00`.
+    /// The local time in a zone: a name or an offset such as `-05:00`.
     pub(crate) fn on_clocks_of(self, zone: &str) -> Result<Zoned, Error> {
         let unknown = || Error::new(format!("unknown time zone {zone}"));
         let zone = if let Some((hours, minutes)) = zone.split_once(':') {
@@ -136,7 +136,7 @@ impl std::fmt::Display for Timestamp {
     }
 }
 
-/// Nanoseconds that `time.ParseDuration` reads.
+/// Parses a duration like `time.ParseDuration`, in nanoseconds.
 pub(crate) fn parse_duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -182,7 +182,7 @@ pub(crate) fn parse_duration(text: &str) -> Option<i64> {
     i64::try_from(if negative { -total } else { total }).ok()
 }
 
-/// A length of time as expressions write it: seconds (`cel-go/common/types/duration.go`).
+/// Formats a duration in seconds, as CEL does (`cel-go/common/types/duration.go`).
 pub(crate) fn duration_text(nanos: i64) -> String {
     let magnitude = nanos.unsigned_abs();
     let (seconds, rest) = (magnitude / 1_000_000_000, magnitude % 1_000_000_000);

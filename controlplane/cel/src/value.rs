@@ -1,5 +1,5 @@
-//! Values of expressions. Objects of a request are looked at where they are: a view of JSON with its schema becomes
-//! a value only as far as an expression reads it.
+//! Values of expressions. Objects of a request are not copied: a view of JSON with its schema
+//! becomes a value only as far as an expression reads it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use crate::types::Type;
 /// A failed evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The expression has no value.
+    /// The evaluation failed.
     #[error("{message}")]
     Evaluation {
-        /// The reason in upstream's words.
+        /// Message in upstream's words.
         message: Cow<'static, str>,
     },
-    /// The expression took more than its budget.
+    /// The cost exceeded the budget.
     #[error("operation cancelled: actual cost limit exceeded")]
     Cost,
 }
@@ -41,12 +41,12 @@ impl Error {
     }
 }
 
-/// Text, borrowed from an object where it can be.
+/// A string, borrowed from an object if possible.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
-    /// Of an object.
+    /// Borrowed from an object.
     Borrowed(&'a str),
-    /// Made by an expression.
+    /// Created by an expression.
     Shared(Arc<str>),
 }
 
@@ -83,11 +83,11 @@ pub enum Value<'a> {
     List(List<'a>),
     /// A map or an object.
     Map(Map<'a>),
-    /// An object to change another with.
+    /// A patch object.
     Object(Arc<Object<'a>>),
-    /// A point in time.
+    /// A timestamp.
     Timestamp(Timestamp),
-    /// A length of time in nanoseconds.
+    /// A duration in nanoseconds.
     Duration(i64),
     /// A type.
     Type(Text<'a>),
@@ -99,15 +99,15 @@ pub enum Value<'a> {
     Ip(IpAddr),
     /// A range of IP addresses.
     Cidr(Cidr),
-    /// An amount.
+    /// A quantity.
     Quantity(Quantity),
     /// A semantic version.
     Semver(Arc<Semver>),
     /// A named format.
     Format(&'static NamedFormat),
-    /// A question for the authorizer, or its answer.
+    /// An authorization check, or its decision.
     Check(Arc<Check<'a>>),
-    /// The result so far of a quantifier of which one element failed.
+    /// State of a quantifier after a failed element.
     Failed(Arc<Error>),
 }
 
@@ -158,7 +158,7 @@ impl<'a> Value<'a> {
         Self::Optional(Some(Arc::new(value)))
     }
 
-    /// The value as text, if it is that.
+    /// The string, if the value is one.
     pub fn as_str(&self) -> Option<&str> {
         if let Self::String(text) = self {
             Some(text)
@@ -167,7 +167,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value as a truth, if it is that.
+    /// The boolean, if the value is one.
     pub fn as_bool(&self) -> Option<bool> {
         if let Self::Bool(value) = self {
             Some(*value)
@@ -176,7 +176,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The name of its type.
+    /// Name of the value's type.
     pub fn type_name(&self) -> &str {
         match self {
             Self::Null => "null_type",
@@ -204,7 +204,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The type of a literal.
+    /// Type of a literal.
     pub(crate) fn literal_type(&self) -> Type {
         match self.type_name() {
             "bool" => Type::Bool,
@@ -218,7 +218,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The size that cost is counted by: characters, bytes, items or entries, and 1 for everything else.
+    /// Size for the cost: characters, bytes, items or entries, and 1 for all other values.
     pub(crate) fn size(&self) -> u64 {
         let size = match self {
             Self::String(text) => text.chars().count(),
@@ -235,7 +235,7 @@ impl<'a> Value<'a> {
         u64::try_from(size).unwrap_or(u64::MAX)
     }
 
-    /// Values that a walk through the value meets, itself among them.
+    /// Number of values that a traversal visits, this one included.
     pub(crate) fn all(&self) -> u64 {
         match self {
             Self::List(list) => list.all().saturating_add(1),
@@ -255,7 +255,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Equality of any two values: numbers compare by amount, other values of different types differ.
+    /// Equality of any two values: numbers compare by value, other values of different types
+    /// differ.
     pub fn equals(&self, other: &Self) -> bool {
         if let (Some(left), Some(right)) = (self.number(), other.number()) {
             return left.compare(right) == Some(std::cmp::Ordering::Equal);
@@ -281,7 +282,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The order of two values, where they have one.
+    /// Order of two values, if they are ordered.
     pub(crate) fn compare(&self, other: &Self) -> Result<std::cmp::Ordering, Error> {
         if let (Some(left), Some(right)) = (self.number(), other.number()) {
             return left
@@ -298,7 +299,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The key of a map that the value is, as far as it can be one.
+    /// The value as a map key, if it can be one.
     pub(crate) fn to_key(&self) -> Option<Key<'a>> {
         match self {
             Self::Bool(value) => Some(Key::Bool(*value)),
@@ -311,13 +312,13 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The whole number that a floating-point one is.
+/// The integer that equals a floating-point number, if any.
 pub(crate) fn whole(value: f64) -> Option<i64> {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     if value.fract() != 0.0 || !(-LIMIT..LIMIT).contains(&value) {
         return None;
     }
-    // No conversion of the standard library fails where the value does not fit; the text of it does.
+    // The standard library has no checked conversion; parsing the decimal text is one.
     format!("{value:.0}").parse().ok()
 }
 
@@ -371,7 +372,7 @@ pub enum Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// The value that the key is.
+    /// The key as a value.
     pub(crate) fn to_value(&self) -> Value<'a> {
         match self {
             Self::Bool(value) => Value::Bool(*value),
@@ -411,5 +412,5 @@ impl Ord for Key<'_> {
     }
 }
 
-/// Entries that an expression made.
+/// Entries of a map that an expression constructed.
 pub(crate) type Entries<'a> = BTreeMap<Key<'a>, Value<'a>>;
