@@ -22,7 +22,7 @@ use crate::{
     replica_sets::wake_owners,
 };
 
-/// Plans DaemonSets.
+/// Plans `DaemonSet`s.
 pub(crate) struct DaemonSets {
     caches: Arc<Caches>,
     backoff: Mutex<Backoff>,
@@ -68,7 +68,7 @@ impl Controller for DaemonSets {
     }
 }
 
-/// Wakes the DaemonSets that a change concerns.
+/// Wakes the `DaemonSet`s that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("daemonset");
     let wake = queue.clone();

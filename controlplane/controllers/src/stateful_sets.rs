@@ -19,7 +19,7 @@ use crate::{
     replica_sets::wake_owners,
 };
 
-/// Plans StatefulSets.
+/// Plans `StatefulSet`s.
 pub(crate) struct StatefulSets(pub(crate) Arc<Caches>);
 
 impl Controller for StatefulSets {
@@ -47,7 +47,7 @@ impl Controller for StatefulSets {
     }
 }
 
-/// Wakes the StatefulSets that a change concerns.
+/// Wakes the `StatefulSet`s that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("statefulset");
     let wake = queue.clone();

@@ -1,4 +1,4 @@
-//! DaemonSets: one pod on each eligible node, which the scheduler binds by the node's name.
+//! `DaemonSet`s: one pod on each eligible node, which the scheduler binds by the node's name.
 //!
 //! The rules are those of upstream's `pkg/controller/daemon`:
 //! 1. The revision of the current template is found or created (`constructHistory`).

@@ -1,4 +1,4 @@
-//! StatefulSets: pods with stable names and their own claims, created and deleted in the order of
+//! `StatefulSet`s: pods with stable names and their own claims, created and deleted in the order of
 //! their ordinals.
 //!
 //! The rules are those of upstream's `pkg/controller/statefulset/stateful_set_control.go`:

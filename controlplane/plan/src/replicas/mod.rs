@@ -34,9 +34,9 @@ const ROW: i64 = 30 * 60;
 /// Input of the ReplicaSet controller.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// ReplicaSets or ReplicationControllers.
+    /// ReplicaSets or `ReplicationController`s.
     pub resource: Resource,
-    /// The ReplicaSet, or a ReplicationController converted to one.
+    /// The ReplicaSet, or a `ReplicationController` converted to one.
     pub set: &'a ReplicaSet,
     /// Its pods and the namespace's pods without a manager.
     pub pods: &'a [&'a Pod],
