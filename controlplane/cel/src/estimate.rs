@@ -60,7 +60,7 @@ impl Range {
     }
 }
 
-/// What is known of a node's value.
+/// Known properties of a node's value.
 #[derive(Clone, Copy, Default)]
 struct Shown<'s> {
     size: Option<Range>,

@@ -1,4 +1,4 @@
-//! Expressions that mean harm: each is refused or stopped, and none ends the process.
+//! Malicious expressions: each is refused or stopped, and none crashes the process.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
@@ -21,7 +21,7 @@ fn refusal(text: &str) -> String {
     }
 }
 
-/// The outcome of an expression; it must come to one in time.
+/// Result of an expression, which must come in time.
 fn run(text: &str) -> Result<String, Error> {
     let object = json!({"a": "x".repeat(1000), "list": (0..10).collect::<Vec<_>>()});
     let program = environment().compile(text).unwrap_or_else(|error| panic!("{error}"));
@@ -190,7 +190,7 @@ fn brackets_within_texts_do_not_hide_levels() {
     assert_eq!(run(&text).as_deref(), Ok("int"));
 }
 
-/// A list of objects with a name and a number, in this order, as the list of a set or by its keys.
+/// A list of objects with a name and a number, as an atomic list, a set or a map.
 fn listed(kind: ListKind) -> Schema {
     let field = |json: &str, shape| {
         let (json, schema) = (json.to_owned(), Schema::new(shape));

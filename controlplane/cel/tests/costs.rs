@@ -1,10 +1,10 @@
-//! The estimated and the actual cost of expressions, as upstream's own tests state them.
+//! Estimated and actual costs of expressions, from upstream's own tests.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use controlplane_cel::{Authorizer, Check, Decision, Environment, Question, Type};
 
-/// Allows everything.
+/// An authorizer that allows everything.
 struct Allowing;
 
 impl Authorizer for Allowing {

@@ -1,4 +1,4 @@
-//! A table of expressions with their values, or why they have none, as Kubernetes' environment answers them.
+//! A table of expressions with their values or errors in Kubernetes' environment.
 
 #![allow(
     clippy::panic,
@@ -9,7 +9,7 @@
 use controlplane_cel::{CompileError, Environment, JSON_BYTES, Type, Value};
 use serde_json::json;
 
-/// A value as an expression would write it.
+/// Formats a value like a literal.
 fn show(value: &Value<'_>) -> String {
     match value {
         Value::Null => "null".to_owned(),

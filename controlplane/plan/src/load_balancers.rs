@@ -279,7 +279,7 @@ fn choose(service: &Service, ranges: &[(IpAddr, IpAddr)], taken: &BTreeSet<IpAdd
     for is_v6 in families {
         let ranges = ranges.iter().filter(|(first, _)| first.is_ipv6() == is_v6);
         for (first, last) in ranges {
-            // One candidate more than taken addresses: one of them must be free, if any is.
+            // Takes one candidate more than taken addresses: one of them must be free, if any is.
             let mut candidates = after(*first, *last).take(taken.len() + 1);
             if let Some(address) = candidates.find(|address| !taken.contains(address)) {
                 return Ok(address);

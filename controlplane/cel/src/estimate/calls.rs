@@ -1,4 +1,4 @@
-//! The cost of calls by the sizes of their arguments (`k8s.io/apiserver/pkg/cel/library/cost.go`,
+//! Cost of calls by the sizes of their arguments (`k8s.io/apiserver/pkg/cel/library/cost.go`,
 //! `cel-go/checker/cost.go`).
 
 use super::{ONE, Range, UNKNOWN, ZERO};
@@ -16,7 +16,7 @@ pub(super) struct Given<'t> {
     pub(super) types: Vec<&'t Type>,
     pub(super) literals: Vec<Option<u64>>,
     pub(super) sizes: Vec<Range>,
-    /// The size of the items of the first one.
+    /// Size of the first argument's items.
     pub(super) elements: Range,
 }
 
@@ -38,7 +38,7 @@ impl Given<'_> {
     }
 }
 
-/// Cost of a new list of so many items at so much each.
+/// Cost of creating a list of this size at a cost per item.
 fn list_of(size: Range, factor: u64) -> (Range, Option<Range>) {
     (
         size.each(|size| size.saturating_mul(factor))
@@ -47,12 +47,12 @@ fn list_of(size: Range, factor: u64) -> (Range, Option<Range>) {
     )
 }
 
-/// The cost of a call without its arguments, and the size of its result.
+/// Cost of a call without its arguments, and the size of its result.
 pub(super) fn of_function(function: &str, given: &Given<'_>) -> (Range, Option<Range>) {
     of_text(function, given).unwrap_or_else(|| of_other(function, given))
 }
 
-/// The cost of a call that goes through a text.
+/// Cost of a call that traverses a string.
 fn of_text(function: &str, given: &Given<'_>) -> Option<(Range, Option<Range>)> {
     let size = given.size(0);
     let second = given.size(1);
@@ -93,7 +93,7 @@ fn of_text(function: &str, given: &Given<'_>) -> Option<(Range, Option<Range>)> 
     })
 }
 
-/// The cost of all other calls.
+/// Cost of all other calls.
 fn of_other(function: &str, given: &Given<'_>) -> (Range, Option<Range>) {
     let size = given.size(0);
     let second = given.size(1);
@@ -168,7 +168,7 @@ fn compared(left: Range, right: Range) -> Range {
     }
 }
 
-/// The size of a text after a replacement.
+/// Size of a string after a replacement.
 fn replaced(text: Range, old: Range, new: Range) -> Range {
     let max = if old.min == 0 {
         text.max

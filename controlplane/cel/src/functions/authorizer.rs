@@ -1,4 +1,4 @@
-//! Questions to the authorizer of the server (`k8s.io/apiserver/pkg/cel/library/authz.go`).
+//! Authorization checks (`k8s.io/apiserver/pkg/cel/library/authz.go`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use api::names;
 use super::Function;
 use crate::value::{Error, Value};
 
-/// Decides what users may do.
+/// Authorizer of requests.
 pub trait Authorizer: Sync {
-    /// The answer for the user who sent the request, or for the service account that the question names.
+    /// Decides for the user of the request, or for the service account in the question.
     fn authorize(&self, question: &Question) -> Decision;
 }
 
-/// A request to be authorized.
+/// Attributes of an authorization check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// Namespace and name of a service account; otherwise the user of the request.
+    /// Namespace and name of a service account; `None` for the user of the request.
     pub service_account: Option<(String, String)>,
-    /// A path that is no resource.
+    /// Non-resource path.
     pub path: Option<String>,
     /// The verb.
     pub verb: String,
@@ -31,26 +31,26 @@ pub struct Question {
     pub subresource: String,
     /// The namespace.
     pub namespace: String,
-    /// The object.
+    /// Name of the object.
     pub name: String,
-    /// Fields that select objects.
+    /// Field selector.
     pub field_selector: String,
-    /// Labels that select objects.
+    /// Label selector.
     pub label_selector: String,
 }
 
-/// An answer.
+/// Decision of the authorizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// The request is allowed.
     pub allowed: bool,
-    /// The reason for it.
+    /// Reason of the decision.
     pub reason: String,
-    /// The error that the authorizer met.
+    /// Error of the authorizer.
     pub error: Option<String>,
 }
 
-/// The part of a question that has been asked.
+/// Stage of building a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Authorizer,
@@ -59,7 +59,7 @@ enum Stage {
     Resource,
 }
 
-/// A question in the making, or its answer.
+/// A check that is being built, or its decision.
 #[derive(Clone)]
 pub struct Check<'a>(Form<'a>);
 

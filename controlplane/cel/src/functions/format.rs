@@ -7,7 +7,7 @@ use crate::time::duration_text;
 use crate::types::Type;
 use crate::value::{Error, Key, Value};
 
-/// Most digits after the point: Go's formatter knows no more than these, and no number has them.
+/// Most digits after the point: Go's formatter supports no more, and no number has them.
 const MAX_PRECISION: usize = 1_000;
 const DEFAULT_PRECISION: usize = 6;
 
@@ -37,7 +37,7 @@ pub(super) fn format<'a>(context: &mut Context<'_>, args: &[Value<'a>]) -> Resul
     Ok(Value::from(out))
 }
 
-/// The mistake in a literal pattern or in the types of its literal arguments.
+/// Returns the error in a literal format string or in the types of its literal arguments.
 pub(crate) fn check_literal(pattern: &str, arguments: &[Type]) -> Option<String> {
     let parts = match clauses(pattern) {
         Ok(parts) => parts,
@@ -195,7 +195,7 @@ fn hexadecimal(value: &Value<'_>) -> Option<String> {
     }
 }
 
-/// A number in the English that the printer of `golang.org/x/text` speaks.
+/// Formats a number for English, as the printer of `golang.org/x/text` does.
 fn float(verb: char, precision: usize, number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
@@ -216,7 +216,7 @@ fn float(verb: char, precision: usize, number: f64) -> String {
     format!("{digits}×10{sign}{raised}")
 }
 
-/// Commas between thousands.
+/// Inserts commas between thousands.
 fn grouped(text: &str) -> String {
     let (whole, fraction) = text
         .split_once('.')
@@ -250,7 +250,7 @@ fn string(value: &Value<'_>) -> Option<String> {
     }
 }
 
-/// A value inside of a list or a map, as an expression would write it.
+/// Formats a value inside a list or a map like a literal.
 fn literal(value: &Value<'_>) -> Option<String> {
     Some(match value {
         Value::String(text) => quoted(text),
@@ -281,7 +281,7 @@ fn literal(value: &Value<'_>) -> Option<String> {
     })
 }
 
-/// Text between quotes.
+/// Formats a quoted string.
 fn quoted(text: &str) -> String {
     format!("{text:?}")
 }

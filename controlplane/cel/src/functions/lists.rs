@@ -52,7 +52,7 @@ fn only_list<'l, 'a>(args: &'l [Value<'a>]) -> Result<&'l List<'a>, Error> {
     }
 }
 
-/// A list of so many values is about to be made.
+/// Charges a list of values and creates it.
 fn made<'a>(context: &mut Context<'_>, items: Vec<Value<'a>>) -> Result<Value<'a>, Error> {
     context.allocate(items.len().saturating_mul(size_of::<Value<'_>>()))?;
     Ok(Value::from(items))
@@ -68,7 +68,7 @@ fn is_sorted<'a>(_: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, E
     Ok(Value::Bool(true))
 }
 
-/// The sum of items of a type.
+/// The sum function for items of a type.
 pub(crate) fn sum_of(items: &Type) -> Function {
     match items {
         Type::Uint => |context, args| sum(context, args, Value::Uint(0)),

@@ -14,7 +14,7 @@ use crate::value::{Error, Value};
 #[derive(Debug)]
 pub struct NamedFormat {
     pub(crate) name: &'static str,
-    /// Length of upstream's pattern, by which cost is counted.
+    /// Length of upstream's pattern, which determines the cost.
     pub(crate) pattern: u64,
     check: fn(&str) -> Vec<String>,
 }
@@ -155,7 +155,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// The functions without arguments that stand for one format each.
+/// Functions without arguments that return a format.
 fn constant(name: &str) -> Option<Function> {
     Some(match name.strip_prefix("format.")? {
         "dns1123Label" => |_, _| known("dns1123Label"),

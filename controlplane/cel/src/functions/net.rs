@@ -1,4 +1,4 @@
-//! IP addresses and their ranges (`k8s.io/apiserver/pkg/cel/library/ip.go` and `cidr.go`).
+//! IP addresses and CIDRs (`k8s.io/apiserver/pkg/cel/library/ip.go` and `cidr.go`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use super::Function;
 use super::standard::one;
 use crate::value::{Error, Value};
 
-/// A range of addresses, written with any address of it.
+/// A CIDR with any address in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
     pub(crate) address: IpAddr,

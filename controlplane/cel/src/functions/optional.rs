@@ -1,4 +1,4 @@
-//! Values that may be absent (`cel-go/cel/library.go`).
+//! Optional values (`cel-go/cel/library.go`).
 
 use super::Function;
 use super::standard::{one, two};
@@ -81,7 +81,7 @@ fn end<'a>(args: &[Value<'a>], from_back: bool) -> Result<Value<'a>, Error> {
         .map(|found| found.map_or(Value::Optional(None), Value::some))
 }
 
-/// `of[?at]`: the element, if there is one; absent within absent.
+/// `of[?at]`: the element, if it exists; absent for an absent operand.
 fn optional_index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Error> {
     match of {
         Value::Optional(None) => Ok(Value::Optional(None)),

@@ -1,5 +1,5 @@
-//! Amounts such as `500m` (`k8s.io/apiserver/pkg/cel/library/quantity.go`), and the comparisons that semantic versions
-//! share with them.
+//! Quantities such as `500m` (`k8s.io/apiserver/pkg/cel/library/quantity.go`), and comparisons
+//! shared with semantic versions.
 
 use std::cmp::Ordering;
 
@@ -69,7 +69,7 @@ fn of<'a>(args: &[Value<'a>], run: impl FnOnce(Quantity) -> Result<Value<'a>, Er
 
 fn integer(amount: Quantity) -> Option<i64> {
     let value = amount.value();
-    // The largest one stands for all that are larger.
+    // The maximum stands for all larger values.
     (amount.is_whole() && value.unsigned_abs() < i64::MAX.unsigned_abs()).then_some(value)
 }
 

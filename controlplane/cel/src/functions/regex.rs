@@ -9,7 +9,7 @@ use crate::value::{Error, Value};
 
 /// Most bytes of a compiled pattern.
 const MAX_PATTERN: usize = 4 * 1024 * 1024;
-/// Most repetitions that Go's `regexp/syntax` lets a pattern ask for.
+/// Most repetitions in a pattern, as in Go's `regexp/syntax`.
 const MAX_REPEAT: u32 = 1_000;
 
 pub(super) fn find(name: &str) -> Option<Function> {
@@ -30,7 +30,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// A pattern ready to search with, or why it is none.
+/// Compiles a pattern, or returns the reason why it is invalid.
 pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
     let translated =
         translate(pattern).ok_or_else(|| format!("error parsing regexp: invalid repeat count: `{pattern}`"))?;
@@ -49,8 +49,8 @@ pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
         })
 }
 
-/// The pattern in the words of this engine: classes and boundaries know ASCII alone, as Go's do, and what only this
-/// engine understands inside of brackets is escaped.
+/// Translates a pattern for this engine: classes and boundaries are ASCII only, like Go's, and
+/// characters that are special only to this engine inside brackets are escaped.
 fn translate(pattern: &str) -> Option<String> {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern.chars().peekable();
@@ -94,14 +94,14 @@ fn translate(pattern: &str) -> Option<String> {
                     out.push('^');
                     rest.next();
                 }
-                // The first one closes nothing.
+                // A `]` at the start does not close the class.
                 if rest.peek() == Some(&']') {
                     out.push_str("\\]");
                     rest.next();
                 }
             }
             ('[', true) if rest.peek() == Some(&':') => {
-                // [[:alpha:]] is one of both.
+                // The brackets of `[[:alpha:]]` are kept.
                 out.push('[');
                 for inner in rest.by_ref() {
                     out.push(inner);
@@ -124,9 +124,9 @@ fn translate(pattern: &str) -> Option<String> {
     Some(out)
 }
 
-/// Patterns that are kept of those that an expression makes, each of at most some MiB.
+/// Number of patterns built at evaluation that are cached, each of at most a few MiB.
 const KEPT: usize = 4;
-/// Cost of each of those.
+/// Memory charged for each of those.
 const PER_PATTERN: usize = 64 * 1024;
 
 impl Context<'_> {
@@ -137,7 +137,7 @@ impl Context<'_> {
         if let Some(met) = self.met.get(pattern) {
             return Ok(run(met));
         }
-        // Compiling takes time and memory by the pattern's length and its counts.
+        // Compilation takes time and memory depending on the pattern's length and its repetitions.
         self.allocate(pattern.len().saturating_mul(256).saturating_add(PER_PATTERN))?;
         let compiled = Arc::new(compile(pattern).map_err(Error::new)?);
         if self.met.len() >= KEPT {

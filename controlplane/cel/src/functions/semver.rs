@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Function;
 use crate::value::{Error, Value};
 
-/// A version; its build metadata plays no part in its order.
+/// A semantic version; build metadata does not affect the order.
 #[derive(Debug)]
 pub struct Semver {
     numbers: [u64; 3],
@@ -49,7 +49,7 @@ fn number<'a>(args: &[Value<'a>], part: usize) -> Result<Value<'a>, Error> {
     }
 }
 
-/// The text with all three numbers, without `v` and leading zeros.
+/// Normalizes a version: adds missing numbers, removes `v` and leading zeros.
 fn normalized(text: &str) -> Result<String, String> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let mut parts: Vec<String> = text

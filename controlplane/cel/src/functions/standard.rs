@@ -1,4 +1,4 @@
-//! Operators, conversions, sizes and clocks (`cel-go/common/stdlib/standard.go`).
+//! Operators, conversions, sizes and time functions (`cel-go/common/stdlib/standard.go`).
 
 use std::cmp::Ordering;
 
@@ -124,7 +124,7 @@ fn add_operator<'a>(context: &mut Context<'_>, args: &[Value<'a>]) -> Result<Val
     }
 }
 
-/// The sum of two values. A list on the left that nothing else holds grows in place.
+/// Adds two values. A list on the left without other references grows in place.
 pub(crate) fn add<'a>(context: &mut Context<'_>, left: Value<'a>, right: &Value<'a>) -> Result<Value<'a>, Error> {
     match (left, right) {
         (Value::Int(left), Value::Int(right)) => int(left.checked_add(*right)),
@@ -139,7 +139,7 @@ pub(crate) fn add<'a>(context: &mut Context<'_>, left: Value<'a>, right: &Value<
             Ok(Value::Bytes([&*left, &**right].concat().into()))
         }
         (Value::List(left), Value::List(right)) => {
-            // A fold adds to its own list: only what comes is new.
+            // A fold appends to its own list: only the new items are charged.
             context.allocate(right.len().saturating_mul(size_of::<Value<'_>>()))?;
             left.join(right).map(Value::List)
         }
@@ -293,7 +293,7 @@ fn to_double<'a>(_: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, E
     })
 }
 
-/// A number as `strconv.ParseFloat` reads it, hexadecimal ones aside.
+/// Parses a number like `strconv.ParseFloat`, apart from hexadecimal ones.
 fn go_float(text: &str) -> Option<f64> {
     let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
     let special = ["inf", "infinity", "nan"].contains(&bare.to_ascii_lowercase().as_str());
@@ -311,7 +311,7 @@ fn to_duration<'a>(_: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>,
     })
 }
 
-/// The whole part of a number, if it fits (`cel-go/common/types/overflow.go`).
+/// The integer part of a number, if it fits (`cel-go/common/types/overflow.go`).
 fn truncated(value: f64) -> Option<i128> {
     if !value.is_finite() || value.abs() >= 18_446_744_073_709_551_616.0 {
         return None;
@@ -363,7 +363,7 @@ pub(super) fn to_string<'a>(context: &mut Context<'_>, args: &[Value<'a>]) -> Re
     })
 }
 
-/// The text that `string()` makes of a value.
+/// Converts a value with `string()`.
 pub(super) fn stringified(value: &Value<'_>) -> Result<String, Error> {
     Ok(match value {
         Value::String(text) => (**text).to_owned(),
@@ -383,7 +383,7 @@ pub(super) fn stringified(value: &Value<'_>) -> Result<String, Error> {
     })
 }
 
-/// A number as Go's `%g` writes it: the shortest digits that read back the same.
+/// Formats a number like Go's `%g`: with the shortest digits that parse back to it.
 pub(super) fn go_double(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();

@@ -1,4 +1,5 @@
-//! Text (`cel-go/ext/strings.go`, version 2, and the members of the standard library). Places count code points.
+//! Strings (`cel-go/ext/strings.go`, version 2, and members of the standard library). Positions
+//! count code points.
 
 use super::format::format;
 use super::{Context, Function};
@@ -40,7 +41,7 @@ fn mapped<'a>(context: &mut Context<'_>, args: &[Value<'a>], run: fn(&str) -> St
     }
 }
 
-/// A key as a path of a JSON patch has it (`k8s.io/apiserver/pkg/cel/library/jsonpatch.go`).
+/// Escapes a key for a JSON patch path (`k8s.io/apiserver/pkg/cel/library/jsonpatch.go`).
 fn escaped_key(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -49,7 +50,7 @@ fn out_of_range(index: i64) -> Error {
     Error::new(format!("index out of range: {index}"))
 }
 
-/// The place of a code point in bytes; the end is one too.
+/// Byte offset of a code point; the end is valid too.
 fn place(text: &str, index: i64) -> Result<usize, Error> {
     let wanted = usize::try_from(index).map_err(|_sign| out_of_range(index))?;
     text.char_indices()
@@ -104,7 +105,7 @@ fn last_index_of<'a>(context: &mut Context<'_>, args: &[Value<'a>]) -> Result<Va
     let end = match offset {
         Some(offset) if offset < 0 => return Err(out_of_range(offset)),
         Some(offset) => match usize::try_from(offset).ok().filter(|offset| *offset < length) {
-            // The match may begin at the offset and go on behind it.
+            // The match may begin at the offset and extend beyond it.
             Some(_) => (place(text, offset)? + part.len()).min(text.len()),
             None => return Ok(Value::Int(-1)),
         },
@@ -175,7 +176,7 @@ fn split<'a>(context: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>,
     };
     context.allocate(text.len() + count.min(limit).saturating_mul(64))?;
     let parts: Vec<Value<'a>> = if separator.is_empty() {
-        // Code by code, without the empty ends that a split between all of them has.
+        // Splits between all code points, without the empty strings at both ends.
         let mut parts = Vec::new();
         let mut rest: &str = text;
         while let Some(first) = rest.chars().next() {

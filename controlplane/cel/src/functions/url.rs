@@ -1,4 +1,4 @@
-//! URLs as Go's `url.ParseRequestURI` reads them (`k8s.io/apiserver/pkg/cel/library/urls.go`).
+//! URLs as parsed by Go's `url.ParseRequestURI` (`k8s.io/apiserver/pkg/cel/library/urls.go`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl Url {
             if scheme.is_empty() {
                 return refuse("invalid URI for request");
             }
-            // An opaque one: mailto:a@b
+            // An opaque URL such as `mailto:a@b`.
             return Ok(Self {
                 text: text.to_owned(),
                 scheme,
@@ -157,7 +157,7 @@ impl Url {
         })
     }
 
-    /// The name or address, and the port behind it.
+    /// Host name or address, and port.
     fn split_host(&self) -> (&str, &str) {
         let host = self.host.as_str();
         let (name, port) = match host.rsplit_once(':') {
@@ -172,7 +172,7 @@ impl Url {
     }
 }
 
-/// The scheme in lower case, and what follows it.
+/// The scheme in lower case, and the rest.
 fn split_scheme(text: &str) -> Result<(String, &str), &'static str> {
     for (at, character) in text.char_indices() {
         match character {
@@ -211,7 +211,7 @@ fn check_host(host: &str) -> Result<(), String> {
     escapes_are_whole(host)
 }
 
-/// The path as it may stand in a URL.
+/// Escapes a path for a URL.
 fn escaped_path(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {

@@ -1,4 +1,4 @@
-//! JSON read as its schema says.
+//! Views of JSON by schema.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use crate::schema::{Format, Schema, Shape};
 use crate::time;
 use crate::value::{Error, Value};
 
-/// The value that JSON is by its schema; without one, what JSON says by itself.
+/// The value of JSON by its schema; without one, by JSON's own types.
 pub fn view<'a>(json: &'a Json, schema: Option<&'a Schema>) -> Result<Value<'a>, Error> {
     let Some(schema) = schema else {
         return Ok(untyped(json));
@@ -40,7 +40,7 @@ pub fn view<'a>(json: &'a Json, schema: Option<&'a Schema>) -> Result<Value<'a>,
     }
 }
 
-/// A value of another type than the schema's.
+/// Error for a value whose type differs from the schema's.
 fn mismatch(shape: &Shape, json: &Json) -> Error {
     let given = match json {
         Json::Null => "<nil>",

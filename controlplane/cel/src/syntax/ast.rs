@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     },
     Comprehension(Box<Comprehension>),
     Bind(Box<Bind>),
-    /// A constant and the expression of it.
+    /// A constant and its expression.
     Folded {
         value: Value<'static>,
         of: Box<Expr>,
@@ -49,7 +49,7 @@ pub(crate) enum Kind {
 }
 
 impl Expr {
-    /// The node as it is written.
+    /// The original node of a folded constant.
     pub(crate) fn written(&self) -> &Self {
         match &self.kind {
             Kind::Folded { of, .. } => of,
@@ -59,7 +59,7 @@ impl Expr {
 }
 
 impl Kind {
-    /// The nodes below.
+    /// The child nodes.
     pub(crate) fn children(&self) -> Box<dyn Iterator<Item = &Expr> + '_> {
         match self {
             Self::Literal(_) | Self::Ident(_) => Box::new(std::iter::empty()),
@@ -103,7 +103,7 @@ impl Kind {
         }
     }
 
-    /// A macro made the node.
+    /// True if a macro created the node.
     pub(crate) const fn is_made(&self) -> bool {
         matches!(self, Self::Comprehension(_) | Self::Bind(_))
     }
@@ -114,12 +114,12 @@ pub(crate) struct Call {
     pub(crate) function: String,
     pub(crate) target: Option<Box<Expr>>,
     pub(crate) args: Vec<Expr>,
-    /// Filled in by the checker.
+    /// Set by the checker.
     pub(crate) implementation: Option<Function>,
 }
 
 impl Call {
-    /// The target, if any, and then the arguments.
+    /// The target, if any, followed by the arguments.
     pub(crate) fn operands(&self) -> impl Iterator<Item = &Expr> {
         self.target.as_deref().into_iter().chain(&self.args)
     }
@@ -132,11 +132,11 @@ pub(crate) struct Entry {
     pub(crate) optional: bool,
 }
 
-/// A field of an object that is made.
+/// A field of a constructed object.
 #[derive(Clone, Debug)]
 pub(crate) struct Initializer {
     pub(crate) name: String,
-    /// Place of the colon.
+    /// Offset of the colon.
     pub(crate) at: usize,
     pub(crate) value: Expr,
     /// Written `?name: value`.
@@ -155,18 +155,18 @@ pub(crate) struct Comprehension {
     pub(crate) result: Expr,
 }
 
-/// The way in which the value of a [`Bind`] is taken and its result wrapped.
+/// How the value of a [`Bind`] is unwrapped and its result wrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
     /// The value itself.
     Plain,
     /// The content of an optional; the result becomes an optional.
     Map,
-    /// The content of an optional; the result is one already.
+    /// The content of an optional; the result is already an optional.
     FlatMap,
 }
 
-/// A variable that names a value for one expression.
+/// A variable bound to a value for one expression.
 #[derive(Clone, Debug)]
 pub(crate) struct Bind {
     pub(crate) binding: Binding,

@@ -1,4 +1,4 @@
-//! Text to tokens, by `cel-go/parser/gen/CEL.g4`.
+//! Lexer (`cel-go/parser/gen/CEL.g4`).
 
 use super::parser::Issue;
 
@@ -7,7 +7,7 @@ pub(crate) enum Token<'t> {
     /// Operators, brackets and the keywords `in`, `true`, `false` and `null`.
     Symbol(&'t str),
     Ident(&'t str),
-    /// A field name in backquotes.
+    /// A field name in backticks.
     Quoted(&'t str),
     Int(&'t str),
     Uint(&'t str),
@@ -18,7 +18,7 @@ pub(crate) enum Token<'t> {
 }
 
 impl Token<'_> {
-    /// The token as an error quotes it.
+    /// The token as quoted in errors.
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Symbol(text)
@@ -34,7 +34,7 @@ impl Token<'_> {
     }
 }
 
-/// Words that cannot name anything (`cel-go/parser/parser.go`).
+/// Reserved words (`cel-go/parser/parser.go`).
 pub(crate) const RESERVED: &[&str] = &[
     "as",
     "break",
@@ -60,7 +60,7 @@ const SYMBOLS: &[&str] = &[
     "/", "%",
 ];
 
-/// All tokens of a text with their offsets; the last one is [`Token::End`].
+/// Returns all tokens of a text with their offsets; the last one is [`Token::End`].
 pub(crate) fn tokens(text: &str) -> Result<Vec<(usize, Token<'_>)>, Issue> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -163,7 +163,8 @@ fn number(rest: &str) -> Option<(Token<'_>, usize)> {
 
 /// Length of the string or bytes literal at the start, and whether it is bytes.
 fn string(rest: &str) -> Option<(usize, bool)> {
-    // No further than a prefix is long: a text without quotes is not searched again at each of its tokens.
+    // Only as far as the longest prefix: otherwise a text without quotes would be searched again at
+    // each token.
     let prefix = rest.bytes().take(3).position(|byte| matches!(byte, b'"' | b'\''))?;
     let head = rest.get(..prefix)?.to_ascii_lowercase();
     let (raw, bytes) = match head.as_str() {

@@ -1,4 +1,4 @@
-//! The values of string, bytes and number literals (`cel-go/parser/unescape.go`).
+//! Values of string, bytes and number literals (`cel-go/parser/unescape.go`).
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) fn float(text: &str, negative: bool) -> Option<Value<'static>> {
         .then_some(Value::Double(if negative { -value } else { value }))
 }
 
-/// The value of a whole string or bytes literal, quotes and prefix included.
+/// Parses a string or bytes literal with its quotes and prefix.
 pub(crate) fn string(text: &str, bytes: bool) -> Option<Value<'static>> {
     let quote = text.find(['"', '\''])?;
     let raw = text.get(..quote)?.contains(['r', 'R']);

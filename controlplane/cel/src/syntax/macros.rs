@@ -1,11 +1,12 @@
-//! Macros: `has`, the quantifiers, `map`, `filter`, `sortBy`, the forms with two variables and those of optionals
-//! (`cel-go/parser/macro.go`, `cel-go/ext/comprehensions.go`, `cel-go/ext/lists.go`, `cel-go/cel/library.go`).
+//! Macros: `has`, the quantifiers, `map`, `filter`, `sortBy`, the forms with two variables and
+//! those for optionals (`cel-go/parser/macro.go`, `cel-go/ext/comprehensions.go`,
+//! `cel-go/ext/lists.go`, `cel-go/cel/library.go`).
 
 use super::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Expr, Kind};
 use super::parser::{Issue, Parser};
 use crate::value::Value;
 
-/// A call of a global function, or what `has` stands for.
+/// A call of a global function, or the expansion of `has`.
 pub(super) fn global(parser: &mut Parser<'_>, at: usize, function: &str, args: Vec<Expr>) -> Result<Expr, Issue> {
     if function != "has" || args.len() != 1 {
         return parser.call(at, function, args);
@@ -34,7 +35,7 @@ pub(super) fn global(parser: &mut Parser<'_>, at: usize, function: &str, args: V
     }
 }
 
-/// A call of a member function, or what the macro of that name stands for.
+/// A call of a member function, or the expansion of the macro of that name.
 pub(super) fn member(
     parser: &mut Parser<'_>,
     at: usize,
@@ -78,7 +79,7 @@ fn take<const N: usize>(args: Vec<Expr>, at: usize) -> Result<[Expr; N], Issue> 
     })
 }
 
-/// The name that a macro's argument gives to its variable.
+/// Name of the variable in a macro's argument.
 fn name(arg: &Expr) -> Result<String, Issue> {
     let refuse = |message: &str| {
         Err(Issue {
@@ -98,7 +99,7 @@ struct Fold<'p, 't> {
     at: usize,
 }
 
-/// The start of a fold, the condition on which it goes on, its step and its result.
+/// Initial value, condition, step and result of a fold.
 struct Shape {
     initial: Expr,
     condition: Expr,
@@ -106,7 +107,7 @@ struct Shape {
     result: Expr,
 }
 
-/// The name of the first variable of a fold, and of the second where there is one.
+/// Names of a fold's variables: the second one is optional.
 type Variables = (String, Option<String>);
 
 impl Fold<'_, '_> {
@@ -160,7 +161,8 @@ impl Fold<'_, '_> {
         self.parser.expanded(self.at, Kind::Bind(Box::new(bind)))
     }
 
-    /// The variables that the first one or two arguments name, and the arguments after them.
+    /// Takes the variables from the first one or two arguments; returns them and the other
+    /// arguments.
     fn variables(two: bool, args: Vec<Expr>) -> Result<(Variables, Vec<Expr>), Issue> {
         let mut args = args.into_iter();
         let mut next = || {
@@ -226,7 +228,7 @@ impl Fold<'_, '_> {
         self.over(range, variables, shape)
     }
 
-    /// A fold that grows a list or a map by `step`, where `filter` lets it.
+    /// A fold that extends a list or a map with `step` for elements that pass `filter`.
     fn grow(&mut self, initial: Expr, filter: Option<Expr>, step: Expr) -> Result<Shape, Issue> {
         let step = match filter {
             Some(filter) => {

@@ -1,14 +1,14 @@
-//! Tokens to tree, by precedence. Depth is counted while the tree grows, so that neither this parser nor
-//! anything that walks the tree later can run out of stack.
+//! Parser by precedence. The depth is checked while the tree is built, so that neither this parser
+//! nor any later traversal of the tree can overflow the stack.
 
 use super::ast::{Call, Entry, Expr, Initializer, Kind};
 use super::lexer::{RESERVED, Token, tokens};
 use super::{literal, macros};
 use crate::value::Value;
 
-/// Most levels of a tree before macros are expanded (`cel-go/parser/options.go`).
+/// Deepest tree before macro expansion (`cel-go/parser/options.go`).
 const MAX_DEPTH: usize = 250;
-/// Most levels after macros: each level of text may bring a few of its own.
+/// Deepest tree after macro expansion: each level of text may add a few levels.
 const MAX_EXPANDED_DEPTH: usize = 1_000;
 /// Longest text (`cel-go/parser/options.go`).
 const MAX_CODE_POINTS: usize = 100_000;
@@ -33,7 +33,7 @@ impl Issue {
 const EXPECTED: &str =
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 
-/// The tree of an expression and the number of its nodes.
+/// Parses an expression; returns its tree and the number of nodes.
 pub(crate) fn parse(text: &str) -> Result<(Expr, usize), Issue> {
     let length = text.chars().count();
     if length > MAX_CODE_POINTS {
@@ -106,19 +106,19 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// A new node; the height of `kind`'s tree decides whether it may exist.
+    /// A new node; fails if the tree of `kind` is too deep.
     pub(super) fn node(&mut self, at: usize, kind: Kind) -> Result<Expr, Issue> {
         self.bounded(at, kind, MAX_DEPTH)
     }
 
-    /// A new node of an expanded macro.
+    /// A new node of a macro expansion.
     pub(super) fn expanded(&mut self, at: usize, kind: Kind) -> Result<Expr, Issue> {
         self.bounded(at, kind, MAX_EXPANDED_DEPTH)
     }
 
     fn bounded(&mut self, at: usize, kind: Kind, most: usize) -> Result<Expr, Issue> {
         let depth = 1 + kind.children().map(|child| child.depth).max().unwrap_or(0);
-        // The height of what a macro made says little about the text.
+        // The depth of an expansion says little about the text.
         let made = kind.is_made()
             || kind
                 .children()
@@ -170,7 +170,7 @@ impl<'t> Parser<'t> {
         Ok(found)
     }
 
-    /// A chain of `||` or `&&`, balanced so that a long one is not deep.
+    /// A chain of `||` or `&&`, balanced so that long chains are not deep.
     fn logical(&mut self, symbol: &str, function: &str) -> Result<Expr, Issue> {
         let mut terms = Vec::new();
         let mut places = Vec::new();
@@ -254,7 +254,7 @@ impl<'t> Parser<'t> {
         for (symbol, function) in [("!", "!_"), ("-", "-_")] {
             let mut count = 0_usize;
             while self.peek() == Token::Symbol(symbol) {
-                // A single minus belongs to the number that follows.
+                // A single minus is part of the number that follows.
                 if count == 0 && symbol == "-" && self.number_follows() {
                     return self.member();
                 }
@@ -419,7 +419,7 @@ impl<'t> Parser<'t> {
         self.node(at, Kind::Ident(name.to_owned()))
     }
 
-    /// `a.b.C{field: value}`, if that is what follows.
+    /// `a.b.C{field: value}`, if that follows.
     fn message(&mut self, first: &str) -> Result<Option<Expr>, Issue> {
         let start = self.position;
         let mut name = first.to_owned();

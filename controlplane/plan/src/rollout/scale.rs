@@ -88,7 +88,7 @@ fn is_saturated(view: &View<'_>, new: &Sized<'_>) -> bool {
 fn shares<'a, 'b>(view: &View<'_>, mut active: Vec<&'a Sized<'b>>, allowed: i32) -> Vec<(&'a Sized<'b>, i32)> {
     let total: i32 = active.iter().map(|sized| sized.replicas).sum();
     let difference = allowed.saturating_sub(total);
-    // When scaling up, the newer of two equal ones comes first; when scaling down, the older one.
+    // Of two equal ones the newer comes first when scaling up, the older when scaling down.
     active.sort_by(|a, b| {
         let age = a
             .set

@@ -183,7 +183,7 @@ impl World {
 }
 
 impl Planned {
-    /// One line per step with the number of its stage, and the status without absent fields.
+    /// Prints one line per step with the number of its stage, and the status without absent fields.
     pub(super) fn to_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (number, stage) in self.0.stages.iter().enumerate() {
