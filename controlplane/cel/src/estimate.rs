@@ -251,7 +251,8 @@ impl<'s> Estimator<'_, 's> {
         initial.size = Some(self.size(&fold.initial, &initial));
         let rounds = self.size(&fold.range, &range);
         let keys = Shown {
-            // Upstream gives the type of keys no size (`KeyType` in `k8s.io/apiserver/pkg/cel/types.go`).
+            // Upstream gives the type of keys no size (`KeyType` in
+            // `k8s.io/apiserver/pkg/cel/types.go`).
             size: Some(ZERO),
             ..Shown::default()
         };

@@ -4,9 +4,10 @@
 //! audit log can tell them apart. Decisions are made in `controlplane-plan`; this crate watches,
 //! asks for a plan, and performs its steps.
 //!
-//! A new controller is a plan in `controlplane-plan`, a file here with its `listen` and its `Controller`, and a line in the
-//! table of `setup.rs`. A kind that its plan reads is a line in the table of `kinds/caches.rs` (and of `step.rs` in
-//! `controlplane-plan`, where resources have their names).
+//! A new controller is a plan in `controlplane-plan`, a file here with its `listen` and its
+//! `Controller`, and a line in the table of `setup.rs`. A kind that its plan reads is a line in the
+//! table of `kinds/caches.rs` (and of `step.rs` in `controlplane-plan`, where resources have their
+//! names).
 //!
 //! All share one watch per kind (`kinds.rs`). A key whose plan had steps is planned again only when
 //! the caches show their results (`driver.rs`), so a lost watch or a lost answer never creates
@@ -62,8 +63,9 @@ pub use metrics::Metrics;
 
 /// Makes a client for a user: `(user name, complete user agent)`.
 ///
-/// In process that is `identity::assume(user, user_agent, router)`; elsewhere an HTTPS client with that user's
-/// certificate. Service accounts also need the groups `system:serviceaccounts` and `system:serviceaccounts:kube-system`.
+/// In process that is `identity::assume(user, user_agent, router)`; elsewhere an HTTPS client with
+/// that user's certificate. Service accounts also need the groups `system:serviceaccounts` and
+/// `system:serviceaccounts:kube-system`.
 pub type Clients = Arc<dyn Fn(&str, &str) -> kube::Client + Send + Sync>;
 
 /// The wall clock of the controllers. Tests under a paused clock pass one that follows tokio's.

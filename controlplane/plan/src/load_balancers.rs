@@ -1,4 +1,5 @@
-//! Addresses of Services of type `LoadBalancer`, for clusters without a cloud: those of the nodes, or of a pool.
+//! Addresses of Services of type `LoadBalancer`, for clusters without a cloud: those of the nodes,
+//! or of a pool.
 //!
 //! Services with a `loadBalancerClass` belong to another implementation. The oldest Service chooses
 //! first, as in the agents' tables, and a Service keeps the addresses that it has. A Service

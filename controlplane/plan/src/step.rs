@@ -203,7 +203,8 @@ pub enum Step {
         /// Events.
         outcome: Outcome,
     },
-    /// PATCH. A `metadata.resourceVersion` in the body is a precondition: a conflict leads to a new plan.
+    /// PATCH. A `metadata.resourceVersion` in the body is a precondition: a conflict leads to a new
+    /// plan.
     Patch {
         /// The object.
         target: Target,

@@ -1,4 +1,5 @@
-//! Formats of strings (`pkg/apiserver/validation/formats.go`, kube-openapi's `pkg/validation/strfmt`).
+//! Formats of strings (`pkg/apiserver/validation/formats.go`, kube-openapi's
+//! `pkg/validation/strfmt`).
 
 mod address;
 mod time;

@@ -1,4 +1,5 @@
-//! Paths of fields, built on the stack and written only for errors (`k8s.io/apimachinery/pkg/util/validation/field`).
+//! Paths of fields, built on the stack and written only for errors
+//! (`k8s.io/apimachinery/pkg/util/validation/field`).
 
 use std::fmt;
 

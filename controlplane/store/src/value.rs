@@ -15,7 +15,8 @@ pub struct Value {
 pub struct InvalidValue;
 
 impl Value {
-    /// `json` with an empty resourceVersion string; `revision_at` is the offset between its two quotes.
+    /// `json` with an empty resourceVersion string; `revision_at` is the offset between its two
+    /// quotes.
     pub fn new(json: Vec<u8>, revision_at: usize) -> Result<Self, InvalidValue> {
         let before = revision_at.checked_sub(1).and_then(|at| json.get(at));
         match (before, json.get(revision_at)) {

@@ -18,7 +18,8 @@ const LEDGER_BUFFER: usize = 32;
 /// Most bytes that are buffered, not counting the first change: a slow reader keeps them in memory.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// The changes of one resource, or of one namespace of it, from a revision on: each once and in order.
+/// The changes of one resource, or of one namespace of it, from a revision on: each once and in
+/// order.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,

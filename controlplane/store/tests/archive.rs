@@ -1,4 +1,5 @@
-//! The archive of the past: what is in it, how large it is, and what becomes of damaged, foreign and missing ones.
+//! The archive of the past: what is in it, how large it is, and what becomes of damaged, foreign
+//! and missing ones.
 #![allow(missing_docs, reason = "tests")]
 #![allow(
     clippy::unwrap_used,

@@ -6,7 +6,8 @@ use crate::actual_cost::{CHECK, quarter, selector, tenth};
 use crate::eval::LIST_COST;
 use crate::types::Type;
 
-/// Cost of the longest pattern of a named format (`MaxNameFormatRegexSize` of `k8s.io/apiserver/pkg/cel/limits.go`).
+/// Cost of the longest pattern of a named format (`MaxNameFormatRegexSize` of
+/// `k8s.io/apiserver/pkg/cel/limits.go`).
 const FORMAT: u64 = quarter(128);
 /// Cost of comparing two named formats (`MaxFormatSize` beside it).
 const FORMATS: Range = Range { min: 1, max: tenth(64) };

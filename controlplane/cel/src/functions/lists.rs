@@ -1,4 +1,5 @@
-//! Lists and sets (`k8s.io/apiserver/pkg/cel/library/lists.go`, `cel-go/ext/lists.go`, `cel-go/ext/sets.go`).
+//! Lists and sets (`k8s.io/apiserver/pkg/cel/library/lists.go`, `cel-go/ext/lists.go`,
+//! `cel-go/ext/sets.go`).
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,5 @@
-//! Patterns in Go's syntax: `matches`, `find` and `findAll` (`k8s.io/apiserver/pkg/cel/library/regex.go`).
+//! Patterns in Go's syntax: `matches`, `find` and `findAll`
+//! (`k8s.io/apiserver/pkg/cel/library/regex.go`).
 
 use std::sync::Arc;
 

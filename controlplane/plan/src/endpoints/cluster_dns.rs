@@ -108,7 +108,8 @@ fn address(range: &str) -> Option<IpAddr> {
     }
 }
 
-/// The Service with the labels and ports of `CoreDNS`' in `cmd/kubeadm/app/phases/addons/dns/manifests.go`.
+/// The Service with the labels and ports of `CoreDNS`' in
+/// `cmd/kubeadm/app/phases/addons/dns/manifests.go`.
 fn create(address: IpAddr) -> Step {
     let ports =
         PORTS.map(|(name, protocol)| json!({"name": name, "protocol": protocol, "port": PORT, "targetPort": PORT}));

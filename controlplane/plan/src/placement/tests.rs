@@ -213,8 +213,8 @@ fn displaces_the_least_important_where_that_costs_least() {
         "spec": { "selector": { "matchLabels": { "app": "web" } } },
         "status": { "currentHealthy": 6, "desiredHealthy": 6, "expectedPods": 6, "disruptionsAllowed": 1, "disruptedPods": { "c": "2026-01-01T00:00:00Z" } },
     });
-    // The budget allows another disruption and has already counted one: the third pod stays, though its
-    // priority is the lowest.
+    // The budget allows another disruption and has already counted one: the third pod stays, though
+    // its priority is the lowest.
     assert_eq!(displaced(&board, &ranked("x", "2", 9), &[guard]), "n1: a c");
     assert_eq!(format!("{board:?}"), before);
 }

@@ -1,4 +1,5 @@
-//! Paths such as `.spec.replicas` and `.spec['my-name']` (`ValidFieldPath` in `pkg/apiserver/schema/cel/validation.go`).
+//! Paths such as `.spec.replicas` and `.spec['my-name']` (`ValidFieldPath` in
+//! `pkg/apiserver/schema/cel/validation.go`).
 
 use crate::structural::{Additional, Node, Structural};
 
