@@ -21,7 +21,7 @@ pub enum Action {
     Probe {
         /// The container's name.
         container: String,
-        /// Which of its probes.
+        /// Kind of the probe.
         kind: Kind,
     },
     /// Begin to stop the running instance.
@@ -68,7 +68,7 @@ pub enum Action {
     Finish,
 }
 
-/// Why a container is stopped.
+/// Reason for which a container is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The pod ends.
@@ -103,7 +103,8 @@ impl Plan {
 }
 
 impl Why {
-    /// What is said of a container that is stopped; `again` tells whether it is to run again after a failed probe.
+    /// Message of the `Killing` event; `again` tells whether the container is restarted after a
+    /// failed probe.
     pub fn told(self, container: &str, again: bool) -> String {
         let then = if again { ", will be restarted" } else { "" };
         match self {

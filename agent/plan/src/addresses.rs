@@ -1,4 +1,4 @@
-//! Which of several addresses Kubernetes tells of.
+//! Choice of the addresses to report.
 
 use std::net::IpAddr;
 

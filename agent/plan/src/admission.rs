@@ -1,4 +1,5 @@
-//! Whether the node takes a pod at all. One that it refuses has failed, with a reason that names why.
+//! Admission of pods to the node. A pod that the node rejects has failed, with a reason that names
+//! the cause.
 
 mod bounds;
 mod node;
@@ -18,7 +19,7 @@ use crate::observed::Rejection;
 use crate::pods;
 use crate::shutdown;
 
-/// Settings of the kernel that are the pod's own and harm nobody else.
+/// Safe sysctls: namespaced, and without effect on other pods.
 const SAFE_SYSCTLS: &[&str] = &[
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -34,7 +35,7 @@ const SAFE_SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_wmem",
 ];
 
-/// What the node has for pods.
+/// Resources and state of the node that admission looks at.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// Pods that it may have.
@@ -43,9 +44,9 @@ pub struct Host {
     pub allocatable: BTreeMap<String, i64>,
     /// The pods that it has.
     pub others: Vec<Arc<Pod>>,
-    /// What the API says of it, once that is known.
+    /// The Node object, once it has been read.
     pub node: Option<Arc<Node>>,
-    /// What is short on it.
+    /// Conditions of pressure that the node has.
     pub pressures: BTreeSet<Pressure>,
     /// It is about to go down.
     pub shutting_down: bool,
@@ -53,7 +54,8 @@ pub struct Host {
     pub app_armor: bool,
 }
 
-/// Which pods have to end before the node has room for this one, if any, or why it refuses the pod.
+/// Returns the pods to preempt before the node has room for this one, if any, or the rejection of
+/// the pod.
 pub fn check(pod: &Pod, host: &Host) -> Result<Vec<Arc<Pod>>, Rejection> {
     let Some(spec) = pod.spec.as_ref() else {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! What is behind the volumes of a pod that are claims.
+//! Volumes behind a pod's PersistentVolumeClaims.
 
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
 
@@ -11,7 +11,7 @@ pub struct Wish {
     pub volume: String,
     /// The claim's name.
     pub claim: String,
-    /// Whether the claim was made for this pod alone.
+    /// True if the claim was made for this pod alone (an ephemeral volume).
     pub own: bool,
 }
 
@@ -33,7 +33,7 @@ pub fn wishes(pod: &Pod) -> Vec<Wish> {
     claims.collect()
 }
 
-/// Where the storage is.
+/// Location of the storage.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
     /// A path of the node, as pods name them themselves.
@@ -42,18 +42,18 @@ pub enum Place {
     Local(String),
 }
 
-/// What is behind a claim.
+/// Volume behind a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backing {
     /// The name of the persistent volume.
     pub volume: String,
-    /// Where it is.
+    /// Location of the storage.
     pub place: Place,
-    /// Whether only one pod may use it.
+    /// True if only one pod may use it (`ReadWriteOncePod`).
     pub exclusive: bool,
 }
 
-/// Why there is nothing behind a claim. The texts are upstream's.
+/// A claim without a usable volume. The texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// There is no such claim.
@@ -114,7 +114,7 @@ pub fn volume_of(pod: &Pod, wish: &Wish, claim: Option<&PersistentVolumeClaim>) 
         .ok_or(ClaimError::NotBound)
 }
 
-/// What is behind a claim that names this volume.
+/// Returns the volume behind the claim that this volume of a pod names.
 pub fn backing(
     wish: &Wish,
     claim: &PersistentVolumeClaim,

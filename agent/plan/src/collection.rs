@@ -1,10 +1,10 @@
-//! Which images go when their disk is nearly full.
+//! Choice of the images to remove when their disk is nearly full.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Timestamp;
 
-/// When images are collected.
+/// Thresholds and ages of image garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The disk's use in percent from which on images go.
@@ -40,7 +40,7 @@ impl Policy {
         Ok(Self { high, low, youth })
     }
 
-    /// How many bytes to free on a disk with so much of it left, if any.
+    /// Returns the number of bytes to free on a disk with so much space available, if any.
     pub fn surplus(&self, capacity: u64, available: u64) -> Option<u64> {
         let available = available.min(capacity);
         let left = u128::from(available) * 100 / u128::from(capacity.max(1));
@@ -53,7 +53,7 @@ impl Policy {
     }
 }
 
-/// What is remembered of images: none of it needs to survive the agent.
+/// Records about images. Losing them with the agent does no harm.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     images: BTreeMap<String, Record>,
@@ -82,8 +82,8 @@ impl Records {
         }
     }
 
-    /// The images that may go: nobody used them at the last look, and they are not new. Those that nobody used for the
-    /// longest time first, and of these the oldest.
+    /// Returns the images to remove: not in use at the last check and old enough. Least recently
+    /// used ones first, and the oldest of these first.
     pub fn unused(&self, in_use: &BTreeSet<String>, youth: i64, now: Timestamp) -> Vec<String> {
         let is_old = |record: &Record| {
             let age = record.detected.map(|at| now.duration_since(at).as_millis());

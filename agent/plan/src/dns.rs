@@ -25,13 +25,14 @@ const VERSION: &str = "1.1.0";
 
 /// Services and EndpointSlices that names are looked up in.
 pub trait Directory {
-    /// Whether all Services and EndpointSlices have been listed: before that, none counts as absent.
+    /// True once all Services and EndpointSlices have been listed: before that, none counts as
+    /// absent.
     fn is_complete(&self) -> bool;
     /// The Service of that name.
     fn service(&self, name: &Name) -> Option<Arc<Service>>;
     /// The EndpointSlices of a Service.
     fn slices(&self, service: &Name) -> Vec<Arc<Slice>>;
-    /// Whether there is a Service in the namespace.
+    /// True if the namespace has a Service.
     fn has_namespace(&self, namespace: &str) -> bool;
     /// The Services that have this cluster address or an endpoint with it.
     fn at(&self, address: IpAddr) -> Vec<Name>;
@@ -144,7 +145,7 @@ pub fn answer(directory: &impl Directory, domain: &str, name: &str, kind: Kind) 
     }
 }
 
-/// What of a Service a name means.
+/// Part of a Service that a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part<'a> {
     Whole,

@@ -14,7 +14,7 @@ use crate::claims::Backing;
 use crate::tokens::TokenWish;
 use crate::{files, pods, resources};
 
-/// What a pod refers to besides itself. An absent entry was looked up and not found.
+/// Objects that a pod refers to. An absent entry was looked up and not found.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// By name, in the pod's namespace.
@@ -25,18 +25,19 @@ pub struct Sources {
     pub files: Files,
     /// Tokens of the pod's account.
     pub tokens: BTreeMap<TokenWish, String>,
-    /// What is behind the pod's volumes that are claims, by the volume's name. One that is mounted already may be missing.
+    /// Volumes behind the pod's claims, by the volume's name. One that is mounted already may be
+    /// missing.
     pub claims: BTreeMap<String, Backing>,
 }
 
-/// What the node contributes to a container's environment.
+/// The node's contribution to a container's environment.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// `status.podIP`, once known.
     pub pod_addresses: Vec<String>,
     /// `status.hostIP`.
     pub host_addresses: Vec<String>,
-    /// What the node's kernel calls it.
+    /// The node's hostname in the kernel.
     pub hostname: String,
     /// The cluster's domain.
     pub cluster_domain: String,

@@ -39,7 +39,8 @@ pub fn kernel_hostname(pod: &Pod, cluster: &str) -> Result<String, HostnameTooLo
     }
 }
 
-/// What a pod's programs are told that their host is called: the kernel's name, which is the node's for who has its network.
+/// Hostname that a pod's programs see: the kernel's, which is the node's for pods on the host
+/// network.
 pub fn told_hostname(pod: &Pod, cluster: &str, node: &str) -> String {
     if pod.spec.as_ref().is_some_and(pods::host_network) {
         return node.to_owned();

@@ -1,4 +1,4 @@
-//! Which huge pages a volume is made of. Words are upstream's.
+//! Page sizes of `emptyDir` volumes made of huge pages. The texts are upstream's.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub enum Unusable {
     Medium(String),
 }
 
-/// Whether a volume with this medium is made of huge pages.
+/// True if the medium is huge pages.
 pub fn is_medium(medium: &str) -> bool {
     let rest = medium.strip_prefix(MEDIUM);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))

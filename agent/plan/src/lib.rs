@@ -1,4 +1,4 @@
-//! What the node agent decides, without doing anything: no I/O, no clock, no randomness.
+//! Decisions of the node agent, free of side effects: no I/O, no clock, no randomness.
 //!
 //! [`lifecycle::decide`] turns a desired pod and what is observed of it into actions, [`status::build`] into the
 //! status that the API shows, [`oci::build`] turns a container of it into an OCI runtime specification.

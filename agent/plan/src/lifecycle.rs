@@ -1,4 +1,4 @@
-//! What to do next for a pod.
+//! Next actions for a pod.
 
 mod ending;
 mod reset;
@@ -21,10 +21,10 @@ use crate::{Timestamp, after};
 /// The reason of a pod that was active for too long.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 
-/// How a pod ended by itself.
+/// End of a pod that was not deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Whether all went well.
+    /// True for the phase `Succeeded`, false for `Failed`.
     pub succeeded: bool,
     /// For `status.reason`.
     pub reason: Option<String>,
@@ -53,7 +53,8 @@ impl End {
     }
 }
 
-/// Whether the pod has ended: refused, ended by the agent, out of time, or nothing of it will be started again.
+/// Returns the pod's end if it has one: rejected, terminated by the agent, past its deadline, or
+/// with no container left to restart.
 pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
     if let Some(phase) = pods::terminal_phase(pod) {
         let status = pod.status.as_ref();
@@ -107,7 +108,7 @@ fn exit_code(view: &View, container: &str) -> Option<i32> {
     view.latest(container).and_then(Instance::exit).map(|exit| exit.code)
 }
 
-/// Whether a container has ended and its policy does not start it again.
+/// True if a container has exited and is not restarted.
 pub fn is_over(pod: &Pod, view: &View, (group, container): (Group, &Container)) -> bool {
     !view.is_reset(&container.name)
         && exit_code(view, &container.name).is_some_and(|code| !pods::restarts_in(pod, group, container, code))
@@ -117,7 +118,8 @@ pub fn is_over(pod: &Pod, view: &View, (group, container): (Group, &Container)) 
             .is_some_and(|memory| memory.starting || memory.renewal || memory.revival)
 }
 
-/// Whether the initial containers are behind the pod: all have ended well and all sidecars have started.
+/// True if initialization is over: all init containers have succeeded and all sidecars have
+/// started.
 pub fn initialized(pod: &Pod, view: &View) -> bool {
     has_begun(pod, view)
         || pods::init_containers(pod)
@@ -131,7 +133,7 @@ fn has_begun(pod: &Pod, view: &View) -> bool {
         .any(|container| view.current(&container.name).is_some())
 }
 
-/// Whether one initial container lets the next one begin.
+/// True if one init container lets the next one start.
 pub fn is_initial_done(view: &View, container: &Container) -> bool {
     if pods::is_sidecar(container) {
         view.is_started(&container.name)
@@ -142,7 +144,7 @@ pub fn is_initial_done(view: &View, container: &Container) -> bool {
     }
 }
 
-/// What to do next for `pod`, seen as `view` at `now`.
+/// Returns the next actions for `pod`, observed as `view` at `now`.
 pub fn decide(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let deletion = pods::deletion_grace(pod);
@@ -169,7 +171,7 @@ pub fn decide(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     plan
 }
 
-/// What to do for a pod that the API no longer knows.
+/// Returns the next actions for a pod that the API no longer has.
 pub fn abandon(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let grace = pods::deletion_grace(pod).map_or(1, |grace| grace.clamp(1, 2));
@@ -209,8 +211,9 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     }
 }
 
-/// Whether the containers after this one wait for it: until its postStart hook has ended. It holds up nobody when it cannot be
-/// started, has ended already, or ended in an earlier sandbox and is not to run now.
+/// True if the containers after this one wait for it, that is until its postStart hook has ended. A
+/// container does not block the others when it cannot be started, has exited already, or exited in
+/// an earlier sandbox and is not to run now.
 fn holds_up(pod: &Pod, view: &View, container: &Container, now: Timestamp) -> bool {
     let hooks = container.lifecycle.as_ref();
     if hooks.is_none_or(|hooks| hooks.post_start.is_none()) {
@@ -345,7 +348,7 @@ fn tend(pod: &Pod, view: &View, (group, container): Own<'_>, memory: &Memory, no
     }
 }
 
-/// Whether the newest instance has another image than the pod names now.
+/// True if the newest instance has another image than the pod's spec names now.
 fn has_other_image(view: &View, container: &Container) -> bool {
     let named = container.image.as_deref().unwrap_or_default();
     let newest = view.latest(&container.name).filter(|instance| !instance.lost);

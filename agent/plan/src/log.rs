@@ -3,16 +3,16 @@
 
 use crate::Timestamp;
 
-/// One record.
+/// A record of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When it was written, as it stands in the log.
+    /// Time of the record, as text in the log.
     pub time_text: &'a str,
-    /// When it was written.
+    /// Time of the record.
     pub time: Timestamp,
-    /// Whether the line ends here.
+    /// True if the line ends with this record.
     pub complete: bool,
-    /// What was written, without a line end.
+    /// The record's bytes, without a line end.
     pub text: &'a [u8],
 }
 
@@ -46,7 +46,7 @@ fn word(text: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(word).ok()?, rest.get(1..)?))
 }
 
-/// What a reader asks for.
+/// Options of a log request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Go on when the end is reached.
@@ -118,9 +118,10 @@ impl Options {
     }
 }
 
-/// How much of a log's end [`end`] must see: a record has at most 16 KiB of text, and 80 of them some 60 bytes each before it.
+/// Bytes of a log's end that [`end`] must see: a record has at most 16 KiB of text, and 80 of them
+/// some 60 bytes each before it.
 pub const END: u64 = 32 << 10;
-/// As many records and bytes make a message.
+/// Maximum numbers of records and bytes in such a message.
 const RECORDS: usize = 80;
 const BYTES: usize = 2048;
 

@@ -341,7 +341,7 @@ impl Policies {
         self.chains.insert(profile.clone(), Used { number, users: 1 });
     }
 
-    /// Lets go of chains, and of their sets with those that nobody has any more.
+    /// Releases chains, and their sets unless other chains use them.
     fn release(&mut self, left: Vec<Profile>) -> (Vec<Change>, BTreeSet<u32>) {
         let (mut chains, mut sets) = (Vec::new(), BTreeSet::new());
         for profile in left {

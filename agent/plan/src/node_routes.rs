@@ -220,7 +220,8 @@ pub fn plan(own: &Peer, peers: &[Peer], ways: &BTreeMap<IpAddr, Way>, mode: Mode
     routes
 }
 
-/// Why a range cannot be that of a node's pods: a Node may say anything of itself.
+/// Returns the reason for which a range cannot be a node's pod CIDR: a node may write anything to
+/// its own Node.
 fn refusal(range: Range, taken: &[Range], own: &Peer, others: &[&Peer]) -> Option<&'static str> {
     if taken.iter().any(|other| other.overlaps(range)) {
         return Some("another node has addresses of it");

@@ -1,4 +1,4 @@
-//! What the agent knows about a pod besides its specification.
+//! The agent's knowledge about a pod besides its specification.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use crate::restart::BackOff;
 /// Everything that [`crate::lifecycle::decide`] and [`crate::status::build`] look at besides the pod.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// When the agent acknowledged the pod: `status.startTime`.
+    /// Time at which the agent acknowledged the pod: `status.startTime`.
     pub start_time: Timestamp,
     /// The node's addresses, the first one first.
     pub host_addresses: Vec<IpAddr>,
-    /// Why the node does not take the pod at all.
+    /// Rejection by admission.
     pub rejection: Option<Rejection>,
-    /// Why the agent ends the pod although it could go on.
+    /// Termination by the agent, such as an eviction.
     pub termination: Option<Termination>,
     /// The pod's sandbox: network namespace, address and volumes.
     pub sandbox: Sandbox,
@@ -28,19 +28,19 @@ pub struct View {
     pub addresses: Vec<IpAddr>,
     /// All instances of all containers that are known, oldest first.
     pub instances: BTreeMap<String, Vec<Instance>>,
-    /// Who their first processes were when they began, by the instances' ids.
+    /// Users of the containers' first processes at their start, by the instances' ids.
     pub users: BTreeMap<String, ContainerUser>,
-    /// What the node has given the containers.
+    /// Resources allocated to the containers.
     pub allocated: Resources,
-    /// What they really have, where they run.
+    /// Actual resources of the running containers.
     pub actual: Resources,
     /// They are to be given something else.
     pub resize_pending: Option<Pending>,
-    /// What they were given is not so yet.
+    /// Progress of a resize whose allocation is not yet actuated.
     pub resize_progress: Option<Progress>,
-    /// What is remembered per container. Boxed: a map keeps room for eleven where a pod has one or two.
+    /// Memory per container. Boxed: a map keeps room for eleven where a pod has one or two.
     pub memory: BTreeMap<String, Box<Memory>>,
-    /// When the first of its containers was told to end because the pod does.
+    /// Time at which the pod's termination stopped its first container.
     pub winding_down: Option<Timestamp>,
     /// The API was told the last status that will ever be.
     pub final_status_stored: bool,
@@ -64,7 +64,7 @@ pub struct Termination {
     pub message: String,
     /// Seconds until SIGKILL.
     pub grace: i64,
-    /// What the condition `DisruptionTarget` tells of it, if it does.
+    /// Message of the condition `DisruptionTarget`, if the pod gets it.
     pub disruption: Option<String>,
 }
 
@@ -77,9 +77,9 @@ pub enum Sandbox {
     Preparing,
     /// Making it failed; tried again at `until`.
     Failed {
-        /// When to try again.
+        /// Time of the next try.
         until: Timestamp,
-        /// How often it failed in a row.
+        /// Number of failures in a row.
         failures: u32,
     },
     /// Containers can be started in it.
@@ -126,7 +126,7 @@ pub enum State {
     Exited(Exit),
 }
 
-/// How a container ended.
+/// End of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The exit code; 128 + n when signal n ended it.
@@ -135,14 +135,14 @@ pub struct Exit {
     pub reason: String,
     /// The termination message or the cause.
     pub message: String,
-    /// When it began, if it ever did.
+    /// Start time, if it ever started.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// End time.
     pub finished_at: Timestamp,
 }
 
 impl Instance {
-    /// Whether its process may still be there.
+    /// True if its process may still exist.
     pub fn is_alive(&self) -> bool {
         match self.state {
             State::Created | State::Running { .. } => true,
@@ -150,7 +150,7 @@ impl Instance {
         }
     }
 
-    /// How it ended, if it has.
+    /// The instance's end, if it has exited.
     pub fn exit(&self) -> Option<&Exit> {
         match &self.state {
             State::Exited(exit) => Some(exit),
@@ -159,7 +159,7 @@ impl Instance {
     }
 }
 
-/// What is remembered of a container beyond its instances. None of it needs to survive the agent.
+/// State of a container beyond its instances. Losing it with the agent does no harm.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -170,7 +170,7 @@ pub struct Memory {
     pub image: Image,
     /// The instance is being created and started.
     pub starting: bool,
-    /// Why it could not be created; tried again later.
+    /// Failure to create it; tried again later.
     pub failure: Option<Failure>,
     /// Its restart delay.
     pub back_off: BackOff,
@@ -190,7 +190,7 @@ pub struct Memory {
     pub liveness: Option<Probe>,
 }
 
-/// What is known about a container's image.
+/// State of a container's image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Image {
     /// Not looked at for the next start.
@@ -205,7 +205,7 @@ pub enum Image {
     Present,
     /// It could not be had; tried again at `until`.
     Failed {
-        /// When to try again.
+        /// Time of the next try.
         until: Timestamp,
         /// The delay in seconds that led to `until`.
         delay: i64,
@@ -213,9 +213,9 @@ pub enum Image {
         reason: String,
         /// The cause.
         message: String,
-        /// What could not be had: the container's own image, or that of a volume.
+        /// Image that could not be pulled: the container's own or that of a volume.
         name: String,
-        /// Whether the wait was reported already: the reason is then `ImagePullBackOff`.
+        /// True if the back-off was reported already: the reason is then `ImagePullBackOff`.
         waiting: bool,
     },
 }
@@ -227,20 +227,20 @@ pub struct Failure {
     pub reason: String,
     /// The cause.
     pub message: String,
-    /// When to try again.
+    /// Time of the next try.
     pub until: Timestamp,
 }
 
 /// A container on its way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopping {
-    /// When patience ends.
+    /// Time of the next stage.
     pub deadline: Timestamp,
-    /// How far it is.
+    /// Stage of the stop.
     pub stage: Stage,
 }
 
-/// How far the stop of a container is.
+/// Stage of a container's stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The preStop hook runs.
@@ -287,13 +287,14 @@ impl View {
             .and_then(|instances| instances.iter().rev().nth(1))
     }
 
-    /// Whether the newest instance of a container runs.
+    /// True if the newest instance of a container runs.
     pub fn is_running(&self, container: &str) -> bool {
         self.latest(container)
             .is_some_and(|instance| matches!(instance.state, State::Running { .. }))
     }
 
-    /// Whether the newest instance of a container runs and its postStart hook has not ended: it is not told to run yet.
+    /// True if the newest instance of a container runs and its postStart hook has not ended: its
+    /// status is not `running` yet.
     pub fn is_hooked(&self, container: &str) -> bool {
         self.is_running(container) && self.memory.get(container).is_some_and(|memory| memory.post_start)
     }
@@ -304,17 +305,17 @@ impl View {
             .filter(|instance| !instance.lost && !instance.reset)
     }
 
-    /// Whether the newest instance of a container ended for all of them to begin anew.
+    /// True if the newest instance of a container was stopped by a restart of all containers.
     pub fn is_reset(&self, container: &str) -> bool {
         self.latest(container).is_some_and(|instance| instance.reset)
     }
 
-    /// Whether any process of the pod may still be there.
+    /// True if any process of the pod may still exist.
     pub fn any_alive(&self) -> bool {
         self.instances.values().flatten().any(Instance::is_alive) || self.memory.values().any(|memory| memory.starting)
     }
 
-    /// Whether a running container has passed its postStart hook and its startup probe.
+    /// True if a running container has passed its postStart hook and its startup probe.
     pub fn is_started(&self, container: &str) -> bool {
         self.is_running(container)
             && self
@@ -323,7 +324,7 @@ impl View {
                 .is_none_or(|memory| !memory.post_start && memory.startup.as_ref().is_none_or(Probe::has_succeeded))
     }
 
-    /// Whether a container counts as ready.
+    /// True if a container is ready.
     pub fn is_ready(&self, container: &str) -> bool {
         self.is_started(container)
             && self

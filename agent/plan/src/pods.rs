@@ -9,19 +9,19 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerPort, ContainerStatus, EphemeralContainer, ImageVolumeSource, Pod, PodSpec, Volume,
 };
 
-/// When a container is started again after its end.
+/// Restart policy of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// However it ended.
     Always,
-    /// When it ended with another code than 0.
+    /// After an exit code other than 0.
     OnFailure,
     /// Not at all.
     Never,
 }
 
 impl Policy {
-    /// Whether a container that ended with `code` is started again.
+    /// True if a container that exited with `code` is restarted.
     pub fn restarts(self, code: i32) -> bool {
         match self {
             Self::Always => true,
@@ -39,8 +39,8 @@ impl Policy {
     }
 }
 
-/// The pod as it is kept for as long as it runs: without the records of who wrote which field, which nobody here reads, and
-/// copied, because what was decoded has room in every list for more items than there are, and a copy has none.
+/// Copy of the pod that is kept while it runs: without `managedFields`, which the agent does not
+/// read. A copy, because a decoded object's lists have spare capacity and a clone's have none.
 pub fn kept(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     pod.clone()
@@ -64,7 +64,7 @@ pub fn all_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> 
     init_containers(pod).iter().chain(main_containers(pod))
 }
 
-/// The containers that somebody added while the pod ran, to look into it.
+/// The ephemeral containers, added to debug a running pod.
 pub fn ephemeral_containers(pod: &Pod) -> &[EphemeralContainer] {
     pod.spec
         .as_ref()
@@ -112,7 +112,7 @@ pub fn target<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     own.target_container_name.as_deref().filter(|target| !target.is_empty())
 }
 
-/// Whether a name belongs to the ephemeral containers.
+/// True if the name is that of an ephemeral container.
 pub fn is_ephemeral(pod: &Pod, name: &str) -> bool {
     ephemeral_containers(pod).iter().any(|container| container.name == name)
 }
@@ -122,12 +122,13 @@ pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// Whether a container of a pod is such a one: a main container may say the same of itself, which makes it none.
+/// True if the container is a sidecar of the pod: a main container may have the same restart
+/// policy, which does not make it one.
 pub fn is_sidecar_of(pod: &Pod, container: &Container) -> bool {
     is_sidecar(container) && is_init(pod, &container.name)
 }
 
-/// Whether a name belongs to the initial containers.
+/// True if the name is that of an init container.
 pub fn is_init(pod: &Pod, name: &str) -> bool {
     init_containers(pod).iter().any(|container| container.name == name)
 }
@@ -158,7 +159,8 @@ fn policy_in(pod: &Pod, group: Group, container: &Container) -> Policy {
     }
 }
 
-/// Whether a container that ended with `code` is started again: its rules decide before its policy.
+/// True if a container that exited with `code` is restarted: its restart rules take precedence over
+/// its policy.
 pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
     restarts_in(pod, group(pod, &container.name), container, code)
 }
@@ -168,18 +170,19 @@ pub fn restarts_in(pod: &Pod, group: Group, container: &Container, code: i32) ->
     ending::rule(container, code).is_some() || policy_in(pod, group, container).restarts(code)
 }
 
-/// Whether a container runs again when a failed probe has it stopped: whatever its exit code, unless its policy is `Never`.
+/// True if a container is restarted after a failed probe: whatever its exit code, unless its policy
+/// is `Never`.
 pub fn revives(pod: &Pod, container: &str) -> bool {
     let found = self::container(pod, container);
     found.is_some_and(|found| container_policy(pod, &found) != Policy::Never)
 }
 
-/// Whether all containers are started again when this one ends with `code`.
+/// True if all containers are restarted when this one exits with `code`.
 pub fn restarts_all(container: &Container, code: i32) -> bool {
     ending::rule(container, code).is_some_and(ending::restarts_all)
 }
 
-/// Whether any rule of the pod may start all of its containers again.
+/// True if the pod has a rule that may restart all of its containers.
 pub fn may_restart_all(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(ending::may_restart_all)
 }
@@ -245,7 +248,7 @@ pub fn stored_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus
         .find(|status| status.name == name)
 }
 
-/// Whether the pod shares the node's network.
+/// True if the pod is on the host network.
 pub fn host_network(spec: &PodSpec) -> bool {
     spec.host_network.unwrap_or(false)
 }
@@ -281,7 +284,7 @@ pub fn domain(pod: &Pod, cluster: &str) -> Option<String> {
     (!subdomain.is_empty()).then(|| format!("{subdomain}.{}.svc.{cluster}", namespace(pod)))
 }
 
-/// Whether the API already shows the pod as ended, which is for ever.
+/// Returns the phase that the API has for the pod if it is terminal, which is final.
 pub fn terminal_phase(pod: &Pod) -> Option<&str> {
     let phase = pod.status.as_ref()?.phase.as_deref()?;
     matches!(phase, "Succeeded" | "Failed").then_some(phase)

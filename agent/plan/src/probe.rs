@@ -6,19 +6,19 @@ use k8s_openapi::jiff::SignedDuration;
 use crate::shift::shift;
 use crate::{Timestamp, after, later};
 
-/// What a probe decides.
+/// Kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Whether the other probes begin.
+    /// Enables the other probes.
     Startup,
-    /// Whether the container counts as ready.
+    /// Decides the container's readiness.
     Readiness,
-    /// Whether the container is restarted.
+    /// Restarts the container on failure.
     Liveness,
 }
 
 impl Kind {
-    /// As events name it.
+    /// The kind's name in events.
     pub fn title(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
@@ -59,7 +59,7 @@ impl Probe {
         let period_seconds: i64 = at_least_one(specification.period_seconds, 10).into();
         let delay: i64 = specification.initial_delay_seconds.unwrap_or(0).max(0).into();
         let (first, regular) = match kind {
-            // Who is asked for its life before its program has begun would lose it for nothing.
+            // A liveness probe at once would fail before the program has started.
             Kind::Liveness if delay == 0 => (period_seconds, period_seconds),
             Kind::Liveness => (delay, delay),
             // At the end of a period, the first one at the earliest, as where a clock ticks from the start on.
@@ -98,17 +98,17 @@ impl Probe {
         self
     }
 
-    /// Whether its last verdict is success.
+    /// True if its last result is success.
     pub fn has_succeeded(&self) -> bool {
         self.result == Some(true)
     }
 
-    /// Whether its last verdict is failure.
+    /// True if its last result is failure.
     pub fn has_failed(&self) -> bool {
         self.result == Some(false)
     }
 
-    /// When the next attempt is due; nothing while one runs or none is needed.
+    /// Time of the next attempt; `None` while one runs or none is needed.
     pub fn due(&self) -> Option<Timestamp> {
         let over = self.kind == Kind::Startup && self.result.is_some();
         (!self.in_flight && !over).then_some(self.next)
@@ -159,7 +159,7 @@ impl Probe {
         !self.hastens(now) || self.counts
     }
 
-    /// Whether it is asked again soon.
+    /// Schedules an early next attempt; true if there is one.
     fn hastens(&mut self, now: Timestamp) -> bool {
         let (took, period) = (now.duration_since(self.began).as_millis(), self.period_seconds * 1000);
         let quick = self.quick_milliseconds.filter(|quick| {
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(probe.due(), Some(at(10_011)));
     }
 
-    /// When what is refused at once is given up, in milliseconds after the start.
+    /// Time at which a probe that is refused at once has failed, in milliseconds after the start.
     fn given_up(kind: Kind, delay: i32, period: i32, threshold: i32) -> i64 {
         let specification = Specification {
             initial_delay_seconds: Some(delay),
@@ -213,7 +213,7 @@ mod tests {
         probe.began.as_millisecond()
     }
 
-    /// As one that waits for its startup probe first: its readiness is asked for from some time later on.
+    /// Like a probe that waits for the startup probe: its first readiness attempt is late.
     #[test]
     fn who_is_first_asked_late_is_asked_again_soon_too() {
         let specification = Specification {

@@ -18,8 +18,8 @@ pub use elements::{Change, DROP, Element, GROUP, Key, REFUSE, Value, flags, slot
 pub use object::{Endpoint, External, Hints, Name, Place, Port, Protocol, Service, Slice, SlicePort, name};
 pub(crate) use object::{bits, of_bits, range};
 
-/// As many ports of Services as the group's bits in a mark can tell apart: each has a group of all its endpoints and one of the
-/// node's own.
+/// Maximum number of Service ports that the group's bits in a mark can tell apart: each has a group
+/// of all its endpoints and one of the node's own.
 const MOST_PORTS: u32 = 1 << 19;
 
 /// The node that traffic is led from.
@@ -54,19 +54,19 @@ struct Known {
     numbers: Vec<(Protocol, u16, u32)>,
 }
 
-/// Who wants an address from outside: the oldest Service gets it.
+/// Services that claim an external address: the oldest one gets it.
 type Claims = BTreeMap<Address, BTreeSet<(i64, Name)>>;
 
-/// What is to be done about a change.
+/// Work that follows from a change.
 #[derive(Debug, Default)]
 pub struct Update {
     /// The elements that differ, those that go first.
     pub changes: Vec<Change>,
-    /// Where datagrams may go now, when that has changed.
+    /// Valid destinations of datagrams, if they have changed.
     pub datagrams: Option<Datagrams>,
 }
 
-/// How many of a Service's endpoints are ready on this node, for load balancers that ask.
+/// Number of a Service's ready endpoints on this node, for the health checks of load balancers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The Service.
@@ -81,7 +81,7 @@ pub struct Proxy {
     node: Node,
     known: BTreeMap<Name, Known>,
     claims: Claims,
-    /// Those with a `healthCheckNodePort`.
+    /// Services with a `healthCheckNodePort`.
     checked: BTreeSet<Name>,
     next: u32,
     freed: VecDeque<u32>,
@@ -135,17 +135,17 @@ impl Proxy {
         self.known.keys().flat_map(|name| self.elements([name].into_iter()))
     }
 
-    /// Where datagrams to each Service may go.
+    /// Returns the valid destinations of datagrams to each Service.
     pub fn datagrams(&self) -> Datagrams {
         self.take_datagrams(self.known.keys())
     }
 
-    /// How many Services are proxied.
+    /// Returns the number of proxied Services.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether no Service is proxied.
+    /// True if no Service is proxied.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
@@ -255,8 +255,8 @@ impl Proxy {
     }
 }
 
-/// Where datagrams to Services may go. Connections are left to their ends, but who only sends would send to nobody for ever:
-/// `pkg/proxy/conntrack/cleanup.go`.
+/// Valid destinations of datagrams to Services. TCP connections end by themselves, but a UDP client
+/// that only sends would send to a dead endpoint forever: `pkg/proxy/conntrack/cleanup.go`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Datagrams {
     /// By the Service's address and port.
@@ -293,7 +293,8 @@ impl Datagrams {
         }
     }
 
-    /// What held before, as it is now: nobody answers where nothing is said any more.
+    /// Replaces the state by `now`. Addresses that are gone keep an empty set, so that their flows
+    /// are stale.
     pub fn succeed(&mut self, now: Self) {
         self.addresses.values_mut().for_each(BTreeSet::clear);
         self.node_ports.values_mut().for_each(BTreeSet::clear);
@@ -301,7 +302,7 @@ impl Datagrams {
         self.node_ports.extend(now.node_ports);
     }
 
-    /// Whether a flow `to` a Service, which `from` answers, goes where it should not.
+    /// True if the conntrack entry of a flow `to` a Service, answered by `from`, is stale.
     pub fn is_stale(&self, to: (IpAddr, u16), from: (IpAddr, u16)) -> bool {
         let serving = self.addresses.get(&to).or_else(|| self.node_ports.get(&to.1));
         serving.is_some_and(|serving| !serving.contains(&from))

@@ -1,4 +1,5 @@
-//! What of the machine pods do not get: what its operator keeps for others, and what hard eviction thresholds keep free.
+//! Allocatable resources: the capacity without the operator's reservations and the hard eviction
+//! thresholds.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +47,8 @@ pub fn parse(text: &str) -> Result<Amounts, InvalidReservation> {
     Ok(all)
 }
 
-/// What pods may use of a capacity. Huge pages are memory that nothing else can use.
+/// Returns the allocatable part of a capacity. Huge pages are subtracted from memory: nothing else
+/// can use them.
 pub fn allocatable(capacity: &Amounts, reserved: &[Amounts], thresholds: &Thresholds) -> Amounts {
     let pages = capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
     let pages = pages.fold(Quantity::ZERO, |sum, (_, amount)| sum.plus(*amount));

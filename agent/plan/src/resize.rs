@@ -18,7 +18,7 @@ pub type Resources = BTreeMap<String, ResourceRequirements>;
 /// Stands for the pod as a whole: no container has such a name.
 pub const WHOLE: &str = "";
 
-/// What becomes of a wish.
+/// Decision about a resize request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The node can give it.
@@ -34,16 +34,16 @@ pub enum Verdict {
 pub struct Pending {
     /// `Infeasible` or `Deferred`.
     pub reason: &'static str,
-    /// Why.
+    /// Message of the condition.
     pub message: String,
     /// The pod's generation.
     pub generation: Option<i64>,
 }
 
-/// What is granted and not yet so, for the condition `PodResizeInProgress`.
+/// Resize that is allocated and not yet actuated, for the condition `PodResizeInProgress`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Why it did not work.
+    /// Error of the last attempt to actuate it.
     pub error: Option<String>,
     /// The pod's generation.
     pub generation: Option<i64>,
@@ -61,7 +61,7 @@ fn own(container: &Container) -> ResourceRequirements {
     ResourceRequirements { claims: None, ..own }
 }
 
-/// What the pod asks for.
+/// Resources that the pod's spec asks for.
 pub fn wanted(pod: &Pod) -> Resources {
     let whole = pod.spec.as_ref().and_then(level::own).cloned();
     let whole = whole.map(|whole| (WHOLE.to_owned(), whole));
@@ -69,7 +69,8 @@ pub fn wanted(pod: &Pod) -> Resources {
     whole.into_iter().chain(containers).collect()
 }
 
-/// What an earlier agent told the API that the containers have; what the pod asks for where it said nothing.
+/// Allocated resources in the status that an earlier agent wrote; the spec's resources where it
+/// wrote none.
 pub fn told(pod: &Pod) -> Resources {
     let mut all = wanted(pod);
     for (name, resources) in &mut all {
@@ -85,7 +86,7 @@ pub fn told(pod: &Pod) -> Resources {
     all
 }
 
-/// Whether two containers may use the same.
+/// True if two containers' resources are equal.
 fn same(one: &ResourceRequirements, other: &ResourceRequirements) -> bool {
     let read = |amounts: &Option<BTreeMap<String, Text>>| -> BTreeMap<String, Quantity> {
         let amounts = amounts.iter().flatten();
@@ -124,7 +125,7 @@ pub fn given(pod: &Pod, allocated: &Resources) -> Option<Pod> {
     Some(pod)
 }
 
-/// Whether a pod asks for more of anything than the same pod with what it was given has.
+/// True if a pod asks for more of any resource than it was allocated.
 pub fn asks_for_more(pod: &Pod, given: &Pod) -> bool {
     let requests = |pod: &Pod| pod.spec.as_ref().map(api::pod::requests).unwrap_or_default();
     let given = requests(given);
@@ -132,7 +133,7 @@ pub fn asks_for_more(pod: &Pod, given: &Pod) -> bool {
     requests(pod).iter().any(more)
 }
 
-/// Whether the node can give a pod what it asks for.
+/// Decides whether the node can allocate a pod's resize request.
 pub fn judge(pod: &Pod, host: &Host) -> Verdict {
     let Some(spec) = &pod.spec else { return Verdict::Fits };
     let requests = api::pod::requests(spec);
@@ -153,7 +154,7 @@ pub fn judge(pod: &Pod, host: &Host) -> Verdict {
     }
 }
 
-/// What a container may use: what it has no limit of, the pod's limit as a whole is its own.
+/// Effective resources of a container: where it has no limit, the pod-level limit applies.
 fn effective(mut own: ResourceRequirements, whole: Option<&ResourceRequirements>) -> ResourceRequirements {
     let limits = whole.and_then(|whole| whole.limits.as_ref());
     for (name, amount) in limits.into_iter().flatten() {
@@ -163,7 +164,7 @@ fn effective(mut own: ResourceRequirements, whole: Option<&ResourceRequirements>
     own
 }
 
-/// Whether a container must be started again for a change of what it was given.
+/// True if a container must be restarted for a change of its allocated resources.
 pub fn restarts(pod: &Pod, container: &Container, given: &Resources) -> bool {
     let Some(before) = given.get(&container.name) else {
         return false;
@@ -182,7 +183,7 @@ pub fn restarts(pod: &Pod, container: &Container, given: &Resources) -> bool {
     policies.any(|policy| policy.restart_policy == "RestartContainer" && differs(&policy.resource_name))
 }
 
-/// What is told in events: `Pod resize completed: {…}`.
+/// Message of a resize event: `Pod resize completed: {…}`.
 pub fn message(what: &str, pod: &Pod, error: Option<&str>) -> String {
     let list = |containers: &[Container]| -> Vec<Value> {
         let each = containers.iter();

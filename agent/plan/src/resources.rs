@@ -133,7 +133,7 @@ pub fn shares_together<'a>(pods: impl Iterator<Item = &'a PodSpec>) -> u64 {
     shares(pods.map(asked).fold(0, i64::saturating_add))
 }
 
-/// What all pods may have together of a machine: everything but what is kept for others.
+/// Limits of all pods together: the machine's capacity without the reservations.
 pub fn together(capacity: &Amounts, reserved: &[Amounts]) -> Limits {
     let left = |name: &str| {
         let kept = reserved.iter().filter_map(|own| own.get(name));
@@ -183,7 +183,7 @@ pub fn pod_limits(spec: &PodSpec) -> Limits {
             .sum::<u64>(),
     };
     Limits {
-        // Who asks for nothing gets the least, however many containers that is.
+        // Pods without requests get the minimum, whatever their number of containers.
         cpu_shares: Some(if class == "BestEffort" {
             2
         } else {
@@ -201,8 +201,8 @@ pub fn pod_limits(spec: &PodSpec) -> Limits {
     }
 }
 
-/// What `resourceFieldRef` gives: the limit or request divided and rounded up; without a limit, that of the pod as a whole, or what
-/// the node can give.
+/// Value of a `resourceFieldRef`: the limit or request divided and rounded up; without a limit, the
+/// pod-level limit, or the node's allocatable.
 pub fn field(
     pod: &Pod,
     container: &Container,
@@ -226,7 +226,7 @@ pub fn field(
     Some(divide_up(value.into(), divisor.into()).to_string())
 }
 
-/// How readily the kernel kills a container of this pod when memory is short.
+/// Returns the OOM score adjustment of a container of this pod.
 pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
     const CRITICAL: i32 = 2_000_001_000;
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
@@ -265,7 +265,8 @@ fn requested_memory(container: &Container) -> i64 {
     .unwrap_or(0)
 }
 
-/// What each container has of the memory that the pod as a whole asks for beyond what they ask for each.
+/// Each container's share of the pod-level memory request that exceeds the containers' own
+/// requests.
 fn unassigned_memory(spec: &PodSpec) -> i64 {
     let own = level::own(spec).and_then(|own| own.requests.as_ref());
     let Some(whole) = get(own, "memory", units).filter(|bytes| *bytes > 0) else {
@@ -374,7 +375,7 @@ mod tests {
             status: Some(status),
             ..Pod::default()
         };
-        // 40 MiB of the pod's are nobody's, 20 MiB for each.
+        // 40 MiB of the pod-level request are unassigned, 20 MiB for each container.
         let score = |index: usize| oom_score_adj(&pod, &spec.containers[index], 1000 << 20);
         assert_eq!((score(0), score(1)), (920, 980));
     }

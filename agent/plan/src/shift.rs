@@ -1,5 +1,5 @@
-//! What a clock that was set does to points in time that were noted before: they move with it, so that what was to happen in
-//! ten seconds still happens in ten seconds.
+//! Adjustment of noted points in time after the clock was set: they move with it, so that what was
+//! due in ten seconds is still due in ten seconds.
 
 use k8s_openapi::jiff::SignedDuration;
 
@@ -19,7 +19,7 @@ pub fn shifted(time: Timestamp, step: SignedDuration) -> Timestamp {
     time.checked_add(step).unwrap_or(end)
 }
 
-/// As [`shifted`], in place.
+/// In-place variant of [`shifted`].
 pub fn shift<'a>(times: impl IntoIterator<Item = &'a mut Timestamp>, step: SignedDuration) {
     for time in times {
         *time = shifted(*time, step);

@@ -9,10 +9,10 @@ use crate::eviction::is_critical;
 use crate::observed::{Rejection, Termination};
 use crate::pods;
 
-/// Why a node is not ready while it shuts down.
+/// Reason of the node's `Ready` condition during a shutdown.
 pub const NOT_READY: &str = "node is shutting down";
 
-/// How long pods may take to end, in seconds.
+/// Time for pods to terminate during a shutdown, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grace {
     /// All of them together.
@@ -22,7 +22,7 @@ pub struct Grace {
 }
 
 impl Grace {
-    /// Whether anybody waits for pods.
+    /// True if the shutdown waits for pods.
     pub const fn is_given(self) -> bool {
         self.total > 0
     }
@@ -43,11 +43,11 @@ impl Grace {
 pub struct Group {
     /// In seconds; after that the next group's turn comes.
     pub grace: i64,
-    /// What each is told, by uid.
+    /// Termination of each pod, by uid.
     pub pods: Vec<(String, Termination)>,
 }
 
-/// The groups in the order in which they end. Those that nobody is in are left out.
+/// The groups in the order of their termination, without empty ones.
 pub fn groups(all: &[Arc<Pod>], grace: Grace) -> Vec<Group> {
     let running = || all.iter().filter(|pod| pods::terminal_phase(pod).is_none());
     let group = |critical: bool, seconds: i64| Group {
@@ -74,7 +74,7 @@ fn termination(pod: &Pod, most: i64) -> Termination {
     }
 }
 
-/// Why a pod is not taken any more.
+/// Rejection of new pods during a shutdown.
 pub fn refusal() -> Rejection {
     Rejection {
         reason: "NodeShutdown".into(),

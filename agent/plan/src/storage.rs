@@ -1,4 +1,4 @@
-//! What pods may use of the node's disk, and what those are told that use more.
+//! Usage of local ephemeral storage, and the messages of pods that exceed their limits.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
 
 use crate::pods;
 
-/// What lies on a disk.
+/// Disk usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     /// Bytes that its files occupy.
@@ -27,7 +27,7 @@ impl Used {
     }
 }
 
-/// What a container wrote.
+/// Disk usage of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUse {
     /// To its root file system.
@@ -43,14 +43,15 @@ impl ContainerUse {
     }
 }
 
-/// What a pod has on the node's disks.
+/// Disk usage of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
     /// Its volumes that take their space from the node's disk.
     pub volumes: BTreeMap<String, Used>,
-    /// What its containers wrote.
+    /// Usage of its containers.
     pub containers: BTreeMap<String, ContainerUse>,
-    /// What it wrote to the files that the node gives it: `/etc/hosts` and the like, and last messages.
+    /// Usage of the files that the node provides: `/etc/hosts` and the like, and termination
+    /// messages.
     pub own: Used,
 }
 
@@ -91,13 +92,14 @@ fn own_limit(container: &Container) -> Option<Quantity> {
     (!limit.is_zero()).then_some(limit)
 }
 
-/// Whether anything limits what a pod has on the disk: only then somebody has to look.
+/// True if the pod has a limit on ephemeral storage, so that its usage must be measured.
 pub fn is_limited(pod: &Pod) -> bool {
     volumes(pod).any(|(_, source)| size_limit(source).is_some())
         || pods::all_containers(pod).any(|container| own_limit(container).is_some())
 }
 
-/// Why a pod has to go that uses so much, if it has to: a volume, the pod as a whole, or a container is too large.
+/// Returns the eviction message of a pod that exceeds a limit: that of a volume, the pod as a
+/// whole, or a container.
 pub fn exceeded(pod: &Pod, used: &DiskUse) -> Option<String> {
     let over = |used: i64, limit: Quantity| Quantity::bytes(used) > limit;
     let volume = volumes(pod).find_map(|(volume, source)| {
@@ -125,8 +127,9 @@ pub fn exceeded(pod: &Pod, used: &DiskUse) -> Option<String> {
     volume.or_else(whole).or_else(container)
 }
 
-/// When to look at a pod again whose last look took so long, in milliseconds: all looks together take a fiftieth of the time
-/// of one processor at most, but none waits longer than five minutes.
+/// Delay before a pod's usage is measured again, in milliseconds, by the duration of the last
+/// measurement: all of them together take at most a fiftieth of one CPU's time, but no delay
+/// exceeds five minutes.
 pub fn next_look(took_microseconds: i64, pods: i64) -> i64 {
     const SOONEST: i64 = 10_000;
     const LATEST: i64 = 300_000;

@@ -5,14 +5,14 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};
 /// A token as a volume asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenWish {
-    /// Who is to take it; empty for the API server.
+    /// Audience of the token; empty for the API server.
     pub audience: String,
     /// Seconds that it is to live.
     pub seconds: i64,
 }
 
 impl TokenWish {
-    /// What a source of a volume asks for.
+    /// Returns the request of a projected volume's source.
     pub fn of(source: &ServiceAccountTokenProjection) -> Self {
         Self {
             audience: source.audience.clone().unwrap_or_default(),
@@ -20,7 +20,7 @@ impl TokenWish {
         }
     }
 
-    /// What the pod's volumes ask for.
+    /// Returns the requests of the pod's volumes.
     pub fn of_volumes(pod: &Pod) -> Vec<Self> {
         let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
         let sources = volumes.filter_map(|volume| volume.projected.as_ref()?.sources.as_ref());

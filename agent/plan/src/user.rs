@@ -1,8 +1,9 @@
-//! Who a container runs as.
+//! User that a container runs as.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-/// Who a container's process shall be. Names are resolved where the image's files are.
+/// User of a container's process. Names are resolved with the image's `/etc/passwd` and
+/// `/etc/group`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// `""` (root), `name`, `uid`, `name:group`, `uid:gid`.
@@ -25,13 +26,13 @@ pub enum UserError {
     OutOfRange {
         /// The field, or `image user`.
         field: &'static str,
-        /// As given.
+        /// The user as given.
         value: String,
     },
     /// Root, and it must not be.
     #[error("container's runAsUser breaks non-root policy")]
     BreaksNonRoot,
-    /// Nobody but the image knows who this is, and it must not be root.
+    /// The image's user is a name that only the image can resolve, and it must not be root.
     #[error("container has runAsNonRoot and image has non-numeric user ({0}), cannot verify user is non-root")]
     NotNumeric(String),
 }
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(told("www", must()), refused("www"));
         assert_eq!(told("root:0", must()), refused("root"));
         assert_eq!(told("33:www", must()), "33:www");
-        // Whether that is root is seen when the container is made.
+        // The check for root follows when the container is created.
         assert_eq!(told("", must()), "");
         assert_eq!(
             told("www", serde_json::json!({"runAsNonRoot": true, "runAsUser": 7})),

@@ -1,15 +1,16 @@
-//! Which ids of the node become the users and groups of a pod that has users of its own.
+//! Node ids that are mapped to the users and groups of a pod in a user namespace.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// How many users and groups such a pod has.
+/// Number of users and groups of such a pod.
 pub const COUNT: u32 = 65_536;
 /// Ids from here on are those of no pod: kernels and programs disagree about what is negative.
 const END: u32 = 1 << 31;
 
-/// The first of [`COUNT`] ids that no other pod has and that nobody else was promised; the search begins near a number, so that
-/// agents on one machine keep apart. The node's own first [`COUNT`] ids are no pod's.
+/// Returns the first of [`COUNT`] ids that no other pod has and that no subordinate range contains;
+/// the search starts near a number, so that several agents on one machine do not collide. The
+/// node's own first [`COUNT`] ids are never used.
 pub fn free(taken: &BTreeSet<u32>, promised: &[Range<u64>], near: u64) -> Option<u32> {
     let ranges = u64::from(END / COUNT - 1);
     let start = near % ranges;
@@ -21,7 +22,7 @@ pub fn free(taken: &BTreeSet<u32>, promised: &[Range<u64>], near: u64) -> Option
     })
 }
 
-/// What `/etc/subuid` or `/etc/subgid` promises to users of the machine.
+/// Ranges that `/etc/subuid` or `/etc/subgid` delegates to users of the machine.
 pub fn promised(text: &str) -> Vec<Range<u64>> {
     let range = |line: &str| {
         let mut fields = line.trim().split(':').skip(1);

@@ -1,4 +1,4 @@
-//! Who a container runs as, and by what it is stopped, as its status tells it.
+//! A container's user and stop signal in its status.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

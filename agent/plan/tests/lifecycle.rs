@@ -358,7 +358,7 @@ fn an_agent_that_ended_during_a_restart_of_all_goes_on_with_it() {
     world.exit("other", 137);
     world.settle();
     world.pass(1);
-    // What ended is told by the runtime, but not that it was to begin anew.
+    // The runtime knows which instances exited, but not that they were to be restarted.
     world.trace.clear();
     world.view.instances.get_mut("other").unwrap().truncate(1);
     for instances in world.view.instances.values_mut() {

@@ -1,11 +1,12 @@
-//! How much of a thing one pod may have.
+//! Bounds on the number of objects in one pod.
 
 use k8s_openapi::api::core::v1::PodSpec;
 
 use super::rejection;
 use crate::observed::Rejection;
 
-/// What one pod may have of what takes the node's time, memory and mounts for each.
+/// Rejects a pod with more containers, volumes and the like than the node's time, memory and mounts
+/// allow.
 pub(super) fn too_much(spec: &PodSpec) -> Option<Rejection> {
     const CONTAINERS: usize = 512;
     const PARTS: usize = 1024;

@@ -1,4 +1,4 @@
-//! What the node is in the API: its labels and its taints.
+//! Match of a pod with the node's labels and taints.
 
 use api::pod::affinity;
 use api::pod::taints::untolerated;
@@ -7,13 +7,13 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use super::rejection;
 use crate::observed::Rejection;
 
-/// Why the node as the API has it is not for this pod, if it is not.
+/// Returns the rejection of a pod that the Node's labels or taints do not admit.
 pub fn suits(pod: &Pod, node: &Node) -> Option<Rejection> {
     let spec = pod.spec.as_ref()?;
     labels(spec, node).or_else(|| taints(pod, node))
 }
 
-/// Whether the pod asks for nodes with some labels or names.
+/// True if the pod has a node selector or a required node affinity.
 pub fn asks_for_labels(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());

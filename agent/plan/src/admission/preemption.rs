@@ -1,4 +1,5 @@
-//! Which pods end so that there is room for a critical one: as few as possible, and of the highest class as few as possible.
+//! Preemption by critical pods: as few victims as possible, and as few as possible of the highest
+//! QoS class.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub const REASON: &str = "Preempting";
 /// Parts of a whole, in which it is told how much of what is missing a pod would give back.
 const PARTS: i128 = 1_000_000_000;
 
-/// How such a pod ends.
+/// Termination of a preempted pod.
 pub fn termination(pod: &Pod) -> Termination {
     Termination {
         reason: REASON,
@@ -34,7 +35,7 @@ pub fn signal(pod: &Pod, host: &Host) -> String {
     first.map(|missing| missing.resource).unwrap_or_default()
 }
 
-/// What has to be given back: resources and amounts, in their units.
+/// Resources to free: names and amounts, in their units.
 type Needs = Vec<(String, i64)>;
 
 /// A pod that may have to end.
@@ -52,7 +53,7 @@ impl Candidate<'_> {
         amount.map_or(0, |amount| units(resource, amount.milli()))
     }
 
-    /// How far from enough it is: a sum over the resources, of which each counts the same.
+    /// Distance to the needs: a sum over the resources, each of the same weight.
     fn distance(&self, needs: &Needs) -> i128 {
         let each = needs.iter().map(|(resource, amount)| {
             let left = i128::from(amount.saturating_sub(self.gives(resource)).max(0));
@@ -93,13 +94,13 @@ pub(super) fn victims(pod: &Pod, host: &Host, missing: &[Missing]) -> Result<Vec
     Ok(chosen.map(|candidate| Arc::clone(candidate.pod)).collect())
 }
 
-/// Whether a pod may have to end for a critical one.
+/// True if a pod may be preempted by a critical one.
 fn gives_way(other: &Pod, critical: &Pod) -> bool {
     let priority = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.priority);
     !is_critical(other) || matches!((priority(other), priority(critical)), (Some(other), Some(own)) if own > other)
 }
 
-/// What is still missing without these pods.
+/// Returns the needs that remain without these pods.
 fn without<'a>(needs: &Needs, ended: &(impl Iterator<Item = &'a Candidate<'a>> + Clone)) -> Needs {
     let left = needs.iter().map(|(resource, amount)| {
         let given = ended.clone().map(|candidate| candidate.gives(resource));
@@ -108,7 +109,8 @@ fn without<'a>(needs: &Needs, ended: &(impl Iterator<Item = &'a Candidate<'a>> +
     left.filter(|(_, amount)| *amount > 0).collect()
 }
 
-/// One after the other the pod that gives most of what is missing, and of those that give the same the smallest.
+/// Picks, one by one, the pod that frees most of the needs, and the smallest of those that free the
+/// same.
 fn choose<'a>(mut all: Vec<&'a Candidate<'a>>, mut needs: Needs) -> Result<Vec<&'a Candidate<'a>>, Rejection> {
     let mut chosen = Vec::new();
     while !needs.is_empty() {
@@ -162,7 +164,7 @@ mod tests {
         Arc::new(serde_json::from_value(json!({"metadata": {"name": words[0]}, "spec": spec})).unwrap())
     }
 
-    /// What becomes of a critical pod that asks for so much on a node of four processors and five pods.
+    /// Result for a critical pod with such requests on a node with four CPUs and five pods.
     fn judged(cpu: &str, others: &[Arc<Pod>]) -> String {
         let host = Host {
             pods: 5,

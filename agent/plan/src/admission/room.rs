@@ -1,4 +1,4 @@
-//! Whether there is room for a pod beside those that the node has.
+//! Fit of a pod's requests beside those of the node's other pods.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// How much has to be given back.
+    /// Amount to free.
     pub(super) fn amount(&self) -> i64 {
         self.wanted.saturating_sub(self.capacity.saturating_sub(self.used))
     }
@@ -39,12 +39,13 @@ impl Missing {
 /// The resources that are looked at before all others.
 const FIRST: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// Why there is no room for a pod, if there is none.
+/// Returns the rejection of a pod whose requests do not fit.
 pub fn room(spec: &PodSpec, host: &Host) -> Option<Rejection> {
     missing(spec, host).first().map(Missing::rejection)
 }
 
-/// What a resource is counted in, of its thousandths.
+/// Converts thousandths of a resource to the unit in which it is counted: millicores for `cpu`,
+/// whole units otherwise.
 pub(super) fn units(resource: &str, milli: i64) -> i64 {
     if resource == "cpu" { milli } else { milli / 1000 }
 }
@@ -85,8 +86,9 @@ pub(super) fn missing(spec: &PodSpec, host: &Host) -> Vec<Missing> {
     all
 }
 
-/// What the node has of a resource: of its own, or as others said in the API. What nobody says that it has is not its to give,
-/// but pages of a size that the machine lacks.
+/// Capacity for a resource: the node's own allocatable, or that of the Node's status, where others
+/// may set extended resources. Unknown resources are ignored, except that huge pages of a size that
+/// the machine lacks count as 0.
 fn capacity(resource: &str, host: &Host) -> Option<i64> {
     let told = || {
         let allocatable = host.node.as_ref()?.status.as_ref()?.allocatable.as_ref()?;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Part;
 
-/// What a name within the domain stands for.
+/// Object that a name within the cluster's domain stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place<'a> {
     /// The domain itself, `svc.DOMAIN` or `pod.DOMAIN`.

@@ -6,14 +6,14 @@ use k8s_openapi::api::core::v1::{Container, FileKeySelector};
 
 use super::ReferenceError;
 
-/// What there is of a file that a variable names.
+/// State of a file that a variable names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
     /// There is none.
     Absent,
     /// It cannot be read, and why.
     Unreadable(String),
-    /// What it says.
+    /// The file's text.
     Text(String),
 }
 

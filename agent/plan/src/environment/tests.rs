@@ -102,7 +102,7 @@ fn attack_many_variables_take_no_time() {
 fn a_secrets_value_may_be_any_bytes() {
     assert_eq!(text("hé".as_bytes()), "hé");
     assert_eq!(text(b"a\xff\xc3z"), "a\u{10ffff}\u{10ffc3}z");
-    // What looks like an escaped byte is bytes itself.
+    // Characters that stand for an escaped byte are themselves escaped.
     let escaped = "\u{10fff4}\u{10ff8f}\u{10ffbf}\u{10ffbf}";
     assert_eq!(text("\u{10ffff}".as_bytes()), escaped);
 }

@@ -1,5 +1,6 @@
-//! Variables, and texts that refer to them. All of it is somebody else's, so what it may grow to is bounded by what a program
-//! could be given: references multiply, and an image's configuration has room for a million names.
+//! Variables, and texts that refer to them. All of it is untrusted, so its growth is bounded by
+//! what `execve` accepts: references multiply, and an image's configuration has room for a million
+//! names.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +10,14 @@ use super::ReferenceError;
 pub const LONGEST_VALUE: usize = 128 << 10;
 /// Nor does it hand over more than this in all, whatever its limits are set to.
 pub const MOST_BYTES: usize = 6 << 20;
-/// Nobody has so many; each costs more than its bytes.
+/// More than any real container has; each costs more than its bytes.
 pub const MOST_VARIABLES: usize = 1 << 16;
 
 /// Variables in the order in which they were set first.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     variables: Vec<(String, String)>,
-    /// Where each is, by its name.
+    /// Index of each variable, by its name.
     places: BTreeMap<String, usize>,
     bytes: usize,
 }
@@ -89,7 +90,8 @@ fn replace<'v>(
     let (mut rest, mut ends) = (text, true);
     while let Some((before, after)) = rest.split_once('$') {
         push(before)?;
-        // What has no end here has none further on: it is not looked for again.
+        // A reference without a closing parenthesis here means none further on: the search is not
+        // repeated.
         let reference = after.strip_prefix('(').filter(|_| ends);
         let reference = reference.map(|after| after.split_once(')'));
         if let Some(after) = after.strip_prefix('$') {

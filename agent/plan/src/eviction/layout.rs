@@ -1,9 +1,10 @@
-//! What lies on which file system: only that helps one that is full.
+//! Contents of the node's file systems: eviction must free space on the full one.
 
 use super::Signal;
 use crate::storage::{DiskUse, Used};
 
-/// Where images and the writable layers of containers are. All else that pods have is in the node's own directory.
+/// Location of images and of the containers' writable layers. All other data of pods is in the
+/// node's own directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// On the file system of that directory.
@@ -15,10 +16,10 @@ pub enum Layout {
     Split,
 }
 
-/// What lies on the file system that a signal tells of.
+/// Contents of the file system that a signal measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// What containers write to their root file systems.
+    /// The containers' writable layers.
     pub layers: bool,
     /// Logs, volumes, and the files that the node gives pods.
     pub files: bool,
@@ -38,7 +39,8 @@ impl Layout {
         }
     }
 
-    /// What lies on the file system that a signal tells of; nothing where it tells of none.
+    /// Returns the contents of the file system that a signal measures; none for signals that
+    /// measure no file system.
     pub const fn contents(self, signal: Signal) -> Contents {
         let (node, images) = match signal {
             Signal::NodefsAvailable | Signal::NodefsInodesFree => (true, false),
@@ -56,14 +58,15 @@ impl Layout {
 }
 
 impl Contents {
-    /// What a pod has there.
+    /// Returns a pod's usage of that file system.
     pub fn of(self, disk: &DiskUse) -> Used {
         let layers = if self.layers { disk.layers() } else { Used::default() };
         let files = if self.files { disk.files() } else { Used::default() };
         layers.plus(files)
     }
 
-    /// Whether the node can give something back there without a pod's end: containers that ended, or images.
+    /// True if the node can free space there without an eviction: by removing dead containers or
+    /// unused images.
     pub const fn can_shrink(self) -> bool {
         self.layers || self.images
     }

@@ -1,4 +1,4 @@
-//! What is said of a pod that had to go.
+//! Message of an evicted pod's status.
 
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Pod;

@@ -1,5 +1,5 @@
-//! What to do when the node runs short of memory, disk or processes: which conditions it shows, which pods it still takes,
-//! and which pod has to go.
+//! Reaction to a shortage of memory, disk or PIDs: the node's conditions, the pods that it still
+//! admits, and the pod to evict.
 //!
 //! [`Thresholds`] is what the operator says, [`Watch`] remembers what was seen, [`Layout`] says what helps a disk, [`rank()`]
 //! chooses the pod and [`message()`] says why, in upstream's words.
@@ -27,7 +27,7 @@ pub const REASON: &str = "Evicted";
 /// Seconds that a pod gets when there is no time.
 pub const AT_ONCE: i64 = 1;
 
-/// What there is too little of, as conditions of the Node.
+/// Condition of the Node that reports a shortage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     /// Memory.
@@ -49,7 +49,7 @@ impl Pressure {
     }
 }
 
-/// Whether the node must go on running a pod at any price.
+/// True for critical pods, which the node must keep running: `IsCriticalPod`.
 pub fn is_critical(pod: &Pod) -> bool {
     const SYSTEM: i32 = 2_000_000_000;
     pod.spec
@@ -57,7 +57,7 @@ pub fn is_critical(pod: &Pod) -> bool {
         .is_some_and(|spec| spec.priority.is_some_and(|priority| priority >= SYSTEM))
 }
 
-/// Why a node under pressure does not take a pod, if it does not.
+/// Returns the rejection of a pod that a node under pressure does not admit.
 pub fn refusal(pod: &Pod, pressures: &BTreeSet<Pressure>) -> Option<Rejection> {
     if pressures.is_empty() || is_critical(pod) {
         return None;

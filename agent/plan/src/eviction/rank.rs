@@ -1,4 +1,4 @@
-//! Which pod goes first.
+//! Order in which pods are evicted.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Contents, Layout, Signal};
 use crate::storage::DiskUse;
 
-/// What a pod uses now; what is not known is missing.
+/// Current usage of a pod; unknown values are `None`.
 #[derive(Clone, Debug, Default)]
 pub struct Used {
     /// Bytes of memory that its containers need.
@@ -25,7 +25,7 @@ pub struct Used {
 pub struct Candidate<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// What it uses.
+    /// Current usage.
     pub used: Used,
 }
 
@@ -54,7 +54,7 @@ fn place(candidate: &Candidate<'_>, signal: Signal, contents: Contents) -> Place
         Signal::NodefsInodesFree | Signal::ImagefsInodesFree => (on_disk.map(|own| own.inodes), 0),
         Signal::PidAvailable => (used.processes, 0),
     };
-    // Nobody asks for processes, so nobody has more of them than asked for.
+    // PIDs have no requests, so no pod exceeds them.
     let exceeds = signal != Signal::PidAvailable && amount.is_some_and(|amount| amount > requested);
     Place {
         unknown: Reverse(amount.is_none()),

@@ -6,7 +6,7 @@ use api::quantity::Quantity;
 
 use super::Pressure;
 
-/// What is measured.
+/// Eviction signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// Memory that pods could still use.
@@ -36,7 +36,7 @@ impl Signal {
         Self::PidAvailable,
     ];
 
-    /// As the operator writes it.
+    /// The signal's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory.available",
@@ -49,7 +49,7 @@ impl Signal {
         }
     }
 
-    /// What is short, as messages name it.
+    /// The starved resource's name in messages.
     pub const fn resource(self) -> &'static str {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
@@ -134,13 +134,13 @@ impl Amount {
 /// Less than this is too little.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
-    /// What is measured.
+    /// Signal that is compared.
     pub signal: Signal,
     /// The least that there should be.
     pub value: Amount,
-    /// How long in milliseconds it may be short before pods have to go; 0 for a hard threshold.
+    /// Grace period in milliseconds before pods are evicted; 0 for a hard threshold.
     pub grace: i64,
-    /// What is to be won on top once the threshold was met.
+    /// Minimum reclaim: amount to free beyond the threshold once it was met.
     pub reclaim: Option<Amount>,
 }
 
@@ -149,7 +149,7 @@ pub struct Threshold {
 pub struct Thresholds {
     /// Hard ones first.
     pub all: Vec<Threshold>,
-    /// How long in milliseconds a condition stays after what caused it.
+    /// Transition period in milliseconds: time that a condition stays after its cause is gone.
     pub transition: i64,
     /// Most seconds that a pod gets after a soft threshold.
     pub longest_grace: i64,
@@ -268,7 +268,7 @@ impl Thresholds {
         self
     }
 
-    /// What of `capacity` pods do not get because hard thresholds keep it free.
+    /// Part of `capacity` that is not allocatable because hard thresholds keep it free.
     pub fn held_back(&self, signal: Signal, capacity: i64) -> i64 {
         let hard = self.all.iter().filter(|one| one.signal == signal && one.grace == 0);
         hard.map(|one| one.value.of(capacity)).max().unwrap_or(0)

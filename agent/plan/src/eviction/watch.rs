@@ -1,4 +1,4 @@
-//! What was seen of the node, and what follows from it.
+//! Observations of the node over time, and the evictions that follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,28 +7,28 @@ use api::quantity::Quantity;
 use super::{Pressure, Signal, Threshold, Thresholds};
 use crate::Timestamp;
 
-/// What there is of something, in the signal's units.
+/// Observed amount of a resource, in the signal's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// What is left.
+    /// Available amount.
     pub available: i64,
     /// All of it.
     pub capacity: i64,
 }
 
-/// What was seen at one time; what cannot be seen is missing.
+/// Observations at one time, without the signals that cannot be measured.
 pub type Observations = BTreeMap<Signal, Observation>;
 
-/// What a pod has to go for.
+/// Shortage that calls for an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starved {
-    /// What is short.
+    /// Signal that met its threshold.
     pub signal: Signal,
-    /// Whether there is no time.
+    /// True for a hard threshold, which has no grace period.
     pub hard: bool,
     /// The threshold and what is left, for the message.
     pub threshold: Quantity,
-    /// What is left.
+    /// Available amount.
     pub available: Quantity,
 }
 
@@ -38,7 +38,7 @@ pub struct Watch {
     thresholds: Thresholds,
     /// By the number of the threshold.
     since: BTreeMap<usize, Timestamp>,
-    /// Those whose patience had ended: they want their reclaim on top.
+    /// Thresholds whose grace period has passed: their minimum reclaim applies.
     met: BTreeSet<usize>,
     seen: BTreeMap<Pressure, Timestamp>,
 }
@@ -67,7 +67,7 @@ impl Watch {
         }
     }
 
-    /// What the operator said.
+    /// The configured thresholds.
     pub const fn thresholds(&self) -> &Thresholds {
         &self.thresholds
     }
@@ -117,7 +117,7 @@ impl Watch {
         (self.seen.keys().copied().collect(), starved)
     }
 
-    /// Whether something is short now that was not when it was looked last.
+    /// True if a threshold is met that was not met at the last observation.
     pub fn is_news(&self, observations: &Observations) -> bool {
         let mut all = self.thresholds.all.iter().enumerate();
         all.any(|(number, threshold)| {
@@ -126,7 +126,7 @@ impl Watch {
         })
     }
 
-    /// Whether what is seen after something was given back is enough for every threshold, what is to be won on top included.
+    /// True if the observations after a reclaim satisfy every threshold, minimum reclaim included.
     pub fn is_satisfied(&self, observations: &Observations) -> bool {
         self.thresholds.all.iter().all(|threshold| {
             let observed = observations.get(&threshold.signal);

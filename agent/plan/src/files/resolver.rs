@@ -9,7 +9,7 @@ const MOST: (usize, usize, usize) = (3, 32, 2048);
 /// Characters of a domain: some resolvers end their program for a longer one.
 const LONGEST: usize = 253;
 
-/// What the cluster offers for name resolution.
+/// The cluster's DNS settings.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterDns {
     /// Addresses of the cluster's name servers; none when it has none.
@@ -18,22 +18,23 @@ pub struct ClusterDns {
     pub domain: String,
 }
 
-/// How a pod finds names.
+/// A pod's `resolv.conf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
     /// The text of `/etc/resolv.conf`.
     pub text: String,
-    /// What people are told of what was left out, in upstream's words.
+    /// Texts of the events about omitted entries, in upstream's words.
     pub omitted: Vec<String>,
 }
 
-/// Whether a text names servers, and each is one of the machine that has the text: nobody else can ask them.
+/// True if a text names name servers, all of them the machine's own loopback addresses, which no
+/// other machine can query.
 pub fn asks_itself(text: &str) -> bool {
     let servers = Resolver::parse(text).servers;
     !servers.is_empty() && servers.iter().all(|server| is_loopback(server))
 }
 
-/// Whether a text names a server that others than the machine can ask.
+/// True if a text names a name server that other machines can query.
 pub fn asks_others(text: &str) -> bool {
     Resolver::parse(text).servers.iter().any(|server| !is_loopback(server))
 }
@@ -225,7 +226,7 @@ mod tests {
         );
     }
 
-    /// What is left, and what is told, for a pod with these name servers and domains alone.
+    /// Resolution and event texts for a pod with only these name servers and search domains.
     fn limited(servers: &[&str], search: &[String]) -> (Vec<String>, Vec<String>) {
         let config = PodDNSConfig {
             nameservers: Some(servers.iter().map(|server| (*server).to_owned()).collect()),

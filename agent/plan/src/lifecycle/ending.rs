@@ -1,4 +1,4 @@
-//! How a pod's containers end.
+//! Termination of a pod's containers.
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -6,8 +6,8 @@ use crate::action::{Action, Plan, Why};
 use crate::observed::{Instance, Sandbox, Stage, Stopping, View};
 use crate::{Timestamp, after, pods};
 
-/// What a container has at least between its stop signal and SIGKILL, in seconds (`minimumGracePeriodInSeconds` of
-/// pkg/kubelet/kuberuntime).
+/// Minimum time between a container's stop signal and SIGKILL, in seconds
+/// (`minimumGracePeriodInSeconds` of pkg/kubelet/kuberuntime).
 pub const LEAST_GRACE: i64 = 2;
 
 /// Ends everything: the main containers and those that were added at once, then the sidecars from the last to the first, then
@@ -39,13 +39,13 @@ pub(super) fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan
     }
 }
 
-/// How far an instance is that has to end.
+/// Progress of an instance that has to terminate.
 enum End<'a> {
     /// It has.
     Over,
     /// It is just being started.
     Starting,
-    /// Nobody told it yet.
+    /// It was not told to stop yet.
     Untold,
     Told(&'a Stopping),
 }
@@ -118,7 +118,7 @@ pub(super) fn hurry(name: &str, stopping: &Stopping, grace: i64, now: Timestamp,
     carry_on(name, stopping.stage, stopping.deadline.min(latest), now, plan);
 }
 
-/// What follows when its time is over.
+/// Wakes at the stop's deadline, and begins its next stage once that has passed.
 pub(super) fn carry_on(name: &str, stage: Stage, deadline: Timestamp, now: Timestamp, plan: &mut Plan) {
     if now < deadline {
         plan.wake(deadline);

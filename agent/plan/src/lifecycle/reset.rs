@@ -7,8 +7,8 @@ use crate::action::{Action, Plan, Why};
 use crate::observed::{Exit, Instance, State, View};
 use crate::{Timestamp, pods};
 
-/// Whether a container ended so that all of them have to, and not all of that is done. It is too late for those of a pod that
-/// ends.
+/// True if a container's exit asks for a restart of all containers, and that restart is not
+/// complete. A terminating pod is not restarted.
 pub fn is_due(pod: &Pod, view: &View) -> bool {
     view.winding_down.is_none() && asks(pod, view)
 }
@@ -48,7 +48,8 @@ pub(super) fn carry_on(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) 
     }
 }
 
-/// What an agent that ended in between had begun: all that ran before a rule wanted all to begin anew, and is over.
+/// Resumes a restart of all containers that an earlier agent began: marks the instances that exited
+/// and had started before the rule asked for it.
 pub fn resume(pod: &Pod, view: &mut View) {
     let wanted = |exit: &&Exit, container| pods::restarts_all(container, exit.code);
     let asked = pods::all_containers(pod).filter_map(|container| {

@@ -1,4 +1,4 @@
-//! When containers that ended run again.
+//! Delay before exited containers are restarted.
 
 use api::pod::ending::Group;
 use k8s_openapi::api::core::v1::Pod;
@@ -7,7 +7,7 @@ use super::{Own, has_other_image};
 use crate::observed::{Exit, View};
 use crate::{Timestamp, pods};
 
-/// When a container that ended runs again.
+/// Time at which an exited container is restarted.
 #[derive(PartialEq, Eq)]
 pub(super) enum Turn {
     Never,
@@ -25,7 +25,7 @@ pub(super) fn turn(pod: &Pod, view: &View, (group, container): Own<'_>, exit: &E
     if !again && !pods::restarts_in(pod, group, container, exit.code) {
         return Turn::Never;
     }
-    // Those that another one's rule ended did nothing that they would have to wait for.
+    // Containers that were stopped by another one's rule are restarted without a back-off.
     let at_once = renewal || reset && !pods::restarts_all(container, exit.code) || has_other_image(view, container);
     match memory.map(|memory| memory.back_off.due(exit.finished_at)) {
         Some(due) if now < due && !at_once => Turn::Later(due),

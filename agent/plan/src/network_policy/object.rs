@@ -90,7 +90,7 @@ pub struct Policy {
 /// A rule before it is known which pod it is for.
 #[derive(Debug)]
 struct Rule {
-    /// One of these must match; a peer that is absent stands for all.
+    /// Alternatives of which at least one must match; a peer that is absent matches all.
     peers: Vec<Option<Arc<Set>>>,
     ports: Ports,
     /// Ports by name at the pods that are sent to.

@@ -13,7 +13,7 @@ use crate::proxy::{Protocol, bits};
 pub(super) enum Namespaces {
     /// The policy's own.
     Own(Box<str>),
-    /// Those with such labels.
+    /// Namespaces whose labels match.
     Selected(LabelSelector),
 }
 

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 /// The profile of containers that name none.
 pub const DEFAULT: &str = "skiff-default";
 
-/// What [`DEFAULT`] allows: everything that the other bounds of a container leave, but for the kernel's settings, mounts, and
-/// looking into or signalling what is not confined by it.
+/// Text of [`DEFAULT`]: allows everything that the container's other restrictions leave, except
+/// mounts, writes to sysctls, and ptrace of or signals to processes not confined by it.
 pub const DEFAULT_TEXT: &str = "profile skiff-default flags=(attach_disconnected,mediate_deleted) {
   capability,
   network,
@@ -35,7 +35,7 @@ pub const DEFAULT_TEXT: &str = "profile skiff-default flags=(attach_disconnected
 }
 ";
 
-/// What the machine has of it.
+/// The machine's AppArmor support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// The kernel confines by it.
@@ -44,18 +44,18 @@ pub struct Machine {
     pub loads: bool,
 }
 
-/// What confines a container.
+/// Confinement of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted<'a> {
     /// No profile.
     Nothing,
     /// [`DEFAULT`].
     Default,
-    /// One that somebody else has loaded.
+    /// A profile (`Localhost`) that must have been loaded already.
     Own(&'a str),
 }
 
-/// Whether the container, or its pod, names a profile.
+/// True if the container, or its pod, names a profile.
 pub fn asks(pod: &Pod, container: &Container) -> bool {
     let own = container.security_context.as_ref();
     let of_pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
@@ -63,8 +63,9 @@ pub fn asks(pod: &Pod, container: &Container) -> bool {
         || of_pod.is_some_and(|of_pod| of_pod.app_armor_profile.is_some())
 }
 
-/// What the container asks for on this machine, or why that cannot be. Who names nothing and is not privileged has the default
-/// where there is one.
+/// Returns the container's confinement on this machine, or the reason for which it is not
+/// available. A container without a profile that is not privileged gets the default profile where
+/// there is one.
 pub fn wanted<'a>(pod: &'a Pod, container: &'a Container, machine: Machine) -> Result<Wanted<'a>, &'static str> {
     let own = container.security_context.as_ref();
     let of_pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
@@ -86,7 +87,8 @@ pub fn wanted<'a>(pod: &'a Pod, container: &'a Container, machine: Machine) -> R
     }
 }
 
-/// Whether a profile is among the loaded ones, a line each: its name and, in brackets, how strict it is.
+/// True if a profile is in the kernel's list: one line each, the name followed by the mode in
+/// parentheses.
 pub fn is_loaded(listing: &str, name: &str) -> bool {
     let mut names = listing.lines().filter_map(|line| Some(line.rsplit_once(" (")?.0));
     names.any(|loaded| loaded == name)

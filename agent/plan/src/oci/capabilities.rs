@@ -1,10 +1,10 @@
-//! Which capabilities a container gets.
+//! Capabilities of containers.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Capabilities;
 
-/// What a container gets that asks for nothing.
+/// Capabilities of a container without `securityContext.capabilities`.
 const DEFAULT: &[&str] = &[
     "CAP_AUDIT_WRITE",
     "CAP_CHOWN",

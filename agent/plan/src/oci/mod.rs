@@ -21,7 +21,7 @@ use crate::resources;
 pub use declared::volumes;
 use declared::{MOST_PATHS, MOST_VOLUMES};
 
-/// What the image says about its program.
+/// The image's configuration of its program.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     /// `Entrypoint`.
@@ -41,9 +41,9 @@ pub struct Mount {
     pub source: PathBuf,
     /// In the container.
     pub destination: String,
-    /// Whether the container may write.
+    /// The container's access.
     pub access: Access,
-    /// Which of the mounts made there later are seen on the other side.
+    /// Propagation of later mounts.
     pub propagation: Propagation,
     /// The pod did not ask for it: every container gets it.
     pub own: bool,
@@ -51,7 +51,7 @@ pub struct Mount {
     pub labelled: bool,
 }
 
-/// What a container may do with a mount.
+/// Access of a container to a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everything.
@@ -62,18 +62,18 @@ pub enum Access {
     ReadOnlyBelow,
 }
 
-/// Which way later mounts go.
+/// Mount propagation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// Each side has its own.
     Private,
-    /// Those of the node show up in the container.
+    /// Mounts of the node appear in the container (`HostToContainer`).
     FromNode,
     /// And those of the container on the node.
     BothWays,
 }
 
-/// What the node can do.
+/// Abilities of the node.
 #[derive(Clone, Debug)]
 pub struct Abilities {
     /// The agent's own bounding set; no container gets more.
@@ -82,7 +82,7 @@ pub struct Abilities {
     pub memory: i64,
     /// Processes that one pod's container may have.
     pub pids: i64,
-    /// Whether the agent has all users that there can be: it is in no user namespace of its own.
+    /// True if the agent can map all user ids: it is in the initial user namespace.
     pub all_users: bool,
 }
 
@@ -91,23 +91,23 @@ pub struct Abilities {
 pub struct Inputs<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// One of its containers.
+    /// The container.
     pub container: &'a Container,
     /// Its image.
     pub image: &'a Image,
-    /// What its environment refers to.
+    /// Objects that its environment refers to.
     pub sources: &'a Sources,
-    /// What the node contributes to the environment.
+    /// The node's contribution to the environment.
     pub surroundings: &'a Surroundings,
     /// Volumes and the files that every container gets.
     pub mounts: &'a [Mount],
-    /// What the node can do.
+    /// Abilities of the node.
     pub abilities: &'a Abilities,
     /// The text of the seccomp profile on the node that [`localhost_profile`] names.
     pub seccomp: Option<&'a [u8]>,
     /// The `AppArmor` profile, which is loaded.
     pub app_armor: Option<&'a str>,
-    /// Where the kernel labels processes and files.
+    /// SELinux labels, where the kernel has SELinux enabled.
     pub se_linux: Option<&'a selinux::Labels>,
 }
 

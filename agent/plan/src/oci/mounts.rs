@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Access, Mount, Propagation};
 
 impl Access {
-    /// What a container has with this mount, of a volume that may or may not be written to.
+    /// Access through this mount, to a volume that may be read-only.
     pub fn of(mount: &VolumeMount, read_only: bool) -> Self {
         match mount.recursive_read_only.as_deref() {
             Some("Enabled" | "IfPossible") => Self::ReadOnlyBelow,
@@ -17,7 +17,7 @@ impl Access {
 }
 
 impl Propagation {
-    /// Which way later mounts go, by what the container says of this one.
+    /// Propagation of the mount, by its `mountPropagation`.
     pub fn of(mount: &VolumeMount) -> Self {
         match mount.mount_propagation.as_deref() {
             Some("Bidirectional") => Self::BothWays,
@@ -59,7 +59,7 @@ pub(super) fn build(own: &[Mount], privileged: bool) -> Vec<Value> {
         own.iter().any(|mount| at(mount, "/dev/shm")),
     );
     if devices {
-        // What is not the pod's own would lie below its volume.
+        // Default mounts below `/dev` would lie under the pod's volume.
         mounts.retain(|mount| {
             let destination = mount.get("destination").and_then(Value::as_str);
             !destination.is_some_and(|destination| destination.starts_with("/dev/"))
@@ -97,7 +97,7 @@ fn bind(mount: &Mount) -> Value {
         Propagation::FromNode => "rslave",
         Propagation::BothWays => "rshared",
     };
-    // What is the agent's own is a file, and told from volumes by this.
+    // The agent's own mounts are files: a plain bind tells them from volumes.
     let bind = if mount.own { "bind" } else { "rbind" };
     json!({
         "destination": mount.destination,
@@ -107,7 +107,8 @@ fn bind(mount: &Mount) -> Value {
     })
 }
 
-/// How far the container's mounts are apart from the node's: as far as no single one of them asks for more.
+/// Propagation of the root file system (`rootfsPropagation`): the widest that a mount of the
+/// container asks for.
 pub(super) fn propagation(own: &[Mount]) -> &'static str {
     let any = |wanted: Propagation| own.iter().any(|mount| mount.propagation == wanted);
     if any(Propagation::BothWays) {

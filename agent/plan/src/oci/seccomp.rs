@@ -1,8 +1,8 @@
 //! The seccomp profile `RuntimeDefault`: an allow list, as common container runtimes use it.
 //!
-//! What is forbidden answers EPERM. What is newer than these lists, or than the machine's seccomp library, answers ENOSYS, as if
-//! the kernel had no such call: C libraries then do without it, where EPERM would be a failure (glibc since 2.39 and musl since
-//! 1.2.5 change modes by `fchmodat2`).
+//! Forbidden system calls return EPERM. Calls newer than these lists, or than the machine's
+//! libseccomp, return ENOSYS, as if the kernel lacked them: C libraries then fall back, where EPERM
+//! would be a failure (glibc since 2.39 and musl since 1.2.5 change modes by `fchmodat2`).
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,8 @@ pub(super) fn profile(capabilities: &BTreeSet<String>) -> Value {
         syscalls.push(json!({"names": allowed, "action": "SCMP_ACT_ALLOW"}));
     }
     if !capabilities.contains("CAP_SYS_ADMIN") {
-        // One rule, and the default for the rest: libseccomp is not asked to tell several masks of one argument apart.
+        // A single rule, and the default for the rest: libseccomp need not tell several masks of
+        // one argument apart.
         syscalls.push(json!({
             "names": ["clone"], "action": "SCMP_ACT_ALLOW",
             "args": [{"index": 0, "value": NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}],
@@ -90,7 +91,7 @@ const ALLOWED: &str = "accept accept4 access adjtimex alarm bind brk capget caps
     cachestat fchmodat2 futex_requeue futex_wait futex_waitv futex_wake getxattrat listmount listxattrat lsm_get_self_attr \
     lsm_list_modules lsm_set_self_attr map_shadow_stack mseal removexattrat setxattrat statmount uretprobe";
 
-/// What no capability of [`BY_CAPABILITY`] allows.
+/// System calls that no capability of [`BY_CAPABILITY`] allows.
 const FORBIDDEN: &str = "_sysctl add_key afs_syscall create_module get_kernel_syms getpmsg io_uring_enter io_uring_register \
     io_uring_setup kexec_file_load kexec_load keyctl migrate_pages move_pages nfsservctl pivot_root putpmsg query_module \
     request_key security swapoff swapon sysfs tuxcall uselib userfaultfd ustat vm86 vm86old vserver";

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod, SELinuxOptions};
 
-/// How many categories tell pods apart.
+/// Number of categories.
 const CATEGORIES: u128 = 1024;
 /// Ways to choose two of them.
 const PAIRS: u128 = CATEGORIES * (CATEGORIES - 1) / 2;
@@ -44,7 +44,7 @@ impl Label {
     }
 }
 
-/// What the machine's policy gives containers.
+/// Defaults for containers in the machine's policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
     process: Label,
@@ -84,7 +84,8 @@ pub fn defaults(contexts: &str) -> Option<Defaults> {
     })
 }
 
-/// Two categories that no other pod has, as a level; `near` is where the search begins, so that nobody knows them beforehand.
+/// Returns an MCS level of two categories that no other pod has; the search starts at `near`, so
+/// that levels are not predictable.
 pub fn level(taken: &BTreeSet<String>, near: u128) -> Option<String> {
     let start = near % PAIRS;
     // The last two of all are those of files that belong to no pod.
@@ -104,7 +105,7 @@ fn pair(number: u128) -> String {
     format!("s0:c{left},c{high}")
 }
 
-/// How a container is labelled.
+/// SELinux labels of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels {
     /// Its processes; none: as the agent's or what the policy makes of that.
@@ -127,7 +128,7 @@ fn says(options: &SELinuxOptions) -> bool {
     all.into_iter().flatten().any(|value| !value.is_empty())
 }
 
-/// Whether anything is asked for.
+/// True if the pod or the container has `seLinuxOptions`.
 pub fn asks(pod: &Pod, container: &Container) -> bool {
     options(pod, container).is_some()
 }

@@ -18,7 +18,7 @@ pub const DROP: u8 = 255;
 pub mod flags {
     /// The node's address becomes the source: the answer must come back this way.
     pub const MASQUERADE: u32 = 0x1000_0000;
-    /// What comes from outside goes to the group that the companion map tells.
+    /// Traffic from outside the cluster goes to the group in the companion map.
     pub const LOCAL: u32 = 0x2000_0000;
     /// A client stays with its endpoint.
     pub const AFFINITY: u32 = 0x4000_0000;
@@ -28,7 +28,7 @@ pub mod flags {
 
 /// The largest class whose groups have as many slots as endpoints.
 const EXACT: u32 = 240;
-/// How many slots the groups of a class have.
+/// Number of slots that groups of a class have.
 pub const fn slots(class: u8) -> u32 {
     let class = class as u32;
     if class <= EXACT {
@@ -80,11 +80,11 @@ pub enum Key {
     Source(u32, IpAddr, IpAddr),
     /// An endpoint of a group with affinity.
     Member(u32, IpAddr, u16),
-    /// How long the clients of a group stay.
+    /// Session affinity timeout of a group's clients.
     Timeout(u32),
 }
 
-/// What is said at a key.
+/// Value at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Only that it is there.
@@ -97,7 +97,8 @@ pub enum Value {
     Seconds(u32),
 }
 
-/// What is to be done to an element. Values cannot be changed in place: they go and come in one transaction.
+/// Change of an element. Values cannot be updated in place: the old element is deleted and the new
+/// one added in one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It goes.
@@ -122,7 +123,7 @@ pub(super) fn difference(before: &mut Elements, after: &Elements) -> Vec<Change>
     gone.chain(come).collect()
 }
 
-/// Where a Service is reached from outside, but for ports of the node.
+/// External addresses of a Service, except node ports.
 pub(super) fn outer(service: &Service) -> impl Iterator<Item = Address> + '_ {
     let external = service.external.iter().filter(|_| service.proxied);
     let addresses = external.flat_map(|external| external.addresses.iter().chain(&external.balancers));
@@ -194,7 +195,7 @@ impl Group {
     }
 }
 
-/// One port of a Service in one family.
+/// One port of a Service in one IP family.
 struct Contribution<'a> {
     node: &'a Node,
     service: &'a Service,
@@ -322,7 +323,8 @@ impl Contribution<'_> {
         }
     }
 
-    /// Where a node may ask, it may do so by the balancer's address too, which it may have itself.
+    /// A node within the source ranges may also use the balancer's address as its source, since it
+    /// may have that address itself.
     fn add_ranges(&mut self, mut ranges: Vec<(IpAddr, IpAddr)>, balancers: &[IpAddr]) {
         let own = self
             .node

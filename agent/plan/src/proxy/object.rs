@@ -62,19 +62,19 @@ impl Protocol {
 pub struct Service {
     /// `spec.clusterIPs`; none of a headless Service, nor of one with an external name.
     pub cluster_ips: Box<[IpAddr]>,
-    /// Whether its name stands for its endpoints' own addresses.
+    /// True if its name resolves to its endpoints' addresses.
     pub headless: bool,
     /// `spec.externalName` of the type `ExternalName`.
     pub external_name: Option<Box<str>>,
     /// `spec.ports`
     pub ports: Box<[Port]>,
-    /// How it is reached from outside, if it is.
+    /// External access, if it has any.
     pub external: Option<Box<External>>,
     /// For how many seconds a client stays with an endpoint.
     pub affinity: Option<u32>,
     /// `internalTrafficPolicy: Local`
     pub internal_local: bool,
-    /// Whether traffic to it is led by this proxy.
+    /// True if this proxy handles its traffic.
     pub proxied: bool,
     /// `metadata.creationTimestamp` in seconds.
     pub created: i64,
@@ -150,13 +150,13 @@ impl Service {
             .filter(|v6| self.cluster_ips.iter().any(|address| address.is_ipv6() == *v6))
     }
 
-    /// Whether something leads to it besides its own address.
+    /// True if it can be reached by other addresses than its cluster IPs or through a node port.
     pub(super) fn is_external(&self) -> bool {
         let outer = |external: &External| !external.addresses.is_empty() || !external.balancers.is_empty();
         self.external.as_deref().is_some_and(outer) || self.ports.iter().any(|port| port.node_port != 0)
     }
 
-    /// Whether what comes from outside goes to the node's own endpoints alone.
+    /// True if external traffic goes only to the node's own endpoints.
     pub(super) fn external_local(&self) -> bool {
         self.external.as_ref().is_some_and(|external| external.local)
     }
@@ -193,7 +193,7 @@ impl External {
             local: spec.external_traffic_policy.as_deref() == Some("Local"),
             addresses: addresses.filter_map(|text| text.parse().ok()).collect(),
             balancers: vips.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok()).collect(),
-            // As upstream, a range of everything is as good as none, for its family.
+            // As upstream, a range of all addresses equals no range, for its family.
             ranges: [false, true]
                 .into_iter()
                 .flat_map(|v6| of_family(&ranges, v6))
@@ -311,24 +311,24 @@ pub struct Endpoint {
     pub serving: bool,
     /// `conditions.terminating`
     pub terminating: bool,
-    /// Where it is.
+    /// Location of the endpoint.
     pub place: Place,
-    /// Who it is meant for, if that is said.
+    /// Topology hints, if there are any.
     pub hints: Option<Box<Hints>>,
 }
 
-/// Where an endpoint is.
+/// Location of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// On this node.
     Here,
     /// On another one.
     Elsewhere,
-    /// Nobody says.
+    /// No node is named.
     Unknown,
 }
 
-/// Who an endpoint is meant for.
+/// Topology hints of an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hints {
     /// `hints.forNodes`
@@ -371,7 +371,7 @@ impl Slice {
 impl Endpoint {
     fn new(endpoint: &discovery::Endpoint, v6: bool, node: &str) -> Option<Self> {
         let address: IpAddr = endpoint.addresses.first()?.parse().ok()?;
-        // Nobody shall be led to the node's own loopback.
+        // An endpoint must not lead to the node's own loopback.
         if address.is_ipv6() != v6 || address.is_loopback() || address.is_unspecified() || address.is_multicast() {
             return None;
         }

@@ -13,7 +13,7 @@ pub(super) struct Chosen<'a> {
     pub(super) cluster: Vec<Target<'a>>,
     /// For the traffic policy `Local`.
     pub(super) local: Vec<Target<'a>>,
-    /// Whether there is any in the cluster.
+    /// True if the cluster has an endpoint to use.
     pub(super) any: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn choose<'a>(endpoints: &[Target<'a>], uses: Uses, node: &Node) -> C
     chosen
 }
 
-/// Which traffic policies a Service makes use of.
+/// Traffic policies that a Service uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uses {
     pub(super) cluster: bool,

@@ -66,7 +66,7 @@ pub(super) fn build(pod: &Pod, view: &View, status: &PodStatus, now: Timestamp) 
     own.chain(anew).chain(foreign).chain(told).chain(resize).collect()
 }
 
-/// Whether all containers are being restarted.
+/// True if all containers are being restarted.
 fn restarting(pod: &Pod, view: &View, phase: &str) -> Verdict {
     match phase {
         "Succeeded" => no("PodCompleted", None),
@@ -79,7 +79,7 @@ fn restarting(pod: &Pod, view: &View, phase: &str) -> Verdict {
     }
 }
 
-/// What is told of a change of resources, while there is one.
+/// Conditions of a pending or unfinished resize.
 fn resize(view: &View, old: &[PodCondition], pod: &Pod, now: Timestamp) -> Vec<PodCondition> {
     let pending = view.resize_pending.as_ref().map(|pending| {
         let verdict = (true, Some(pending.reason.to_owned()), Some(pending.message.clone()));
@@ -126,7 +126,7 @@ fn names<'a>(containers: impl Iterator<Item = &'a Container>) -> String {
         .join(" ")
 }
 
-/// Whether the initial containers are behind the pod, or were before all containers began anew.
+/// True if initialization is over, or was before all containers were restarted.
 pub(super) fn is_initialized(pod: &Pod, view: &View) -> bool {
     let mut main = pods::main_containers(pod).iter();
     lifecycle::initialized(pod, view) || main.any(|container| view.is_reset(&container.name))

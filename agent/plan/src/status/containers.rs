@@ -1,4 +1,4 @@
-//! One entry of `containerStatuses` per container.
+//! Entries of `containerStatuses`, one per container.
 
 use api::pod::ending::{self, Group, Leaving};
 use k8s_openapi::api::core::v1::{
@@ -20,7 +20,7 @@ pub(super) fn statuses(
 ) -> Vec<ContainerStatus> {
     let stored = pods::stored_statuses(pod, group);
     let leaving = pod.spec.as_ref().map(|spec| Leaving::of(spec, group));
-    // Whether the API holds an end that it does not let a container leave.
+    // True if the API server's status validation does not let a container leave its stored end.
     let is_for_good = |index, stored: &ContainerStatus| match (ending::code(stored), &leaving) {
         (Some(code), Some(leaving)) => !leaving.allows(index, &stored.name, code),
         (_, _) => false,
@@ -30,7 +30,7 @@ pub(super) fn statuses(
         .enumerate()
         .map(|(index, container)| {
             let stored = ending::status_at(stored, index, &container.name);
-            // What ended before this agent's time is known to the API alone.
+            // Ends from before this agent's time are known only to the API.
             if ended
                 && view.latest(&container.name).is_none()
                 && let Some(stored) = stored
@@ -46,8 +46,8 @@ pub(super) fn statuses(
         .collect()
 }
 
-/// What is told of a container whose stored end the API does not let it leave. An initial one runs once more where the sandbox
-/// was lost: it is shown as it was until it has ended again.
+/// Status of a container whose stored end is final in the API. An init container runs once more
+/// where the sandbox was lost: its status stays until it has ended again.
 fn held(stored: &ContainerStatus, status: ContainerStatus) -> ContainerStatus {
     let end = |state: &Option<ContainerState>| state.as_ref()?.terminated.as_ref()?.container_id.clone();
     let newer = end(&status.last_state);
@@ -61,7 +61,7 @@ fn held(stored: &ContainerStatus, status: ContainerStatus) -> ContainerStatus {
     }
 }
 
-/// Whether an initial container has done its work.
+/// True if an init container has succeeded.
 fn is_done(latest: Option<&Instance>) -> bool {
     let ended = latest.filter(|latest| !latest.reset).and_then(Instance::exit);
     ended.is_some_and(|exit| exit.code == 0)
@@ -139,13 +139,13 @@ fn status(
         allocated_resources: allocated(view, container).requests.filter(|_| mounted),
         volume_mounts: mounts(container),
         user: latest.and_then(|instance| view.users.get(&instance.id)).cloned(),
-        // Where the pod says nothing of it, upstream has no such field yet.
+        // Upstream leaves the field out where the pod does not set it.
         stop_signal: container.lifecycle.as_ref().and_then(|hooks| hooks.stop_signal.clone()),
         ..ContainerStatus::default()
     }
 }
 
-/// One of those that run before the others has no startup probe.
+/// Init containers that are not sidecars have no startup probe.
 fn is_started(view: &View, name: &str, initial: bool) -> bool {
     if initial {
         view.is_running(name)
@@ -162,14 +162,14 @@ fn identifier(scheme: &str, id: &str) -> String {
     }
 }
 
-/// What the node has given a container.
+/// Resources allocated to a container.
 fn allocated(view: &View, container: &Container) -> ResourceRequirements {
     let own = || container.resources.clone().unwrap_or_default();
     let given = view.allocated.get(&container.name).cloned().unwrap_or_else(own);
     ResourceRequirements { claims: None, ..given }
 }
 
-/// What a container has.
+/// Actual resources of a container.
 fn actual(view: &View, container: &Container) -> ResourceRequirements {
     let known = view
         .actual
@@ -228,7 +228,7 @@ fn removed() -> ContainerState {
 }
 
 fn terminated(instance: &Instance, exit: &Exit, scheme: &str) -> ContainerState {
-    // What was never started has the beginning of time, as with runtimes that count seconds.
+    // A container that never started has the zero time, as with runtimes that count in seconds.
     let never = if exit.reason == "StartError" {
         crate::Timestamp::UNIX_EPOCH
     } else {
@@ -248,7 +248,8 @@ fn terminated(instance: &Instance, exit: &Exit, scheme: &str) -> ContainerState 
     }
 }
 
-/// Whether the API should show the end as past and the restart as pending: it waits for its delay, or cannot start.
+/// True if the status should show the end in `lastState` and the container as waiting: for its
+/// back-off, or because it cannot start.
 fn restart_is_due(pod: &Pod, view: &View, (group, container): (Group, &Container), exit: &Exit) -> bool {
     let memory = view.memory.get(&container.name);
     let delayed = memory.is_some_and(|memory| {
@@ -260,8 +261,8 @@ fn restart_is_due(pod: &Pod, view: &View, (group, container): (Group, &Container
     is_alive(pod, view) && delayed && !lifecycle::is_over(pod, view, (group, container)) && again()
 }
 
-/// Whether the container ended for the next instance to have another image or other resources, or for a failed probe in a way
-/// that its policy would leave it in, and the next one is on its way.
+/// True if the container was stopped to get another image or other resources, or by a failed probe
+/// whose exit code its policy would not restart, and the next instance is on its way.
 fn is_renewed(pod: &Pod, view: &View, own: (Group, &Container), exit: &Exit) -> bool {
     let (group, container) = own;
     let Some(memory) = view.memory.get(&container.name).filter(|_| is_alive(pod, view)) else {
@@ -271,7 +272,7 @@ fn is_renewed(pod: &Pod, view: &View, own: (Group, &Container), exit: &Exit) -> 
     memory.renewal || revived() && !restart_is_due(pod, view, own, exit)
 }
 
-/// Whether the pod is not about to end.
+/// True if the pod is not terminating.
 fn is_alive(pod: &Pod, view: &View) -> bool {
     let ends = view.rejection.is_some() || view.termination.is_some();
     pods::deletion_grace(pod).is_none() && pods::terminal_phase(pod).is_none() && !ends

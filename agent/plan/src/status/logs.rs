@@ -1,4 +1,4 @@
-//! Which run of a container answers when its log is asked for.
+//! Instance whose log a request reads.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 

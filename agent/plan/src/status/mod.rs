@@ -21,7 +21,7 @@ pub use logs::logged;
 
 /// The reason of a container that ended, and waits, because all containers of its pod are restarted.
 pub const RESETTING: &str = "RestartingAllContainers";
-/// What is said of it.
+/// Its message.
 pub const RESET_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 
 /// The status of `pod`, seen as `view` at `now`. Foreign conditions and what the API server sets are kept.
@@ -40,7 +40,7 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
     let of = |group, own: &[Container]| containers::statuses(pod, view, (group, own), scheme, end.is_some());
     let mut main = of(Group::Main, pods::main_containers(pod));
     let mut initial = of(Group::Init, pods::init_containers(pod));
-    // What was given up through the API may run on until its grace period is over.
+    // A pod that was failed through the API may run on until its grace period is over.
     if !view.any_alive() && (shown.is_some() || is_deleted(pod, view)) {
         unlocated::settle(pod, &mut main, &mut initial);
     }
@@ -116,7 +116,7 @@ fn without_containers(pod: &Pod, view: &View, old: &PodStatus) -> Option<PodStat
     })
 }
 
-/// What of the node all containers together were given for what they ask; nothing where they ask for nothing.
+/// Allocated requests of all containers together; `None` where they have no requests.
 fn given_together(pod: &Pod, view: &View) -> Option<BTreeMap<String, Quantity>> {
     let given = resize::given(pod, &view.allocated);
     let spec = given.as_ref().unwrap_or(pod).spec.as_ref()?;
@@ -131,13 +131,13 @@ fn addresses(pod: &Pod, view: &View) -> Vec<IpAddr> {
     }
     match &view.sandbox {
         Sandbox::Ready { addresses } => addresses.clone(),
-        // Where it ran stays known, also of a pod that ended before anybody was told.
+        // The addresses stay known, also those of a pod that ended before they were reported.
         Sandbox::Removing | Sandbox::Removed => view.addresses.clone(),
         Sandbox::Absent | Sandbox::Preparing | Sandbox::Failed { .. } => Vec::new(),
     }
 }
 
-/// Whether nothing is left of a pod that is being deleted.
+/// True if nothing is left of a pod that is being deleted.
 fn is_deleted(pod: &Pod, view: &View) -> bool {
     pods::deletion_grace(pod).is_some() && view.sandbox == Sandbox::Removed && !view.any_alive()
 }

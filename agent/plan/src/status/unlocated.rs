@@ -4,13 +4,13 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Conta
 
 use crate::pods;
 
-/// What is told of their end.
+/// Reason of such an end.
 const REASON: &str = "ContainerStatusUnknown";
 const MESSAGE: &str = "The container could not be located when the pod was terminated";
 const CODE: i32 = 137;
 
-/// Has the containers of a pod that is over end with it: nobody shall wait for them. Those before which initial containers
-/// have not done their work stay as they are.
+/// Terminates the containers' statuses of a pod that has ended, so that no client waits for them.
+/// Containers still blocked by init containers keep their status.
 pub(super) fn settle(pod: &Pod, main: &mut [ContainerStatus], initial: &mut [ContainerStatus]) {
     if has_initialized(pod, main, initial) {
         main.iter_mut().for_each(end);
@@ -32,7 +32,7 @@ fn has_ended(state: Option<&ContainerState>) -> bool {
     state.is_some_and(|state| state.terminated.is_some())
 }
 
-/// Whether the initial containers were behind the pod once.
+/// True if initialization was over once.
 fn has_initialized(pod: &Pod, main: &[ContainerStatus], initial: &[ContainerStatus]) -> bool {
     let Some(last) = pods::init_containers(pod).last() else {
         return true;

@@ -1,4 +1,4 @@
-//! What ended for good is told so for good.
+//! Ends that are final in the status.
 
 use agent_plan::observed::Image;
 use agent_plan::pods;
@@ -49,7 +49,8 @@ fn a_container_whose_pod_ends_is_not_waited_for() {
     assert!(world.state("a").terminated.is_some());
 }
 
-/// What makes an initial container a sidecar says nothing but its policy of a main one.
+/// The restart policy that makes an init container a sidecar has no such meaning on a main
+/// container.
 #[test]
 fn a_main_container_of_its_own_policy_ends_with_its_pod() {
     let mut world = World::new(
@@ -135,7 +136,7 @@ fn what_never_ran_ends_with_its_pod() {
     world.check(&expect!["image a, prepare, run a 0 => Pending"]);
     world.pass(3);
     world.settle();
-    // One that still runs may be told of yet.
+    // A container that still runs may yet get a status.
     assert_eq!(ended(&world, "b"), "ContainerCreating");
     world.exit("a", 143);
     world.settle();

@@ -82,7 +82,7 @@ impl World {
         self.view.final_status_stored = over;
     }
 
-    /// As the API does: what ended for good stays so.
+    /// Checks what the API server validates: a final end stays.
     fn check_ends(&self, new: &PodStatus) {
         let main = new.container_statuses.iter().flatten();
         let initial = new.init_container_statuses.iter().flatten();
@@ -258,7 +258,8 @@ impl World {
         status.state.clone().unwrap()
     }
 
-    /// Whether a container waits to begin anew with all others, and nothing else is told of its last end.
+    /// True if a container waits for the restart of all containers and its last end is only in
+    /// `lastState`.
     pub(crate) fn was_reset(&self, container: &str) -> bool {
         let reason = Some("RestartingAllContainers");
         let last = pods::stored_status(&self.pod, container).unwrap().last_state.clone();

@@ -1,4 +1,4 @@
-//! What a change costs, and how Services and endpoints stand to each other.
+//! Cost of changes, and the relation of Services and endpoints.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
