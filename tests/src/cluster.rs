@@ -186,7 +186,7 @@ impl Cluster {
             controllers::run(Arc::clone(clients), options.clone(), running.clone()),
         );
         self.tasks.spawn(async move {
-            // What it was about to do it does no more.
+            // Cancellation drops the rest of the controllers' work.
             if let Some(Err(error)) = cancel.run_until_cancelled(begun).await {
                 tracing::debug!(%error, "controllers ended");
             }

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where a server is, and with which certificate to talk to it.
+/// Address of a server, and the certificate for requests to it.
 #[derive(Clone)]
 pub struct Target {
     address: String,
@@ -31,7 +31,7 @@ impl Target {
     /// Reads server, CA and client certificate from a kubeconfig file with embedded data.
     ///
     /// # Errors
-    /// When the file is not such a kubeconfig.
+    /// Fails if the file is not such a kubeconfig.
     pub fn from_kubeconfig(path: &Path) -> anyhow::Result<Self> {
         let config: serde_json::Value = serde_yaml::from_str(&std::fs::read_to_string(path)?)?;
         let server: http::Uri = text(&config, "/clusters/0/cluster/server")?.parse()?;
@@ -62,7 +62,7 @@ impl Target {
     /// The same server, spoken to without a client certificate.
     ///
     /// # Errors
-    /// When the TLS library refuses its defaults.
+    /// Fails if the TLS library refuses its defaults.
     pub fn anonymous(&self) -> anyhow::Result<Self> {
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()?
@@ -77,7 +77,7 @@ impl Target {
     /// Opens a connection.
     ///
     /// # Errors
-    /// When the server cannot be reached or its certificate is not the cluster's.
+    /// Fails if the server cannot be reached or its certificate is not the cluster's.
     pub async fn connect(&self) -> anyhow::Result<Connection> {
         let stream = self.raw().await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -96,10 +96,10 @@ impl Target {
 }
 
 impl Target {
-    /// Opens a connection for somebody who writes his own requests.
+    /// Opens a connection for callers that write their own requests.
     ///
     /// # Errors
-    /// When the server cannot be reached or its certificate is not the cluster's.
+    /// Fails if the server cannot be reached or its certificate is not the cluster's.
     pub async fn raw(&self) -> anyhow::Result<TlsStream<TcpStream>> {
         self.stream(Arc::clone(&self.tls)).await
     }
@@ -114,7 +114,7 @@ impl Target {
     /// Opens a connection of HTTP/2 and starts as many watches on it.
     ///
     /// # Errors
-    /// When the server cannot be reached or refuses one.
+    /// Fails if the server cannot be reached or refuses one.
     pub async fn watches(&self, path: &str, count: usize) -> anyhow::Result<Watches> {
         let mut tls = rustls::ClientConfig::clone(&self.tls);
         tls.alpn_protocols = vec![b"h2".to_vec()];
@@ -162,7 +162,7 @@ fn decode(config: &serde_json::Value, pointer: &str) -> anyhow::Result<Vec<u8>> 
     Ok(base64::engine::general_purpose::STANDARD.decode(text(config, pointer)?)?)
 }
 
-/// One kept-alive connection; requests on it follow each other.
+/// Kept-alive connection; requests on it follow each other.
 pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: String,
@@ -175,7 +175,7 @@ impl Connection {
     /// Sends a request and returns its answer before the body is read.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// Fails if the connection breaks.
     pub async fn open(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<http::Response<Incoming>> {
         self.open_as(method, path, "application/json", body).await
     }
@@ -219,17 +219,17 @@ impl Connection {
     /// Sends a request and reads the whole answer.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// Fails if the connection breaks.
     pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(StatusCode, Bytes)> {
         let response = self.open(method, path, body).await?;
         let status = response.status();
         Ok((status, response.into_body().collect().await?.to_bytes()))
     }
 
-    /// As [`Self::call`], with a body of another type.
+    /// Like [`Self::call`], with a body of another content type.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// Fails if the connection breaks.
     pub async fn send(
         &mut self,
         method: Method,
@@ -242,10 +242,11 @@ impl Connection {
         Ok((status, response.into_body().collect().await?.to_bytes()))
     }
 
-    /// As [`Self::call`], but anything other than a success is an error that quotes the answer.
+    /// Like [`Self::call`], but any response other than a success is an error that quotes the
+    /// response.
     ///
     /// # Errors
-    /// When the connection breaks or the server refuses.
+    /// Fails if the connection breaks or the server refuses.
     pub async fn expect(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
         let (status, answer) = self.call(method.clone(), path, body).await?;
         if !status.is_success() {
@@ -265,7 +266,7 @@ impl Events {
     /// The next event; `None` when the server ended the watch.
     ///
     /// # Errors
-    /// When the connection breaks or a line is no JSON.
+    /// Fails if the connection breaks or a line is no JSON.
     pub async fn next(&mut self) -> anyhow::Result<Option<serde_json::Value>> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
@@ -288,7 +289,7 @@ impl Connection {
     /// Starts a watch on this connection.
     ///
     /// # Errors
-    /// When the server refuses it.
+    /// Fails if the server refuses it.
     pub async fn events(&mut self, path: &str) -> anyhow::Result<Events> {
         let response = self.open(Method::GET, path, Bytes::new()).await?;
         if !response.status().is_success() {

@@ -11,7 +11,7 @@ use crate::process;
 /// Imports the nginx image into the machine's node and returns its name.
 ///
 /// # Errors
-/// When it cannot be built or imported.
+/// Fails if it cannot be built or imported.
 pub fn nginx(machine: &Machine) -> anyhow::Result<String> {
     import(machine, "nginx")
 }
@@ -19,7 +19,7 @@ pub fn nginx(machine: &Machine) -> anyhow::Result<String> {
 /// Imports the busybox image into the machine's node and returns its name.
 ///
 /// # Errors
-/// When it cannot be built or imported.
+/// Fails if it cannot be built or imported.
 pub fn busybox(machine: &Machine) -> anyhow::Result<String> {
     import(machine, "busybox")
 }
@@ -36,9 +36,9 @@ fn import(machine: &Machine, name: &str) -> anyhow::Result<String> {
 /// The OCI archive of an image, built where it is not there yet.
 ///
 /// # Errors
-/// When the build script fails.
+/// Fails if the build script fails.
 pub fn archive(name: &str) -> anyhow::Result<PathBuf> {
-    // Where the tests are now: programs that were built in another folder may be run here.
+    // Path at run time: binaries built in another directory may run here.
     let tests = std::env::var("CARGO_MANIFEST_DIR").context("cargo says where the tests are")?;
     let script = Path::new(&tests).join("images/build");
     let path = process::run(Command::new(script).arg(name))?;

@@ -6,10 +6,11 @@ use std::process::Command;
 
 use crate::process;
 
-/// What belongs to one cluster on this machine: anything that names its state directory, or lives in its namespace.
+/// Returns the traces of one cluster on this machine: whatever names its state directory, or lives
+/// in its namespace.
 ///
 /// # Errors
-/// When the machine's own lists cannot be read.
+/// Fails if the machine's own lists cannot be read.
 pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
     let folder = state.display().to_string();
     let mut found = BTreeSet::new();
@@ -36,7 +37,7 @@ pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>>
         for line in inside(namespace, &["ip", family, "route", "show", "type", "blackhole"])?.lines() {
             found.insert(format!("route {line}"));
         }
-        // Those to the pods of other nodes.
+        // Routes to the pods of other nodes.
         for line in inside(namespace, &["ip", family, "route", "show", "proto", "83"])?.lines() {
             found.insert(format!("route {line}"));
         }
@@ -44,7 +45,7 @@ pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>>
     Ok(found)
 }
 
-/// How [`traces`] names a process in a namespace.
+/// Description in [`traces`] of a process in a namespace.
 pub fn process_in(pid: impl std::fmt::Display, namespace: &str) -> String {
     format!("process {pid} in network namespace {namespace}")
 }
@@ -67,7 +68,7 @@ pub fn is_shim(trace: &str) -> bool {
 /// Control groups below any hierarchy whose path holds `name`.
 ///
 /// # Errors
-/// When the hierarchies cannot be listed.
+/// Fails if the hierarchies cannot be listed.
 pub fn cgroups(name: &str) -> anyhow::Result<BTreeSet<String>> {
     let pattern = format!("*{name}*");
     let listing = Command::new("find")
@@ -88,7 +89,7 @@ fn inside(namespace: &str, words: &[&str]) -> anyhow::Result<String> {
 
 fn pids_inside(namespace: &str) -> anyhow::Result<Vec<String>> {
     let listing = process::run(Command::new("ip").args(["netns", "pids", namespace]))?;
-    // Where the caller itself is inside, so was the program that listed.
+    // If the caller itself is inside the namespace, the process that listed the pids was too.
     Ok(listing
         .lines()
         .filter(|pid| *pid != std::process::id().to_string() && Path::new("/proc").join(pid).exists())

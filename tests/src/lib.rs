@@ -1,5 +1,5 @@
-//! What the tests that need a whole machine share: a cluster of real daemons in a network namespace of its own, and the
-//! check that it left nothing behind.
+//! Shared parts of the tests that need a whole machine: a cluster of real daemons in a network
+//! namespace of its own, and the check that it left nothing behind.
 
 pub mod accounts;
 pub mod cluster;

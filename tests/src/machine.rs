@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 
 use crate::{leaks, process};
 
-/// How long a condition may take before a test gives up. Generous: the machine runs other tests beside it.
+/// Timeout of a condition. Generous: the machine runs other tests at the same time.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A network namespace with an uplink of its own, so that nothing of a test reaches the machine's network.
@@ -22,7 +22,7 @@ impl Namespace {
     /// Makes the namespace, brings its loopback up and gives it an uplink `up0` with 172.30.0.1/24 that leads nowhere.
     ///
     /// # Errors
-    /// When `ip` fails; needs root.
+    /// Fails if `ip` fails; needs root.
     pub fn new(name: &str) -> anyhow::Result<Self> {
         let name = format!("skiff-{name}-{}", std::process::id());
         process::run(Command::new("ip").args(["netns", "add", &name]))?;
@@ -48,7 +48,7 @@ impl Namespace {
     /// Moves the calling thread inside; threads that it starts later are inside too.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn enter(&self) -> anyhow::Result<()> {
         let inside = std::fs::File::open(format!("/var/run/netns/{}", self.name))?;
         Ok(nix::sched::setns(inside, nix::sched::CloneFlags::CLONE_NEWNET)?)
@@ -78,7 +78,7 @@ impl Drop for Namespace {
     }
 }
 
-/// How a cluster is started.
+/// Configuration of a cluster's start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setup<'a> {
     /// Environment of the daemons, where it differs from that of other tests.
@@ -91,7 +91,8 @@ pub struct Setup<'a> {
     pub words: &'a [String],
     /// The folder of the programs, where it is not the tests' own.
     pub programs: Option<&'a Path>,
-    /// Whether the daemons are started with the mask of a shell, which leaves all to them; else it is that of their units.
+    /// True to start the daemons with a shell's umask, which leaves files readable to all users;
+    /// otherwise the umask is that of their units.
     pub open: bool,
 }
 
@@ -118,7 +119,7 @@ impl Drop for Disk {
     }
 }
 
-/// One running cluster: control plane and one node, with its state in a folder of its own.
+/// Running cluster: a control plane and one node, with its state in a directory of its own.
 pub struct Machine {
     namespace: Namespace,
     state: PathBuf,
@@ -135,20 +136,20 @@ impl Machine {
     /// Starts both daemons by `skiff up` and returns when the node is Ready.
     ///
     /// # Errors
-    /// When a daemon does not come up; the message holds what `skiff up` said.
+    /// Fails if a daemon does not come up; the message holds what `skiff up` said.
     pub fn start(name: &str) -> anyhow::Result<Self> {
         Self::start_in(Namespace::new(name)?)
     }
 
-    /// As [`Self::start`], in a namespace that was made before.
+    /// Like [`Self::start`], in an existing namespace.
     ///
     /// # Errors
-    /// When a daemon does not come up; the message holds what `skiff up` said.
+    /// Fails if a daemon does not come up; the message holds what `skiff up` said.
     pub fn start_in(namespace: Namespace) -> anyhow::Result<Self> {
         Self::start_with(namespace, Setup::default())
     }
 
-    /// As [`Self::start_in`], with a disk, an environment or words of its own.
+    /// Like [`Self::start_in`], with its own disk, environment or arguments.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -161,7 +162,7 @@ impl Machine {
             (None, None) => home.path().to_owned(),
         };
         let before = leaks::traces(&state, namespace.name())?;
-        // How full the disk of the machine that tests is does not matter to them.
+        // The disk usage of the test machine must not affect the tests.
         let environment = [("SKIFF_EVICTION_HARD", ""), ("SKIFF_IMAGE_GC_HIGH_THRESHOLD", "100")];
         let environment = environment.iter().chain(setup.environment);
         let environment = environment.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -200,7 +201,7 @@ impl Machine {
     /// Runs `skiff WORDS --state-dir STATE` on the machine.
     ///
     /// # Errors
-    /// When it does not exit with 0.
+    /// Fails if it does not exit with 0.
     pub fn skiff<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
         let mask = if self.open { "0022" } else { "0077" };
         let mut command = self.namespace.command("sh");
@@ -226,7 +227,7 @@ impl Machine {
     /// Runs the newest stock kubectl.
     ///
     /// # Errors
-    /// When it does not exit with 0.
+    /// Fails if it does not exit with 0.
     pub fn kubectl<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
         let newest = process::kubectls()?.pop().context("a kubectl")?;
         process::run(self.kubectl_command(&newest).args(words))
@@ -235,7 +236,7 @@ impl Machine {
     /// Fetches `http://ADDRESS/PATH` from the machine.
     ///
     /// # Errors
-    /// When there is no answer with a status below 400 within 5 s.
+    /// Fails if there is no answer with a status below 400 within 5 s.
     pub fn fetch(&self, address: &str) -> anyhow::Result<String> {
         process::run(
             self.namespace
@@ -247,7 +248,7 @@ impl Machine {
     /// Imports an image archive into the node.
     ///
     /// # Errors
-    /// When the agent refuses it.
+    /// Fails if the agent refuses it.
     pub fn import(&self, archive: &Path) -> anyhow::Result<String> {
         self.skiff(["image", "import", &archive.display().to_string()])
     }
@@ -255,7 +256,7 @@ impl Machine {
     /// The process id of a daemon of this cluster.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Fails if it does not run.
     pub fn daemon(&self, program: &str) -> anyhow::Result<i32> {
         let folder = self.state().display().to_string();
         process::with_command_line(&folder)?
@@ -277,12 +278,12 @@ impl Machine {
     /// Takes the cluster down and fails when anything of it is left on the machine.
     ///
     /// # Errors
-    /// When `skiff down` fails or something is left.
+    /// Fails if `skiff down` fails or something is left.
     pub fn finish(self) -> anyhow::Result<()> {
         self.finish_by(&["down", "--purge"])
     }
 
-    /// As [`Self::finish`], by another command.
+    /// Like [`Self::finish`], with another command.
     ///
     /// # Errors
     /// As [`Self::finish`].
@@ -306,7 +307,8 @@ impl Machine {
         Ok(())
     }
 
-    /// What there is more than when the cluster was started, with what processes are called.
+    /// Returns the traces that were not there before the cluster was started, with the command
+    /// lines of processes.
     fn left(&self, root: &str) -> anyhow::Result<Vec<String>> {
         let mut after = leaks::traces(self.state(), self.namespace.name())?;
         after.extend(leaks::cgroups(root)?);
@@ -316,7 +318,7 @@ impl Machine {
             .collect())
     }
 
-    /// Whether a process is in the cluster's control groups.
+    /// True if a process is in the cluster's cgroups.
     #[must_use]
     pub fn holds(&self, pid: i32) -> bool {
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
@@ -361,7 +363,7 @@ impl Drop for Machine {
 /// Waits until `probe` returns something, asking again after short pauses; the error tells the last state that it saw.
 ///
 /// # Errors
-/// When the patience is over.
+/// Fails if the patience is over.
 pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> anyhow::Result<T> {
     #[expect(
         clippy::disallowed_methods,

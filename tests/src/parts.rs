@@ -1,4 +1,4 @@
-//! What a node can be made of: each runtime with each network.
+//! Runtimes and networks of a node, in every combination.
 
 use std::path::{Path, PathBuf};
 
@@ -28,17 +28,19 @@ impl Parts {
         )
     }
 
-    /// Where the agent keeps what the runtime and the network know, below its state directory.
+    /// Directories with the agent's state of the runtime and the network, below its state
+    /// directory.
     #[must_use]
     pub const fn folders(self) -> (&'static str, &'static str) {
         let runtime = if self.containerd { "containerd" } else { "runtime" };
         (runtime, if self.cni { "cni" } else { "network" })
     }
 
-    /// What `skiff up` has to be told; `folder` gets the CNI configuration, `machine` what CNI plugins never remove.
+    /// Returns the arguments for `skiff up`; `folder` gets the CNI configuration, `machine` the
+    /// objects that CNI plugins never remove.
     ///
     /// # Errors
-    /// When that cannot be made.
+    /// Fails if that cannot be made.
     pub fn options(self, machine: &Namespace, folder: &Path, containerd: (&Path, &str)) -> anyhow::Result<Vec<String>> {
         let (address, namespace) = containerd;
         let mut options = Vec::new();
@@ -58,7 +60,8 @@ impl Parts {
                 {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true},
             ]});
             std::fs::write(configuration.join("10-pods.conflist"), list.to_string())?;
-            // What the plugins keep for as long as the machine runs is there before, so that nobody takes it for a leftover.
+            // Objects that the plugins keep as long as the machine runs are created beforehand, so
+            // that they do not count as leaks.
             for (program, words) in [
                 ("ip", "link add cnitest type bridge"),
                 ("nft", "add table ip nat"),
@@ -78,7 +81,7 @@ impl Parts {
 /// Addresses that the CNI plugins have given away.
 ///
 /// # Errors
-/// When their folder cannot be read.
+/// Fails if their folder cannot be read.
 pub fn addresses_held(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let folder = folder.join("ipam/pods");
     if !folder.exists() {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 /// The folder with the workspace's programs: the one that the running test or benchmark was built into.
 ///
 /// # Errors
-/// When the running executable has no such folder.
+/// Fails if the running executable has no such folder.
 pub fn programs() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("the running executable")?;
     let folder = own.parent().context("its folder")?;
@@ -23,7 +23,7 @@ pub fn programs() -> anyhow::Result<PathBuf> {
 /// Runs a program and returns what it printed on standard output.
 ///
 /// # Errors
-/// When it cannot be started or does not exit with 0; the message holds both outputs.
+/// Fails if it cannot be started or does not exit with 0; the message holds both outputs.
 pub fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("start {command:?}"))?;
     if !output.status.success() {
@@ -44,7 +44,7 @@ pub fn both(output: &Output) -> String {
 /// Every process of the machine whose command line holds `text`, with that command line.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// Fails if `/proc` cannot be read.
 pub fn with_command_line(text: &str) -> anyhow::Result<Vec<(i32, String)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -66,7 +66,7 @@ pub fn with_command_line(text: &str) -> anyhow::Result<Vec<(i32, String)>> {
 /// Proportional set size of a process in KiB, from `/proc/PID/smaps_rollup`.
 ///
 /// # Errors
-/// When the process is gone or the kernel does not tell.
+/// Fails if the process is gone or the kernel does not tell.
 pub fn pss_kib(pid: i32) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text
@@ -79,7 +79,7 @@ pub fn pss_kib(pid: i32) -> anyhow::Result<u64> {
 /// Memory that belongs to no file, in KiB: what a process has allocated and touched.
 ///
 /// # Errors
-/// When the process is gone or the kernel does not tell.
+/// Fails if the process is gone or the kernel does not tell.
 pub fn anonymous_kib(pid: i32) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text
@@ -89,10 +89,10 @@ pub fn anonymous_kib(pid: i32) -> anyhow::Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
 }
 
-/// Memory that a process shares with nobody, in KiB.
+/// Private memory of a process, in KiB.
 ///
 /// # Errors
-/// When the process is gone or the kernel does not tell.
+/// Fails if the process is gone or the kernel does not tell.
 pub fn private_kib(pid: i32) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let mut sum = 0;
@@ -105,7 +105,7 @@ pub fn private_kib(pid: i32) -> anyhow::Result<u64> {
 /// CPU time that a process has used, user and system, in clock ticks of 10 ms.
 ///
 /// # Errors
-/// When the process is gone.
+/// Fails if the process is gone.
 pub fn cpu_ticks(pid: i32) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = text.rsplit_once(')').context("a command name in brackets")?;
@@ -118,7 +118,7 @@ pub fn cpu_ticks(pid: i32) -> anyhow::Result<u64> {
 /// The first process of a container of the pod with this uid: the one that is process 1 in a PID namespace of its own.
 ///
 /// # Errors
-/// When the pod has none.
+/// Fails if the pod has none.
 pub fn container_of(uid: &str) -> anyhow::Result<i32> {
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;
@@ -145,7 +145,7 @@ pub fn container_of(uid: &str) -> anyhow::Result<i32> {
 /// Every stock kubectl on this machine, oldest first: those beside the real file of `kubectl`, else `kubectl` itself.
 ///
 /// # Errors
-/// When there is none.
+/// Fails if there is none.
 pub fn kubectls() -> anyhow::Result<Vec<PathBuf>> {
     let plain = run(Command::new("sh").args(["-c", "command -v kubectl"])).context("a kubectl on this machine")?;
     let real = std::fs::canonicalize(plain.trim())?;
@@ -170,7 +170,7 @@ pub fn kubectls() -> anyhow::Result<Vec<PathBuf>> {
 /// Forgets the highest resident size so far and returns today's, in KiB.
 ///
 /// # Errors
-/// When the process is gone.
+/// Fails if the process is gone.
 pub fn reset_peak(pid: i32) -> anyhow::Result<u64> {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
     peak_kib(pid)
@@ -179,7 +179,7 @@ pub fn reset_peak(pid: i32) -> anyhow::Result<u64> {
 /// The highest resident size of a process since [`reset_peak`], in KiB.
 ///
 /// # Errors
-/// When the process is gone.
+/// Fails if the process is gone.
 pub fn peak_kib(pid: i32) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

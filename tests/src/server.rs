@@ -27,7 +27,7 @@ impl Server {
     /// Starts it on the address `listen`, in the network namespace of the calling thread, on a fresh state directory.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// Fails if the program cannot be started.
     pub fn start(namespace: Option<Namespace>, listen: &str) -> anyhow::Result<Self> {
         let home = tempfile::Builder::new().prefix("skiff-").tempdir()?;
         let mut server = Self {
@@ -43,7 +43,7 @@ impl Server {
     /// Starts it on the state that is there.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// Fails if the program cannot be started.
     pub fn again(&mut self) -> anyhow::Result<()> {
         let log = std::fs::File::options()
             .create(true)
@@ -66,7 +66,7 @@ impl Server {
     /// The process.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Fails if it does not run.
     pub fn pid(&self) -> anyhow::Result<i32> {
         Ok(i32::try_from(self.child.as_ref().context("a running server")?.id())?)
     }
@@ -74,7 +74,7 @@ impl Server {
     /// Waits for `/readyz` and returns how to talk to it as the administrator.
     ///
     /// # Errors
-    /// When it does not become ready; the message is its log.
+    /// Fails if it does not become ready; the message is its log.
     pub async fn ready(&self) -> anyhow::Result<Target> {
         let up = async {
             loop {
@@ -95,7 +95,7 @@ impl Server {
     /// Kills it with SIGKILL and waits for its end.
     ///
     /// # Errors
-    /// When it did not run.
+    /// Fails if it did not run.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         let mut child = self.child.take().context("a running server")?;
         child.kill()?;
@@ -106,7 +106,7 @@ impl Server {
     /// Asks it to stop and fails when it does not end well.
     ///
     /// # Errors
-    /// When it ends with another code than 0.
+    /// Fails if it ends with another code than 0.
     pub fn finish(mut self) -> anyhow::Result<()> {
         let mut child = self.child.take().context("a running server")?;
         kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGTERM)?;

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use tests::machine::{Machine, eventually};
 use tests::process;
 
-/// One stock kubectl, and what it says on both channels.
+/// A stock kubectl; returns both output streams.
 struct Kubectl<'a>(&'a Machine, &'a Path);
 
 impl Kubectl<'_> {

@@ -49,7 +49,7 @@ spec:
   - {name: shared, hostPath: {path: SHARED, type: Directory}}
 ";
 
-/// What kubectl says as the bearer of a token.
+/// Returns kubectl's output with a bearer token.
 fn as_bearer(machine: &Machine, token: &str, words: &[&str]) -> anyhow::Result<String> {
     let config: Value = serde_json::from_str(&machine.kubectl(["config", "view", "--raw", "-o", "json"])?)?;
     let cluster = &config["clusters"][0]["cluster"];
@@ -150,7 +150,7 @@ fn assert_kept(machine: &Machine) -> anyhow::Result<()> {
         "yaml",
     ])?;
     assert!(held.contains("BEGIN CERTIFICATE"), "{held}");
-    // Who spoils it finds it as it was.
+    // A modified ConfigMap is restored.
     machine.kubectl([
         "patch",
         "configmap",

@@ -85,7 +85,7 @@ const PATHS: [&str; 14] = [
     "/stats/summary",
 ];
 
-/// What programs and ports are reached by; without an upgrade nobody gets anything of it.
+/// Streaming paths to programs and ports; without an upgrade request they serve nothing.
 const STREAMS: [&str; 4] = [
     "/exec/default/web/web?command=id&output=1",
     "/attach/default/web/web?output=1",
@@ -93,7 +93,7 @@ const STREAMS: [&str; 4] = [
     "/dial/default/web/80",
 ];
 
-/// What is between the agent and the API server alone, whatever others may do.
+/// Paths for the API server alone, whatever the permissions of other clients.
 const OWN: [&str; 5] = [
     "/dial/22",
     "/dial/default/web/80",
@@ -118,7 +118,7 @@ fn attack_21_the_agent_answers_whom_the_api_server_lets_ask() -> anyhow::Result<
     let somebody = Shown::issued(machine.state(), "controlplane/pki", &profile)?;
     let others = [
         ("no certificate", None, 401),
-        // Of the cluster's authority, but somebody who may not.
+        // A certificate of the cluster's authority without permissions.
         ("somebody", Some(somebody), 403),
         // Proves a server, not a client: the handshake ends.
         ("the node's server", Some(Shown::of(&machine, "agent/pki/serving")), 0),
@@ -159,7 +159,7 @@ fn attack_21_the_agent_answers_whom_the_api_server_lets_ask() -> anyhow::Result<
     machine.finish()
 }
 
-/// Who collects figures from all nodes shows a token.
+/// A collector of the nodes' metrics authenticates with a token.
 fn attack_21_tokens(machine: &Machine) -> anyhow::Result<()> {
     machine.kubectl(["create", "serviceaccount", "collector"])?;
     machine.kubectl([
@@ -244,7 +244,7 @@ fn attack_21_paths(machine: &Machine, api_server: &Shown) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Those who say nothing are dropped, and however many there are, the API server is answered.
+/// Idle connections are closed, and however many there are, the API server is served.
 #[test]
 fn attack_26_idle_strangers_keep_nobody_out() -> anyhow::Result<()> {
     tests::logging();

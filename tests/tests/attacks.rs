@@ -159,7 +159,8 @@ fn attack_31_no_socket_of_the_node_is_open_to_its_network() -> anyhow::Result<()
     machine.finish()
 }
 
-/// What others than root may enter or read below a directory, as long as they may enter what is above it.
+/// Collects paths below a directory that users other than root may enter or read, as far as its
+/// parents let them.
 fn open_to_others(path: &Path, found: &mut Vec<String>) -> anyhow::Result<()> {
     let about = std::fs::symlink_metadata(path)?;
     let mode = about.permissions().mode();
@@ -191,7 +192,7 @@ fn attack_32_state_keys_and_volumes_are_closed_to_others() -> anyhow::Result<()>
     apply(&machine, "keeper", &spec)?;
     ready(&machine, "keeper")?;
     ensure!(exec(&machine, "keeper", &["cat", "/v/word"])? == "hush", "the secret");
-    // Each of the directories by itself, wherever somebody puts them.
+    // Each of the directories by itself, wherever it may be placed.
     let closed = || -> anyhow::Result<Vec<String>> {
         let mut found = Vec::new();
         for part in [
@@ -208,7 +209,7 @@ fn attack_32_state_keys_and_volumes_are_closed_to_others() -> anyhow::Result<()>
     };
     assert_eq!(closed()?, Vec::<String>::new());
     machine.skiff(["down"])?;
-    // Somebody was careless: what the daemons find open they close.
+    // The daemons restrict the permissions of what they find open.
     process::run(Command::new("chmod").args(["-R", "go+rwX"]).arg(machine.state()))?;
     ensure!(!closed()?.is_empty(), "it is open");
     machine.skiff(["up"])?;
@@ -216,7 +217,7 @@ fn attack_32_state_keys_and_volumes_are_closed_to_others() -> anyhow::Result<()>
     machine.finish()
 }
 
-/// When memory is short the agent goes after the pods, or says that it cannot have that.
+/// Under memory pressure the agent is killed after the pods, or logs that it cannot arrange that.
 fn protected(machine: &Machine) -> anyhow::Result<()> {
     const CAP_SYS_RESOURCE: u64 = 1 << 24;
     let status = std::fs::read_to_string("/proc/self/status")?;

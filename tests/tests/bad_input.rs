@@ -1,4 +1,5 @@
-//! What the API server answers to input that is wrong, too large or hostile: a clear error, nothing stored, memory flat.
+//! Responses of the API server to input that is invalid, too large or hostile: a clear error,
+//! nothing stored, memory flat.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -51,7 +52,7 @@ impl Case {
     async fn nothing_stored(&self) -> anyhow::Result<()> {
         let (_, list) = self.ask(Method::GET, CONFIG_MAPS, Bytes::new()).await?;
         let items = list["items"].as_array().context("items")?;
-        // What a controller puts into every namespace.
+        // Created by a controller in every namespace.
         let own = |item: &&Value| item["metadata"]["name"] != "kube-root-ca.crt";
         assert_eq!(items.iter().filter(own).count(), 0, "{list:#}");
         Ok(())

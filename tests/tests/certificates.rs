@@ -71,7 +71,7 @@ fn user_of(status: &Value) -> User {
 #[tokio::test(start_paused = true)]
 async fn nodes_get_certificates_and_others_are_asked_about() {
     let cluster = Cluster::builder().start().await;
-    // Whoever shows a token of the kind that `skiff token create` and kubeadm make has these groups.
+    // Groups of bootstrap tokens, as `skiff token create` and kubeadm create them.
     let token = "system:bootstrappers:kubeadm:default-node-token";
     let joining = User::new("system:bootstrap:abcdef", ["system:bootstrappers", token]);
     let agent = User::new("system:node:n1", ["system:nodes"]);

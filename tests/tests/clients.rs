@@ -19,7 +19,7 @@ use kube::{Client, Config, ResourceExt as _};
 use tests::machine::{Machine, PATIENCE};
 use tests::{images, process};
 
-/// Where `.ci/prerequisites --tools` puts the clients.
+/// Path at which `.ci/prerequisites --tools` installs the clients.
 fn installed(path: &str) -> anyhow::Result<PathBuf> {
     let cache = std::env::var_os("SKIFF_CACHE").unwrap_or_else(|| "/var/cache/skiff".into());
     let found = Path::new(&cache).join("clients").join(path);

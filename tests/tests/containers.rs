@@ -1,5 +1,5 @@
-//! One contract for what nodes are made of: each runtime with each network, real images, a real cluster of daemons, and
-//! everything asked and seen through the API, as a user would.
+//! The same contract for all kinds of nodes: each runtime with each network, real images, a real
+//! cluster of daemons, and all operations and checks through the API, as a user would.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -1,5 +1,5 @@
-//! What happens when something is killed: containers come back, running ones outlive the agent, and nothing that the
-//! control plane acknowledged is lost.
+//! Daemons are killed: containers are restarted, running ones outlive the agent, and no write that
+//! the control plane acknowledged is lost.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -149,8 +149,8 @@ fn containers_outlive_the_agent() -> anyhow::Result<()> {
     machine.finish()
 }
 
-/// A pipe that is full and that nobody reads, in the place of a file: a stuck journal or a frozen
-/// disk is no other.
+/// A full pipe without a reader, in the place of a file: it blocks like a stuck journal or a frozen
+/// disk.
 fn full_pipe(path: &Path) -> anyhow::Result<File> {
     std::fs::remove_file(path)?;
     nix::unistd::mkfifo(path, Mode::from_bits_truncate(0o600))?;
@@ -249,7 +249,7 @@ fn a_full_disk_is_told_and_the_api_can_help_itself() -> anyhow::Result<()> {
     machine.finish()
 }
 
-/// How often the control plane is killed, and by how many writers it is used meanwhile.
+/// Numbers of kills of the control plane and of concurrent writers.
 const KILLS: usize = 50;
 const WRITERS: usize = 16;
 

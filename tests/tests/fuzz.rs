@@ -26,7 +26,7 @@ use targets::SLOWEST;
 
 /// Longest input. What is longer differs only in length.
 const LONGEST: usize = 16 << 10;
-/// How much memory a target may come to need.
+/// Memory limit of a fuzz target.
 const MEMORY_KIB: u64 = 256 << 10;
 
 /// Pieces that mean something to one reader or the other.
@@ -250,7 +250,7 @@ fn files(folder: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     paths.iter().map(|path| Ok(std::fs::read(path)?)).collect()
 }
 
-/// One input of the corpus after some accidents.
+/// Returns an input of the corpus after random mutations.
 fn mutated(corpus: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
     let mut bytes = corpus.choose(random).cloned().unwrap_or_default();
     for _ in 0..random.random_range(1..=6) {

@@ -13,7 +13,7 @@ use lab::Lab;
 use tests::machine::{Machine, Namespace, eventually};
 use tests::{images, process};
 
-/// What a command says that fails.
+/// Returns the message of a command that fails.
 fn refused(outcome: anyhow::Result<String>) -> anyhow::Result<String> {
     match outcome {
         Ok(said) => anyhow::bail!("it was not refused: {said}"),
@@ -221,7 +221,7 @@ fn a_node_that_has_lost_its_pod_range_begins_its_pods_again() -> anyhow::Result<
     })?;
     ensure!(address(&lab)? == before);
 
-    // Somebody else has the range while the agent runs, and then while it does not.
+    // Another node takes the range while the agent runs, and then while it does not.
     for (name, lost, gained, runs) in [
         ("squatter", "10.244.1.0/24", "10.244.2.", true),
         ("another", "10.244.2.0/24", "10.244.3.", false),

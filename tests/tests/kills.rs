@@ -1,7 +1,7 @@
-//! Agents, supervisors, shims, containerd and control planes are killed while pods come, end, restart and go: at each point of
-//! that which has a name, and at moments that nobody has chosen.
-//! What must hold: no container is lost or runs twice, nothing is left behind, pods that nobody touched serve all the while,
-//! and `restartCount` is how often a container was started again.
+//! Agents, supervisors, shims, containerd and control planes are killed while pods are created,
+//! exit, restart and are deleted: at each named failpoint, and at random moments. Invariants: no
+//! container is lost or runs twice, nothing is left behind, the bystander pods serve all the while,
+//! and `restartCount` is the number of restarts of a container.
 //!
 //! `SKIFF_KILLS` says how many kills at random moments there are for each kind of node, `SKIFF_SEED` which ones. Those of every
 //! victim at every point take their time: `cargo nextest run -p tests --test kills --run-ignored all`.

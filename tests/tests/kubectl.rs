@@ -10,7 +10,7 @@ use serde_json::Value;
 use tests::machine::{Machine, eventually};
 use tests::{images, process};
 
-/// One stock kubectl in a namespace of its own.
+/// A stock kubectl in a namespace of its own.
 struct User<'a> {
     machine: &'a Machine,
     kubectl: &'a Path,
@@ -27,7 +27,7 @@ impl User<'_> {
         command.output().with_context(|| format!("{command:?}"))
     }
 
-    /// What the command prints when it succeeds.
+    /// Returns the output of a command that succeeds.
     fn run(&self, words: &[&str]) -> anyhow::Result<String> {
         let output = self.output(words)?;
         anyhow::ensure!(
@@ -39,7 +39,7 @@ impl User<'_> {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// What the command prints when it is refused.
+    /// Returns the output of a command that is refused.
     fn refused(&self, words: &[&str]) -> anyhow::Result<String> {
         let output = self.output(words)?;
         anyhow::ensure!(

@@ -15,7 +15,7 @@ use tests::{images, leaks, process};
 
 const PROGRAMS: [&str; 3] = ["skiff", "skiff-agent", "skiff-controlplane"];
 
-/// What a command says that fails.
+/// Returns the message of a command that fails.
 fn refused(outcome: anyhow::Result<String>) -> anyhow::Result<String> {
     match outcome {
         Ok(said) => anyhow::bail!("it was not refused: {said}"),
@@ -158,7 +158,7 @@ fn pods_go_on_while_the_programs_are_replaced_and_nothing_is_left_in_the_end() -
         .collect::<anyhow::Result<_>>()?;
     files.sort();
     ensure!(files == PROGRAMS, "{files:?}");
-    // One that does not run on this machine is not begun with.
+    // An upgrade does not begin with a program that does not run on this machine.
     fs::write(&agent, "for another machine")?;
     let said = refused(machine.skiff(["upgrade", "--from", &from]))?;
     ensure!(

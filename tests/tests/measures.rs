@@ -1,4 +1,4 @@
-//! What pods use and what is wrong with them, as people ask: `kubectl top`, and `skiff why`.
+//! Usage and diagnosis of pods: `kubectl top`, and `skiff why`.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
@@ -91,13 +91,13 @@ fn node(machine: &Machine) -> anyhow::Result<String> {
     machine.kubectl(["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])
 }
 
-/// What the node's agent answers through the API server.
+/// Returns the response of the node's agent through the API server.
 fn ask(machine: &Machine, path: &str) -> anyhow::Result<String> {
     let path = format!("/api/v1/nodes/{}/proxy{path}", node(machine)?);
     machine.kubectl(["get", "--raw", &path])
 }
 
-/// What Prometheus reads and dashboards show.
+/// Metrics for Prometheus and dashboards.
 fn exported(machine: &Machine) -> anyhow::Result<()> {
     let text = ask(machine, "/metrics/cadvisor")?;
     let value = |name: &str, labels: &[&str]| -> anyhow::Result<f64> {
@@ -168,7 +168,7 @@ fn exported(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What else the node tells of itself.
+/// Further endpoints of the node.
 fn told(machine: &Machine) -> anyhow::Result<()> {
     let parsed = |path: &str| -> anyhow::Result<serde_json::Value> { Ok(serde_json::from_str(&ask(machine, path)?)?) };
     let config = parsed("/configz")?;
@@ -194,7 +194,7 @@ fn told(machine: &Machine) -> anyhow::Result<()> {
         let refused = ask(machine, path).err().map(|error| error.to_string());
         ensure!(refused.is_some_and(|said| !said.contains("root:")), "{path}");
     }
-    // Where nobody says who it is, it is root.
+    // The default user is root.
     let path = "jsonpath={.status.containerStatuses[?(@.name==\"hold\")].user.linux}";
     let user = machine.kubectl(["get", "pod", "busy", "-o", path])?;
     let user: serde_json::Value = serde_json::from_str(&user).with_context(|| user.clone())?;
@@ -215,7 +215,7 @@ fn told(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What collectors read of the node: processors and memory as above, and what lies on its disks.
+/// The node's stats summary: CPU and memory as above, and the usage of its disks.
 fn summary(machine: &Machine) -> anyhow::Result<()> {
     let ask = |more: &str| -> anyhow::Result<serde_json::Value> {
         Ok(serde_json::from_str(&ask(machine, &format!("/stats/summary{more}"))?)?)
@@ -252,7 +252,7 @@ fn summary(machine: &Machine) -> anyhow::Result<()> {
         (busy, "/swap/swapUsageBytes"),
         (busy, "/containers/0/swap/swapUsageBytes"),
     ])?;
-    // Files are not counted anew for whoever asks again.
+    // File usage is cached between requests.
     machine.kubectl([
         "exec",
         "busy",

@@ -124,7 +124,8 @@ fn pods_find_services_endpoints_and_themselves_by_name() -> anyhow::Result<()> {
     machine.finish()
 }
 
-/// The Service that charts and tools look for, from pods and from the machine itself, until somebody brings another server.
+/// The Service `kube-dns` that charts and tools look for, from pods and from the machine itself,
+/// until another DNS server is installed.
 fn answers_behind_a_service(machine: &Machine, web: &str) -> anyhow::Result<()> {
     let own = ["-n", "kube-system", "get", "service", "kube-dns", "-o"];
     let get = |path: &str| machine.kubectl(own.into_iter().chain([path]));
@@ -139,7 +140,7 @@ fn answers_behind_a_service(machine: &Machine, web: &str) -> anyhow::Result<()> 
     finds(machine, &format!("web.default.svc.cluster.local {address}"), web)?;
     from_machine(machine, &address, WEB, web)?;
 
-    // As a chart of CoreDNS does.
+    // The selector of the CoreDNS chart.
     let selector = r#"{"spec": {"selector": {"k8s-app": "kube-dns"}}}"#;
     machine.kubectl(["-n", "kube-system", "patch", "service", "kube-dns", "-p", selector])?;
     eventually("the endpoints of others are left alone", || {

@@ -187,7 +187,7 @@ fn survives(lab: &Lab) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Routes and the tunnel come back when somebody takes them.
+/// Routes and the tunnel are restored when they are deleted.
 fn is_mended(lab: &Lab) -> anyhow::Result<()> {
     for (namespace, harm) in lab.namespaces().zip([
         "route del 10.244.1.0/24",

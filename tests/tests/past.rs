@@ -15,7 +15,7 @@ fn skiff(machine: &Machine, words: &[&str]) -> anyhow::Result<Output> {
     Ok(command.stdin(Stdio::null()).output()?)
 }
 
-/// What it says when it succeeds.
+/// Returns the output of a command that succeeds.
 fn says(machine: &Machine, words: &[&str]) -> anyhow::Result<String> {
     let output = skiff(machine, words)?;
     let said = process::both(&output);

@@ -1,4 +1,4 @@
-//! What a pod can ask for, side by side on one real node: how containers begin, what they find, and how they end.
+//! Features of pods, side by side on one real node: start, environment and end of containers.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -96,7 +96,7 @@ fn pods_begin_find_and_end_as_their_specifications_say() -> anyhow::Result<()> {
     assert_together(&node)?;
     assert_leaving(&node)?;
     assert_deletions(&node)?;
-    // The agent is found and ended though nobody wrote down that it was started.
+    // The agent is found and stopped even without its pid file.
     std::fs::remove_file(node.machine.state().join("agent.pid"))?;
     assert_alone(&node)?;
     node.machine.finish()
@@ -124,7 +124,7 @@ fn assert_pull(node: &Node) -> anyhow::Result<()> {
         "Normal BackOff: Back-off pulling image \"skiff.invalid/absent:1\": ",
     )?;
     node.event("absent", "Warning Failed: Error: ImagePullBackOff")?;
-    // What is no name is not pulled.
+    // An invalid name is not pulled.
     node.until("misnamed", &[(&format!("{waiting}/reason"), "InvalidImageName".into())])?;
     let name = "not//a name";
     let why = format!(
@@ -222,7 +222,7 @@ fn assert_ends(node: &Node) -> anyhow::Result<()> {
     node.event("late", &format!("Normal DeadlineExceeded: {message}"))
 }
 
-/// What keeps a container from running, in the words that people search for.
+/// Reasons for which a container does not run, in upstream's words.
 fn assert_waits(node: &Node) -> anyhow::Result<()> {
     let reason = "/containerStatuses/0/state/waiting/reason";
     let pod = node.until("crashes", &[(reason, "CrashLoopBackOff".into())])?;
@@ -307,7 +307,8 @@ fn assert_together(node: &Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who is on the way out says so, and a probe that cannot be run says nothing about the container.
+/// Terminating pods report it in their status, and a probe that cannot be run does not affect the
+/// container.
 fn assert_leaving(node: &Node) -> anyhow::Result<()> {
     let ready = "/containerStatuses/0/ready";
     let unknown = "Warning Unhealthy: Liveness probe errored and resulted in unknown state: failed to exec in container: \
@@ -354,7 +355,7 @@ fn clock() -> impl Fn() -> Duration {
     move || start.elapsed()
 }
 
-/// Nobody works on the state of an agent that runs.
+/// The state directory of a running agent is locked.
 fn assert_alone(node: &Node) -> anyhow::Result<()> {
     let pid = node.machine.daemon("skiff-agent")?;
     let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"))?;

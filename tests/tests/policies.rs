@@ -108,7 +108,7 @@ fn apply(machine: &Machine, objects: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells whether a pod reaches somebody by TCP.
+/// Tells whether a pod reaches a server by TCP.
 fn reaches(machine: &Machine, from: &str, to: &str) -> bool {
     let (namespace, pod) = from.split_once('/').unwrap_or(("default", from));
     let (host, port) = to.rsplit_once(':').unwrap_or((to, "80"));

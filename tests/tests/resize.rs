@@ -78,7 +78,7 @@ fn is_told_inside(machine: &Machine, container: &str, expected: &str) -> anyhow:
     })
 }
 
-/// What is executed in a container is limited with it.
+/// Processes of `exec` are under the container's limits.
 fn is_executed_inside(machine: &Machine) -> anyhow::Result<()> {
     let groups = machine.kubectl(["exec", "p", "-c", "a", "--", "cat", "/proc/self/cgroup"])?;
     for controller in ["memory", "cpu", "pids"] {
@@ -158,7 +158,7 @@ fn what_cannot_be_given(machine: &Machine, image: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is not given yet takes nothing of the node, but the scheduler keeps the room for who waits for it.
+/// A deferred resize uses no resources of the node, but the scheduler reserves the room for it.
 fn others_are_taken(machine: &Machine, image: &str) -> anyhow::Result<()> {
     let node = machine.kubectl(["get", "pod", "p", "-o", "jsonpath={.spec.nodeName}"])?;
     let mut placed = with_requests("placed", image, 10, "");
@@ -224,7 +224,7 @@ fn a_pod_as_a_whole(machine: &Machine, image: &str) -> anyhow::Result<()> {
     machine.kubectl(["delete", "pod", "whole"]).map(drop)
 }
 
-/// Room that comes is given to the most important of those who wait for it, not to whoever asks first.
+/// Free resources go to the most important of the deferred resizes, not to the first to ask.
 fn by_turns(machine: &Machine, image: &str) -> anyhow::Result<()> {
     let class = json!({
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "vital"}, "value": 1000,
@@ -321,7 +321,7 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     a_pod_as_a_whole(machine, &image)?;
     by_turns(machine, &image)?;
 
-    // What was given outlives the agent, and holds for the next start.
+    // An allocation outlives the agent, and applies to the next start.
     let agent = machine.daemon("skiff-agent")?;
     process::run(std::process::Command::new("kill").args(["-9", &agent.to_string()]))?;
     eventually("the agent is gone", || match machine.daemon("skiff-agent") {

@@ -31,7 +31,7 @@ spec:
     )
 }
 
-/// How many of the pods that are Ready and stay answer a request right now.
+/// Returns the number of Ready pods that are not terminating and answer a request right now.
 fn answering(machine: &Machine) -> anyhow::Result<usize> {
     let pods: Value = serde_json::from_str(&machine.kubectl(["get", "pods", "-l", "app=web", "-o", "json"])?)?;
     let ready = |pod: &&Value| {

@@ -88,7 +88,8 @@ fn cluster_ip(machine: &Machine, service: &str) -> anyhow::Result<String> {
     machine.kubectl(["get", "service", service, "-o", path])
 }
 
-/// What a pod gets by HTTP, or why it gets nothing. The shell's own client is none: it asks for names of numbers.
+/// Returns the HTTP response that a pod gets, or its error. The shell's own client is unsuitable:
+/// it resolves addresses as names.
 fn from_pod(machine: &Machine, address: &str) -> anyhow::Result<String> {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "80"));
     let asked = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} {port}");
@@ -165,7 +166,7 @@ fn balanced_services_answer_at_the_nodes_addresses() -> anyhow::Result<()> {
     reached(&machine, "172.30.0.1:8081")?;
     ensure!(welcomes(&from_pod(&machine, "172.30.0.1:8081")?), "from a pod");
 
-    // One port of the nodes is one Service's.
+    // A node port belongs to a single Service.
     let told = machine.kubectl(["get", "service", "rival", "-o", "jsonpath={.status.loadBalancer}"])?;
     ensure!(told.trim() == "{}", "{told}");
     eventually("the other one is told why", || {
@@ -182,7 +183,7 @@ fn balanced_services_answer_at_the_nodes_addresses() -> anyhow::Result<()> {
     machine.finish()
 }
 
-/// A rollout costs nobody a request.
+/// No request fails during a rollout.
 fn rolls_without_loss(machine: &Machine, web: &str) -> anyhow::Result<()> {
     let (host, port) = web.split_once(':').context("a port")?;
     let asking = format!(
@@ -203,7 +204,7 @@ fn rolls_without_loss(machine: &Machine, web: &str) -> anyhow::Result<()> {
     })
 }
 
-/// Neither the agent's end nor somebody else's flush is the end of the way.
+/// The rules outlive the agent, and are restored after a flush.
 fn survives(machine: &Machine, web: &str) -> anyhow::Result<()> {
     let flush = |what: &str| process::run(machine.namespace().command("nft").args(what.split(' ')));
     flush("flush ruleset")?;

@@ -1,4 +1,4 @@
-//! What `skiff` does inside of pods and for those that are gone, on one real node.
+//! Sessions of `skiff` in pods and diagnosis of deleted ones, on one real node.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -209,7 +209,7 @@ fn assert_unwatched(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a pod died of is known when it is gone.
+/// The cause of a pod's end is known after its deletion.
 fn assert_why(machine: &Machine) -> anyhow::Result<()> {
     machine.kubectl([
         "wait",

@@ -112,7 +112,7 @@ fn ready(node: &Value) -> Value {
         .unwrap_or_default()
 }
 
-/// What a pod shows that ended with the machine.
+/// Status of a pod that ended with the machine's shutdown.
 fn tells_why(pod: &Value) -> anyhow::Result<()> {
     let status = &pod["status"];
     let message = "Pod was terminated in response to imminent node shutdown.";

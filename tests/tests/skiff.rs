@@ -57,7 +57,7 @@ fn the_demo_shows_three_pods_that_answer() -> anyhow::Result<()> {
     let machine = Machine::start("demo")?;
     let (folder, programs) = (std::env::var("CARGO_MANIFEST_DIR")?, process::programs()?);
     let mut demo = machine.namespace().command(format!("{folder}/demo"));
-    // As make says it: from where that was called.
+    // The path as make passes it: relative to the directory in which make was called.
     demo.current_dir(programs.parent().context("a target folder")?);
     demo.arg("--programs").arg(programs.file_name().context("a profile")?);
     demo.arg("--state-dir").arg(machine.state());
@@ -263,7 +263,7 @@ fn daemons_that_something_else_started_again_are_found() -> anyhow::Result<()> {
     machine.finish()
 }
 
-/// What is found running may end before it answers.
+/// A process that is found running may end before it answers.
 #[test]
 fn a_server_that_ends_while_up_waits_for_it_is_started_again() -> anyhow::Result<()> {
     tests::logging();

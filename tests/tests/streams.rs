@@ -15,7 +15,7 @@ mod debug;
 #[path = "streams/logs.rs"]
 mod logs;
 
-/// One stock kubectl.
+/// A stock kubectl.
 struct Client<'a> {
     machine: &'a Machine,
     kubectl: &'a Path,
@@ -47,7 +47,7 @@ impl Client<'_> {
         Ok(parts(&child.wait_with_output()?))
     }
 
-    /// The same, of somebody who types and then waits: the input does not end before the other side does.
+    /// Like above, with an interactive client: the input does not end before the other side does.
     fn answers(&self, words: &[&str], input: &str) -> anyhow::Result<(String, String, Option<i32>)> {
         let (child, stdin) = self.begin(words, input)?;
         let output = child.wait_with_output()?;
@@ -237,7 +237,7 @@ fn interact(client: &Client<'_>, busybox: &str, number: usize) -> anyhow::Result
 struct Forwarder {
     child: Child,
     port: u16,
-    /// It ends when nobody could read what it says.
+    /// The process ends once its output has no reader.
     _stdout: BufReader<ChildStdout>,
 }
 

@@ -1,5 +1,5 @@
-//! What holds for the whole tree: which crate may know which, that no file is forgotten or too large, that every kind
-//! has a fixture, that the units are valid and that the README names the commands that are really run.
+//! Rules for the whole tree: dependencies between crates, no forgotten or oversized file, a fixture
+//! for every kind, valid units, and a README whose commands are really run.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Which crates of the workspace a crate may use. An edge that is not here is a mistake, or a change of the design.
+/// Allowed dependencies of each crate of the workspace. An edge that is missing here is a mistake,
+/// or a change of the design.
 const EDGES: &[(&str, &[&str])] = &[
     ("common", &[]),
     ("controlplane-api", &[]),
@@ -92,7 +93,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What a crate that only decides must not be able to reach.
+/// Crates that a crate without side effects must not depend on.
 const EFFECTS: &[&str] = &[
     "tokio",
     "kube",

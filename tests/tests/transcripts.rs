@@ -21,7 +21,7 @@ use tests::machine::Namespace;
 use tests::process;
 use tests::server::Server;
 
-/// How many sessions go on at once; some of them wait for something most of the time.
+/// Number of concurrent sessions; some of them wait most of the time.
 const SESSIONS: usize = 4;
 
 /// A command and what it should say.
@@ -84,7 +84,7 @@ fn minor(version: &str) -> anyhow::Result<u32> {
     digits.parse().with_context(|| format!("a version 1.N, not {version}"))
 }
 
-/// Whether lines match a pattern with `...` for any lines.
+/// True if lines match a pattern with `...` for any lines.
 fn lines_match(pattern: &[String], lines: &[String]) -> bool {
     match (pattern.split_first(), lines.split_first()) {
         (None, None) => true,
@@ -96,7 +96,8 @@ fn lines_match(pattern: &[String], lines: &[String]) -> bool {
     }
 }
 
-/// Whether a line matches a pattern with `…` for any text. How wide the gaps between columns are does not count.
+/// True if a line matches a pattern with `…` for any text. The width of the gaps between columns
+/// does not count.
 fn line_matches(pattern: &str, line: &str) -> bool {
     let (pattern, line) = (&narrowed(pattern), &narrowed(line));
     let mut parts = pattern.split('…');
@@ -134,7 +135,7 @@ struct Kubectl {
     minor: u32,
 }
 
-/// One kubectl that plays one transcript, in a folder and a namespace of its own.
+/// A kubectl that plays one transcript, in a directory and a namespace of its own.
 struct Session<'a> {
     server: &'a Server,
     kubectl: &'a Kubectl,
@@ -197,7 +198,7 @@ impl<'a> Session<'a> {
         Ok(differs.then(|| format!("kubectl 1.{}\n{differences}", self.kubectl.minor)))
     }
 
-    /// What a command says, both streams together, and how it ended when it failed.
+    /// Returns a command's output, both streams together, and its exit status when it failed.
     fn shell(&self, command: &str) -> anyhow::Result<Vec<String>> {
         let home = self.home.path();
         let path = std::env::var("PATH").unwrap_or_default();
@@ -206,7 +207,7 @@ impl<'a> Session<'a> {
             .current_dir(home.join("work"))
             .env("PATH", format!("{}:{path}", home.display()))
             .env("HOME", home)
-            // What was discovered is kept from session to session.
+            // The discovery cache is kept between sessions.
             .env(
                 "KUBECACHEDIR",
                 self.server.state().join(format!("cache-{}", self.kubectl.minor)),
@@ -230,7 +231,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Whether client-go says this in its own log (`W1121 19:21:21.538466 …`), as it does when a machine is slow.
+/// True for lines of client-go's own log (`W1121 19:21:21.538466 …`), which appear when a machine
+/// is slow.
 fn is_log(line: &str) -> bool {
     let digits = line.strip_prefix(['I', 'W', 'E']).and_then(|rest| rest.get(..5));
     digits.is_some_and(|text| text.ends_with(' ') && text.trim_end().chars().all(|letter| letter.is_ascii_digit()))
@@ -259,7 +261,7 @@ fn kubectls() -> anyhow::Result<Vec<Kubectl>> {
     Ok(found)
 }
 
-/// Which kubectl plays which transcript.
+/// Returns the pairs of kubectl and transcript to play.
 fn plan<'a>(kubectls: &'a [Kubectl], transcripts: &'a [PathBuf]) -> Vec<(&'a Kubectl, &'a PathBuf)> {
     let every = std::env::var_os("SKIFF_EVERY_KUBECTL").is_some();
     let mut plan = Vec::new();

@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use tests::machine::Machine;
 use tests::{images, process};
 
-/// Where `.ci/prerequisites --tools` puts the packages that build the page and drive the browser.
+/// Path at which `.ci/prerequisites --tools` installs the packages that build the page and drive
+/// the browser.
 fn packages() -> anyhow::Result<PathBuf> {
     let cache = std::env::var_os("SKIFF_CACHE").unwrap_or_else(|| "/var/cache/skiff".into());
     let found = Path::new(&cache).join("ui/node_modules");

@@ -101,7 +101,7 @@ impl Node {
         let node = Self { machine, home };
         std::fs::create_dir(node.host())?;
         std::fs::set_permissions(node.host(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
-        // Nobody but its owner may enter it, or root, who need not be the machine's.
+        // Only the owner may enter it, or root, which need not be the machine's root.
         let closed = node.host().join("closed");
         std::fs::create_dir(&closed)?;
         std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
@@ -137,7 +137,7 @@ impl Node {
         Ok(self.machine.kubectl(words)?.trim().to_owned())
     }
 
-    /// What the pod's root is on the machine.
+    /// Returns the node's id of the pod's root user.
     fn first(&self, pod: &str) -> anyhow::Result<u32> {
         let map = self.says(pod, "root", "cat /proc/self/uid_map")?;
         ensure!(map == self.says(pod, "root", "cat /proc/self/gid_map")?, "{map}");
@@ -198,7 +198,7 @@ fn files_belong_to_who_they_should(node: &Node, first: u32) -> anyhow::Result<()
     ensure!(seen == "0:0\n0:0", "what the image declares: {seen}");
     let user = node.says("one", "user", "cat /word/word; id -u; id -g; id -G")?;
     ensure!(user == "hush1000\n1001\n1001 2000", "{user}");
-    // On the machine a volume's files are whose they are inside; what is the image's is nobody's.
+    // A volume's files keep their ids on the machine; those of the image belong to no user there.
     ensure!(owner(&node.host().join("made"))? == (0, 0), "made");
     ensure!(owner(&node.host().join("users"))? == (1000, 1001), "users");
     ensure!(

@@ -111,7 +111,7 @@ fn assert_demands(node: &Node) -> anyhow::Result<()> {
     node.until("pod/usual", "/status/phase", "Running").map(drop)
 }
 
-/// What a pod writes, the next one reads, and the agent that comes later as well. The volume is the group's.
+/// Files in the volume outlive the pod and the agent. The volume belongs to the group.
 fn assert_kept(node: &Node) -> anyhow::Result<PathBuf> {
     let classes = node.machine.kubectl(["get", "storageclasses"])?;
     assert!(
@@ -168,7 +168,7 @@ fn end(pid: i32) -> anyhow::Result<()> {
     })
 }
 
-/// A path that somebody else made a volume, chosen by its labels, read only.
+/// A static read-only volume, chosen by its labels.
 fn assert_shelf(node: &Node, shared: &Path) -> anyhow::Result<()> {
     node.until("pod/reader", "/status/phase", "Running")?;
     eventually("the reader reads", || {
@@ -192,7 +192,7 @@ fn assert_shelf(node: &Node, shared: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What cannot be is told in upstream's words.
+/// Failures have upstream's messages.
 fn assert_waits(node: &Node) -> anyhow::Result<()> {
     let nothing = "Normal FailedBinding: no persistent volumes available for this claim and no storage class is set";
     node.event("PersistentVolumeClaim", "nowhere", nothing)?;

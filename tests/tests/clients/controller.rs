@@ -76,7 +76,7 @@ async fn tell(map: &ConfigMap, copier: &Copier, reason: &str) -> Result<(), Copy
     copier.recorder.publish(&news, &about).await.map_err(CopyError::Tell)
 }
 
-/// Runs the controller while somebody works with its objects.
+/// Runs the controller while its objects are modified.
 pub(crate) async fn reconcile(client: Client) -> anyhow::Result<()> {
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let secrets: Api<Secret> = Api::default_namespaced(client.clone());
@@ -160,7 +160,7 @@ async fn play(client: Client) -> anyhow::Result<()> {
     let change = Patch::Merge(serde_json::json!({"data": {"value": "second"}}));
     maps.patch("one", &PatchParams::default(), &change).await?;
     copy_of(&mut informer, "one", |secret| value(secret) == Some(b"second")).await?;
-    // What is owned comes back.
+    // A deleted object with an owner is created again.
     secrets.delete("one", &DeleteParams::default()).await?;
     let is_new = |secret: &Secret| value(secret) == Some(b"second") && secret.uid() != first.uid();
     let second = copy_of(&mut informer, "one", is_new).await?;

@@ -11,7 +11,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 
 const NAME: &str = "leader";
 const CANDIDATES: usize = 3;
-/// How often each of them leads.
+/// Number of terms for which each candidate leads.
 const TERMS: usize = 5;
 
 /// Several candidates lead in turn, one at a time.
@@ -42,7 +42,7 @@ async fn stand(client: Client, name: String, leaders: Arc<AtomicUsize>) -> anyho
             continue;
         };
         anyhow::ensure!(leaders.fetch_add(1, Ordering::SeqCst) == 0, "two lead");
-        // Others try meanwhile; nobody gets it before it is given up.
+        // Other candidates try meanwhile; none acquires the lease before it is released.
         let Some(renewed) = replace(&leases, mine, Some(&name)).await? else {
             anyhow::bail!("{name} lost its lease");
         };
@@ -56,7 +56,7 @@ async fn stand(client: Client, name: String, leaders: Arc<AtomicUsize>) -> anyho
     Ok(())
 }
 
-/// The lease when nobody has it.
+/// Returns the lease if it has no holder.
 async fn free(leases: &Api<Lease>) -> anyhow::Result<Option<Lease>> {
     let lease = match leases.get_opt(NAME).await? {
         Some(lease) => lease,
@@ -80,7 +80,7 @@ fn new() -> Lease {
     }
 }
 
-/// Writes a holder into the lease as it was read; nothing when somebody else was faster.
+/// Writes a holder into the lease as it was read; `None` after a conflict.
 async fn replace(leases: &Api<Lease>, mut lease: Lease, holder: Option<&str>) -> anyhow::Result<Option<Lease>> {
     let spec = lease.spec.get_or_insert_default();
     if spec.holder_identity.is_none() {

@@ -100,7 +100,7 @@ async fn tell(nap: &DynamicObject, operator: &Operator, reason: &str) -> Result<
     operator.recorder.publish(&news, &about).await
 }
 
-/// Runs the operator while somebody works with its objects.
+/// Runs the operator while its objects are modified.
 pub(crate) async fn operate(client: Client, image: String) -> anyhow::Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     definitions.create(&PostParams::default(), &definition()?).await?;

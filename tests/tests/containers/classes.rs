@@ -1,4 +1,4 @@
-//! Which control groups pods share.
+//! Cgroups of pods and QoS classes.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -7,7 +7,8 @@ use tests::process;
 
 use super::cluster::{Cluster, container, is_ready, uid};
 
-/// Where a process of the pod is in the hierarchy of a controller, and that hierarchy's folder.
+/// Returns the cgroup of a process of the pod in the hierarchy of a controller, and the directory
+/// of that hierarchy.
 pub(crate) fn group(pod: &Value, controller: &str) -> anyhow::Result<(String, String)> {
     let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", process::container_of(uid(pod))?))?;
     let of = |line: &&str| {

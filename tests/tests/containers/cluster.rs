@@ -40,7 +40,7 @@ impl Cluster {
         })
     }
 
-    /// What containers wrote into a file of the machine.
+    /// Returns the text that containers wrote to a file of the machine.
     pub(crate) fn written(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.path().join("host").join(name)).unwrap_or_default()
     }
@@ -108,7 +108,7 @@ impl Cluster {
         self.machine.kubectl(words).map(drop)
     }
 
-    /// The snapshots in containerd that nobody can write to.
+    /// Returns the read-only snapshots (views) in containerd.
     pub(crate) fn views(&self) -> Vec<String> {
         let listed = self.containerd.as_ref().map(|daemon| daemon.ctr(&["snapshots", "ls"]));
         let listed = listed.unwrap_or_default();

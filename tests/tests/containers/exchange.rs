@@ -4,7 +4,7 @@ use anyhow::ensure;
 
 use super::cluster::Cluster;
 
-/// Images go out and in again, and those that nobody uses go.
+/// Images are exported and imported, and unused ones are pruned.
 pub(crate) fn images_come_and_go(cluster: &Cluster, nginx: &str) -> anyhow::Result<()> {
     let listed = || cluster.machine.skiff(["image", "list"]);
     let file = cluster.folder.path().join("nginx.tar").display().to_string();

@@ -1,4 +1,4 @@
-//! What is asked of others before a pod is ready, when its containers begin, and when they end.
+//! Readiness gates and lifecycle hooks.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use crate::cluster::{Cluster, address, is_ready};
 use crate::pods::{WAIT, script};
 
-/// A pod is not ready before somebody says so whom it names, and not any more when they say that it is not.
+/// A pod is not ready before the condition of its readiness gate is `True`, and not any longer once
+/// it is `False`.
 pub(crate) fn gates_decide(cluster: &Cluster, image: &str) -> anyhow::Result<()> {
     let gates = json!({"readinessGates": [{"conditionType": "skiff.test/gate"}]});
     cluster.apply(&[script("gated", image, WAIT, json!({}), gates)])?;

@@ -70,7 +70,7 @@ pub(crate) fn images_are_volumes(cluster: &Cluster, nginx: &str, busybox: &str) 
     })?;
     let why = "Container image \"skiff.local/none:1\" is not present with pull policy of Never";
     ensure!(of(&partly, "main")["waiting"]["message"] == why, "{partly:#}");
-    // Whoever tidies up leaves it be; and what shows it goes with the pod.
+    // A prune leaves the image of a mounted volume; the mount goes away with the pod.
     cluster.machine.skiff(["image", "prune", "--all"])?;
     ensure!(
         cluster.machine.skiff(["image", "list"])?.contains(nginx),
@@ -117,7 +117,7 @@ pub(crate) fn variables_are_in_files(cluster: &Cluster, busybox: &str) -> anyhow
     cluster.delete(&["told", "untold"])
 }
 
-/// Why a program does not run is said in the words of those who know it from elsewhere.
+/// The reason for a failed start is given in the words of other runtimes.
 pub(crate) fn beginnings_fail(cluster: &Cluster, busybox: &str) -> anyhow::Result<()> {
     let never = json!({"restartPolicy": "Never"});
     let cases = [

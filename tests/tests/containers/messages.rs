@@ -1,4 +1,4 @@
-//! What a client of WebSocket is told.
+//! Messages to a WebSocket client.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

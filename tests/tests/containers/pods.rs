@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// What every pod of it has in common.
+/// Common parts of every pod.
 fn pod(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec})
 }
@@ -132,7 +132,7 @@ fn secure(busybox: &str) -> Value {
     script("secure", busybox, work, container, spec)
 }
 
-/// Those that are about how containers begin, live and end.
+/// Pods for the start, the run and the end of containers.
 fn lives(busybox: &str, host: &str) -> Vec<Value> {
     let volume = json!({"volumes": [{"name": "host", "hostPath": {"path": host}}]});
     let mounts = json!([{"name": "host", "mountPath": "/host"}]);
@@ -202,7 +202,7 @@ fn lives(busybox: &str, host: &str) -> Vec<Value> {
     ]
 }
 
-/// Those that end, or never begin.
+/// Pods that end, or never start.
 fn ends(busybox: &str) -> Vec<Value> {
     let speaker = "if [ -e /kept/once ]; then echo second; echo oops >&2; sleep 10000; fi; \
         touch /kept/once; echo first; printf 'no newline'; printf 'last words' > /dev/termination-log; exit 3";

@@ -1,4 +1,5 @@
-//! Whether what all clients saw is one history of single objects that change one after the other.
+//! Linearizability: all clients' observations fit one history of single objects that change one
+//! after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -195,7 +196,7 @@ fn in_real_time(timelines: &Timelines) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether an object can have been so at some moment between two.
+/// True if an object can have had that state at some moment between two.
 fn possible(
     timelines: &Timelines,
     name: &str,

@@ -13,14 +13,14 @@ use tests::http::{Connection, Target};
 
 use crate::record::{Change, Outcome, Read, Record, State, Write};
 
-/// Where the objects are.
+/// Path of the objects.
 pub(crate) const PATH: &str = "/api/v1/namespaces/default/configmaps";
 /// Tells them from what the control plane makes there itself.
 pub(crate) const SELECTOR: &str = "labelSelector=history";
 /// Few, so that the writers meet.
 const OBJECTS: u64 = 6;
 
-/// One writer: its connection and what it last saw of each object.
+/// Writer with its connection and the last state that it read of each object.
 struct Writer {
     connection: Connection,
     record: Arc<Record>,
@@ -55,7 +55,8 @@ pub(crate) async fn write(target: Target, record: Arc<Record>, number: u64) -> a
         if !writer.change(&name, change, random.random()).await? {
             return Ok(());
         }
-        // What others did meanwhile is what the next update starts from, every other time.
+        // Every other time, the next update starts from the changes that other writers made
+        // meanwhile.
         if random.random() && !writer.look(&name).await? {
             return Ok(());
         }
@@ -86,7 +87,8 @@ pub(crate) async fn last(target: &Target, record: &Arc<Record>) -> anyhow::Resul
     Ok(state.revision)
 }
 
-/// Makes one more change, which nobody notes: whoever saw the last one before it was known to be the last sees this.
+/// Makes one more change, which is not recorded: a watcher that saw the last change before it was
+/// known to be the last sees this one.
 pub(crate) async fn nudge(target: &Target) -> anyhow::Result<()> {
     let body = json!({"data": {"patched": "after the end"}}).to_string();
     let path = format!("{PATH}/object-0");

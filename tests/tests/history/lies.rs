@@ -1,4 +1,4 @@
-//! Whether the check sees what it is there for: each of these histories is the true one but for one lie.
+//! The check finds errors: each of these histories is correct except for one false record.
 
 use anyhow::{Context as _, ensure};
 

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use self::record::Record;
 use self::watchers::Watcher;
 
-/// How often the control plane is killed.
+/// Number of kills of the control plane.
 const KILLS: u64 = 8;
 const WRITERS: u64 = 8;
 const READERS: u64 = 2;

@@ -1,4 +1,4 @@
-//! What clients asked and were told, with when.
+//! Record of the clients' requests and responses, with their times.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +16,11 @@ pub(crate) struct State {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) revision: u64,
-    /// Who created or updated it last.
+    /// Token of the last create or update.
     pub(crate) token: String,
-    /// Who patched it last.
+    /// Token of the last patch.
     pub(crate) patched: String,
-    /// How many updates it has had.
+    /// Number of its updates.
     pub(crate) count: u64,
     pub(crate) left: bool,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Reading {
     pub(crate) ended: Moment,
 }
 
-/// What all clients did.
+/// Requests and responses of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     clock: AtomicU64,
@@ -129,7 +129,7 @@ impl Record {
         self.last.store(revision, Ordering::SeqCst);
     }
 
-    /// Whether a change came after the last one that every watcher sees.
+    /// True if a change came after the last one that every watcher sees.
     pub(crate) fn is_past(&self, revision: u64) -> bool {
         revision > self.last.load(Ordering::SeqCst)
     }
@@ -139,12 +139,12 @@ impl Record {
         self.following.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many watchers have begun.
+    /// Number of watchers that have started.
     pub(crate) fn following(&self) -> u64 {
         self.following.load(Ordering::SeqCst)
     }
 
-    /// Whether a watcher that has seen this revision has seen all.
+    /// True if a watcher that has seen this revision has seen all.
     pub(crate) fn is_last(&self, revision: u64) -> bool {
         let last = self.last.load(Ordering::SeqCst);
         last > 0 && revision >= last

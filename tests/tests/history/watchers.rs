@@ -11,12 +11,12 @@ use tests::http::Target;
 use crate::clients::{self, PATH, SELECTOR};
 use crate::record::{Read, Record, State};
 
-/// How a watcher watches.
+/// Kind of a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watcher {
     /// Lists once, then resumes from the last event.
     Events,
-    /// As above, with bookmarks to resume from.
+    /// Like `Events`, with bookmarks to resume from.
     Bookmarks,
     /// Only the first object.
     One,
@@ -46,7 +46,7 @@ pub(crate) struct Stretch {
     pub(crate) present: BTreeMap<String, State>,
     pub(crate) from: u64,
     pub(crate) events: Vec<Event>,
-    /// How often the watcher connected.
+    /// Number of connections of the watcher.
     pub(crate) connections: usize,
 }
 
@@ -102,7 +102,8 @@ impl Watcher {
         }
     }
 
-    /// What there is before the first change. (The first events of a watch that begins anew come with the watch.)
+    /// Returns the state before the first change. (The first events of a watch that starts anew
+    /// come with the watch.)
     async fn begin(self, target: &Target) -> anyhow::Result<Stretch> {
         let mut stretch = Stretch {
             present: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! Somebody who uses the pods that nobody touches.
+//! Client of the bystander pods.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

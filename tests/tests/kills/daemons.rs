@@ -1,4 +1,5 @@
-//! What the test talks to: daemons that it kills and runs again, and an API server that may be away.
+//! Processes that the test controls: daemons that it kills and starts again, and an API server that
+//! may be away.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -69,7 +70,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What it held open is closed when its last thread has ended.
+    /// Its descriptors are closed once its last thread has ended.
     fn is_alive(&self) -> bool {
         let process = Path::new("/proc").join(self.pid.to_string());
         let threads = std::fs::read_dir(process.join("task")).map_or(0, Iterator::count);

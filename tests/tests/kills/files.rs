@@ -1,4 +1,5 @@
-//! What a node has that only its bystanders need: files, descriptors, memory. The same before kills and after them.
+//! Resources of a node with only the bystanders: files, descriptors, memory. They are the same
+//! before and after the kills.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,9 +28,9 @@ const KIBIBYTES: u64 = 24 << 10;
 /// begun opens its connections for watches one after the other.
 const REST: usize = 10;
 
-/// How it was.
+/// Resources of the idle node.
 pub(crate) struct Quiet {
-    /// How many there are of each; versions of a volume have names that nobody chose.
+    /// Number of files of each kind; versions of a volume have random names.
     paths: BTreeMap<String, usize>,
     /// Of the agent and the control plane.
     descriptors: [BTreeMap<String, usize>; 2],

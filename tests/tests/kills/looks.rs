@@ -1,4 +1,4 @@
-//! What must hold when things have settled.
+//! Invariants of the settled cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,7 +34,8 @@ pub(crate) fn first_processes(uid: &str) -> Vec<i32> {
     found
 }
 
-/// Whether a container's script has come past the line that writes down its start: it has a child then.
+/// True if a container's script is past the line that records its start: it has a child process
+/// then.
 pub(crate) fn has_written(pid: i32) -> bool {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let shell = std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"sh\0"));
@@ -94,7 +95,7 @@ fn parent(pid: i32) -> anyhow::Result<i32> {
     Ok(fields.split_whitespace().nth(1).context("a parent")?.parse()?)
 }
 
-/// What holds the pod's containers, where there is one already.
+/// Returns the supervisor or shim of the pod, if there is one already.
 pub(crate) fn holder(world: &World, uid: &str) -> Option<i32> {
     let pid = if world.parts.containerd {
         parent(*first_processes(uid).first()?).ok()?
@@ -159,7 +160,7 @@ impl World {
         self.leftovers(pods)
     }
 
-    /// What the node has must be what its pods need.
+    /// The node's resources must be exactly those that its pods need.
     pub(crate) fn leftovers(&self, pods: &BTreeMap<String, Value>) -> anyhow::Result<()> {
         let uids: BTreeSet<&str> = pods.values().map(uid).collect();
         let agent = self.machine.state().join("agent");
@@ -200,7 +201,7 @@ impl World {
                 .args(["-o", "link", "show", "type", "veth"]),
         )?;
         let links = links.lines().filter(|line| !line.contains(": up")).count();
-        // Those of networks that no pod has yet.
+        // Network namespaces that no pod has yet.
         let ahead = names(&format!("{network}/slots")).len();
         ensure!(
             links == uids.len() + ahead,
@@ -236,7 +237,7 @@ impl World {
     }
 }
 
-/// The supervisors or shims of the pods that nobody touches, with how many descriptors each has open.
+/// Supervisors or shims of the bystander pods, with the number of their open descriptors.
 pub(crate) fn holders(pods: &BTreeMap<String, Value>) -> anyhow::Result<Vec<(i32, usize)>> {
     let mut all = Vec::new();
     for name in BYSTANDERS {

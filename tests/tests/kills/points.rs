@@ -48,7 +48,7 @@ const DOWN: &[&str] = &[
 ];
 const DOWN_CONTAINERD: &[&str] = &["unstored"];
 
-/// Where a pod is in its life.
+/// Stage of a pod's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Up,
@@ -137,7 +137,7 @@ async fn kill_at(world: &mut World, sign: &Sign, way: Way, point: &str, victim: 
     }
     let stopped = sign.stopped(point)?;
     if way == Way::Running {
-        // Whether it has is not for this test to say otherwise.
+        // Whether the script runs yet is not what this test checks.
         eventually("its script runs", || {
             let first = first_processes(&uid);
             let written = first.iter().any(|pid| has_written(*pid));
@@ -169,7 +169,7 @@ async fn kill_at(world: &mut World, sign: &Sign, way: Way, point: &str, victim: 
     Ok(())
 }
 
-/// Whether those that nobody touched run on.
+/// Checks that the bystanders still run.
 fn untouched(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> anyhow::Result<()> {
     for (name, pod) in before {
         let (one, other) = (status(pod), status(&after[name]));

@@ -1,4 +1,4 @@
-//! Kills at moments that nobody has chosen.
+//! Kills at random moments.
 
 use std::time::Duration;
 

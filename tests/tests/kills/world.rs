@@ -19,7 +19,7 @@ use super::daemons::{Api, Daemon};
 use super::looks::{first_processes, has_written, holder};
 use super::start::Started;
 
-/// Pods that nobody touches.
+/// Pods that the test leaves alone.
 pub(crate) const BYSTANDERS: [&str; 2] = ["still-0", "still-1"];
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -33,7 +33,7 @@ pub(crate) enum Victim {
     Containerd,
 }
 
-/// What goes on meanwhile.
+/// Operation on pods during the kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Create,
@@ -76,9 +76,9 @@ pub(crate) struct World {
     pub(crate) wanted: BTreeSet<String>,
     pub(crate) leaving: BTreeSet<String>,
     pub(crate) next: usize,
-    /// Where containers write down that they were started, one file for each pod.
+    /// Directory in which containers record their starts, one file for each pod.
     pub(crate) starts: PathBuf,
-    /// How many supervisors or shims were killed: none may be there to be.
+    /// Number of supervisors or shims that were killed: none may have existed.
     pub(crate) held: usize,
 }
 
@@ -212,13 +212,13 @@ impl World {
         }
     }
 
-    /// How often a pod's container was started, as it says itself.
+    /// Number of starts of a pod's container, by its own record.
     pub(crate) fn started(&self, name: &str) -> usize {
         let starts = std::fs::read_to_string(self.starts.join(name)).unwrap_or_default();
         starts.lines().count()
     }
 
-    /// Those whose next start does not wait for minutes; mostly those whose next start does not wait at all.
+    /// Picks pods whose next restart has no back-off of minutes; mostly those without any back-off.
     fn fresh(&mut self, busy: &[String]) -> Vec<String> {
         let most = if self.dice.below(8) == 0 { 2 } else { 1 };
         let fresh = busy.iter().filter(|name| self.started(name) <= most);
@@ -243,7 +243,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits for a new agent to have begun: pods that nobody touches look settled before it has.
+    /// Waits until a new agent serves: bystander pods look settled before it does.
     pub(crate) async fn agent_serves(&mut self) -> anyhow::Result<()> {
         let pods = self.api.pods().await?;
         let node = pods.values().find_map(|pod| pod["spec"]["nodeName"].as_str());

@@ -33,7 +33,7 @@ async fn nothing_of_a_lost_sandbox_stays() {
         tokio::time::sleep(Duration::from_mins(5)).await;
         world.network.attachments().await.unwrap().len()
     };
-    // What fails is tried again.
+    // Failures are retried.
     world.network.fail_detach(3);
     lose(&world).await;
     world.until("web", |pod| restarts(pod) == 1 && is_ready(pod)).await;
@@ -64,7 +64,7 @@ fn added(pod: &Pod) -> ContainerState {
     added.and_then(|added| added.state.clone()).unwrap_or_default()
 }
 
-/// How often it ran.
+/// Number of its runs.
 async fn runs(world: &World) -> usize {
     let sandboxes = world.runtime.sandboxes().await.unwrap();
     let all = sandboxes.iter().flat_map(|sandbox| &sandbox.containers);

@@ -85,7 +85,7 @@ async fn a_critical_pod_gets_the_room_of_as_few_others_as_possible() {
     let events = world.events("large").await;
     assert!(events.contains(&format!("Preempting: {message}")), "{events:?}");
 
-    // Nobody ends where that would not be enough.
+    // No pod is preempted if that would not free enough.
     run("hungry", "a", 3, critical).await;
     let hungry = world.until("hungry", |pod| pods::terminal_phase(pod).is_some()).await;
     let told = status(&hungry);
@@ -121,7 +121,8 @@ async fn full(grace: i64) -> (World, impl Fn(&str, &str) -> String) {
     (world, spec)
 }
 
-/// A pod that does not end in its time is told of, and holds nobody up for longer.
+/// An event reports a pod that exceeds its grace period, and it does not block preemption any
+/// longer.
 #[tokio::test(start_paused = true)]
 async fn a_critical_pod_does_not_wait_for_ever() {
     let (world, spec) = full(10).await;

@@ -1,4 +1,4 @@
-//! What the events of a pod say of what it lacks.
+//! Events of a pod with missing objects.
 
 use std::time::Duration;
 

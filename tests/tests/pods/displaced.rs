@@ -24,8 +24,9 @@ fn pods_that_a_taint_drives_out_go_away() -> anyhow::Result<()> {
     machine.finish()
 }
 
-/// There is one seat, which somebody else than the agent counts: the pod of a replication controller gives it up to a more
-/// important one, which a user's taint then drives out, but not before it has been borne for as long as the pod says.
+/// One seat, a resource that the agent does not count: a replication controller's pod is preempted
+/// by a more important one, which a user's taint then evicts, but not before its toleration
+/// expires.
 #[test]
 fn pods_give_way_to_more_important_ones_and_to_taints_in_time() -> anyhow::Result<()> {
     tests::logging();

@@ -112,12 +112,12 @@ fn a_private_image_is_for_pods_that_have_its_credentials() -> anyhow::Result<()>
         let never = format!("{pod}-never");
         assert_eq!(run(&machine, &never, image, "Never", secret)?, "ErrImageNeverPull");
     }
-    // Where the registry is not asked, the contents of a secret count.
+    // Without a request to the registry, the contents of the pull secret decide.
     drop(registry);
     for (pod, secret) in [("same", "mine"), ("alike", "alike")] {
         assert_eq!(run(&machine, pod, image, "Never", Some(secret))?, "", "{pod}");
     }
-    // The same image, as somebody brought it who needs no registry.
+    // The same image, imported without a registry.
     machine.import(&images::archive("busybox")?)?;
     let list = machine.skiff(["image", "list"])?;
     let mut words = list.split_whitespace();

@@ -83,7 +83,7 @@ fn short_memory_costs_the_same_pod_with_containerd() -> anyhow::Result<()> {
     with(CONTAINERD, &SHORT, "memory", short_of_memory)
 }
 
-/// What all pods may have together, in KiB.
+/// Memory of all pods together, in KiB.
 const TOGETHER: u64 = 512 << 10;
 
 /// Keeps the rest of the machine's memory from pods.
@@ -102,7 +102,7 @@ fn with_little_together(parts: Parts) -> anyhow::Result<()> {
 
 fn short_together(machine: &Machine) -> anyhow::Result<()> {
     let image = images::busybox(machine)?;
-    // Each second one more program has 16 MiB that nobody reads.
+    // Each second one more process holds 16 MiB that are never read.
     let fill = "while :; do dd if=/dev/zero bs=16M count=1 | sleep 100000 & sleep 1; done";
     let requests = ", resources: {requests: {memory: 64Mi}}";
     let pods = [

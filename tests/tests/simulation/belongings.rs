@@ -102,7 +102,7 @@ async fn endpoints_follow_the_pods_of_a_service() {
             .await;
     };
     addresses(2).await;
-    // What people take away comes back; with the Service it goes.
+    // Deleted objects are created again; they are deleted with the Service.
     let deleted = cluster
         .request("DELETE", ENDPOINTS, "application/json", &json!({}))
         .await;
@@ -249,7 +249,7 @@ async fn a_pod_that_only_others_keep_is_let_alone() {
             .request("PATCH", PATH, "application/merge-patch+json", &note)
             .await;
         patched.expect("patched");
-        // When the node runs this one, it has heard of that.
+        // When this pod runs, the node has seen the earlier change.
         let name = format!("later-{number}");
         cluster.create(all, &pod(&name, &[])).await;
         runs(&format!("{all}/{name}")).await;

@@ -89,7 +89,8 @@ async fn names(cluster: &Cluster) -> BTreeSet<String> {
     pods.iter().map(|pod| pod["metadata"]["uid"].to_string()).collect()
 }
 
-/// Pods with names wait for the end of their namesakes, which nobody can tell while the node is there.
+/// Pods with stable names wait for the end of their predecessors, which is unknown while the node
+/// is there.
 async fn of_a_stateful_set(seed: u64) {
     let (cluster, node) = cluster(seed).await;
     let set = workload("web", "nginx:1", &json!({ "replicas": 3, "serviceName": "web" }));
@@ -211,7 +212,7 @@ async fn of_a_cron_job(seed: u64) {
     }
 }
 
-/// Pods that nobody can measure are no reason for another size.
+/// Pods without metrics do not cause a change of size.
 async fn of_an_autoscaler(seed: u64) {
     let (cluster, node) = cluster(seed).await;
     cluster.load(200);
@@ -233,7 +234,7 @@ async fn of_an_autoscaler(seed: u64) {
     );
 }
 
-/// One test for each controller: a test binary of a crate of ours has no parameters.
+/// Declares a test for each controller: the tests of our own crates have no parameters.
 macro_rules! losses {
     ($($test:ident = $of:ident;)*) => {$(
         #[tokio::test(start_paused = true)]

@@ -365,7 +365,7 @@ async fn events_that_are_over_make_room_in_their_quota() {
     cluster.create(events, &event("second")).await;
 }
 
-/// As upstream's scheduler does when it finds nobody any more who could make room.
+/// Upstream's scheduler also clears `nominatedNodeName` when no preemption can help.
 #[tokio::test(start_paused = true)]
 async fn a_promise_that_cannot_be_kept_is_taken_out_of_the_status() {
     let mut cluster = Cluster::builder().nodes(1).start().await;

@@ -23,7 +23,7 @@ fn links(machine: &Machine) -> Result<String, String> {
     listing.map_err(|error| error.to_string())
 }
 
-/// How many links hang on a bridge.
+/// Number of ports of a bridge.
 fn ports(machine: &Machine, bridge: &str) -> Result<usize, String> {
     Ok(links(machine)?.matches(&format!(" master {bridge} ")).count())
 }
@@ -118,7 +118,7 @@ fn skiff_why_explains_deployments_and_nodes() -> anyhow::Result<()> {
         let told = said.contains("something is wrong") && said.contains("cannot be pulled: skiff.invalid/none:1");
         told.then_some(()).ok_or(said)
     })?;
-    // A firewall that nobody can open but its operator.
+    // A firewall that only its operator can open.
     let nft = |words: &str| process::run(machine.namespace().command("nft").args(words.split(' ')));
     nft("add table inet strict")?;
     nft("add chain inet strict forward { type filter hook forward priority 0 ; policy drop ; }")?;

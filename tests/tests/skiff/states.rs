@@ -76,7 +76,7 @@ fn a_first_start_that_failed_leads_on_and_can_be_purged() -> anyhow::Result<()> 
     );
     let said = skiff(&namespace, &state, &["up"])?;
     assert!(said.contains("The cluster is up"), "{said}");
-    // What is there is not given up for settings that do not work.
+    // A working configuration is not replaced by settings that do not work.
     skiff(&namespace, &state, &["down"])?;
     let said = skiff(&namespace, &state, &wrong).unwrap_err().to_string();
     assert!(said.contains("these settings are not kept"), "{said}");

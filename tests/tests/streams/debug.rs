@@ -5,7 +5,7 @@ use tests::machine::eventually;
 
 use super::Client;
 
-/// Reads a line before it ends, so that whoever attaches late misses nothing of what comes then.
+/// Reads a line before it ends, so that a late attach misses no output from then on.
 const SHELL: &str = "read word; echo got $word;";
 
 pub(super) fn look_around(client: &Client<'_>, busybox: &str, number: usize) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! What was measured, as it is printed.
+//! Printed table of the measurements.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};

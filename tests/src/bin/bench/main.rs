@@ -29,7 +29,7 @@ use figures::Table;
 use tests::http::Target;
 use tests::machine::{Machine, Namespace, Setup};
 
-/// What the command line asks for.
+/// Options of the command line.
 struct Options {
     archive: Option<PathBuf>,
     stored: usize,

@@ -1,4 +1,4 @@
-//! What the daemons hold and use when nothing happens.
+//! Memory and CPU usage of the idle daemons.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use tests::process;
 use crate::figures::Table;
 
 const WATCHED: Duration = Duration::from_secs(10);
-/// How often memory is looked at meanwhile: a lease is renewed once in that time, which takes more for a moment.
+/// Number of memory samples: a lease, which takes more memory for a moment, is renewed once in that
+/// time.
 const SAMPLES: u32 = 40;
 
 /// PSS of both daemons, and their CPU over ten quiet seconds.

@@ -1,4 +1,5 @@
-//! What one node bears: pods one a second, exits and restarts, a hundred pods at once, five hundred that rest.
+//! Load on one node: one pod a second, exits and restarts, a hundred pods at once, five hundred
+//! idle pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +28,7 @@ const SENDERS: usize = 8;
 /// Obeys at once, also to the signal that nginx's image asks for, and is an ordinary process otherwise.
 const PROGRAM: &str = "trap 'exit 0' TERM QUIT; while :; do sleep 3600 & wait; done";
 
-/// What a crowd's start left to do, its events above all, is done then.
+/// Time after which the work that a burst's start leaves behind, its events above all, is done.
 const UNTIL_REST: Duration = Duration::from_secs(20);
 
 /// More pods than upstream's 110 for a node, with addresses for them.
@@ -90,7 +91,7 @@ pub(crate) async fn measure(
     rest(machine, target, image, table, crowd).await
 }
 
-/// What many pods that do nothing cost.
+/// Measures the cost of many idle pods.
 async fn rest(machine: &Machine, target: &Target, image: &str, table: &mut Table, crowd: usize) -> anyhow::Result<()> {
     let mut pods = Pods::new(target, "crowd", image).await?;
     pods.create_all(crowd).await?;
@@ -100,7 +101,7 @@ async fn rest(machine: &Machine, target: &Target, image: &str, table: &mut Table
     crate::memory::idle(machine, table, &format!("{crowd} pods that rest"))?;
     let mut held = Vec::new();
     for (pid, line) in process::with_command_line("skiff-supervisor")? {
-        // Those of this cluster: the process that forks them among them.
+        // Processes of this cluster, including the supervisors' parent.
         if line.starts_with("skiff-supervisor") && machine.holds(pid) {
             held.push(process::private_kib(pid)?);
         }

@@ -52,7 +52,7 @@ pub(crate) async fn measure(
     lists(machine.daemon("skiff-controlplane")?, target, table, stored).await
 }
 
-/// One client's list of all pods, and sixteen at once.
+/// Measures one client's list of all pods, and sixteen lists at once.
 async fn lists(server: i32, target: &Target, table: &mut Table, stored: usize) -> anyhow::Result<()> {
     let mut connection = target.connect().await?;
     let mut times = Vec::new();

@@ -1,5 +1,5 @@
-//! What a pod costs over containerd beside what containerd itself takes: after each pod, a container with the same configuration,
-//! snapshot and namespaces is made by the four calls that it cannot be made without.
+//! Cost of a pod over containerd beyond containerd's own: after each pod, a container with the same
+//! configuration, snapshot and namespaces is created by the four calls that this takes at least.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -101,7 +101,7 @@ pub(crate) async fn measure(archive: &Path, table: &mut Table) -> anyhow::Result
     started.finish().await
 }
 
-/// How long the agent had the pod until it found it ready.
+/// Time between the agent's receipt of the pod and its readiness.
 async fn at_node(target: &Target, pod: &Value) -> anyhow::Result<Duration> {
     let text = |pointer| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (node, uid) = (text("/spec/nodeName"), text("/metadata/uid"));

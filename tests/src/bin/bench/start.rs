@@ -1,4 +1,5 @@
-//! How long the control plane takes from `exec` to ready: the first start makes keys and a database, the second finds them.
+//! Time of the control plane from `exec` to ready: the first start creates keys and a database, the
+//! second finds them.
 
 use tests::server::Server;
 

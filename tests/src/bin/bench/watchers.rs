@@ -1,4 +1,4 @@
-//! What many watchers cost, and how fast they are told.
+//! Cost of many watchers, and the latency of their events.
 
 use anyhow::Context as _;
 use bytes::Bytes;
