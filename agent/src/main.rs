@@ -81,7 +81,7 @@ fn main() -> anyhow::Result<ExitCode> {
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let socket = socket(arguments)?;
     let _lock = Lock::take(&arguments.state_dir, "run")?;
-    // As for a kubelet: under memory pressure, pods are killed first.
+    // Same as the kubelet's: under memory pressure, pods are killed first.
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
         tracing::warn!(%error, "the agent may be killed when memory is short");
     }

@@ -10,7 +10,7 @@ use crate::unpack;
 /// Parses the bytes as a manifest, a configuration and a reference.
 ///
 /// # Panics
-/// When a reference could lead out of its registry.
+/// Panics if a reference could lead out of its registry.
 pub fn manifest(bytes: &[u8]) {
     let limits = Limits::default();
     match Document::parse(bytes, &limits) {

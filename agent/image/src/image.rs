@@ -1,4 +1,4 @@
-//! One image of the node.
+//! An image of the node.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

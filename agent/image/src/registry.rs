@@ -24,7 +24,8 @@ use crate::redirects::{Reach, Redirects};
 use crate::reference::Reference;
 use crate::token::{self, Challenge, TokenError};
 
-/// One registry, one repository and one set of credentials, for the duration of one pull.
+/// Session with a registry: one repository and one set of credentials, for the duration of one
+/// pull.
 pub(crate) struct Session {
     client: reqwest::Client,
     address: String,

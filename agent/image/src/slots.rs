@@ -210,7 +210,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_time_that_a_pull_only_waits_is_not_its_own() {
         let seconds = Duration::from_secs;
-        // One pull holds the slot for 100 s, and another one takes as long once it gets it.
+        // A pull holds the slot for 100 s, and another one takes as long once it gets it.
         let pulled = async |taken: Duration| {
             let slots = Slots::new(1);
             let before = slots.queue("slow", &Arc::default());

@@ -291,7 +291,7 @@ async fn attack_42_deletion_without_addition_and_of_a_vanished_namespace() {
     nix::mount::umount2(&attachment.netns, nix::mount::MntFlags::MNT_DETACH).unwrap();
     assert_eq!(machine.held().len(), 1);
     drop(network);
-    // As after a reboot: the address is released at the start.
+    // Same as after a reboot: the address is released at the start.
     let network = machine.open();
     network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
     assert!(network.attachments().await.unwrap().is_empty());

@@ -39,7 +39,7 @@ fn peer(name: &str, addresses: &[&str], ranges: &[(&str, u8)]) -> Peer {
     }
 }
 
-/// One node on the link, and one behind the router.
+/// A node on the link, and one behind the router.
 fn nodes() -> Nodes {
     Nodes {
         own: peer("own", &["172.30.0.1"], &[]),

@@ -177,7 +177,7 @@ mod tests {
         servers.push(silent(&lookups, "second").await);
         let none = way_by(&lookups, "other", "localhost:80", MOMENT).await;
         assert!(none.is_none(), "others' fault");
-        // When it ends, another lookup can start.
+        // Once it ends, another lookup can start.
         servers.pop();
         let way = way_by(&lookups, "other", "localhost:80", LONG).await.unwrap();
         assert!(matches!(way, Way::Lookup(_)));

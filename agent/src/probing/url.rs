@@ -15,7 +15,7 @@ pub(super) struct Url {
     port: Option<u16>,
     /// Escaped.
     path: String,
-    /// As it was given.
+    /// The query as given.
     query: Option<String>,
 }
 

@@ -105,7 +105,7 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// When the address cannot be bound.
+/// Fails if the address cannot be bound.
 pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     if address.ip() == Ipv4Addr::UNSPECIFIED
         && let Ok(both) = TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await

@@ -50,7 +50,7 @@ pub(super) fn mounts(
             mounts.push(oci::Mount {
                 source,
                 destination,
-                // As with containerd: the runtime mounts the other two, the kubelet this one.
+                // Same as with containerd: the runtime mounts the other two, the kubelet this one.
                 access: if fixed && file != "hosts" {
                     oci::Access::ReadOnly
                 } else {

@@ -228,7 +228,7 @@ impl Worker {
     fn image_failed(&mut self, container: &str, wanted: &Wanted, failure: &Failure) {
         let Wanted { name, .. } = wanted;
         warn!(pod = %self.id(), image = shown(name), reason = failure.reason, message = failure.message, "no image");
-        // As in a kubelet, pulling is a part of the start.
+        // Pulling is a part of the start, as in the kubelet.
         self.context.begun.container(&self.pod, container);
         self.context
             .begun
@@ -310,7 +310,7 @@ async fn fetch(context: &Context, own: &Semaphore, pod: &Pod, container: &str, w
     let recorder = &context.recorder;
     recorder.pod(pod, wanted.subject(container), Kind::Normal, "Pulling", text);
     let begun = Instant::now();
-    // One pod does not queue before all others.
+    // A single pod does not queue before all others.
     let _turn = own.acquire().await;
     let image = pull(context, &wanted.name, &keys).await;
     Outcome {

@@ -54,7 +54,7 @@ static ALGORITHMS: LazyLock<WebPkiSupportedAlgorithms> = LazyLock::new(|| {
 /// Client configuration that accepts every certificate, as Go's with `InsecureSkipVerify`.
 ///
 /// # Errors
-/// When the provider has no suite for a version of TLS.
+/// Fails if the provider has no suite for a version of TLS.
 pub fn trusting() -> Result<ClientConfig, Error> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider())).with_safe_default_protocol_versions()?;
     let builder = builder

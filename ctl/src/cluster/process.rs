@@ -100,7 +100,7 @@ impl Daemon {
     /// Sends SIGTERM, and SIGKILL after `patience`; returns whether the daemon ran.
     pub(super) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         let mut ran = false;
-        // One process may have been started from here, and another one, by mistake, in another way.
+        // A process may have been started from here, and another one, by mistake, in another way.
         for record in [Some(&self.pid_file), self.lock_file.as_ref()].into_iter().flatten() {
             if let Some(running) = recorded(record) {
                 running.stop(patience)?;

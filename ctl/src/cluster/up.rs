@@ -119,7 +119,7 @@ fn take_back(state_dir: &Path, known: Option<Settings>, settings: &Settings, err
 fn tell_of_images(state_dir: &Path, known: &Settings, settings: &Settings) {
     let (before, now) = (known.backends.engine(), settings.backends.engine());
     let index = fs::read_to_string(state_dir.join("agent/images/index.json")).unwrap_or_default();
-    // Those of containerd are not visible here.
+    // The images of containerd are not visible here.
     if before != now && (before != "embedded" || index.contains("sha256:")) {
         terminal::note(format!(
             "The images that the node has stay with the {before} runtime: import or pull them again for {now} \

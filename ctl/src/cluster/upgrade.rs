@@ -223,7 +223,7 @@ pub(crate) async fn run(place: &Place, options: &UpgradeOptions) -> anyhow::Resu
 }
 
 fn put(replaced: &[Replaced]) -> anyhow::Result<()> {
-    // Those of an upgrade that was cut off would be put back as the programs of now.
+    // Backups of an interrupted upgrade would be restored as the current programs.
     for file in replaced {
         remove(&file.beside("before")).with_context(|| format!("clean up beside {}", file.path.display()))?;
     }

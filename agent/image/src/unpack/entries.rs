@@ -9,7 +9,7 @@ use tar::{EntryType, Header};
 
 use super::{UnpackError, read_error, shown};
 
-/// One member of an archive.
+/// Member of an archive.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     /// Path as in the archive.

@@ -143,7 +143,7 @@ pub fn serve_by_hand(serve: impl Fn(&str, &mut TcpStream) + Send + Sync + 'stati
                 let mut byte = [0_u8; 1];
                 while !request.ends_with(b"\r\n\r\n") && connection.read(&mut byte).is_ok_and(|read| read > 0) {
                     request.extend_from_slice(&byte);
-                    // As servers without TLS do.
+                    // A TLS handshake: servers without TLS close the connection.
                     if request == [0x16] {
                         return;
                     }

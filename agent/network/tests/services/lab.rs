@@ -220,7 +220,7 @@ impl Lab {
     }
 }
 
-/// As the agent does, on a dedicated thread.
+/// Fills the tables on a dedicated thread, as the agent does.
 pub(crate) fn fill(tables: &mut Services, proxy: &Proxy) {
     std::thread::scope(|scope| {
         let filled = scope.spawn(|| tables.refill(|| proxy.all()));
