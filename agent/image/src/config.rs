@@ -1,4 +1,5 @@
-//! What an operator may configure: registries, and the bounds of everything that is read from outside.
+//! The operator's configuration: registries, and the bounds of everything that is read from
+//! outside.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// How a registry is reached.
+    /// Returns the access to a registry.
     pub(crate) fn registry(&self, host: &str) -> Registry {
         let exact = self.registries.get(host);
         let same = || {
@@ -31,7 +32,8 @@ impl Config {
     }
 }
 
-/// One way of writing a host: small letters, no dot at the end of the name, brackets around IPv6, no port that TLS has anyway.
+/// Canonical form of a host: lower case, no trailing dot, brackets around IPv6, no default port of
+/// TLS.
 fn canonical(host: &str) -> String {
     let name = authorities::name(host);
     let rest = match host.split_once(']') {
@@ -46,7 +48,7 @@ fn canonical(host: &str) -> String {
     format!("{name} {port}")
 }
 
-/// How one registry is reached.
+/// Access to a registry.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     /// Hosts (`host[:port]`) that are asked before the registry itself, in order. They get no credentials of the registry.

@@ -8,7 +8,7 @@ use crate::probe::Kind;
 pub enum Action {
     /// Make the sandbox: volumes, network, supervisor.
     Prepare,
-    /// See that the container's image is there, pulling it as its policy says.
+    /// Ensure that the container's image is present, by its pull policy.
     EnsureImage(String),
     /// Create and start the container.
     Run {
@@ -24,7 +24,7 @@ pub enum Action {
         /// Kind of the probe.
         kind: Kind,
     },
-    /// Begin to stop the running instance.
+    /// Stop the running instance.
     Stop {
         /// The container's name.
         container: String,
@@ -33,7 +33,7 @@ pub enum Action {
         /// Seconds until SIGKILL.
         grace: i64,
     },
-    /// Begin to stop a sidecar whose turn has not come: its hook runs, the signal waits.
+    /// Begin to stop a sidecar before its turn: its preStop hook runs, the signal waits.
     Announce {
         /// The container's name.
         container: String,
@@ -46,11 +46,11 @@ pub enum Action {
     Signal(String),
     /// Send SIGKILL.
     Kill(String),
-    /// Have less patience with a container that is being stopped.
+    /// Shorten the grace period of a container that is being stopped.
     Hasten {
         /// The container's name.
         container: String,
-        /// The new end of patience.
+        /// The new deadline.
         deadline: Timestamp,
     },
     /// Forget an instance that is neither the newest nor the one before.
@@ -60,11 +60,11 @@ pub enum Action {
         /// The instance's identifier.
         id: String,
     },
-    /// All containers have ended because a rule wanted it: all of them begin anew.
+    /// All containers have exited because of a restart rule: start all of them again.
     Reset,
     /// Remove sandbox, network and volumes.
     TearDown,
-    /// Delete the pod from the API: nothing is left of it.
+    /// Delete the pod from the API: nothing is left of it on the node.
     Finish,
 }
 
@@ -79,18 +79,18 @@ pub enum Why {
     Startup,
     /// The postStart hook failed.
     PostStart,
-    /// It gets other resources, and wants to be started anew for them.
+    /// Its resources change, and its resize policy asks for a restart.
     Resize,
     /// The pod names another image for it than the one it runs.
     Image,
-    /// A container ended as a rule of its says, and all others end with it.
+    /// A container's exit matched a rule that restarts all containers.
     Rule,
 }
 
-/// The next actions, and when to look again if nothing happens.
+/// The next actions, and the time of the next evaluation if nothing happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In order; all of them may be begun at once.
+    /// In order; all of them may be started concurrently.
     pub actions: Vec<Action>,
     /// The earliest time at which the answer changes by itself.
     pub wake: Option<Timestamp>,

@@ -38,7 +38,7 @@ const SAFE_SYSCTLS: &[&str] = &[
 /// Resources and state of the node that admission looks at.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
-    /// Pods that it may have.
+    /// Maximum number of pods.
     pub pods: i64,
     /// Amounts in thousandths, by resource.
     pub allocatable: BTreeMap<String, i64>,
@@ -48,9 +48,9 @@ pub struct Host {
     pub node: Option<Arc<Node>>,
     /// Conditions of pressure that the node has.
     pub pressures: BTreeSet<Pressure>,
-    /// It is about to go down.
+    /// True while the node shuts down.
     pub shutting_down: bool,
-    /// Its kernel confines by `AppArmor`.
+    /// True if the kernel supports `AppArmor`.
     pub app_armor: bool,
 }
 
@@ -67,7 +67,7 @@ pub fn check(pod: &Pod, host: &Host) -> Result<Vec<Arc<Pod>>, Rejection> {
         .or_else(|| sysctls(spec))
         .or_else(|| (!host.app_armor).then(|| app_armor(spec)).flatten())
         .or_else(|| operating_system(pod))
-        // Room is made for a critical pod, when nothing else is in its way.
+        // A critical pod may preempt others, unless something else prevents its admission.
         .or_else(|| (!critical).then(|| room(spec, host)).flatten())
         .or_else(|| host.node.as_ref().and_then(|own| node::labels(spec, own)))
         .or_else(|| ports(spec, host))
@@ -88,7 +88,7 @@ fn rejection(reason: impl Into<Cow<'static, str>>, message: impl std::fmt::Displ
     }
 }
 
-/// The API server refuses such pods too; one that it knew before this agent may have come all the same.
+/// The API server rejects such pods too, but may have admitted one before this agent's version.
 fn unsupported(spec: &PodSpec) -> Option<Rejection> {
     let found = api::pod::unsupported(spec).into_iter().next()?;
     Some(rejection("UnexpectedAdmissionError", found))

@@ -59,20 +59,20 @@ pub enum ClaimError {
     /// There is no such claim.
     #[error("failed to fetch PVC from API server: persistentvolumeclaims {0:?} not found")]
     NoClaim(String),
-    /// It goes away.
+    /// The claim is being deleted.
     #[error("PVC is being deleted")]
     Deleted,
-    /// It belongs to another pod.
+    /// The claim belongs to another pod.
     #[error("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)")]
     NotOwner {
-        /// Of both.
+        /// Namespace of the claim and the pod.
         namespace: String,
         /// The claim.
         claim: String,
         /// The pod.
         pod: String,
     },
-    /// It has no volume yet.
+    /// The claim is not bound to a volume yet.
     #[error("PVC is not bound")]
     NotBound,
     /// There is no such volume.

@@ -15,7 +15,7 @@ pub struct Policy {
     pub youth: i64,
 }
 
-/// Text that says no policy.
+/// Invalid policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPolicy {
     /// More than everything.
@@ -62,7 +62,7 @@ pub struct Records {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// Nothing for what was there before the agent.
+    /// `None` for images from before the agent's start.
     detected: Option<Timestamp>,
     used: Option<Timestamp>,
 }

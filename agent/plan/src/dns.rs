@@ -1,8 +1,8 @@
-//! Names of the cluster, as the Kubernetes DNS specification 1.1 gives them to Services and pods.
+//! Names of Services and pods in the cluster, by the Kubernetes DNS specification 1.1.
 //!
-//! [`answer`] looks a question up in a [`Directory`] of Services and EndpointSlices each time it is asked: a zone of its own
-//! would have to be kept and would cost memory. Where the specification is silent, it does as the `kubernetes` plugin of `CoreDNS`
-//! does (`plugin/kubernetes/kubernetes.go`).
+//! [`answer`] looks up a question in a [`Directory`] of Services and EndpointSlices at each query:
+//! a separate zone would have to be maintained and would cost memory. Where the specification is
+//! silent, it follows the `kubernetes` plugin of `CoreDNS` (`plugin/kubernetes/kubernetes.go`).
 
 mod forwarding;
 mod name;
@@ -84,7 +84,7 @@ pub enum Data {
 pub enum Answer {
     /// The cluster is not responsible for the name.
     Foreign,
-    /// It is not known yet: SERVFAIL, so that clients ask again.
+    /// Not known yet: SERVFAIL, so that clients retry.
     Unknown,
     /// No such name: NXDOMAIN.
     NoSuchName,

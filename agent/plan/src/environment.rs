@@ -41,9 +41,9 @@ pub struct Surroundings {
     pub hostname: String,
     /// The cluster's domain.
     pub cluster_domain: String,
-    /// The node's allocatable resources in thousandths: what a container without a limit is told.
+    /// The node's allocatable resources in thousandths: the values for a container without a limit.
     pub allocatable: BTreeMap<String, i64>,
-    /// The variables that tell of Services.
+    /// The environment variables of Services.
     pub services: Vec<(String, String)>,
 }
 
@@ -79,10 +79,10 @@ pub enum ReferenceError {
     /// A resource that cannot be referred to.
     #[error("unsupported container resource : {0}")]
     Resource(String),
-    /// A file that does not say what it should.
+    /// The file is malformed.
     #[error("{0}")]
     File(String),
-    /// References that multiply what they refer to: nothing so long can be handed to a program.
+    /// References expand to more than `execve` accepts.
     #[error("argument list too long: references expand to more than {LONGEST_VALUE} bytes")]
     TooLong,
     /// More variables than can be handed to a program.
@@ -130,7 +130,7 @@ pub fn build(
     Ok(all)
 }
 
-/// Sets what a whole object says.
+/// Sets all variables of an `envFrom` source.
 fn set_all(own: &mut Environment, prefix: &str, from: &EnvFromSource, sources: &Sources) -> Result<(), ReferenceError> {
     let mut set = |key: &str, value: &str| {
         let name = format!("{prefix}{key}");
@@ -263,7 +263,7 @@ fn key_value(
     }
 }
 
-/// The value of a field of the pod, as the downward API gives it.
+/// Returns the value of a field of the pod for the downward API.
 pub fn field_value(pod: &Pod, path: &str, surroundings: &Surroundings) -> Result<String, ReferenceError> {
     let metadata = &pod.metadata;
     let spec = pod.spec.as_ref();

@@ -22,7 +22,7 @@ pub struct HostnameTooLong {
     name: String,
 }
 
-/// The host name that the kernel gives a pod's processes: the short one, or with the domain where `setHostnameAsFQDN` says so.
+/// Hostname of a pod in the kernel: the short one, or the FQDN where `setHostnameAsFQDN` is set.
 pub fn kernel_hostname(pod: &Pod, cluster: &str) -> Result<String, HostnameTooLong> {
     let short = pods::hostname(pod);
     let full = pod.spec.as_ref().and_then(|spec| spec.set_hostname_as_fqdn) == Some(true);

@@ -13,10 +13,10 @@ const RESOURCE: &str = "hugepages-";
 /// A volume of pages that the pod does not ask for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// Of none, or none of this size.
+    /// The pod requests no huge pages, or none of this size.
     #[error("hugePages storage requested, but there is no resource request for huge pages")]
     Unasked,
-    /// Of several sizes, and the medium names none.
+    /// The pod requests several sizes, and the medium names none.
     #[error("medium: {MEDIUM} can't be used if container requests multiple huge page sizes")]
     Several,
     /// The medium names no size.

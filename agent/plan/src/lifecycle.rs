@@ -30,7 +30,7 @@ pub struct End {
     pub reason: Option<String>,
     /// For `status.message`.
     pub message: Option<String>,
-    /// Seconds until SIGKILL, where that is not for the pod to say.
+    /// Seconds until SIGKILL, where they override the pod's grace period.
     pub grace: Option<i64>,
 }
 
@@ -179,9 +179,9 @@ pub fn abandon(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     plan
 }
 
-/// Brings the pod towards what is wanted.
+/// Moves the pod towards its desired state.
 fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
-    // They are there to look into a pod that does not get on, so they wait for nothing but the sandbox.
+    // Ephemeral containers debug a pod that may be stuck, so they wait for nothing but the sandbox.
     for container in pods::ephemeral_containers(pod) {
         // They run once, whatever became of them.
         if view.latest(&container.name).and_then(Instance::exit).is_none() {
@@ -202,7 +202,7 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
         keep(pod, view, (Group::Main, container), !blocked, now, plan);
         blocked |= holds_up(pod, view, container, now);
     }
-    // After the images: what is known to be there can be configured while the sandbox is made.
+    // After the images: those known to be present can be configured while the sandbox is prepared.
     match view.sandbox {
         Sandbox::Absent => plan.actions.push(Action::Prepare),
         Sandbox::Failed { until, .. } if now >= until => plan.actions.push(Action::Prepare),
@@ -236,7 +236,8 @@ fn holds_up(pod: &Pod, view: &View, container: &Container, now: Timestamp) -> bo
 /// A container and its group: to find that out by its name, all containers are looked at.
 type Own<'a> = (Group, &'a Container);
 
-/// Keeps one container as its policy wants it. Its image is seen to even while it may not start yet.
+/// Reconciles one container with its restart policy. Its image is ensured even while the container
+/// may not start yet.
 fn keep(pod: &Pod, view: &View, own: Own<'_>, may_start: bool, now: Timestamp, plan: &mut Plan) {
     let container = own.1;
     let name = &container.name;
@@ -355,7 +356,7 @@ fn has_other_image(view: &View, container: &Container) -> bool {
     newest.is_some_and(|instance| instance.image != named)
 }
 
-/// A container on its way out is still asked whether it is ready: who sends it requests wants to know.
+/// A terminating container's readiness is still probed, since endpoints depend on it.
 fn ask_whether_ready(view: &View, name: &str, now: Timestamp, plan: &mut Plan) {
     let memory = view.memory.get(name).filter(|_| view.is_started(name));
     let Some(memory) = memory else { return };

@@ -16,7 +16,7 @@ pub struct Record<'a> {
     pub text: &'a [u8],
 }
 
-/// Reads one record, given without its line end.
+/// Parses one record, without its line end.
 pub fn parse(line: &[u8]) -> Option<Record<'_>> {
     let (time_text, rest) = word(line)?;
     let (stream, rest) = word(rest)?;
@@ -53,7 +53,7 @@ pub struct Options {
     pub follow: bool,
     /// The instance before the newest one.
     pub previous: bool,
-    /// Each line begins with its time.
+    /// Prefix each line with its time.
     pub timestamps: bool,
     /// Only so many lines from the end.
     pub tail_lines: Option<u64>,
@@ -125,10 +125,11 @@ pub const END: u64 = 32 << 10;
 const RECORDS: usize = 80;
 const BYTES: usize = 2048;
 
-/// The end of what a container wrote, without times, for who has no other message: of its last 80 records the last 2,048 bytes.
-/// `tail` is the end of its log, [`END`] bytes or all of it.
+/// Returns the end of a container's output, without times, as its termination message if it has
+/// none: the last 2,048 bytes of the last 80 records. `tail` is the end of its log, [`END`] bytes
+/// or all of it.
 pub fn end(tail: &[u8]) -> String {
-    // A record of which only the end is seen is too far from the log's to be shown.
+    // A record whose start is cut off is too far from the end to be shown.
     let records: Vec<_> = tail.split(|byte| *byte == b'\n').filter_map(parse).collect();
     let mut text = Vec::new();
     for record in records.iter().skip(records.len().saturating_sub(RECORDS)) {

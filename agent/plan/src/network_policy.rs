@@ -128,7 +128,7 @@ pub struct Policies {
     /// Pods by address: one that is reused may still be an ended pod's for a while.
     holders: BTreeMap<IpAddr, BTreeSet<String>>,
     known: BTreeMap<Name, Arc<Policy>>,
-    /// By uid, of pods of this node that are isolated.
+    /// The isolated pods of this node, by uid.
     isolated: BTreeMap<String, Chains>,
     chains: BTreeMap<Profile, Used>,
     sets: BTreeMap<Arc<Set>, Used>,
@@ -154,7 +154,7 @@ impl Policies {
         self.known.len()
     }
 
-    /// Forgets pods and namespaces, which are listed anew when a policy needs them.
+    /// Forgets pods and namespaces, which are listed again when a policy needs them.
     pub fn forget_peers(&mut self) -> Vec<Change> {
         let pods = self.pods.keys().map(|uid| Input::Pod(uid.clone(), None));
         let names = self.namespaces.keys().map(|name| Input::Namespace(name.clone(), None));

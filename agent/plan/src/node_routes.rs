@@ -1,12 +1,13 @@
-//! Routes to the pods of other nodes: straight to a node on the same link, through a VXLAN tunnel to one behind a router.
+//! Routes to the pods of other nodes: direct to a node on the same link, through a VXLAN tunnel to
+//! one behind a router.
 //!
 //! ```text
 //! Nodes ──► believable ones ──► same family, on link? ──► route by the node's address
 //!                                      └── else ──► route by the node's end of the tunnel + neighbor + forwarding entry
 //! ```
 //!
-//! Every node can tell from the Nodes alone what the others' ends of the tunnel are: the first address of the pods' range, and
-//! a hardware address that follows from it. Nothing is learned or asked for on the wire.
+//! Every node derives the others' tunnel endpoints from the Nodes alone: the first address of the
+//! pod CIDR, and a MAC address that follows from it. There is no learning or discovery on the wire.
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Range of any of its addresses; nothing where the prefix is longer than an address.
+    /// Returns the range that contains an address; `None` if the prefix is longer than an address.
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         let rest = width(address).checked_sub(length)?;
         let kept = u128::MAX.checked_shl(rest.into()).unwrap_or_default();
@@ -150,14 +151,14 @@ pub enum Hop {
         /// Index of the interface that leads there.
         interface: u32,
     },
-    /// Its end of the tunnel.
+    /// The node's tunnel endpoint.
     Tunnel {
         /// The end's address.
         gateway: IpAddr,
     },
 }
 
-/// This node's end of the tunnel, and those of the others.
+/// This node's tunnel endpoint, and those of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     /// The node's address that packets are sent from.
@@ -168,7 +169,7 @@ pub struct Tunnel {
     pub addresses: Vec<IpAddr>,
     /// The largest packet that fits.
     pub mtu: u32,
-    /// Hardware addresses of the other ends, and the nodes' addresses behind them.
+    /// MAC addresses of the other endpoints, and the nodes' addresses behind them.
     pub forwarding: BTreeMap<[u8; 6], IpAddr>,
     /// Addresses of the other ends, with their hardware addresses.
     pub neighbors: BTreeMap<IpAddr, [u8; 6]>,
@@ -181,13 +182,13 @@ pub struct Routes {
     pub routes: BTreeMap<Range, Hop>,
     /// The place where any route needs it.
     pub tunnel: Option<Tunnel>,
-    /// The largest packet that fits every way; nothing where there is none.
+    /// The largest packet that fits all routes; `None` where there are none.
     pub mtu: Option<u32>,
     /// Nodes whose pods are not reached, and why not.
     pub unreached: BTreeMap<String, String>,
 }
 
-/// Addresses that the ways are to be asked for.
+/// Addresses whose routes must be looked up.
 pub fn asked(own: &Peer, peers: &[Peer]) -> BTreeSet<IpAddr> {
     let others = peers.iter().filter(|peer| peer.name != own.name);
     others.flat_map(|peer| peer.addresses.iter().copied()).collect()
@@ -199,7 +200,7 @@ pub fn plan(own: &Peer, peers: &[Peer], ways: &BTreeMap<IpAddr, Way>, mode: Mode
     let mut routes = Routes::default();
     let mut taken = own.ranges.clone();
     let mut others: Vec<&Peer> = peers.iter().filter(|peer| peer.name != own.name).collect();
-    // Of two nodes with one range the elder keeps it.
+    // Of two nodes with the same range the older one keeps it.
     others.sort_by(|one, other| (one.created, &one.name).cmp(&(other.created, &other.name)));
     for peer in &others {
         for range in &peer.ranges {
@@ -310,6 +311,6 @@ fn hardware(node: &Peer) -> Option<[u8; 6]> {
             address.octets().iter().fold(0x811c_9dc5, mix).to_be_bytes()
         }
     };
-    // Of those that are locally administered.
+    // A locally administered address.
     Some([0x0a, 0x58, a, b, c, d])
 }

@@ -24,9 +24,9 @@ pub struct View {
     pub termination: Option<Termination>,
     /// The pod's sandbox: network namespace, address and volumes.
     pub sandbox: Sandbox,
-    /// The addresses of the sandbox that was removed or is about to be, the first one first.
+    /// The addresses of the sandbox that was removed or is about to be, the primary one first.
     pub addresses: Vec<IpAddr>,
-    /// All instances of all containers that are known, oldest first.
+    /// All known instances of all containers, oldest first.
     pub instances: BTreeMap<String, Vec<Instance>>,
     /// Users of the containers' first processes at their start, by the instances' ids.
     pub users: BTreeMap<String, ContainerUser>,
@@ -34,7 +34,7 @@ pub struct View {
     pub allocated: Resources,
     /// Actual resources of the running containers.
     pub actual: Resources,
-    /// They are to be given something else.
+    /// The resize that waits for its allocation.
     pub resize_pending: Option<Pending>,
     /// Progress of a resize whose allocation is not yet actuated.
     pub resize_progress: Option<Progress>,
@@ -42,7 +42,7 @@ pub struct View {
     pub memory: BTreeMap<String, Box<Memory>>,
     /// Time at which the pod's termination stopped its first container.
     pub winding_down: Option<Timestamp>,
-    /// The API was told the last status that will ever be.
+    /// True once the API has the final status.
     pub final_status_stored: bool,
 }
 
@@ -71,9 +71,9 @@ pub struct Termination {
 /// The pod's environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sandbox {
-    /// Nothing was made yet, or what was made is gone.
+    /// Not created yet, or lost.
     Absent,
-    /// It is being made.
+    /// It is being created.
     Preparing,
     /// Making it failed; tried again at `until`.
     Failed {
@@ -89,7 +89,7 @@ pub enum Sandbox {
     },
     /// It is being removed.
     Removing,
-    /// It was removed and is not coming back.
+    /// It was removed and will not be created again.
     Removed,
 }
 
@@ -106,9 +106,9 @@ pub struct Instance {
     pub image_id: String,
     /// The state.
     pub state: State,
-    /// It went away with a sandbox that is gone: initial containers run again in the next one.
+    /// It was lost with its sandbox: init containers run again in the next one.
     pub lost: bool,
-    /// It ended with all others because a container's rule said so: whatever the policies say, all of them run again.
+    /// It was stopped by a restart of all containers: they run again whatever their policies.
     pub reset: bool,
 }
 
@@ -122,7 +122,7 @@ pub enum State {
         /// Since when.
         since: Timestamp,
     },
-    /// Its process has ended, or never came to be.
+    /// Its process has exited, or could not be started.
     Exited(Exit),
 }
 
@@ -172,11 +172,11 @@ pub struct Memory {
     pub starting: bool,
     /// Failure to create it; tried again later.
     pub failure: Option<Failure>,
-    /// Its restart delay.
+    /// Its restart back-off.
     pub back_off: BackOff,
     /// The running instance ends so that the next one has other resources.
     pub renewal: bool,
-    /// The instance was told to end because a probe failed, and runs again whatever it makes of that.
+    /// The instance was stopped because a probe failed, and is restarted whatever its exit code.
     pub revival: bool,
     /// The running instance is being stopped.
     pub stopping: Option<Stopping>,
@@ -198,12 +198,12 @@ pub enum Image {
     Unknown,
     /// It is being pulled.
     Pulling {
-        /// The delay in seconds that the last failure left behind.
+        /// The last failure's back-off in seconds.
         delay: i64,
     },
     /// It is there.
     Present,
-    /// It could not be had; tried again at `until`.
+    /// It could not be pulled; tried again at `until`.
     Failed {
         /// Time of the next try.
         until: Timestamp,
@@ -245,7 +245,7 @@ pub struct Stopping {
 pub enum Stage {
     /// The preStop hook runs.
     PreStop,
-    /// A sidecar's hook is over, and others come before it.
+    /// A sidecar's hook is over, and it waits for the containers that stop before it.
     Waiting,
     /// The stop signal was sent.
     Signalled,
@@ -254,7 +254,7 @@ pub enum Stage {
 }
 
 impl View {
-    /// A pod of which nothing exists yet.
+    /// Creates the view of a pod of which nothing exists on the node yet.
     pub fn new(start_time: Timestamp, host_addresses: Vec<IpAddr>) -> Self {
         Self {
             start_time,
@@ -299,7 +299,8 @@ impl View {
         self.is_running(container) && self.memory.get(container).is_some_and(|memory| memory.post_start)
     }
 
-    /// The newest instance of a container, if it belongs to the present sandbox and to what began anew with all others.
+    /// Returns the newest instance of a container, if it belongs to the present sandbox and was not
+    /// reset by a restart of all containers.
     pub fn current(&self, container: &str) -> Option<&Instance> {
         self.latest(container)
             .filter(|instance| !instance.lost && !instance.reset)

@@ -3,10 +3,11 @@
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::{Map, Value, json};
 
-/// Lists of a pod's status that are merged by a key, with that key. All others are replaced whole.
+/// Lists in a pod's status with a merge key. All others are replaced as a whole.
 const MERGED: &[(&str, &str)] = &[("conditions", "type"), ("podIPs", "ip"), ("hostIPs", "ip")];
 
-/// The patch body for `pods/status`, or nothing when both say the same. The uid guards against a namesake.
+/// Returns the patch body for `pods/status`, or `None` when both are equal. The uid guards against
+/// a pod of the same name.
 pub fn status(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
     let (old, new) = (object(old), object(new));
     let mut patch = Map::new();
@@ -20,7 +21,8 @@ pub fn status(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
             continue;
         };
         let changes = list(before, value, key);
-        // The same elements in another order, which such a patch cannot change: others write there too.
+        // The same elements in another order, which such a patch cannot change: other clients write
+        // conditions too.
         if !changes.is_empty() {
             patch.insert(field.clone(), Value::Array(changes));
         }

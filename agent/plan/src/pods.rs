@@ -51,7 +51,7 @@ pub fn main_containers(pod: &Pod) -> &[Container] {
     pod.spec.as_ref().map_or(&[], |spec| spec.containers.as_slice())
 }
 
-/// The containers that are started one after the other before the others.
+/// The init containers, which are started one by one before the main ones.
 pub fn init_containers(pod: &Pod) -> &[Container] {
     pod.spec
         .as_ref()
@@ -59,7 +59,7 @@ pub fn init_containers(pod: &Pod) -> &[Container] {
         .unwrap_or(&[])
 }
 
-/// All containers, initial ones first.
+/// All containers, init containers first.
 pub fn all_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> {
     init_containers(pod).iter().chain(main_containers(pod))
 }
@@ -117,7 +117,7 @@ pub fn is_ephemeral(pod: &Pod, name: &str) -> bool {
     ephemeral_containers(pod).iter().any(|container| container.name == name)
 }
 
-/// An initial container that keeps running beside the others.
+/// True for an init container that keeps running beside the main containers.
 pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
@@ -165,7 +165,7 @@ pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
     restarts_in(pod, group(pod, &container.name), container, code)
 }
 
-/// The same for one whose group is known: to find that out, all containers are looked at.
+/// Same as [`restarts`] with a known group, which saves a search through all containers.
 pub fn restarts_in(pod: &Pod, group: Group, container: &Container, code: i32) -> bool {
     ending::rule(container, code).is_some() || policy_in(pod, group, container).restarts(code)
 }
@@ -263,7 +263,8 @@ pub fn host_ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
         .filter(|port| port.host_port.is_some_and(|port| port != 0))
 }
 
-/// The host name inside the pod: the one that overrides all others, or `spec.hostname` or the pod's name, at most 63 characters.
+/// Returns the hostname inside the pod: `hostnameOverride`, `spec.hostname` or the pod's name, at
+/// most 63 characters.
 pub fn hostname(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     if let Some(whole) = spec.and_then(|spec| spec.hostname_override.clone()) {
@@ -277,7 +278,8 @@ pub fn hostname(pod: &Pod) -> String {
     short.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The domain of a pod that has a subdomain, in a cluster with this domain. A name that overrides all others stands alone.
+/// Returns the domain of a pod that has a subdomain, in a cluster with this domain. A
+/// `hostnameOverride` has no domain.
 pub fn domain(pod: &Pod, cluster: &str) -> Option<String> {
     let spec = pod.spec.as_ref().filter(|spec| spec.hostname_override.is_none())?;
     let subdomain = spec.subdomain.as_deref()?;

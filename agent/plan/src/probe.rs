@@ -37,10 +37,10 @@ pub struct Probe {
     failure_threshold: i32,
     began: Timestamp,
     next: Timestamp,
-    /// From when on the next attempt counts, however it fails.
+    /// Time from which a failed attempt counts.
     regular: Timestamp,
     counts: bool,
-    /// Nothing once an attempt took long, or the probe has passed.
+    /// `None` once an attempt took long, or the probe has passed.
     quick_milliseconds: Option<i64>,
     successes: i32,
     failures: i32,
@@ -49,7 +49,7 @@ pub struct Probe {
 }
 
 const QUICK_MILLISECONDS: i64 = 10;
-/// An attempt that takes longer is work that is not to be done more often than the pod says.
+/// Attempts that take longer cost too much to be made more often than the pod asks for.
 const SLOW_MILLISECONDS: i64 = 100;
 
 impl Probe {
@@ -114,7 +114,7 @@ impl Probe {
         (!self.in_flight && !over).then_some(self.next)
     }
 
-    /// An attempt begins at `now`.
+    /// Starts an attempt at `now`.
     pub fn begin(&mut self, now: Timestamp) {
         self.in_flight = true;
         self.began = now;
@@ -127,9 +127,10 @@ impl Probe {
 
     /// An attempt ended. Answers whether the failure is worth an event.
     ///
-    /// Until a container was ready (or started) once, it is asked again after 10 ms, 20 ms, 40 ms … up to the period:
-    /// such extra attempts count neither for thresholds nor for events when they fail, the one at each period's end does.
-    /// There are none any more once one took longer than it was waited for, or longer than 100 ms: that one counts.
+    /// Until a container was ready (or started) once, it is probed again after 10 ms, 20 ms, 40 ms
+    /// … up to the period: failures of such extra attempts count neither for thresholds nor for
+    /// events, those of the attempt at each period's end do. Extra attempts stop once one took
+    /// longer than its delay, or longer than 100 ms: that one counts.
     pub fn record(&mut self, success: bool, now: Timestamp) -> bool {
         self.in_flight = false;
         if success {

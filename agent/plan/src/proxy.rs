@@ -31,8 +31,8 @@ pub struct Node {
     pub zone: Option<String>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
-    /// The place where the API server and the agent listen: no Service gets these from outside, whatever its `externalIPs` say
-    /// (CVE-2020-8554).
+    /// Addresses of the API server and the agent: Services never get these as external addresses,
+    /// whatever their `externalIPs` (CVE-2020-8554).
     pub reserved: BTreeSet<(IpAddr, u16)>,
 }
 
@@ -96,7 +96,8 @@ impl Proxy {
         }
     }
 
-    /// The node as it is now; `true` if that changes where traffic goes, so that everything is to be programmed again.
+    /// Takes the node's new state; `true` if it changes destinations of traffic, so that everything
+    /// must be programmed again.
     pub fn see_node(&mut self, node: Node) -> bool {
         let differs = self.node != node;
         self.node = node;
@@ -130,7 +131,7 @@ impl Proxy {
         }
     }
 
-    /// Every element that there is to be, Service by Service.
+    /// Returns every element of the maps and sets, Service by Service.
     pub fn all(&self) -> impl Iterator<Item = (Element, Value)> + '_ {
         self.known.keys().flat_map(|name| self.elements([name].into_iter()))
     }
@@ -244,7 +245,8 @@ impl Proxy {
         self.known.insert(name, known);
     }
 
-    /// A number that no port has. Freed ones wait until all others were given: the kernel may remember what they stood for.
+    /// Returns an unused number. Freed numbers are reused last: the kernel may still remember their
+    /// old meaning.
     fn number(&mut self) -> Option<u32> {
         if self.next < MOST_PORTS {
             self.next += 1;
@@ -278,7 +280,7 @@ impl Datagrams {
                 let serving = endpoints.iter().filter(|(endpoint, _)| endpoint.serving);
                 let serving: BTreeSet<_> = serving.map(|(endpoint, port)| (endpoint.address, *port)).collect();
                 let outer = elements::outer(service).filter(|(_, protocol, number)| {
-                    // Of this port alone.
+                    // Only those of this port.
                     (*protocol, *number) == (Protocol::Udp, port.port)
                 });
                 let outer = outer.filter(|address| owns(address)).map(|(address, ..)| address);

@@ -10,19 +10,19 @@ use crate::eviction::{Signal, Thresholds};
 /// Amounts by resource.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Text that says no reservation.
+/// Invalid reservation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidReservation {
     /// Not `RESOURCE=AMOUNT`.
     #[error("{0:?} is not of the form RESOURCE=AMOUNT")]
     Form(String),
-    /// Nothing of it can be kept back.
+    /// The resource cannot be reserved.
     #[error("cannot reserve {0:?} resource")]
     Resource(String),
     /// Not an amount.
     #[error("the amount of {0:?}")]
     Quantity(String, #[source] QuantityError),
-    /// Less than nothing.
+    /// The quantity is negative.
     #[error("resource quantity for {0:?} cannot be negative: {1}")]
     Negative(String, Quantity),
 }

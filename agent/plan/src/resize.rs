@@ -1,5 +1,5 @@
-//! Containers whose processor and memory change while they run: what the node has given them, what they really have, and
-//! whether it can give them what is wanted.
+//! In-place pod resize: allocated resources, actual resources, and the decision whether the node
+//! can allocate the desired ones.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub const WHOLE: &str = "";
 /// Decision about a resize request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The node can give it.
+    /// The node can allocate it.
     Fits,
     /// The node could never.
     Infeasible(String),
@@ -29,7 +29,7 @@ pub enum Verdict {
     Deferred(String),
 }
 
-/// A wish that was not granted yet, for the condition `PodResizePending`.
+/// A resize that is not allocated yet, for the condition `PodResizePending`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// `Infeasible` or `Deferred`.
@@ -97,14 +97,15 @@ fn same(one: &ResourceRequirements, other: &ResourceRequirements) -> bool {
     read(&one.requests) == read(&other.requests) && read(&one.limits) == read(&other.limits)
 }
 
-/// The containers of which one list says something else than another.
+/// Returns the containers whose resources differ between two lists.
 pub fn changed<'a>(one: &'a Resources, other: &'a Resources) -> impl Iterator<Item = &'a str> {
     let differs =
         |(name, own): &(&String, &ResourceRequirements)| other.get(*name).is_none_or(|other| !same(own, other));
     one.iter().filter(differs).map(|(name, _)| name.as_str())
 }
 
-/// The pod with what the node has given it instead of what it asks for; nothing when that is the same.
+/// Returns the pod with its allocated resources in place of the desired ones; `None` when they are
+/// equal.
 pub fn given(pod: &Pod, allocated: &Resources) -> Option<Pod> {
     changed(&wanted(pod), allocated).next()?;
     let mut pod = pod.clone();

@@ -27,7 +27,7 @@ pub const PERIOD: u64 = 100_000;
 
 const SHORTEST_QUOTA: i64 = 1000;
 
-/// A quantity in thousandths, rounded up, or nothing when the text is none.
+/// Parses a quantity in thousandths, rounded up; `None` when it is invalid.
 pub fn milli(quantity: &str) -> Option<i64> {
     let split = quantity
         .find(|character: char| !matches!(character, '0'..='9' | '.' | '+' | '-'))

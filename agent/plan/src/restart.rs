@@ -1,4 +1,4 @@
-//! Restart delays: the first restart at once, then 10 s, doubled up to 300 s, forgotten after 10 min.
+//! Restart back-off: the first restart at once, then 10 s, doubled up to 300 s, reset after 10 min.
 
 use k8s_openapi::jiff::SignedDuration;
 

@@ -1,11 +1,11 @@
-//! The environment variables by which a container finds Services: the server's own for all, those of its namespace for
-//! pods that want them.
+//! The environment variables of Services: those of the Service `kubernetes` for all containers,
+//! those of the pod's namespace unless `enableServiceLinks` is false.
 
 use std::net::IpAddr;
 
 use crate::proxy::{Name, Port, Service};
 
-/// Whose Service `kubernetes` every container is told of.
+/// The Service `kubernetes`, whose variables every container gets.
 const EVERYBODYS: (&str, &str) = ("default", "kubernetes");
 
 /// The variables of a pod's containers. `services` are in the order of their keys.

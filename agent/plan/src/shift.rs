@@ -27,7 +27,8 @@ pub fn shift<'a>(times: impl IntoIterator<Item = &'a mut Timestamp>, step: Signe
 }
 
 impl View {
-    /// Moves what is awaited. What was stays as it is told, unless it would be yet to come: `now` is the time after the step.
+    /// Moves points in time to come. Past ones stay as reported, unless they would be in the
+    /// future: `now` is the time after the step.
     pub fn shift(&mut self, step: SignedDuration, now: Timestamp) {
         shift(&mut self.winding_down, step);
         if let Sandbox::Failed { until, .. } = &mut self.sandbox {

@@ -1,5 +1,4 @@
-//! The end of the pods when the machine is about to shut down: ordinary ones first, those that the node must run at any price
-//! last. Words are upstream's.
+//! Graceful node shutdown: ordinary pods first, critical pods last. The texts are upstream's.
 
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ impl Grace {
         self.total > 0
     }
 
-    /// The same within what the machine gives.
+    /// Returns the grace within the limit of systemd's inhibitor.
     #[must_use]
     pub fn within(self, most: i64) -> Self {
         let total = self.total.min(most);
@@ -41,7 +40,7 @@ impl Grace {
 /// Pods that end side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// In seconds; after that the next group's turn comes.
+    /// Grace period in seconds; then the next group follows.
     pub grace: i64,
     /// Termination of each pod, by uid.
     pub pods: Vec<(String, Termination)>,

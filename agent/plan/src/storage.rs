@@ -46,7 +46,7 @@ impl ContainerUse {
 /// Disk usage of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
-    /// Its volumes that take their space from the node's disk.
+    /// Its volumes that use the node's disk.
     pub volumes: BTreeMap<String, Used>,
     /// Usage of its containers.
     pub containers: BTreeMap<String, ContainerUse>,
@@ -67,7 +67,7 @@ impl DiskUse {
         layers.fold(Used::default(), Used::plus)
     }
 
-    /// That rest: logs, volumes, and the files that the node gives it.
+    /// The rest: logs, volumes, and the files that the node provides.
     pub fn files(&self) -> Used {
         let logs = self.containers.values().map(|own| own.log);
         logs.chain(self.volumes.values().copied()).fold(self.own, Used::plus)

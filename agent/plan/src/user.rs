@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 pub struct User {
     /// `""` (root), `name`, `uid`, `name:group`, `uid:gid`.
     pub user: String,
-    /// Wins over the primary group that `user` gives.
+    /// Overrides the primary group of `user`.
     pub group: Option<u32>,
     /// Groups besides the primary one.
     pub supplementary: Vec<u32>,
     /// Refuse to run as root.
     pub must_not_be_root: bool,
-    /// The groups that the image gives the user do not count.
+    /// Ignore the user's groups in the image.
     pub strict_groups: bool,
 }
 

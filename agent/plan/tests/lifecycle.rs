@@ -1,4 +1,4 @@
-//! The pod state machine, driven by a small world that does what it is told.
+//! The pod state machine, driven by a simulated node.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -286,7 +286,7 @@ fn a_rule_restarts_all_containers() {
     world.exit("one", 0);
     world.settle();
     world.check(&expect!["run side 1, run other 1 => Running"]);
-    // It has begun anew twice by now, so it waits.
+    // It has been restarted twice by now, so it has a back-off.
     world.pass(10);
     world.settle();
     world.check(&expect!["image source, run source 2, remove source => Running"]);

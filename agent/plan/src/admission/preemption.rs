@@ -15,7 +15,7 @@ use crate::pods;
 /// `status.reason` of a pod that ended for a critical one, and the reason of the event.
 pub const REASON: &str = "Preempting";
 
-/// Parts of a whole, in which it is told how much of what is missing a pod would give back.
+/// Fixed-point unit of the fraction of the needs that a pod would free.
 const PARTS: i128 = 1_000_000_000;
 
 /// Termination of a preempted pod.
@@ -28,7 +28,7 @@ pub fn termination(pod: &Pod) -> Termination {
     }
 }
 
-/// Of which resource a critical pod lacks something: the first that is looked at.
+/// Returns the first resource that a critical pod lacks.
 pub fn signal(pod: &Pod, host: &Host) -> String {
     let missing = pod.spec.as_ref().map(|spec| missing(spec, host));
     let first = missing.and_then(|missing| missing.into_iter().next());
@@ -38,7 +38,7 @@ pub fn signal(pod: &Pod, host: &Host) -> String {
 /// Resources to free: names and amounts, in their units.
 type Needs = Vec<(String, i64)>;
 
-/// A pod that may have to end.
+/// A pod that may be preempted.
 struct Candidate<'a> {
     pod: &'a Arc<Pod>,
     requests: api::pod::Resources,
@@ -83,7 +83,8 @@ pub(super) fn victims(pod: &Pod, host: &Host, missing: &[Missing]) -> Result<Vec
     if !everybody.is_empty() {
         return Err(not_enough(&everybody));
     }
-    // Of each class only what is missing when all of the lower ones have ended, and what was chosen of the higher ones.
+    // Of each class, only what is missing once all lower classes and the chosen ones of the higher
+    // classes have ended.
     let lower = best_effort.iter().chain(&burstable).copied();
     let guaranteed = choose(guaranteed, without(&needs, &lower))?;
     let others = best_effort.iter().chain(&guaranteed).copied();

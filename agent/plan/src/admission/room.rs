@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use super::{Host, active, rejection};
 use crate::observed::Rejection;
 
-/// A resource of which there is too little, in its own unit: thousandths of a processor, bytes, pieces.
+/// An insufficient resource, in its own unit: millicores, bytes, pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) resource: String,
@@ -36,7 +36,7 @@ impl Missing {
     }
 }
 
-/// The resources that are looked at before all others.
+/// Resources that are checked before all others.
 const FIRST: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Returns the rejection of a pod whose requests do not fit.
@@ -50,7 +50,7 @@ pub(super) fn units(resource: &str, milli: i64) -> i64 {
     if resource == "cpu" { milli } else { milli / 1000 }
 }
 
-/// All of which there is too little for a pod.
+/// Returns all insufficient resources for a pod.
 pub(super) fn missing(spec: &PodSpec, host: &Host) -> Vec<Missing> {
     let mut all = Vec::new();
     let others = i64::try_from(active(host).count()).unwrap_or(i64::MAX);

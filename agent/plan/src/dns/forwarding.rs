@@ -18,7 +18,7 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Reads the `data` of the `ConfigMap`. The texts say what of it means nothing.
+    /// Parses the `data` of the `ConfigMap`. The texts report what of it is ignored.
     pub fn parse(data: &BTreeMap<String, String>) -> (Self, Vec<String>) {
         let (mut found, mut faults) = (Self::default(), Vec::new());
         if let Some(stubs) = json::<BTreeMap<String, Vec<String>>>(data, "stubDomains", &mut faults) {

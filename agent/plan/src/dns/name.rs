@@ -21,11 +21,11 @@ pub(super) enum Place<'a> {
     },
     /// `10-244-0-5.NAMESPACE.pod.DOMAIN`: an address of any pod, whether it exists or not.
     Pod(IpAddr),
-    /// Nothing.
+    /// No such name.
     Unknown,
 }
 
-/// Takes a name apart; nothing if it is not in the domain.
+/// Parses a name; `None` if it is not in the domain.
 pub(super) fn parse<'a>(name: &'a str, domain: &str) -> Option<Place<'a>> {
     let inside = match name.strip_suffix(domain)? {
         "" => return Some(Place::Apex),

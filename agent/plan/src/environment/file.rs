@@ -11,7 +11,7 @@ use super::ReferenceError;
 pub enum File {
     /// There is none.
     Absent,
-    /// It cannot be read, and why.
+    /// The file cannot be read, with the reason.
     Unreadable(String),
     /// The file's text.
     Text(String),
@@ -77,7 +77,7 @@ fn find(text: &str, key: &str) -> Result<Option<String>, String> {
             return wrong(number, "whitespace before '=' is not allowed");
         }
         if rest.starts_with([' ', '\t']) {
-            // A shell would set it to nothing.
+            // A shell would set it to the empty string.
             if name == key {
                 return Ok(Some(String::new()));
             }

@@ -65,7 +65,7 @@ pub fn expand(text: &str, variables: &Environment) -> Result<String, ReferenceEr
     replace(text, |name| Ok(variables.get(name)))
 }
 
-/// The same for a path, which an unknown reference makes meaningless.
+/// Like [`expand`], for a path, which must not contain an unknown reference.
 pub fn expand_known(text: &str, variables: &Environment) -> Result<String, ReferenceError> {
     replace(text, |name| match variables.get(name) {
         Some(value) => Ok(Some(value)),
@@ -77,7 +77,7 @@ fn replace<'v>(
     text: &str,
     lookup: impl Fn(&str) -> Result<Option<&'v str>, ReferenceError>,
 ) -> Result<String, ReferenceError> {
-    // A text that is longer by itself is its author's to mend; nothing becomes so by its references.
+    // A text that is too long without its references is left to the kernel's limit.
     let longest = LONGEST_VALUE.max(text.len());
     let mut expanded = String::new();
     let mut push = |piece: &str| {

@@ -21,14 +21,15 @@ pub enum Layout {
 pub struct Contents {
     /// The containers' writable layers.
     pub layers: bool,
-    /// Logs, volumes, and the files that the node gives pods.
+    /// Logs, volumes, and the files that the node provides to pods.
     pub files: bool,
     /// The images.
     pub images: bool,
 }
 
 impl Layout {
-    /// By the numbers of the devices that the node's directory, the images and the writable layers are on.
+    /// Determines the layout by the device numbers of the node's directory, the images and the
+    /// writable layers.
     pub const fn of(node: u64, images: u64, layers: u64) -> Self {
         if images == node {
             Self::Together

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Signal, Starved, Used};
 use crate::pods;
 
-/// Says what was short and which containers used more of it than they had asked for.
+/// Names the starved resource and the containers that used more of it than their requests.
 pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> String {
     let resource = starved.signal.resource();
     let mut text = format!(

@@ -1,8 +1,9 @@
 //! Reaction to a shortage of memory, disk or PIDs: the node's conditions, the pods that it still
 //! admits, and the pod to evict.
 //!
-//! [`Thresholds`] is what the operator says, [`Watch`] remembers what was seen, [`Layout`] says what helps a disk, [`rank()`]
-//! chooses the pod and [`message()`] says why, in upstream's words.
+//! [`Thresholds`] is the configuration, [`Watch`] keeps the observations, [`Layout`] tells which
+//! data is on which file system, [`rank()`] chooses the pod and [`message()`] explains the eviction
+//! in upstream's words.
 
 mod layout;
 mod message;

@@ -12,7 +12,7 @@ use crate::storage::DiskUse;
 pub struct Used {
     /// Bytes of memory that its containers need.
     pub memory: Option<i64>,
-    /// The same by container.
+    /// The same per container.
     pub containers: Vec<(String, i64)>,
     /// On the node's disk.
     pub disk: Option<DiskUse>,
@@ -20,7 +20,7 @@ pub struct Used {
     pub processes: Option<i64>,
 }
 
-/// A pod that may have to go.
+/// A pod that may be evicted.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
     /// The pod.
@@ -64,8 +64,8 @@ fn place(candidate: &Candidate<'_>, signal: Signal, contents: Contents) -> Place
     }
 }
 
-/// Puts those first that have to go first: who uses more than was asked for, who matters less, who uses most of all. For a
-/// file system only what lies on it counts.
+/// Sorts the pods by the order of their eviction: pods that exceed their requests, then lower
+/// priority, then higher usage. For a file system only the usage on it counts.
 pub fn rank(candidates: &mut [Candidate<'_>], signal: Signal, layout: Layout) {
     let contents = layout.contents(signal);
     candidates.sort_by_cached_key(|candidate| place(candidate, signal, contents));

@@ -11,7 +11,7 @@ use super::Pressure;
 pub enum Signal {
     /// Memory that pods could still use.
     MemoryAvailable,
-    /// Memory that is left of what all pods may have together.
+    /// Memory available to pods, of the allocatable memory of all of them.
     AllocatableMemoryAvailable,
     /// Space on the file system of pods and logs.
     NodefsAvailable,
@@ -59,7 +59,7 @@ impl Signal {
         }
     }
 
-    /// The condition of the Node that tells of it.
+    /// Returns the Node's condition for the signal.
     pub const fn pressure(self) -> Pressure {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => Pressure::Memory,
@@ -131,7 +131,7 @@ impl Amount {
     }
 }
 
-/// Less than this is too little.
+/// A threshold, met when less than the amount is available.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
     /// Signal that is compared.
@@ -144,7 +144,7 @@ pub struct Threshold {
     pub reclaim: Option<Amount>,
 }
 
-/// Everything that the operator says of thresholds.
+/// The configuration of eviction thresholds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thresholds {
     /// Hard ones first.
@@ -155,7 +155,7 @@ pub struct Thresholds {
     pub longest_grace: i64,
 }
 
-/// Text that says no threshold.
+/// Invalid threshold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidThreshold {
     /// It is not `SIGNAL<AMOUNT`, or `SIGNAL=VALUE`.
@@ -170,7 +170,7 @@ pub enum InvalidThreshold {
     /// Not a length of time.
     #[error("{0:?} is not a length of time such as 90s or 1m30s")]
     Duration(String),
-    /// A soft threshold must say how long it is borne.
+    /// A soft threshold has no grace period.
     #[error("grace period must be specified for the soft eviction threshold {0}")]
     Grace(&'static str),
 }
@@ -220,8 +220,9 @@ fn pairs(text: &str, separator: char) -> Result<Vec<(Signal, &str, &str)>, Inval
 }
 
 impl Thresholds {
-    /// Reads hard and soft thresholds (`SIGNAL<AMOUNT`), the soft ones' patience (`SIGNAL=TIME`) and what is to be won on top
-    /// (`SIGNAL=AMOUNT`), each a list with commas. A threshold of 0 % or 100 % is none.
+    /// Parses hard and soft thresholds (`SIGNAL<AMOUNT`), the grace periods of the soft ones
+    /// (`SIGNAL=TIME`) and the minimum reclaims (`SIGNAL=AMOUNT`), each a list with commas. A
+    /// threshold of 0 % or 100 % is disabled.
     pub fn parse(hard: &str, soft: &str, patience: &str, reclaim: &str) -> Result<Vec<Threshold>, InvalidThreshold> {
         let mut patiences = BTreeMap::new();
         for (signal, _, value) in pairs(patience, '=')? {
@@ -254,8 +255,9 @@ impl Thresholds {
         Ok(all)
     }
 
-    /// The same for a node that holds all pods together to a part of its memory: its hard thresholds of memory are those of
-    /// that part as well, so that a pod is evicted before the kernel kills a process of some pod.
+    /// Adds thresholds for a node that limits all pods together to its allocatable memory: its hard
+    /// memory thresholds apply to that part as well, so that a pod is evicted before the kernel
+    /// kills a process of some pod.
     #[must_use]
     pub fn enforced(mut self) -> Self {
         let of_node = |one: &&Threshold| one.signal == Signal::MemoryAvailable && one.grace == 0;

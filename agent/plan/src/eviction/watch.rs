@@ -12,7 +12,7 @@ use crate::Timestamp;
 pub struct Observation {
     /// Available amount.
     pub available: i64,
-    /// All of it.
+    /// Total amount.
     pub capacity: i64,
 }
 
@@ -36,7 +36,7 @@ pub struct Starved {
 #[derive(Clone, Debug)]
 pub struct Watch {
     thresholds: Thresholds,
-    /// By the number of the threshold.
+    /// By the threshold's index.
     since: BTreeMap<usize, Timestamp>,
     /// Thresholds whose grace period has passed: their minimum reclaim applies.
     met: BTreeSet<usize>,
@@ -57,7 +57,7 @@ fn milliseconds(from: Timestamp, to: Timestamp) -> i64 {
 }
 
 impl Watch {
-    /// Nothing was seen yet.
+    /// Creates a watch without observations.
     pub const fn new(thresholds: Thresholds) -> Self {
         Self {
             thresholds,

@@ -1,4 +1,4 @@
-//! The text of `/etc/resolv.conf`, within what resolvers bear.
+//! The text of `/etc/resolv.conf`, within the limits of resolvers.
 
 use std::net::IpAddr;
 
@@ -143,7 +143,7 @@ impl Resolver {
         resolver
     }
 
-    /// Leaves out the last ones of too many name servers, and says so.
+    /// Drops excess name servers from the end, and returns the event's text.
     fn limit_servers(&mut self) -> Option<String> {
         if self.servers.len() <= MOST.0 {
             return None;
@@ -155,7 +155,7 @@ impl Resolver {
         ))
     }
 
-    /// The same for domains, and for those that are too long.
+    /// Same for search domains, and for those that are too long.
     fn limit_search(&mut self) -> Option<String> {
         let before = self.search.len();
         self.search.truncate(MOST.1);

@@ -10,8 +10,8 @@ use crate::{Timestamp, after, pods};
 /// (`minimumGracePeriodInSeconds` of pkg/kubelet/kuberuntime).
 pub const LEAST_GRACE: i64 = 2;
 
-/// Ends everything: the main containers and those that were added at once, then the sidecars from the last to the first, then
-/// the sandbox. The hooks of all of them run at once.
+/// Stops everything: the main and ephemeral containers at once, then the sidecars from the last to
+/// the first, then the sandbox. All preStop hooks run at the same time.
 pub(super) fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan) {
     let mut waiting = false;
     let own = pods::all_containers(pod).filter(|container| !pods::is_sidecar_of(pod, container));
@@ -41,9 +41,9 @@ pub(super) fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan
 
 /// Progress of an instance that has to terminate.
 enum End<'a> {
-    /// It has.
+    /// It has terminated.
     Over,
-    /// It is just being started.
+    /// It is being started.
     Starting,
     /// It was not told to stop yet.
     Untold,
@@ -63,7 +63,7 @@ fn end<'a>(view: &'a View, name: &str) -> End<'a> {
         .map_or(End::Untold, End::Told)
 }
 
-/// Moves a container towards its end; answers whether it still has to be waited for.
+/// Moves a container towards its end; true if it is still running or starting.
 fn stop(view: &View, name: &str, grace: i64, now: Timestamp, plan: &mut Plan) -> bool {
     match end(view, name) {
         End::Over => return false,
@@ -81,7 +81,7 @@ fn stop(view: &View, name: &str, grace: i64, now: Timestamp, plan: &mut Plan) ->
     true
 }
 
-/// The same for a sidecar: its signal waits for its turn.
+/// Same for a sidecar: its signal waits for its turn.
 fn stop_in_turn(view: &View, name: &str, turn: bool, grace: i64, now: Timestamp, plan: &mut Plan) -> bool {
     match end(view, name) {
         End::Over => return false,

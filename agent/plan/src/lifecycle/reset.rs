@@ -1,4 +1,5 @@
-//! All containers begin anew when one of them ended as a rule of its says.
+//! Restart of all containers after an exit that matches a rule of one of them
+//! (`RestartAllContainers`).
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -20,7 +21,8 @@ fn asks(pod: &Pod, view: &View) -> bool {
     })
 }
 
-/// Ends what still runs, without hooks and in the least time; then nothing counts as having run.
+/// Stops what still runs, without hooks and with the shortest grace period; then no container
+/// counts as having run.
 pub(super) fn carry_on(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     let mut waiting = false;
     for container in pods::all_containers(pod) {

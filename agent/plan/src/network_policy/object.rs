@@ -38,14 +38,14 @@ pub struct Pod {
     pub labels: Labels,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Its ports that have names.
+    /// Its named ports.
     pub ports: Box<[NamedPort]>,
     /// Tells whether it is one of this node.
     pub here: bool,
 }
 
 impl Pod {
-    /// Nothing of a pod that shares the node's addresses, which policies pass by, or that has ended.
+    /// `None` for a pod that has ended or is on the host network, which policies do not affect.
     pub fn new(pod: &core::Pod, node: &str) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
         if pods::host_network(spec) || pods::terminal_phase(pod).is_some() {
@@ -101,7 +101,7 @@ struct Rule {
 enum Ports {
     /// Traffic of any kind.
     All,
-    /// Nothing but what `endpoints` says, if anything.
+    /// Only the ports of `endpoints`, if it is set.
     None,
     Fixed(Arc<Set>),
     /// Some have names, which every pod has its own numbers for.
@@ -109,13 +109,13 @@ enum Ports {
 }
 
 impl Policy {
-    /// Its name and what is kept of it.
+    /// Returns the policy's name and the kept parts.
     pub fn new(policy: &NetworkPolicy) -> (Name, Self) {
         let name = name(&policy.metadata);
         let spec = policy.spec.clone().unwrap_or_default();
         let types = spec.policy_types.unwrap_or_default();
         let has_egress = spec.egress.as_ref().is_some_and(|rules| !rules.is_empty());
-        // pkg/apis/networking/v1/defaults.go: what the types are where they are not said.
+        // pkg/apis/networking/v1/defaults.go: the default of `policyTypes`.
         let isolates = |direction: &str, by_default: bool| {
             types.iter().any(|own| own == direction) || (types.is_empty() && by_default)
         };
@@ -146,7 +146,7 @@ impl Policy {
         self.selector.matches(&pod.labels)
     }
 
-    /// The sets that each rule for a pod looks into. Nothing where the pod is not isolated.
+    /// Returns the sets of each rule for a pod; `None` if the pod is not isolated.
     pub(super) fn rules(&self, direction: Direction, pod: &Pod) -> Option<Vec<Vec<Arc<Set>>>> {
         let rules = match direction {
             Direction::In => self.ingress.as_ref()?,
@@ -223,7 +223,7 @@ impl Rule {
     }
 }
 
-/// The API takes none that cannot be read; such a one would select nothing.
+/// The API server rejects invalid selectors; one of these would select nothing.
 fn selector(structure: &Structure) -> LabelSelector {
     LabelSelector::of(Some(structure)).unwrap_or_else(|_invalid| LabelSelector::nothing())
 }
@@ -260,7 +260,7 @@ fn split(ports: &[NetworkPolicyPort]) -> Split {
     (joined(fixed), names)
 }
 
-/// The same ports by ranges that do not touch.
+/// Merges ports into ranges that do not touch.
 fn joined(mut ports: Vec<(Protocol, u16, u16)>) -> Vec<(Protocol, u16, u16)> {
     ports.retain(|(_, first, last)| first <= last);
     ports.sort_unstable();
@@ -299,7 +299,7 @@ fn block(block: &IPBlock) -> Vec<Range> {
     all
 }
 
-/// The same addresses by ranges that do not touch.
+/// Merges addresses into ranges that do not touch.
 fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_unstable();
     let mut all: Vec<Range> = Vec::new();

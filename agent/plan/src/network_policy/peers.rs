@@ -47,7 +47,7 @@ pub(super) type Range = (IpAddr, IpAddr);
 /// A protocol with its first and last port.
 pub(super) type PortRange = (Protocol, u16, u16);
 
-/// The contents of a set. Sets that say the same are the same.
+/// The contents of a set. Sets of equal contents are shared.
 #[derive(Debug)]
 pub(super) enum Set {
     /// Addresses of the pods that one of these selects; their text tells such sets apart.

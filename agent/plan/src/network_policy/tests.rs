@@ -1,4 +1,4 @@
-//! Tables of policies and pods, and what becomes of them.
+//! Tables of policies and pods, and the changes that follow from them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

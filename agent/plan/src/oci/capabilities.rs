@@ -97,8 +97,8 @@ pub(super) fn build(wanted: Option<&Capabilities>, privileged: bool, available: 
     set
 }
 
-/// In full. With containerd and runc, too, names that Linux does not have mean nothing, and those that begin with `CAP_` are such:
-/// a specification has them without.
+/// Full names. Unknown capabilities are ignored, as with containerd and runc; this includes names
+/// that begin with `CAP_`, since a pod's spec has them without the prefix.
 fn names(list: Option<&[String]>) -> BTreeSet<String> {
     let named = list.unwrap_or(&[]).iter().map(|name| name.to_ascii_uppercase());
     named

@@ -8,7 +8,7 @@ use super::SpecError;
 pub(super) const MOST_VOLUMES: usize = 128;
 pub(super) const MOST_PATHS: usize = 16 << 10;
 
-/// The directories that an image says its containers write to (`Volumes`).
+/// Returns the volumes that an image declares (`Volumes`).
 pub fn volumes<'a>(declared: impl Iterator<Item = &'a String>) -> Result<Vec<PathBuf>, SpecError> {
     let declared: Vec<&String> = declared.collect();
     let bytes = declared.iter().map(|path| path.len()).sum();

@@ -47,7 +47,7 @@ pub struct Mount {
     pub propagation: Propagation,
     /// The pod did not ask for it: every container gets it.
     pub own: bool,
-    /// Its files are the pod's alone: they get the container's label where the kernel labels.
+    /// The files belong to this pod alone: they get the container's SELinux label.
     pub labelled: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Abilities {
     pub capabilities: BTreeSet<String>,
     /// The node's memory in bytes.
     pub memory: i64,
-    /// Processes that one pod's container may have.
+    /// Maximum number of processes of a pod's container.
     pub pids: i64,
     /// True if the agent can map all user ids: it is in the initial user namespace.
     pub all_users: bool,
@@ -117,7 +117,7 @@ pub enum SpecError {
     /// A reference leads nowhere.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// Neither the image nor the container says what to run.
+    /// Neither the image nor the container has a command.
     #[error("no command specified")]
     NoCommand,
     /// A relative path where an absolute one is needed.

@@ -76,7 +76,8 @@ pub fn of_images(contexts: &str) -> Option<String> {
         .map(|label| label.text())
 }
 
-/// Reads `process = "…"` and `file = "…"` of a policy's contexts for containers; nothing where one of them is missing.
+/// Parses `process = "…"` and `file = "…"` of a policy's contexts for containers; `None` where one
+/// of them is missing.
 pub fn defaults(contexts: &str) -> Option<Defaults> {
     Some(Defaults {
         process: setting(contexts, "process")?,
@@ -108,7 +109,7 @@ fn pair(number: u128) -> String {
 /// SELinux labels of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels {
-    /// Its processes; none: as the agent's or what the policy makes of that.
+    /// Label of its processes; `None` leaves it to the policy's transition from the agent's label.
     pub process: Option<String>,
     /// The files that are its own.
     pub mount: String,
@@ -133,9 +134,9 @@ pub fn asks(pod: &Pod, container: &Container) -> bool {
     options(pod, container).is_some()
 }
 
-/// The labels of a container. A container's options, if they say anything, take the place of all of
-/// its pod's; where they say no level, `level` is it.
-/// A privileged container's processes have none.
+/// Returns the labels of a container. A container's options, if it has any, replace all of its
+/// pod's; without a level in them, `level` applies. A privileged container's processes have no
+/// label.
 pub fn labels(pod: &Pod, container: &Container, defaults: &Defaults, level: &str) -> Result<Labels, String> {
     let Defaults { process, file } = defaults;
     let (mut process, mut file) = (process.clone(), file.clone());
@@ -169,7 +170,7 @@ pub fn labels(pod: &Pod, container: &Container, defaults: &Defaults, level: &str
     })
 }
 
-/// A name of a policy's. Labels go into the options of mounts: nothing in them may end one.
+/// Checks a part of a label. Labels are used in mount options: no character may end an option.
 fn check(what: &str, value: &str) -> Result<(), String> {
     let plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '.');
     if value.chars().all(plain) {

@@ -9,9 +9,10 @@ use super::{Known, Node};
 
 /// The bits of a mark that tell the group of endpoints.
 pub const GROUP: u32 = 0x0fff_ff00;
-/// The class of a group without endpoints: who asks is refused.
+/// Class of groups without endpoints: traffic is rejected.
 pub const REFUSE: u8 = 0;
-/// The class of a group that has endpoints only on other nodes, where the policy says `Local`.
+/// Class of groups that have endpoints only on other nodes, with the policy `Local`: traffic is
+/// dropped.
 pub const DROP: u8 = 255;
 
 /// The bits of a mark above those of the group.
@@ -60,15 +61,15 @@ pub(super) type Address = (IpAddr, Protocol, u16);
 /// Keys of the maps and sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    /// At a cluster's own address: the mark of who asks there.
+    /// A cluster IP: the mark of its clients.
     Front(IpAddr, Protocol, u16),
     /// At an address from outside: the mark.
     Outer(IpAddr, Protocol, u16),
-    /// The same for what comes from outside when the policy is `Local`.
+    /// Same for external traffic when the policy is `Local`.
     OuterLocal(IpAddr, Protocol, u16),
     /// At a port of the node: the mark.
     NodePort(Protocol, u16),
-    /// The same for what comes from outside when the policy is `Local`.
+    /// Same for external traffic when the policy is `Local`.
     NodePortLocal(Protocol, u16),
     /// A cluster's own address, where other ports are refused.
     ClusterIp(IpAddr),
@@ -101,15 +102,15 @@ pub enum Value {
 /// one added in one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It goes.
+    /// The element is deleted.
     Remove(Element),
-    /// It comes.
+    /// The element is added.
     Add(Element, Value),
 }
 
 pub(super) type Elements = BTreeMap<Element, Value>;
 
-/// The way from one state to another. What is the same is taken from `before`.
+/// Returns the changes from one state to another. Unchanged elements are removed from `before`.
 pub(super) fn difference(before: &mut Elements, after: &Elements) -> Vec<Change> {
     let mut come = Vec::new();
     for (element, value) in after {
@@ -133,7 +134,7 @@ pub(super) fn outer(service: &Service) -> impl Iterator<Item = Address> + '_ {
     })
 }
 
-/// The endpoints of a port, each once; of two that say different things the ready one counts.
+/// Returns the endpoints of a port without duplicates; of two that differ, the ready one is kept.
 pub(super) fn endpoints<'a>(known: &'a Known, port: &Port, v6: bool) -> Vec<Target<'a>> {
     let mut all: BTreeMap<(IpAddr, u16), Target<'a>> = BTreeMap::new();
     for slice in known.slices.iter().filter(|slice| slice.v6 == v6) {
@@ -278,7 +279,8 @@ impl Contribution<'_> {
         }
     }
 
-    /// The marks of who comes from outside: of all, and where the policy says so of those who are not the node's own.
+    /// Returns the marks of external clients: of all, and where the policy is `Local`, of those
+    /// outside the node.
     fn outer_marks(&self) -> (u32, Option<u32>) {
         if !self.any {
             return (self.cluster.mark(0), None);

@@ -109,7 +109,7 @@ pub struct External {
 }
 
 impl Service {
-    /// Its name and what is kept of it.
+    /// Returns the Service's name and the kept parts.
     pub fn new(service: &core::Service) -> (Name, Self) {
         let spec = service.spec.as_ref();
         let external_name = spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
@@ -174,8 +174,8 @@ impl Port {
 }
 
 impl External {
-    /// Nothing of a Service that is only reached by its own address. Ports of the node need no more to be said unless a policy is
-    /// set for them.
+    /// Returns `None` for a Service that is only reached by its cluster IPs. Node ports alone need
+    /// this only with a policy.
     fn new(service: &core::Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         let type_ = spec.type_.as_deref().unwrap_or_default();
@@ -338,7 +338,8 @@ pub struct Hints {
 }
 
 impl Slice {
-    /// Its name and what is kept of it. Nothing of one that is of no Service, or whose addresses are names.
+    /// Returns the slice's name and the kept parts; `None` for a slice without a Service, or with
+    /// host names as addresses.
     pub fn new(slice: &discovery::EndpointSlice, node: &str) -> Option<(Name, Self)> {
         let v6 = match slice.address_type.as_str() {
             "IPv4" => false,
@@ -385,7 +386,7 @@ impl Endpoint {
             Some(_) => Place::Elsewhere,
             None => Place::Unknown,
         };
-        // pkg/proxy/endpointslicecache.go: what is not said is as for a pod that answers.
+        // pkg/proxy/endpointslicecache.go: the defaults of conditions.
         Some(Self {
             address,
             hostname: endpoint

@@ -1,4 +1,4 @@
-//! Tables of Services and what becomes of them.
+//! Proxy rules of Services and their endpoints.
 
 mod changes;
 
@@ -45,7 +45,8 @@ fn named(name: &str, spec: &Json, status: &Json) -> Arc<Service> {
     Arc::new(service)
 }
 
-/// Endpoints as `ADDRESS NODE CONDITIONS`: those say what is not as for a pod that answers.
+/// Endpoints as `ADDRESS NODE CONDITIONS`, with only those conditions that differ from the
+/// defaults.
 fn slice(port: u16, endpoints: &[&str]) -> Arc<Slice> {
     let endpoint = |text: &&str| {
         let mut words = text.split(' ');

@@ -20,7 +20,7 @@ const OWN: [&str; 5] = [
 /// Tells that not the pod itself is why it ends.
 const DISRUPTION: &str = "DisruptionTarget";
 
-/// All containers end to begin anew.
+/// All containers are being restarted.
 const RESTARTING: &str = "AllContainersRestarting";
 
 /// Other resources were asked for.

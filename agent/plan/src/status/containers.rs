@@ -101,7 +101,7 @@ fn status(
             };
             (waiting(reason), ended(Some(instance), scheme))
         }
-        // Its policy may not let it run again: that it ended is told of the past alone.
+        // Its policy may not restart it: the end appears only in `lastState`.
         Some((instance, State::Exited(exit))) if !over && is_renewed(pod, view, (group, container), exit) => (
             waiting(waiting_reason(pod, view, container)),
             ended(Some(instance), scheme),
@@ -214,7 +214,7 @@ fn ended(instance: Option<&Instance>, scheme: &str) -> ContainerState {
     }
 }
 
-/// Of one that went for all to begin anew, upstream keeps that alone.
+/// The end of a container that was removed for a restart of all containers, as upstream reports it.
 fn removed() -> ContainerState {
     ContainerState {
         terminated: Some(ContainerStateTerminated {

@@ -6,7 +6,8 @@ use super::build;
 use crate::observed::View;
 use crate::{Timestamp, pods};
 
-/// The attempt whose log is meant, seen as `view` at `now`; or why there is none, in upstream's words.
+/// Returns the attempt whose log is meant, seen as `view` at `now`; or an error in upstream's
+/// words.
 pub fn logged(pod: &Pod, view: &View, container: &str, previous: bool, now: Timestamp) -> Result<u32, String> {
     let status = build(pod, view, "", now);
     let lists = [
@@ -44,12 +45,12 @@ pub fn logged(pod: &Pod, view: &View, container: &str, previous: bool, now: Time
     Err(text(&format!("is waiting to start: {why}")))
 }
 
-/// The attempt that ended so; nothing when no container came to be.
+/// Returns the attempt with this end; `None` when no container was created.
 fn attempt(view: &View, status: &ContainerStatus, ended: &ContainerStateTerminated) -> Option<u32> {
     let id = ended.container_id.as_deref().filter(|id| !id.is_empty())?;
     let instances = view.instances.get(&status.name).into_iter().flatten();
     let known = instances.into_iter().find(|instance| id.ends_with(&instance.id));
-    // Of one that an earlier agent ran only the API knows.
+    // Instances of an earlier agent are known only to the API.
     let told = || {
         let newest = u32::try_from(status.restart_count).unwrap_or(0);
         let is_newest = status.container_id.as_deref() == Some(id);

@@ -92,8 +92,8 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
     status
 }
 
-/// The status of a pod of which there is nothing to tell: the node refused it, or it had ended before this agent began, and what is
-/// in the API is all that is known.
+/// The status of a pod without containers to report: the node rejected it, or it had ended before
+/// this agent started, and only the API knows its containers.
 fn without_containers(pod: &Pod, view: &View, old: &PodStatus) -> Option<PodStatus> {
     if view.instances.values().any(|instances| !instances.is_empty()) || view.any_alive() {
         return None;

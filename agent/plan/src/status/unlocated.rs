@@ -1,4 +1,4 @@
-//! Containers of a pod that has ended of whose end nothing is known: they never ran, or their turn did not come.
+//! Containers of an ended pod without a known end: they never ran, or their turn did not come.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 
@@ -15,7 +15,7 @@ pub(super) fn settle(pod: &Pod, main: &mut [ContainerStatus], initial: &mut [Con
     if has_initialized(pod, main, initial) {
         main.iter_mut().for_each(end);
     }
-    // All up to the last one that began, and the first one in any case.
+    // All up to the last one that started, and the first one in any case.
     let begun = initial.iter().rposition(|status| {
         let waits = state(status).is_none_or(|state| state.waiting.is_some());
         !waits || has_ended(status.last_state.as_ref())

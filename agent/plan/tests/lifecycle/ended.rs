@@ -80,7 +80,7 @@ fn initial_containers_are_shown_as_ended_while_they_run_again() {
     assert!(world.view.is_running("one"));
     assert_eq!(world.state("one").terminated.unwrap().exit_code, 0);
     assert!(world.state("a").running.is_none());
-    // Its end is told as ever, and then a failure is one.
+    // Its end is reported as usual, and a failure counts.
     world.exit("one", 3);
     world.store_status();
     assert_eq!(world.state("one").terminated.unwrap().exit_code, 3);
@@ -110,7 +110,7 @@ fn what_was_added_runs_once() {
     world.check(&expect!["image a, prepare, run a 1 => Running"]);
     assert_eq!(world.state("dead").terminated.unwrap().exit_code, 3);
     assert_eq!(world.state("busy").terminated.unwrap().exit_code, 137);
-    // Not even a rule that starts all others again.
+    // Not even by a rule that restarts all containers.
     for instance in world.view.instances.values_mut().flatten() {
         instance.reset = instance.exit().is_some();
     }

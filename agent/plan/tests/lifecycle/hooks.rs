@@ -19,7 +19,7 @@ fn a_container_is_not_told_to_run_before_its_hook_has_ended() {
     world.settle();
     world.check(&expect!["run b 0 => Running"]);
     assert!(world.state("a").running.is_some());
-    // The pod goes on to run when one of them begins anew.
+    // The pod keeps the phase `Running` when one of them is restarted.
     world.exit("a", 1);
     world.settle();
     world.check(&expect!["image a, run a 1 => Running"]);
@@ -57,7 +57,7 @@ fn who_is_not_to_run_again_holds_up_nobody() {
     world.trace.clear();
     world.settle();
     world.check(&expect!["image b, prepare, run b 1 => Running"]);
-    // Nor who has to wait for its next turn.
+    // Neither during the back-off.
     let mut world = World::new(&spec);
     world.settle();
     for _ in 0..2 {

@@ -41,7 +41,7 @@ fn who_fails_a_probe_runs_again_however_well_it_ends() {
     world.pass(10);
     world.settle();
     world.check(&expect!["image a, run a 2, remove a => Running"]);
-    // By itself it ends for good.
+    // An exit by itself is final.
     world.exit("a", 0);
     world.settle();
     world.check(&expect!["tear down => Succeeded"]);

@@ -1,4 +1,4 @@
-//! A small world that does what it is told.
+//! A simulated node.
 
 use agent_plan::action::{Action, Why};
 use agent_plan::lifecycle::{LEAST_GRACE, decide};
@@ -8,7 +8,7 @@ use api::pod::ending;
 use expect_test::Expect;
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
 
-/// Does what the plan says, at once and without fail, and counts what must never be.
+/// Executes the plan's actions, at once and without failures, and counts what must never happen.
 pub(crate) struct World {
     pub(crate) pod: Pod,
     pub(crate) view: View,
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Takes steps until nothing is left to do now.
+    /// Takes steps until no action is left.
     pub(crate) fn settle(&mut self) {
         for _ in 0..100 {
             let plan = decide(&self.pod, &self.view, self.now);
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// The node is started anew: all that ran in the sandbox is gone with it.
+    /// The node reboots: everything in the sandbox is lost.
     pub(crate) fn lose(&mut self) {
         let names: Vec<String> = self.view.instances.keys().cloned().collect();
         for name in names {
