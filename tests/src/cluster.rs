@@ -52,7 +52,8 @@ impl Builder {
         self
     }
 
-    /// Loses some requests before, and some answers after, they took effect, and breaks watches; `seed` says which.
+    /// Drops some requests before, and some responses after, they took effect, and breaks watches,
+    /// at random by `seed`.
     #[must_use]
     pub fn lossy(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -130,7 +131,7 @@ fn clock(beside: Arc<AtomicI64>) -> server::Clock {
 /// A running cluster; dropping it ends it.
 pub struct Cluster {
     server: Server,
-    /// Its store, for oracles that read history.
+    /// Its store, for oracles that read the history.
     pub store: Store,
     /// The faults of its network.
     pub chaos: Chaos,
@@ -144,7 +145,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster without nodes and without faults, to be changed before it starts.
+    /// Builds a cluster without nodes and without faults, to be configured before it starts.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
@@ -176,7 +177,8 @@ impl Cluster {
         cancel
     }
 
-    /// Ends the controllers and the scheduler wherever they are, and starts them anew with nothing that they knew.
+    /// Stops the controllers and the scheduler at any point, and starts them without their former
+    /// state.
     pub fn restart_controllers(&mut self) {
         let (clients, options, running) = &mut self.controllers;
         running.cancel();
@@ -241,7 +243,8 @@ impl Cluster {
         self.get(path).await["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Waits, for an hour of the cluster's time, until `look` gives `Ok`; fails with the last state seen.
+    /// Waits, for an hour of the cluster's time, until `look` returns `Ok`; fails with the last
+    /// state seen.
     pub async fn eventually<T, E: Debug, F: Future<Output = Result<T, E>>>(
         &self,
         what: &str,

@@ -59,7 +59,7 @@ impl Target {
         })
     }
 
-    /// The same server, spoken to without a client certificate.
+    /// The same server, without a client certificate.
     ///
     /// # Errors
     /// Fails if the TLS library refuses its defaults.

@@ -50,7 +50,8 @@ pub fn process_in(pid: impl std::fmt::Display, namespace: &str) -> String {
     format!("process {pid} in network namespace {namespace}")
 }
 
-/// A trace, that of a process with what it is called; nothing of a process that has ended meanwhile.
+/// Returns a trace, with the command line of a process; `None` for a process that has ended
+/// meanwhile.
 pub fn named(trace: &str) -> Option<String> {
     let Some(rest) = trace.strip_prefix("process ") else {
         return Some(trace.to_owned());
@@ -74,7 +75,8 @@ pub fn cgroups(name: &str) -> anyhow::Result<BTreeSet<String>> {
     let listing = Command::new("find")
         .args(["/sys/fs/cgroup", "-type", "d", "-path", &pattern])
         .output()?;
-    // Groups of others that vanish while it looks make it fail, and are of no interest.
+    // Cgroups of other processes that vanish during the listing make it fail, and are of no
+    // interest.
     let listing = String::from_utf8(listing.stdout)?;
     Ok(listing.lines().map(str::to_owned).collect())
 }

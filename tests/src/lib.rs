@@ -11,7 +11,7 @@ pub mod parts;
 pub mod process;
 pub mod server;
 
-/// Shows what the test harness itself has to say, once per process.
+/// Prints the test harness's own log, once per process.
 pub fn logging() {
     // A second test of the same process finds it set up.
     drop(tracing_subscriber::fmt().with_test_writer().try_init());

@@ -13,13 +13,14 @@ use crate::{leaks, process};
 /// Timeout of a condition. Generous: the machine runs other tests at the same time.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A network namespace with an uplink of its own, so that nothing of a test reaches the machine's network.
+/// A network namespace with its own uplink, so that a test does not affect the machine's network.
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes the namespace, brings its loopback up and gives it an uplink `up0` with 172.30.0.1/24 that leads nowhere.
+    /// Creates the namespace, brings its loopback up and gives it an uplink `up0` with
+    /// 172.30.0.1/24 that leads nowhere.
     ///
     /// # Errors
     /// Fails if `ip` fails; needs root.
@@ -87,9 +88,9 @@ pub struct Setup<'a> {
     pub disk: Option<u32>,
     /// The name of the state directory, where it matters.
     pub folder: Option<&'a str>,
-    /// More words for the first `skiff up`.
+    /// Additional arguments of the first `skiff up`.
     pub words: &'a [String],
-    /// The folder of the programs, where it is not the tests' own.
+    /// The directory of the programs, where it is not the tests' own.
     pub programs: Option<&'a Path>,
     /// True to start the daemons with a shell's umask, which leaves files readable to all users;
     /// otherwise the umask is that of their units.
@@ -198,7 +199,7 @@ impl Machine {
         self.state().join("admin.kubeconfig")
     }
 
-    /// Runs `skiff WORDS --state-dir STATE` on the machine.
+    /// Runs `skiff ARGUMENTS --state-dir STATE` on the machine.
     ///
     /// # Errors
     /// Fails if it does not exit with 0.
@@ -293,7 +294,8 @@ impl Machine {
         self.skiff(words.iter().copied())?;
         let left = eventually("shims of containerd end", || {
             let left = self.left(&root).map_err(|error| format!("{error:#}"))?;
-            // They do so by themselves, a moment after containerd has said that their task is deleted.
+            // Shims exit by themselves, a moment after containerd has reported their task as
+            // deleted.
             let are_ending = !left.is_empty() && left.iter().all(|trace| leaks::is_shim(trace));
             if are_ending {
                 Err(format!("{left:#?}"))
@@ -352,7 +354,7 @@ impl Drop for Machine {
         if self.down {
             return;
         }
-        // A test that failed: its message wants the logs, the machine wants to be clean again.
+        // After a failed test: keep the logs for its message, and clean up the machine.
         tracing::error!(logs = self.logs(), "the cluster ended by a failure");
         if let Err(error) = self.skiff(["down", "--purge"]) {
             tracing::error!(%error, "skiff down");

@@ -78,7 +78,7 @@ impl Parts {
     }
 }
 
-/// Addresses that the CNI plugins have given away.
+/// Addresses that the CNI plugins have allocated.
 ///
 /// # Errors
 /// Fails if their folder cannot be read.

@@ -1,11 +1,11 @@
-//! Running programs to their end, and reading what the kernel says of those that run.
+//! Running programs to completion, and the kernel's information about running processes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context as _, bail};
 
-/// The folder with the workspace's programs: the one that the running test or benchmark was built into.
+/// Returns the directory of the workspace's programs: that of the running test or benchmark.
 ///
 /// # Errors
 /// Fails if the running executable has no such folder.

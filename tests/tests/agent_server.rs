@@ -1,4 +1,4 @@
-//! The agent's own HTTPS port, asked by those who may and by those who may not.
+//! The agent's own HTTPS port, for clients with and without permission.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ impl Shown {
         )
     }
 
-    /// By the authority in a directory below this one.
+    /// A certificate issued by the authority in a subdirectory.
     fn issued(directory: &Path, authority: &str, profile: &Profile) -> anyhow::Result<Self> {
         let now = k8s_openapi::jiff::Timestamp::now();
         let identity = Pki::open(&directory.join(authority), now)?.issue(profile, now)?;
@@ -205,7 +205,7 @@ fn attack_21_tokens(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Even the API server gets nothing but what there is.
+/// The API server, too, gets only existing paths.
 fn attack_21_paths(machine: &Machine, api_server: &Shown) -> anyhow::Result<()> {
     for path in [
         "/logs/../../etc/shadow",

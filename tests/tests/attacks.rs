@@ -127,7 +127,7 @@ fn attack_31_no_socket_of_the_node_is_open_to_its_network() -> anyhow::Result<()
     spec["hostNetwork"] = true.into();
     apply(&machine, "neighbour", &spec)?;
     ready(&machine, "neighbour")?;
-    // All of the machine's: its programs run in one network namespace, and so does the pod.
+    // All sockets of the machine: its programs run in one network namespace, and so does the pod.
     let table = exec(&machine, "neighbour", &["cat", "/proc/net/unix"])?;
     let names: Vec<&str> = table
         .lines()

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// A control plane without a node, and a way to speak to it in any words.
+/// A control plane without a node, and a client for arbitrary bytes.
 struct Case {
     server: Server,
     target: Target,
@@ -214,7 +214,7 @@ async fn attack_23_names_and_paths() -> anyhow::Result<()> {
     case.server.finish()
 }
 
-/// Without a certificate there is health and the version, and nothing else.
+/// Without a certificate only the health endpoints and the version are available.
 #[tokio::test]
 async fn strangers_see_only_health() -> anyhow::Result<()> {
     let case = Case::start("strangers").await?;

@@ -78,7 +78,7 @@ fn objects_of_a_defined_kind_own_others_and_go_with_their_definition() -> anyhow
 
     machine.kubectl(["delete", "boat", "one"])?;
     gone(&machine, "configmap/of-one")?;
-    // It waits for what it owns, and comes to an end.
+    // A foreground deletion waits for the dependents, and finishes.
     machine.kubectl(["delete", "boat", "two", "--cascade=foreground", "--timeout=30s"])?;
     gone(&machine, "configmap/of-two")?;
     machine.kubectl(["delete", "boat", "three", "--cascade=orphan", "--timeout=30s"])?;

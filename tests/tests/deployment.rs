@@ -1,5 +1,5 @@
-//! The main job: a Deployment that stock kubectl applies becomes real nginx containers, and every step of the way can be
-//! read afterwards.
+//! The main use: a Deployment that stock kubectl applies becomes real nginx containers, and every
+//! step can be traced afterwards.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -174,7 +174,7 @@ fn assert_running(pod: &Value) {
     assert!(started <= at("Ready").as_str(), "times in order: {status:#}");
 }
 
-/// The four lines of the audit log that tell who did what.
+/// The four lines of the audit log with the users and their requests.
 fn assert_audit(machine: &Machine, pods: &[Value]) -> anyhow::Result<()> {
     let lines = audit(machine)?;
     let find = |resource: &str, subresource: Option<&str>, user: &str| {

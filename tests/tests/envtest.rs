@@ -27,7 +27,7 @@ fn port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// A program of the folder; it is killed when the test fails.
+/// A program of the directory; it is killed when the test fails.
 struct Started(Child, PathBuf);
 
 impl Started {

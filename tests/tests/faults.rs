@@ -87,7 +87,7 @@ fn a_killed_container_comes_back_at_once() -> anyhow::Result<()> {
     machine.finish()
 }
 
-/// The bound holds on a quiet machine; the quickest of three shows that nothing waits on the way.
+/// The bound holds on a quiet machine; the fastest of three runs shows that no step waits.
 #[test]
 fn a_first_restart_waits_for_nothing() -> anyhow::Result<()> {
     const BOUND: Duration = Duration::from_millis(100);

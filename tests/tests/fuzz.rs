@@ -1,5 +1,6 @@
-//! Whatever reads bytes from outside, fed with a corpus (`fuzz/corpus/TARGET/`) and with what becomes of it by chance:
-//! nothing may panic, take long or take much memory. `fuzz/run TARGET` lets the compiler's coverage lead the chance instead.
+//! Parsers of untrusted bytes, fed with a corpus (`fuzz/corpus/TARGET/`) and with random mutations
+//! of it: none may panic, take long or take much memory. `fuzz/run TARGET` mutates by the
+//! compiler's coverage instead.
 //!
 //! The chance has a fixed seed. `SKIFF_FUZZ_SECONDS=600` looks longer than the second that each target gets otherwise,
 //! `SKIFF_FUZZ_SEED=7` elsewhere. An input that is not survived is left in a file; once it is, it belongs into the corpus.
@@ -29,7 +30,7 @@ const LONGEST: usize = 16 << 10;
 /// Memory limit of a fuzz target.
 const MEMORY_KIB: u64 = 256 << 10;
 
-/// Pieces that mean something to one reader or the other.
+/// Tokens of the parsed formats.
 const WORDS: &[&str] = &[
     "{",
     "}",
@@ -134,7 +135,7 @@ targets! {
     attack_42_plugins: plugins;
 }
 
-/// cargo-fuzz has these targets, and no others.
+/// The targets are those of cargo-fuzz.
 #[test]
 fn cargo_fuzz_runs_the_same_targets() -> anyhow::Result<()> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../fuzz");
@@ -162,7 +163,7 @@ fn fuzz(target: &str, read: fn(&[u8])) -> anyhow::Result<()> {
     let seed = number("SKIFF_FUZZ_SEED").unwrap_or(36);
     let corpus = corpus(target)?;
     anyhow::ensure!(!corpus.is_empty(), "{target} has no corpus");
-    // Only the inputs that are not survived are of interest, and they are told below.
+    // Only failing inputs are of interest, and they are reported below.
     std::panic::set_hook(Box::new(|_info| {}));
     let before = memory_kib()?;
     for input in &corpus {
@@ -270,7 +271,7 @@ fn mutated(corpus: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
                 let word = WORDS.choose(random).unwrap_or(&"");
                 drop(bytes.splice(at..end, word.bytes()));
             }
-            // A piece again and again, as deep structures are made.
+            // A repeated token, to build deep structures.
             6 => {
                 let times = 1_usize << random.random_range(0..10);
                 drop(bytes.splice(at..at, piece.repeat(times)));

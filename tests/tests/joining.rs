@@ -95,7 +95,8 @@ fn a_machine_that_may_not_join_is_told_why_and_stays_as_it_was() -> anyhow::Resu
     machine.is_clean()?;
     ensure!(!lab.machine.kubectl(["get", "nodes"])?.contains(machine.name));
 
-    // An address that the certificate does not name is told of where the line is made, and where it is given.
+    // An address that the certificate does not contain is reported when the join command is
+    // printed, and when it is run.
     let address = ["addr", "add", "172.30.0.9/24", "dev", "up0"];
     process::run(lab.machine.namespace().command("ip").args(address))?;
     let expected = "the API server's certificate does not name 172.30.0.9: start the cluster with `skiff up --advertise 172.30.0.9`";
@@ -123,7 +124,7 @@ fn a_node_leaves_comes_again_and_is_not_taken_for_another() -> anyhow::Result<()
     let mut second = lab.machine(1)?;
     let third = lab.machine(2)?;
     let took = timed(|| second.join(&line, &[]))?;
-    // Two seconds on a machine of its own; the tests' machine has other things to do.
+    // Two seconds on an idle machine; the tests' machine has other work.
     ensure!(took < Duration::from_secs(10), "Ready after {took:?}");
     let said = refused(second.join(&line, &[]))?;
     ensure!(
@@ -150,7 +151,8 @@ fn a_node_leaves_comes_again_and_is_not_taken_for_another() -> anyhow::Result<()
     ensure!(said.contains("Nothing of it is left"), "{said}");
     ensure!(refused(second.skiff(["status"]))?.contains("no cluster in"));
 
-    // The same machine comes again while its Node still seems to be Ready, and does what is left to do.
+    // The same machine joins again while its Node still seems to be Ready, and completes the
+    // remaining steps.
     second.join(&line, &[])?;
     second.skiff(["image", "import", &images::archive("busybox")?.display().to_string()])?;
     lab.machine

@@ -3,8 +3,9 @@
 //! container is lost or runs twice, nothing is left behind, the bystander pods serve all the while,
 //! and `restartCount` is the number of restarts of a container.
 //!
-//! `SKIFF_KILLS` says how many kills at random moments there are for each kind of node, `SKIFF_SEED` which ones. Those of every
-//! victim at every point take their time: `cargo nextest run -p tests --test kills --run-ignored all`.
+//! `SKIFF_KILLS` sets the number of kills at random moments for each kind of node, `SKIFF_SEED`
+//! their random seed. The kills of every victim at every failpoint take long: `cargo nextest run -p
+//! tests --test kills --run-ignored all`.
 
 #![allow(
     clippy::indexing_slicing,

@@ -233,7 +233,7 @@ fn change(user: &User<'_>) -> anyhow::Result<()> {
     apply(user)
 }
 
-/// The same file again and again, changed and unchanged.
+/// Applies the same file several times, changed and unchanged.
 fn apply(user: &User<'_>) -> anyhow::Result<()> {
     let file = user.machine.state().join(format!("{}.yaml", user.namespace));
     let map = |color: &str| {

@@ -1,5 +1,5 @@
-//! The life of a machine: what it lacks is told before anything begins, its programs are replaced under pods that go on, and
-//! nothing is left of it in the end.
+//! Life of a machine: missing prerequisites are reported before any change, its programs are
+//! replaced under running pods, and nothing is left of it in the end.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -74,7 +74,7 @@ fn a_machine_is_told_what_it_lacks_before_anything_begins() -> anyhow::Result<()
     Ok(())
 }
 
-/// A folder of the programs that the tests run, by links.
+/// A directory of links to the programs that the tests run.
 fn folder(home: &Path, name: &str) -> anyhow::Result<std::path::PathBuf> {
     let folder = home.join(name);
     fs::create_dir(&folder)?;
@@ -97,7 +97,7 @@ spec:
     )
 }
 
-/// The daemons, and how often the pod's container has begun.
+/// The daemons, and the number of starts of the pod's container.
 fn states(machine: &Machine) -> anyhow::Result<(i32, i32, String)> {
     let path = "jsonpath={.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}";
     let container = machine.kubectl(["get", "pod", "old", "-o", path])?;
@@ -137,7 +137,7 @@ fn pods_go_on_while_the_programs_are_replaced_and_nothing_is_left_in_the_end() -
     ensure!(exec("through")?.contains("through"));
     ensure!(machine.skiff(["logs", "old"])?.contains("begun"));
 
-    // An agent that ends at once, beside a control plane that runs.
+    // An agent that exits at once, beside a control plane that runs.
     let agent = next.join("skiff-agent");
     fs::write(
         &agent,

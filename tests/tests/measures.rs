@@ -300,7 +300,7 @@ fn system(told: &serde_json::Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Numbers of what lies on a disk: there may be nothing, but that is told.
+/// Swap usage: it may be zero, but is reported.
 fn swapped(fields: &[(&serde_json::Value, &str)]) -> anyhow::Result<()> {
     for (of, field) in fields {
         ensure!(
@@ -337,7 +337,7 @@ fn use_of_containers(table: &str) -> anyhow::Result<()> {
     check().with_context(|| table.to_owned())
 }
 
-/// A pod that is well, and one for each way to be not.
+/// A healthy pod, and one for each kind of failure.
 fn explained(machine: &Machine) -> anyhow::Result<()> {
     let well = machine.skiff(["why", "pod/busy"])?;
     ensure!(well.contains("nothing is wrong"), "{well}");
@@ -358,7 +358,7 @@ fn explained(machine: &Machine) -> anyhow::Result<()> {
     ];
     for (name, words) in cases {
         eventually(&format!("{name} is explained"), || {
-            // It exits with 1, so the words are in the error.
+            // It exits with 1, so its output is in the error.
             let said = match machine.skiff(["why", &format!("pod/{name}")]) {
                 Ok(said) => return Err(format!("exit code 0: {said}")),
                 Err(error) => error.to_string(),

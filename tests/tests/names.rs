@@ -151,7 +151,7 @@ fn answers_behind_a_service(machine: &Machine, web: &str) -> anyhow::Result<()> 
     from_machine(machine, &address, WEB, web)
 }
 
-/// The name server that pods are told of.
+/// The name server in the pods' `resolv.conf`.
 fn gateway(machine: &Machine) -> anyhow::Result<String> {
     let resolver = machine.kubectl(["exec", "client", "--", "cat", "/etc/resolv.conf"])?;
     let gateway = resolver.lines().find_map(|line| line.strip_prefix("nameserver "));
@@ -209,7 +209,7 @@ fn answer_one(server: &UdpSocket) {
     drop(server.send_to(&answer, client));
 }
 
-/// The agent begins again while the API server is away.
+/// The agent is restarted while the API server is down.
 fn answers_without_a_server(machine: &Machine, web: &str) -> anyhow::Result<()> {
     let gateway = gateway(machine)?;
     let written = machine.state().join("agent").join("names.json");
@@ -256,7 +256,7 @@ fn from_machine(machine: &Machine, server: &str, name: &str, address: &str) -> a
     question.extend(b"\0\0\x01\0\x01");
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
-            // This thread alone.
+            // Only this thread.
             machine.namespace().enter()?;
             eventually(&format!("the machine finds {address} by {name} at {server}"), || {
                 let answer = ask(server, &question).map_err(|error| error.to_string())?;

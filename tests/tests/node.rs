@@ -146,7 +146,7 @@ impl World {
         self.pods().create(&PostParams::default(), &pod).await.unwrap();
     }
 
-    /// Waits, in virtual time, until the pod is as wanted.
+    /// Waits, in virtual time, until the pod has the wanted state.
     async fn until(&self, name: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
         let mut last = None;
         for _ in 0..2000 {
@@ -175,7 +175,7 @@ impl World {
     }
 
     async fn events(&self, name: &str) -> Vec<String> {
-        // Events are sent on their own time: they give way to pods that are on their way.
+        // Events are sent with a delay: pods take precedence.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let api: Api<Event> = Api::default_namespaced(self.admin());
         let mut events = api.list(&ListParams::default()).await.unwrap().items;

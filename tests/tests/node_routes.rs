@@ -1,5 +1,5 @@
-//! Pods of three nodes reach each other, Services and node ports, with nothing done by hand but `skiff up` and `skiff join`: two
-//! nodes share a link, the third is behind a router.
+//! Pods of three nodes reach each other, Services and node ports, with no manual step but `skiff
+//! up` and `skiff join`: two nodes share a link, the third is behind a router.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
@@ -56,7 +56,7 @@ spec:
   ports: [{port: 8080, targetPort: 80, nodePort: 30080}]
 "#;
 
-/// Words of a jsonpath.
+/// Returns the words of a jsonpath's output.
 fn words(lab: &Lab, what: &[&str], path: &str) -> anyhow::Result<Vec<String>> {
     let path = format!("jsonpath={path}");
     let said = lab
@@ -149,7 +149,7 @@ fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Resu
     lab.finish()
 }
 
-/// The end of an agent interrupts nothing, nor does the start of the next one.
+/// Neither the agent's end nor its next start interrupts traffic.
 fn survives(lab: &Lab) -> anyhow::Result<()> {
     let before: Vec<_> = lab.namespaces().map(routes).collect();
     let pods = words(lab, &["pods", "-l", "app=web"], "{.items[*].status.podIP}")?;
@@ -203,7 +203,7 @@ fn is_mended(lab: &Lab) -> anyhow::Result<()> {
             if now == before { Ok(()) } else { Err(now) }
         })?;
         let took = begun.elapsed();
-        // By the kernel's news, not by the look that comes every ten seconds.
+        // By the kernel's notification, not by the periodic check every ten seconds.
         ensure!(took < Duration::from_secs(5), "{harm}: mended after {took:?}");
     }
     all_reach_all(lab)

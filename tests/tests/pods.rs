@@ -144,7 +144,8 @@ fn seconds(time: &Value) -> anyhow::Result<i64> {
     Ok(k8s_openapi::jiff::Timestamp::now().duration_since(time).as_secs())
 }
 
-/// Of a pod that ended with its first container, the address stays known, and nothing is said of the others' images.
+/// A pod that ended with its first container keeps its address, and reports nothing about the
+/// images of the others.
 fn assert_stillborn(node: &Node) -> anyhow::Result<()> {
     let pod = node.until("stillborn", &[("/phase", "Failed".into())])?;
     let address = pod["status"]["podIP"].as_str().unwrap_or_default();
@@ -199,7 +200,7 @@ fn assert_files(node: &Node) -> anyhow::Result<()> {
     node.file("color", "blue")
 }
 
-/// Phases, exit codes, reasons and last words.
+/// Phases, exit codes, reasons and termination messages.
 fn assert_ends(node: &Node) -> anyhow::Result<()> {
     for (name, phase, code, reason, message, restarts) in [
         ("hungry", "Failed", 137, "OOMKilled", None, 0),
@@ -248,7 +249,7 @@ fn assert_waits(node: &Node) -> anyhow::Result<()> {
     node.event("lacks", "Warning Failed: Error: configmap \"nothere\" not found")
 }
 
-/// Readiness goes on and off, a container that is ill is started anew.
+/// Readiness changes, and a container that fails its liveness probe is restarted.
 fn assert_probes(node: &Node) -> anyhow::Result<()> {
     let (ready, restarts) = ("/containerStatuses/0/ready", "/containerStatuses/0/restartCount");
     node.until("probed", &[(ready, false.into()), (restarts, 0.into())])?;
@@ -269,7 +270,7 @@ fn assert_probes(node: &Node) -> anyhow::Result<()> {
     })
 }
 
-/// A rule of one container starts all of them again, and a name given to the pod stands for all others.
+/// A rule of one container restarts all of them, and `hostnameOverride` takes precedence.
 fn assert_together(node: &Node) -> anyhow::Result<()> {
     let restarted = |which: &'static str| (which, Value::from(1));
     let condition = "AllContainersRestarting";
@@ -331,7 +332,8 @@ fn assert_leaving(node: &Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hooks run in their order, and who does not listen is killed when the grace period is over.
+/// Hooks run in order, and a container that ignores its stop signal is killed after the grace
+/// period.
 fn assert_deletions(node: &Node) -> anyhow::Result<()> {
     node.file("hooks", "started\n")?;
     let elapsed = clock();

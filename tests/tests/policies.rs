@@ -1,4 +1,5 @@
-//! Network policies on a real node: pods reach whom they may, whatever way they try, from their first packet on.
+//! Network policies on a real node: pods reach only allowed peers, by any path, from their first
+//! packet on.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 

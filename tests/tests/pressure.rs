@@ -133,7 +133,7 @@ fn full_pods(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same for each runtime.
+/// Runs the test for each runtime.
 fn with(
     parts: Parts,
     environment: &[(&str, &str)],

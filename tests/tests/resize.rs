@@ -1,4 +1,4 @@
-//! Containers that are given more or less processor and memory while they run.
+//! In-place resize of CPU and memory of running containers.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ fn resize(machine: &Machine, container: &str, cpu: &str, memory: &str) -> anyhow
     Ok(())
 }
 
-/// Waits until a container has what it was given; answers how often it was started again.
+/// Waits until a container has its allocated resources; returns its number of restarts.
 fn has(machine: &Machine, container: &str, cpu: &str, memory: &str) -> anyhow::Result<u64> {
     eventually(&format!("{container} has {cpu} and {memory}"), || {
         let pod = read(machine).map_err(|error| error.to_string())?;
@@ -69,7 +69,7 @@ fn kept_to(machine: &Machine, container: &str) -> anyhow::Result<String> {
     Ok(told.trim().to_owned())
 }
 
-/// A file about a container's resources follows what it was given.
+/// A downward API file about a container's resources follows the allocation.
 fn is_told_inside(machine: &Machine, container: &str, expected: &str) -> anyhow::Result<()> {
     let words = ["exec", "p", "-c", container, "--", "cat", "/told/memory"];
     eventually(&format!("{container} reads {expected}"), || {
@@ -125,7 +125,7 @@ fn allocatable(machine: &Machine) -> anyhow::Result<i64> {
     Ok(told.trim().parse::<i64>()? * 1000)
 }
 
-/// Too much for the node, and too little for what is in use.
+/// More than the node has, and less than is in use.
 fn what_cannot_be_given(machine: &Machine, image: &str) -> anyhow::Result<()> {
     let refused = resize(machine, "a", "10k", "64Mi").map_or_else(|error| format!("{error:#}"), |()| String::new());
     let why = "Node didn't have enough allocatable resources: cpu, requested: 10000300, allocatable: ";
@@ -180,8 +180,9 @@ fn others_are_taken(machine: &Machine, image: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A pod as a whole is given more: its group, and the containers that have no limit of their own, one of which starts anew for it.
-/// Before it has, the pod does not say that all is given: an agent that began meanwhile would forget it.
+/// A pod-level resize: of the pod's cgroup, and of the containers without limits of their own, one
+/// of which is restarted for it. Before that, the pod does not report the resize as complete: an
+/// agent that started meanwhile would forget it.
 fn a_pod_as_a_whole(machine: &Machine, image: &str) -> anyhow::Result<()> {
     let of = |memory: &str| json!({"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": "500m", "memory": memory}});
     let container = json!({"name": "a", "image": image, "command": ["sleep", "100000"]});

@@ -1,5 +1,5 @@
-//! Services on a real node: Deployments that are exposed are reached from pods, from the node and at its ports, through rollouts,
-//! restarts and whatever others do to the kernel's tables.
+//! Services on a real node: exposed Deployments are reached from pods, from the node and at its
+//! ports, through rollouts, restarts and changes to the kernel's tables by other programs.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tests::machine::{Machine, eventually};
 use tests::{images, process};
 
-/// `skiff WORDS…` for this cluster.
+/// Returns the command `skiff ARGUMENTS…` for this cluster.
 fn skiff(machine: &Machine, words: &[&str]) -> anyhow::Result<Command> {
     let mut command = machine.namespace().command(process::programs()?.join("skiff"));
     command.arg("--state-dir").arg(machine.state()).args(words);
@@ -172,7 +172,7 @@ fn assert_copy(machine: &Machine, home: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same of an end that no agent saw, of a program that was to run on.
+/// The same for an end that no agent observed, of a program that should have run on.
 fn assert_unwatched(machine: &Machine) -> anyhow::Result<()> {
     let pod = |path: &str| machine.kubectl(["get", "pod", "quits", "-o", &format!("jsonpath={{{path}}}")]);
     machine.kubectl(["wait", "--for=condition=Ready", "pod/quits", "--timeout=60s"])?;

@@ -160,7 +160,7 @@ fn pods_end_before_the_machine_does() -> anyhow::Result<()> {
     let (plain, critical) = (["pod", "plain"], ["pod", "critical", "-n", "kube-system"]);
     until(&machine, "the plain pod runs", &plain, running)?;
     until(&machine, "the critical pod runs", &critical, running)?;
-    // It has to be killed in the last moment that the pods have.
+    // It is killed at the end of the pods' grace period.
     let deaf = ["pod", "deaf", "-n", "kube-system"];
     until(&machine, "the deaf pod runs", &deaf, running)?;
 
@@ -179,7 +179,7 @@ fn pods_end_before_the_machine_does() -> anyhow::Result<()> {
         "the order"
     );
 
-    // Nothing begins any more, until it turns out that the machine stays.
+    // No pod starts any more, until the shutdown is cancelled.
     let again = manifest_of("late", &image);
     std::fs::write(&file, &again)?;
     machine.kubectl(["apply", "-f", &file.display().to_string()])?;

@@ -180,7 +180,7 @@ fn assert_trace(machine: &Machine) -> anyhow::Result<()> {
     ];
     for step in steps {
         let line = trace.lines().find(|line| line.starts_with(&format!("{step}  ")));
-        // No step is told by the objects' times, which are whole seconds.
+        // No step is measured by the objects' times, which are whole seconds.
         let exact = |line: &str| line.contains("ms") && !line.ends_with("pod status");
         assert!(line.is_some_and(exact), "{step}: {trace}");
     }
@@ -245,7 +245,7 @@ fn daemons_that_something_else_started_again_are_found() -> anyhow::Result<()> {
     }
     for (program, child) in &children {
         eventually("skiff status finds it", || {
-            // Its exit code tells of the node, which may not be ready yet.
+            // Its exit code reports the node's readiness, which may not be reached yet.
             let said = match machine.skiff(["status"]) {
                 Ok(said) => said,
                 Err(error) => format!("{error:#}"),
@@ -335,7 +335,7 @@ fn a_backup_brings_a_cluster_back() -> anyhow::Result<()> {
     let names = machine.kubectl(["get", "configmaps", "-o", "name"])?;
     assert!(names.contains("configmap/notes"), "{names}");
     assert!(!names.contains("configmap/later"), "{names}");
-    // The authority is the old one: who held a certificate of it still gets in.
+    // The authority is the old one: a client with a certificate of it is still accepted.
     let old = machine.state().join("old.kubeconfig");
     std::fs::write(&old, credentials)?;
     let old = old.display().to_string();

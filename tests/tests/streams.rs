@@ -156,7 +156,7 @@ fn execute(client: &Client<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With a terminal of its own, made by `script`.
+/// With its own terminal, made by `script`.
 fn terminal(client: &Client<'_>) -> anyhow::Result<()> {
     let command = client.command(&[
         "exec",
@@ -339,7 +339,7 @@ fn proxy(client: &Client<'_>) -> anyhow::Result<()> {
     )
 }
 
-/// Clients that are killed leave no program, no descriptor and no connection behind.
+/// Killed clients leave no process, descriptor or connection behind.
 fn attack_17_clients_that_vanish(machine: &Machine, kubectl: &Path) -> anyhow::Result<()> {
     let client = Client { machine, kubectl };
     let agent = machine.daemon("skiff-agent")?;
@@ -378,7 +378,7 @@ fn attack_17_clients_that_vanish(machine: &Machine, kubectl: &Path) -> anyhow::R
                 .run(&["exec", "two", "-c", "box", "--", "ps"])
                 .map_err(|error| error.to_string())?;
             let now = (open(agent), open(server));
-            // A watch or two may have come.
+            // A watch or two may have started.
             if !programs.contains("4321") && now.0 <= before.0 + 2 && now.1 <= before.1 + 4 {
                 Ok(())
             } else {

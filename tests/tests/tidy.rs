@@ -117,7 +117,8 @@ const PURE: &[&str] = &[
     "agent-plan",
 ];
 
-/// A file of Rust, TypeScript or Svelte may have this many lines; more needs a reason in [`LONG_FILES`].
+/// Maximum number of lines in a file of Rust, TypeScript or Svelte; more needs a reason in
+/// [`LONG_FILES`].
 const MOST_LINES: usize = 500;
 
 /// Files that may be longer, each with its reason.
@@ -153,7 +154,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Every crate of the workspace with the names of its dependencies of the given kinds.
+/// Returns every crate of the workspace with its dependencies of the given kinds.
 fn dependencies(kinds: &[Option<&str>]) -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version", "1"])
@@ -396,7 +397,7 @@ fn systemd_units_are_valid() {
     }
 }
 
-/// The agent needs its powers; the control plane needs a port and a folder.
+/// The agent needs its capabilities; the control plane needs a port and a directory.
 #[test]
 fn the_control_planes_unit_is_confined() {
     let check = Command::new("systemd-analyze")

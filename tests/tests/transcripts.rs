@@ -1,13 +1,15 @@
-//! Sessions with stock kubectl, written down with all that it says: `tests/transcripts/*.txt` against a control plane
-//! without a node.
+//! Recorded sessions with stock kubectl: `tests/transcripts/*.txt` against a control plane without
+//! a node.
 //!
-//! A transcript is a list of steps. `$ ` begins a shell command, `> ` goes on with it; what follows is the expected
-//! output, both streams together, and `[CODE]` when the command fails. In it `…` stands for any text within a line and
-//! a line `...` for any lines; how wide the gaps between columns are does not count. `1.29+ $ ` and `1.29- $ ` begin
-//! steps for kubectl from or up to a version. `$NS` is the session's own namespace, in commands and in outputs; `$ADMIN`
-//! is the administrator's kubeconfig.
+//! A transcript is a list of steps. `$ ` begins a shell command, `> ` continues it; then follow the
+//! expected output, both streams together, and `[CODE]` when the command fails. In it `…` stands
+//! for any text within a line and a line `...` for any lines; the width of the gaps between columns
+//! does not count. `1.29+ $ ` and `1.29- $ ` begin steps for kubectl from or up to a version. `$NS`
+//! is the session's own namespace, in commands and in outputs; `$ADMIN` is the administrator's
+//! kubeconfig.
 //!
-//! The newest kubectl plays every transcript, each of the others one; `SKIFF_EVERY_KUBECTL=1` makes each play all.
+//! The newest kubectl plays every transcript, each of the others one; `SKIFF_EVERY_KUBECTL=1` has
+//! each play all.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,7 +26,7 @@ use tests::server::Server;
 /// Number of concurrent sessions; some of them wait most of the time.
 const SESSIONS: usize = 4;
 
-/// A command and what it should say.
+/// A command and its expected output.
 struct Step {
     line: usize,
     since: u32,
@@ -216,7 +218,7 @@ impl<'a> Session<'a> {
             .env("NS", &self.namespace)
             .env("ADMIN", self.admin())
             .env("LC_ALL", "C")
-            // It does not live long enough for its garbage to matter.
+            // The process is too short-lived for garbage collection.
             .env("GOGC", "off")
             .stdin(Stdio::null())
             .output()

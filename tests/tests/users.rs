@@ -1,4 +1,5 @@
-//! Pods with users of their own (`hostUsers: false`) on a real node: who they are inside and outside, and whose their files are.
+//! Pods in user namespaces (`hostUsers: false`) on a real node: their ids inside and outside, and
+//! the owners of their files.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -238,7 +239,8 @@ fn nothing_of_the_machine_can_be_reached(node: &Node) -> anyhow::Result<()> {
             "{script}"
         );
     }
-    // The first process of a shared pid namespace shows nothing of the machine's files, even to who may trace it.
+    // The first process of a shared pid namespace gives no access to the machine's files, even to a
+    // process that may trace it.
     let look = format!("ls /proc/1/root/ 2>&1; cat /proc/1/root{} 2>&1; true", secret.display());
     for pod in ["two", "shared"] {
         let seen = node.says(pod, "root", &look)?;
@@ -274,7 +276,7 @@ fn root_of_a_pod_is_nobody_on_the_node() -> anyhow::Result<()> {
         node.says("one", "root", "tty; id -u; hostname")?.contains("0\none"),
         "an exec"
     );
-    // It may do with its network what root may: a port below 1024.
+    // Its root may use its network namespace as root: a port below 1024.
     let web = node.ready("web")?;
     let page = node.machine.fetch(&format!(
         "http://{}/",
@@ -296,7 +298,7 @@ fn root_of_a_pod_is_nobody_on_the_node() -> anyhow::Result<()> {
             .is_some_and(|text| text.contains("0 to 65535")),
         "{stranger}"
     );
-    // An agent that comes later knows who has what.
+    // A restarted agent knows the allocated ids.
     kill(Pid::from_raw(node.machine.daemon("skiff-agent")?), Signal::SIGKILL)?;
     eventually("the agent is gone", || match node.machine.daemon("skiff-agent") {
         Ok(pid) => Err(format!("process {pid}")),

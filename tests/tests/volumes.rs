@@ -1,5 +1,5 @@
-//! Storage that outlives pods, on one real node: claims that get volumes, data that are there again, and what becomes of
-//! both in the end.
+//! Storage that outlives pods, on one real node: claims that are bound to volumes, data that are
+//! still there, and the end of both.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -97,7 +97,7 @@ fn data_outlive_pods_and_go_with_their_claims() -> anyhow::Result<()> {
     node.machine.finish()
 }
 
-/// A pod that asks for a driver or a runtime that the node has not waits, and says for what.
+/// A pod that asks for a driver or a runtime that the node lacks waits, and reports which.
 fn assert_demands(node: &Node) -> anyhow::Result<()> {
     node.event(
         "Pod",

@@ -30,7 +30,7 @@ impl Node {
         serde_json::from_str(&said).map_err(|error| error.to_string())
     }
 
-    /// Waits until what kubectl says holds `wanted`.
+    /// Waits until kubectl's output contains `wanted`.
     fn says(&self, words: &str, wanted: &str) -> anyhow::Result<()> {
         eventually(&format!("kubectl {words} says {wanted:?}"), || {
             let said = self.kubectl(words).map_err(|error| format!("{error:#}"))?;
@@ -38,7 +38,7 @@ impl Node {
         })
     }
 
-    /// Waits until a pod of another uid than `former` is ready, and gives its uid.
+    /// Waits until a pod of another uid than `former` is ready, and returns its uid.
     fn successor(&self, pod: &str, former: &str) -> anyhow::Result<String> {
         eventually(&format!("a new {pod} is ready"), || {
             let found = self.get(&format!("pod/{pod}"))?;
@@ -138,7 +138,7 @@ fn assert_named(node: &Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A rolling update within a partition and without, its history, and the way back.
+/// A rolling update with and without a partition, its history, and the rollback.
 fn assert_updates(node: &Node) -> anyhow::Result<()> {
     let partition = r#"{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2}}}}"#;
     node.0.kubectl(["patch", "sts", "web", "-p", partition])?;
@@ -235,7 +235,7 @@ fn a_daemon_set_follows_its_node_and_its_template() -> anyhow::Result<()> {
     let back = of_version(&node, "first")?;
     let history = node.kubectl("rollout history ds/log")?;
     assert!(history.contains("\n2 ") && history.contains("\n3 "), "{history}");
-    // With surge the new pod is there before the old one goes.
+    // With surge the new pod is created before the old one is deleted.
     let surge = r#"{"spec":{"updateStrategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}}}}"#;
     node.0.kubectl(["patch", "ds", "log", "-p", surge])?;
     node.kubectl("rollout restart ds/log")?;

@@ -1,4 +1,5 @@
-//! A network that loses things: requests before they arrive, answers after they took effect, and watches midway.
+//! A lossy network: it drops requests before they arrive and responses after they took effect, and
+//! breaks watches midway.
 
 use std::{
     collections::BTreeMap,
@@ -69,7 +70,8 @@ impl Chaos {
         }
     }
 
-    /// Has the resource metrics API tell of pods that share so much work: simulated agents cannot be asked.
+    /// Sets the load that the resource metrics API reports for the pods in total: simulated agents
+    /// have no metrics.
     pub(super) fn set_load(&self, milli: u64, clock: server::Clock) {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Some(Load { milli, clock });
     }
@@ -117,7 +119,7 @@ impl Chaos {
     }
 }
 
-/// A service behind a network that loses things.
+/// A service behind a lossy network.
 #[derive(Debug, Clone)]
 pub struct Lossy<S> {
     chaos: Chaos,
@@ -171,7 +173,7 @@ fn of_pods(mut request: Request<kube::client::Body>) -> Request<kube::client::Bo
     request
 }
 
-/// Measures of the pods of a list that are ready: the nodes of the others may not answer.
+/// Metrics of the ready pods of a list: the nodes of the others may not answer.
 async fn measured(
     list: impl Future<Output = Result<Response<Body>, Infallible>>,
     load: Load,

@@ -1,4 +1,5 @@
-//! Reads a cluster's whole history off a watch that began with it, and says what must never have been so.
+//! Reads a cluster's whole history from a watch that began with it, and reports violated
+//! invariants.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ pub async fn check_history(store: &Store, bounds: Bounds) -> Result<usize, Viola
     let mut pods: BTreeMap<String, Seen> = BTreeMap::new();
     let (mut changes, mut reached) = (0, false);
     let newest = store.revision();
-    // Its end is where nothing more comes; a watch that breaks off has not told all.
+    // The history ends where no more events come; a broken watch is incomplete.
     while let Ok(told) = tokio::time::timeout(std::time::Duration::from_millis(1), watch.next()).await {
         let event = told.map_err(|error| Violation(error.to_string()))?;
         let revision = event.entry.revision;

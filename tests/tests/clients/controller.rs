@@ -126,7 +126,7 @@ fn counts(error: &ControllerError<FinalizerError<CopyError>, watcher::Error>) ->
     )
 }
 
-/// Reads what the reflector tells until a copy is as wanted.
+/// Reads the reflector's events until a copy is as wanted.
 async fn copy_of(
     informer: &mut (impl StreamExt<Item = Result<Secret, watcher::Error>> + Unpin),
     name: &str,

@@ -1,5 +1,5 @@
-//! An operator written with `kube::runtime`: its kind comes by a definition, each object keeps a `Deployment`, is held by a
-//! finalizer and told of in its status and in events.
+//! An operator written with `kube::runtime`: a CustomResourceDefinition defines its kind, each
+//! object owns a `Deployment`, has a finalizer and is reported in its status and in events.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,7 +17,8 @@ pub(crate) struct Cluster {
     pub(crate) parts: Parts,
     pub(crate) machine: Machine,
     containerd: Option<daemon::Daemon>,
-    /// CNI's configuration and addresses, containerd's folder, and what pods mount of the machine.
+    /// CNI's configuration and addresses, containerd's directory, and the machine's files that pods
+    /// mount.
     pub(crate) folder: tempfile::TempDir,
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn gates_decide(cluster: &Cluster, image: &str) -> anyhow::Result<()>
     cluster.delete(&["gated"])
 }
 
-/// Hooks over HTTP reach who is named, with the headers that are named; a hook that sleeps holds up the end.
+/// HTTP hooks reach the named host with the named headers; a sleep hook delays the end.
 pub(crate) fn the_node_asks_and_waits(cluster: &Cluster, image: &str) -> anyhow::Result<()> {
     let web = cluster.until("web", "is ready", is_ready)?;
     let get = |path: &str| {

@@ -16,8 +16,8 @@ fn at(path: &str, part: &str) -> Value {
     json!({"name": "site", "mountPath": path, "subPath": part})
 }
 
-/// A container sees the files of another image, whole and in part, and changes none; what cannot be had keeps those alone from
-/// starting who mount it.
+/// A container sees the files of another image, whole and in part, read-only; an image that cannot
+/// be pulled blocks only the containers that mount it.
 pub(crate) fn images_are_volumes(cluster: &Cluster, nginx: &str, busybox: &str) -> anyhow::Result<()> {
     let work = "ls -d /site/usr/sbin/nginx /conf/nginx.conf; head -n 1 /one; \
         touch /site/x /conf/x 2>/dev/null || echo read-only; echo x >> /one; /site/usr/sbin/nginx -v; sleep 10000";

@@ -22,10 +22,10 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-/// Lives until it is told to end.
+/// Runs until it gets the stop signal.
 pub(crate) const WAIT: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
 
-/// All of them, and what they want to be there. `host` is a folder of the machine.
+/// All pods, and the objects that they refer to. `host` is a directory of the machine.
 pub(crate) fn all(nginx: &str, busybox: &str, host: &str) -> Vec<Value> {
     let mut all = vec![
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}, "data": {"key": "from the map\n", "text": "projected too\n"}}),

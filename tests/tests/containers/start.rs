@@ -1,4 +1,4 @@
-//! A machine of given parts, with a containerd of its own where it needs one.
+//! A machine with the given parts, with its own containerd where it needs one.
 
 use anyhow::ensure;
 use tests::machine::{Machine, Namespace, Setup};
@@ -10,12 +10,13 @@ use super::daemon::Daemon;
 pub(crate) struct Started {
     pub(crate) machine: Machine,
     pub(crate) containerd: Option<Daemon>,
-    /// CNI's configuration and addresses, containerd's folder, and what pods mount of the machine.
+    /// CNI's configuration and addresses, containerd's directory, and the machine's files that pods
+    /// mount.
     pub(crate) folder: tempfile::TempDir,
 }
 
 impl Started {
-    /// With an environment of its daemons' own.
+    /// Starts with additional environment variables for the daemons.
     pub(crate) async fn with(parts: Parts, test: &str, environment: &[(&str, &str)]) -> anyhow::Result<Self> {
         let namespace = Namespace::new(&parts.name(test))?;
         namespace.enter()?;
@@ -43,7 +44,7 @@ impl Started {
         })
     }
 
-    /// Takes it down and checks that nothing is left.
+    /// Stops the cluster and checks that nothing is left.
     pub(crate) async fn finish(mut self) -> anyhow::Result<()> {
         if let Some(daemon) = &self.containerd {
             self.machine.keep(daemon.pid());

@@ -17,7 +17,7 @@ struct Point {
     ended: Moment,
 }
 
-/// All changes of an object, in order; the first is its absence at the beginning.
+/// All states of an object, in order; the first is its absence at the beginning.
 type Timelines = BTreeMap<String, Vec<Point>>;
 
 /// Checks everything; the error tells what no single copy of the objects could have answered.
@@ -56,7 +56,7 @@ pub(crate) fn history(record: &Record, seen: &[(Watcher, Vec<Stretch>)]) -> anyh
         reads = readings.len(),
         connections
     );
-    // Nothing is proven by clients that did nothing.
+    // Idle clients prove nothing.
     ensure!(
         events.len() > 50 && readings.len() > 20,
         "{} changes, {} reads",
@@ -70,7 +70,8 @@ pub(crate) fn history(record: &Record, seen: &[(Watcher, Vec<Stretch>)]) -> anyh
     Ok(())
 }
 
-/// Replays the changes in the order of their revisions, each on the state that it says it was made on.
+/// Replays the changes in the order of their revisions, each on the state that it names as its
+/// base.
 fn replay(events: &[Event], writes: &[Write]) -> anyhow::Result<Timelines> {
     let by_token: BTreeMap<&str, &Write> = writes.iter().map(|write| (write.token.as_str(), write)).collect();
     let mut timelines = Timelines::new();
@@ -159,7 +160,8 @@ fn made<'a>(
     Ok(write)
 }
 
-/// The request that deleted an object: the one that was told so, else one whose answer was lost.
+/// The request that deleted an object: the one with that response, else one whose response was
+/// lost.
 fn deletion<'a>(before: &State, writes: &'a [Write], effective: &BTreeSet<String>) -> anyhow::Result<&'a Write> {
     let told = writes
         .iter()
@@ -267,7 +269,7 @@ fn reads(timelines: &Timelines, reading: &Reading) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A watcher sees what it wants of the history, all of it, once and in order.
+/// A watcher sees its part of the history, completely, once and in order.
 fn watched(
     watcher: Watcher,
     stretch: &Stretch,

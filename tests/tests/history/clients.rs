@@ -219,7 +219,7 @@ fn outcome(change: &Change, status: StatusCode, answer: &Value) -> anyhow::Resul
     })
 }
 
-/// Lists until the server is killed, in one piece or in pages.
+/// Lists until the server is killed, with or without pages.
 pub(crate) async fn read(target: Target, record: Arc<Record>, number: u64) -> anyhow::Result<()> {
     let Some(mut connection) = connect(&target, &record).await? else {
         return Ok(());

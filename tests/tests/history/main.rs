@@ -1,8 +1,9 @@
 //! Many writers, readers and watchers while the control plane is killed again and again: is what they saw together
 //! one history?
 //!
-//! Every request is noted with when it began and ended. The watchers' events give the order in which the changes took
-//! effect; `check` replays them and looks for anything that no single, durable copy of the objects could have answered.
+//! Every request is recorded with its start and end. The watchers' events give the order in which
+//! the changes took effect; `check` replays them and looks for responses that no single, durable
+//! copy of the objects could have given.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 

@@ -57,7 +57,7 @@ pub(crate) enum Change {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Done; the answer told this revision.
+    /// Done; the response has this revision.
     Done(u64),
     /// The object with this uid was deleted; the answer tells no revision.
     Deleted(String),
@@ -115,7 +115,7 @@ impl Record {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// From now on, whether connections may break.
+    /// Sets whether connections may break from now on.
     pub(crate) fn killed(&self, killed: bool) {
         self.killed.store(killed, Ordering::SeqCst);
     }
@@ -134,7 +134,7 @@ impl Record {
         revision > self.last.load(Ordering::SeqCst)
     }
 
-    /// Notes that a watcher has begun.
+    /// Records the start of a watcher.
     pub(crate) fn follows(&self) {
         self.following.fetch_add(1, Ordering::SeqCst);
     }
@@ -174,7 +174,7 @@ impl Record {
         self.readings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same record after a lie.
+    /// A copy of the record with a false entry.
     pub(crate) fn tampered(&self, lie: impl FnOnce(&mut Vec<Write>, &mut Vec<Reading>)) -> Self {
         let (mut writes, mut readings) = (self.writes(), self.readings());
         lie(&mut writes, &mut readings);

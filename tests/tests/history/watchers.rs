@@ -22,7 +22,7 @@ pub(crate) enum Watcher {
     One,
     /// Only objects of one side: they come and go as their labels change.
     Left,
-    /// Begins anew each time, with the present as first events.
+    /// Starts anew each time, with the present state as its first events.
     Anew,
 }
 
@@ -188,7 +188,8 @@ impl Watcher {
 /// Marks an error that no death of the server explains.
 const WRONG: &str = "no change";
 
-/// Waits a moment for a dead server to come back. Whatever breaks a watch is fine as long as nothing is missed.
+/// Waits a moment for a dead server to come back. Any error of a watch is fine as long as no event
+/// is missed.
 async fn pause(error: &anyhow::Error) -> anyhow::Result<()> {
     let text = format!("{error:#}");
     anyhow::ensure!(!text.contains(WRONG) && !text.contains("410"), "{text}");

@@ -14,18 +14,18 @@ use super::world::World;
 
 /// Below the state directory these hold what outlives pods on purpose, each with a bound of its own.
 const KEPT: [&str; 3] = ["agent/crashes", "agent/network/slots", "kubectl-cache"];
-/// Directories made ahead, and how many there may be: they come and go while nothing happens.
+/// Directories of slots made ahead, and their maximum numbers, which vary on an idle node.
 const AHEAD: [(&str, usize); 3] = [
     ("agent/spare/", 200),
     ("agent/runtime/spare/", 100),
     ("agent/containerd/spare/", 100),
 ];
-/// More connections and KiB than before may be kept for a while, by who may need them again.
+/// Tolerances for connections and KiB that are kept for reuse.
 const DESCRIPTORS: usize = 8;
 const KIBIBYTES: u64 = 24 << 10;
 
-/// So many looks after each other, a tenth of a second apart, must find the same number of descriptors: a daemon that has just
-/// begun opens its connections for watches one after the other.
+/// Number of equal samples in a row, a tenth of a second apart: a daemon that has just started
+/// opens its connections for watches one by one.
 const REST: usize = 10;
 
 /// Resources of the idle node.
@@ -49,7 +49,7 @@ impl Quiet {
         })
     }
 
-    /// The state once both daemons have come to rest.
+    /// Returns the state once both daemons are idle.
     pub(crate) async fn at_rest(world: &World) -> anyhow::Result<Self> {
         let mut seen = Vec::new();
         let rest = async {

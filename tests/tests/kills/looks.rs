@@ -113,7 +113,7 @@ pub(crate) fn holder(world: &World, uid: &str) -> Option<i32> {
 }
 
 impl World {
-    /// Waits until everything is as it shall be, and says what is not.
+    /// Waits until the cluster is in its desired state, and reports what is not.
     pub(crate) async fn settle(&mut self) -> anyhow::Result<BTreeMap<String, Value>> {
         let mut wrong = String::new();
         let settling = async {

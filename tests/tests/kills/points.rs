@@ -74,7 +74,7 @@ fn points(parts: Parts) -> Vec<(Way, &'static str)> {
     all.concat()
 }
 
-/// The file that says where to stop, and the one that says who has.
+/// The file with the failpoint, and the file with the pid of the stopped process.
 struct Sign {
     file: PathBuf,
 }
@@ -107,7 +107,7 @@ impl Sign {
 }
 
 fn go_on(pid: i32) {
-    // It may be whom we killed.
+    // It may be the killed process.
     if Path::new("/proc").join(pid.to_string()).exists() {
         kill(Pid::from_raw(pid), Signal::SIGCONT).ok();
     }
@@ -156,7 +156,7 @@ async fn kill_at(world: &mut World, sign: &Sign, way: Way, point: &str, victim: 
     go_on(stopped);
     world.settle().await?;
     if way != Way::Down {
-        // Its end must find all of it.
+        // Its deletion must clean up all of it.
         let (status, answer) = world
             .api
             .ask(&Method::DELETE, &format!("{path}?gracePeriodSeconds=0"), &Value::Null)

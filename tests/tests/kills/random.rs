@@ -40,7 +40,7 @@ fn victims(parts: Parts, daemons: Daemons) -> &'static [Victim] {
     }
 }
 
-/// The same daemons all the time: what they do not give back is theirs. Otherwise each is a new one again and again.
+/// Long-lived daemons show what they leak; otherwise each is restarted again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Daemons {
     Stay,
@@ -82,7 +82,8 @@ pub(crate) async fn story(parts: Parts, kills: usize, seed: u64, daemons: Daemon
         };
         let deed = *world.dice.one(deeds).context("a deed")?;
         let victim = *world.dice.one(victims(parts, daemons)).context("a victim")?;
-        // Everything that a deed begins happens within this; the agent's own start, too, when it was the last one's victim.
+        // All work of an operation happens within this time, and so does the agent's own start if
+        // it was the last victim.
         let after = Duration::from_micros(world.dice.below(250_000));
         history.push(format!("{number}: {deed:?}, {victim:?} after {after:?}"));
         world.begin(deed).await?;
@@ -114,7 +115,7 @@ pub(crate) async fn story(parts: Parts, kills: usize, seed: u64, daemons: Daemon
     quiet.compare(&world).await.with_context(|| format!("seed {seed}"))?;
     let served = customer.finish()?;
     tracing::info!(kills, served, held = world.held, "killed at random");
-    // The only victims there are, where pods are there to be hit.
+    // The only victims, if there are pods to be hit.
     let enough = if victims(parts, daemons).len() == 1 {
         kills / 8
     } else {

@@ -23,7 +23,7 @@ use super::start::Started;
 pub(crate) const BYSTANDERS: [&str; 2] = ["still-0", "still-1"];
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// Whom to kill.
+/// Process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Victim {
     Agent,
@@ -72,7 +72,7 @@ pub(crate) struct World {
     pub(crate) api: Api,
     pub(crate) images: [String; 2],
     pub(crate) dice: Dice,
-    /// Names of pods that shall be there, and of those that shall go.
+    /// Names of pods that must exist, and of those that must go away.
     pub(crate) wanted: BTreeSet<String>,
     pub(crate) leaving: BTreeSet<String>,
     pub(crate) next: usize,
@@ -163,7 +163,7 @@ impl World {
         Ok(BYSTANDERS.iter().map(|name| address(name)).collect::<Result<_, _>>()?)
     }
 
-    /// Begins something; what it is about may be gone by then.
+    /// Starts an operation; its pod may be gone by then.
     pub(crate) async fn begin(&mut self, deed: Deed) -> anyhow::Result<()> {
         let busy: Vec<String> = self
             .wanted

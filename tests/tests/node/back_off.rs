@@ -45,7 +45,7 @@ async fn another_image_begins_anew() {
     };
     world.runtime.behave("a", fails);
     world.create("p", super::PLAIN).await;
-    // At once, then after 10, 20 and 40 seconds; the next one would be after 80.
+    // Restarts at once, then after 10, 20 and 40 seconds; the next one would be after 80.
     tokio::time::sleep(Duration::from_secs(90)).await;
     world.until("p", |pod| restarts(pod) == 4).await;
     let change = serde_json::json!({"spec": {"containers": [{"name": "a", "image": "nginx:2"}]}});

@@ -48,7 +48,7 @@ async fn nothing_of_a_lost_sandbox_stays() {
     world.start_agent().await;
     assert_eq!(attachments(&world).await, 1);
     world.until("web", |pod| restarts(pod) == 2 && is_ready(pod)).await;
-    // It is done before the pod is over.
+    // The detach succeeds before the pod has ended.
     world.network.fail_detach(6);
     lose(&world).await;
     world.until("web", |pod| restarts(pod) == 3).await;

@@ -116,7 +116,8 @@ async fn a_node_tells_when_new_pods_are_kept_away() {
     }
 }
 
-/// An agent that begins anew on a node that has its range does not say for a moment that it has none: all its pods would be unready.
+/// A restarted agent on a node with a pod CIDR never reports that it has none: all its pods would
+/// become unready.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_ready_stays_so_while_its_agent_begins_anew() {
     use futures::StreamExt as _;

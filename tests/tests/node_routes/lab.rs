@@ -1,4 +1,5 @@
-//! Three nodes of one cluster, joined by the line that the server prints: two on one link, the third behind a router.
+//! Three nodes of one cluster, joined by the command that the server prints: two on one link, the
+//! third behind a router.
 //!
 //! ```text
 //! n1 172.30.0.1 ┐
@@ -57,7 +58,7 @@ const PLACES: [Place; 3] = [
     },
 ];
 
-/// The ranges of the first node's pods; those of the others come from the control plane.
+/// The first node's pod CIDRs; those of the others come from the control plane.
 const RANGES: &str = "10.244.0.0/24,fd00:10:244::/64";
 
 fn ip(namespace: &Namespace, words: &str) -> anyhow::Result<String> {
@@ -82,7 +83,7 @@ fn router() -> anyhow::Result<Namespace> {
     for setting in [
         "net.ipv4.ip_forward=1",
         "net.ipv6.conf.all.forwarding=1",
-        // A bridge is a link here, nothing that is filtered.
+        // A bridge is a link here, without filtering.
         "net.bridge.bridge-nf-call-iptables=0",
     ] {
         set(&router, setting)?;
@@ -118,7 +119,7 @@ fn connected(router: &Namespace, number: usize, place: &Place) -> anyhow::Result
 }
 
 impl Lab {
-    /// Three nodes: one by `skiff up`, the others by the line that its server prints.
+    /// Three nodes: one by `skiff up`, the others by the join command that its server prints.
     pub(crate) fn start() -> anyhow::Result<Self> {
         let mut lab = Self::alone()?;
         for number in 1..PLACES.len() {
@@ -149,7 +150,7 @@ impl Lab {
         })
     }
 
-    /// The words after `skiff` of the line that a new token comes with.
+    /// The arguments after `skiff` of a new token's join command.
     pub(crate) fn line(&self, options: &[&str]) -> anyhow::Result<Vec<String>> {
         line(&self.machine, options)
     }
@@ -195,7 +196,7 @@ impl Lab {
     }
 }
 
-/// The words after `skiff` of the line that a new token of a cluster comes with.
+/// The arguments after `skiff` of a cluster's new token's join command.
 pub(crate) fn line(machine: &Machine, options: &[&str]) -> anyhow::Result<Vec<String>> {
     let line = machine.skiff(["token", "create"].iter().chain(options).copied())?;
     let words = line.trim().strip_prefix("skiff ").context("a line")?;
@@ -208,7 +209,7 @@ impl Node {
         self.home.path().join("s")
     }
 
-    /// Runs `skiff WORDS` on the machine.
+    /// Runs `skiff ARGUMENTS` on the machine.
     pub(crate) fn skiff<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
         let mut command = self.namespace.command(process::programs()?.join("skiff"));
         command.args(words).arg("--state-dir").arg(self.state());
@@ -216,7 +217,7 @@ impl Node {
         process::run(&mut command)
     }
 
-    /// Gives the line on the machine; the name and the addresses are the place's.
+    /// Runs the join command on the machine; the name and the addresses are the place's.
     pub(crate) fn join(&self, line: &[String], options: &[&str]) -> anyhow::Result<String> {
         let own = ["--node-name", self.name, "--node-ip", &self.addresses];
         let own = own.iter().chain(options).copied();

@@ -1,4 +1,4 @@
-//! Pods that must go for others, or for a taint.
+//! Pods that are preempted or evicted by a taint.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use tests::images;
 use tests::machine::{Machine, Namespace, Setup, eventually};
 
 const REGISTRY: &str = "127.0.0.1:5000";
-/// Its password is `secret`.
+/// User and bcrypt hash; the password is `secret`.
 const USER: &str = "me:$2y$05$CL3a3zbpujbdtr1uthCWc.TZ05io93iolYColijXWo.XaM7M5XlDe\n";
 
 struct Registry(Child);
@@ -57,7 +57,8 @@ fn push(namespace: &Namespace, name: &str) -> anyhow::Result<()> {
     })
 }
 
-/// Runs a pod with a pull secret or none; what its container waits for, or nothing once it runs.
+/// Runs a pod with or without a pull secret; returns its container's waiting reason, or nothing
+/// once it runs.
 fn run(machine: &Machine, pod: &str, image: &str, policy: &str, secret: Option<&str>) -> anyhow::Result<String> {
     let secrets: Vec<Value> = secret.iter().map(|name| json!({"name": name})).collect();
     let overrides = json!({"spec": {"imagePullSecrets": secrets, "terminationGracePeriodSeconds": 0}});

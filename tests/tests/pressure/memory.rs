@@ -1,4 +1,4 @@
-//! Memory that is short: on the node, or of what all pods may have together.
+//! Memory pressure: of the node, or of the allocatable memory of all pods.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;

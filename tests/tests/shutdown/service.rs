@@ -1,4 +1,5 @@
-//! A login manager that is the test: it owns logind's name on a bus, gives locks and says when the machine shuts down.
+//! A fake login manager: it owns logind's name on a bus, hands out inhibitor locks and announces
+//! shutdowns.
 
 use std::io::{self, IoSlice, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -89,7 +90,7 @@ impl Logind {
         Ok(())
     }
 
-    /// Says that the machine shuts down, or does not after all.
+    /// Announces a shutdown, or its cancellation.
     pub(crate) fn prepare(&mut self, begins: bool) -> anyhow::Result<()> {
         let texts = [
             (1, "o", "/org/freedesktop/login1"),
@@ -99,7 +100,7 @@ impl Logind {
         self.send(4, &texts, None, ("b", &u32::from(begins).to_le_bytes()), None)
     }
 
-    /// Waits until the agent gives the lock back.
+    /// Waits until the agent releases the lock.
     pub(crate) fn wait_for_release(&mut self) -> anyhow::Result<()> {
         let mut lock = self.lock.take().ok_or_else(|| anyhow::anyhow!("no lock was given"))?;
         let mut ends = [PollFd::new(lock.as_fd(), PollFlags::POLLIN)];

@@ -1,4 +1,4 @@
-//! Autoscalers over a network that loses things, while their controller forgets all that it knows.
+//! Autoscalers over a lossy network, with restarts of their controller.
 
 use serde_json::{Value, json};
 use store::{EventKind, Prefix, Store};
@@ -80,7 +80,7 @@ async fn one_seed(seed: u64) {
         settled(&cluster, replicas).await;
     }
     let sizes = sizes(&cluster.store).await;
-    // From above, the stabilisation window gives way at once: nothing was measured meanwhile that asks for more.
+    // From above, the stabilization window ends at once: no metrics meanwhile asked for more.
     let rises = sizes.iter().position(|size| *size == 5).expect("the most");
     let (up, down) = sizes.split_at(rises);
     assert!(

@@ -1,4 +1,4 @@
-//! Jobs over a network that loses things, and controllers that forget all they know.
+//! Jobs over a lossy network, with restarts of the controllers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,8 @@ pub(crate) async fn ended(cluster: &Cluster, kind: &str) -> Value {
     cluster.get(&format!("{JOBS}/work")).await["status"].clone()
 }
 
-/// Goes through every change of pods: never are more active than `most`, no index runs twice at once. Gives the uids of all.
+/// Goes through every change of pods: no more than `most` are active, and no index runs twice at
+/// once. Returns all uids.
 pub(crate) async fn history(store: &Store, most: usize) -> BTreeSet<String> {
     let mut watch = store.watch(&Prefix::resource("", "pods"), 0).expect("a watch");
     let newest = store.revision();
@@ -162,7 +163,7 @@ async fn a_cron_job_keeps_its_times_and_its_history() {
         status["active"].is_null() && !status["lastSuccessfulTime"].is_null(),
         "{status}"
     );
-    // Two hours pass at once: one Job makes up for all that were missed.
+    // Two hours pass at once: a single Job makes up for all missed ones.
     cluster.jump(7200);
     after(6).await;
     let later: Vec<u64> = cluster.list(JOBS).await.iter().map(minutes).collect();

@@ -1,4 +1,4 @@
-//! Nodes that fall silent for ever under pods of each controller, over a network that loses things.
+//! Nodes that are lost for good under pods of each controller, over a lossy network.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ async fn lose(cluster: &Cluster, node: &CancellationToken) {
                 let over = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
                 pod["spec"]["nodeName"] == DOOMED && !over
             };
-            // All pods of a short Job may have been elsewhere.
+            // All pods of a short Job may have been on other nodes.
             let job = cluster.get(&format!("{}/work", jobs::JOBS)).await;
             if pods.iter().any(is_there) || !job["status"]["completionTime"].is_null() {
                 Ok(())
@@ -165,7 +165,7 @@ async fn of_a_job(seed: u64) {
     assert_eq!(u64::try_from(all.len()).ok(), Some(6 + failed), "seed {seed}: {status}");
 }
 
-/// The Jobs of a `CronJob` go on after the loss, never two at once where that is forbidden.
+/// The Jobs of a `CronJob` continue after the loss, never concurrently where that is forbidden.
 async fn of_a_cron_job(seed: u64) {
     let (cluster, node) = cluster(seed).await;
     let mut spec = jobs::job("NonIndexed", "works")["spec"].clone();

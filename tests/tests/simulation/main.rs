@@ -1,6 +1,6 @@
-//! A whole cluster in this process, under a paused clock, with a network that loses things.
+//! A whole cluster in this process, under a paused clock, with a lossy network.
 //!
-//! Tests whose names end in `over_a_lossy_network` run as many random histories as `SEEDS` says, 100 without it;
+//! Tests whose names end in `over_a_lossy_network` run `SEEDS` random histories, 100 by default;
 //! `make simulation` runs 2,000 of each.
 
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
@@ -100,7 +100,7 @@ async fn a_deployment_becomes_pods_and_goes() {
         "{messages:?}"
     );
 
-    // They are written after what they tell of.
+    // Events are written after the changes that they report.
     let told_once = || async {
         let events = cluster.list("/api/v1/namespaces/default/events").await;
         let said = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
@@ -146,7 +146,7 @@ async fn under_way(cluster: &Cluster, pods: usize) {
 async fn one_seed(seed: u64) {
     let mut cluster = Cluster::builder().nodes(3).lossy(seed).start().await;
     cluster.create(DEPLOYMENTS, &deployment("web", 4, "nginx:1")).await;
-    // In the midst of it those that work on it forget all that they know.
+    // Midway the controllers are restarted and lose their state.
     let forgetful = seed.is_multiple_of(4);
     for pods in (1..4).filter(|_| forgetful) {
         under_way(&cluster, pods).await;
@@ -253,7 +253,8 @@ async fn pods_leave_a_node_that_fell_silent() {
         .await;
 }
 
-/// A defect of the agent in the work for one pod costs that pod some seconds, and the others nothing.
+/// A panic of the agent in the work for one pod costs that pod some seconds, and does not affect
+/// the others.
 #[tokio::test(start_paused = true)]
 async fn a_pod_whose_worker_panics_gets_a_new_one() {
     for image in ["stumbles:1", "stumbles-alone:latest"] {

@@ -28,7 +28,7 @@ async fn pods_that_their_node_rejects_are_replaced_ever_more_slowly() {
         }
     };
     cluster.eventually("they are tried again", || rejected(4)).await;
-    // The clock stands still while anybody works: without pauses, hundreds would come of a minute.
+    // The clock stands still while any task runs: without pauses, a minute would bring hundreds.
     tokio::time::sleep(Duration::from_mins(1)).await;
     let pods = cluster.list(PODS).await.len();
     assert!(pods <= 12, "{pods}");

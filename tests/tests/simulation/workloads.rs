@@ -1,5 +1,4 @@
-//! Stateful and daemon sets over a network that loses things, while their controllers forget
-//! all that they know.
+//! StatefulSets and DaemonSets over a lossy network, with restarts of their controllers.
 
 use serde_json::{Value, json};
 use tests::cluster::{Bounds, Cluster, check_history};
@@ -129,7 +128,7 @@ async fn a_daemon_set_keeps_its_bounds_over_a_lossy_network() {
     }
 }
 
-/// A node that comes gets its pod at once, and the pod of one that goes is gone with it.
+/// A new node gets its pod at once, and the pod of a deleted node is deleted with it.
 #[tokio::test(start_paused = true)]
 async fn daemons_come_and_go_with_nodes() {
     let mut cluster = Cluster::builder().nodes(2).start().await;

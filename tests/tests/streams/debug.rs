@@ -51,7 +51,7 @@ fn beside_a_container(client: &Client<'_>, busybox: &str, number: usize) -> anyh
     Ok(())
 }
 
-/// With one container more, and all of them seeing each other.
+/// With an additional container, and a shared process namespace.
 fn in_a_copy(client: &Client<'_>, busybox: &str, number: usize) -> anyhow::Result<()> {
     let (copy, image) = (format!("copy-{number}"), format!("--image={busybox}"));
     let to = format!("--copy-to={copy}");

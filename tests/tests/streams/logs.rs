@@ -7,7 +7,8 @@ use super::Client;
 
 const LINES: &str = "line 1\nline 2\nline 3\n";
 
-/// Pods that say something: one with two containers, of which the first lives a second time, and one with one.
+/// Creates pods with output: one with two containers, of which the first is restarted once, and one
+/// with one.
 pub(super) fn begin(machine: &Machine, busybox: &str) -> anyhow::Result<()> {
     let first = "if [ ! -e /s/been ]; then touch /s/been; echo first life; exit 1; fi; \
                  for n in 1 2 3; do echo line $n; done; exec sleep 100000";

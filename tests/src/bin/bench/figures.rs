@@ -10,7 +10,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a row and shows it at once, because the whole run takes minutes.
+    /// Adds a row and prints it at once, because the whole run takes minutes.
     pub(crate) fn row(&mut self, what: impl Into<String>, figure: impl Into<String>) {
         let (what, figure) = (what.into(), figure.into());
         show(&format!("  {what}: {figure}"));

@@ -25,7 +25,8 @@ const BURST: usize = 100;
 const BURSTS: usize = 3;
 /// Connections over which a burst is sent.
 const SENDERS: usize = 8;
-/// Obeys at once, also to the signal that nginx's image asks for, and is an ordinary process otherwise.
+/// Exits at once on SIGTERM and on the stop signal of nginx's image, and is an ordinary process
+/// otherwise.
 const PROGRAM: &str = "trap 'exit 0' TERM QUIT; while :; do sleep 3600 & wait; done";
 
 /// Time after which the work that a burst's start leaves behind, its events above all, is done.
@@ -61,7 +62,7 @@ pub(crate) async fn measure(
         if number % 3 == 0 {
             again.push(pods.restart(&name, &pod).await?);
         }
-        // The one before: a shell that has just begun to run does not obey yet.
+        // The previous one: a shell that has just started does not handle signals yet.
         if let Some(before) = number.checked_sub(1) {
             let start = now();
             pods.delete(&format!("paced-{before}")).await?;

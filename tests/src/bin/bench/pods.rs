@@ -1,4 +1,5 @@
-//! The way of pods on a real node: Deployments of 1, 3 and 30 replicas, a restart after an exit, and a deletion.
+//! Life of pods on a real node: Deployments of 1, 3 and 30 replicas, a restart after an exit, and a
+//! deletion.
 
 use std::time::Duration;
 

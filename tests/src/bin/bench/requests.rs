@@ -73,7 +73,7 @@ async fn lists(server: i32, target: &Target, table: &mut Table, stored: usize) -
     for _ in 0..16 {
         let mut connection = target.connect().await?;
         readers.spawn(async move {
-            // Nothing is kept of it here: what is measured is the server.
+            // The body is not kept: the benchmark measures the server.
             let mut body = connection.open(Method::GET, PODS, Bytes::new()).await?.into_body();
             while let Some(frame) = body.frame().await {
                 frame?;
@@ -134,7 +134,8 @@ async fn store_pods(target: &Target, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends what `make` gives over `connections` connections for a fixed span, each waiting for its answer.
+/// Sends the requests of `make` over `connections` connections for a fixed span, each waiting for
+/// its response.
 async fn load(
     target: &Target,
     connections: usize,

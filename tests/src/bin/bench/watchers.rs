@@ -17,7 +17,8 @@ const A_CONNECTION: usize = 100;
 const CHANGES: usize = 100;
 const OBJECTS: &str = "/api/v1/namespaces/kube-public/configmaps";
 
-/// Ten thousand watchers of one namespace over a hundred connections, and a hundred changes that all of them are told.
+/// Ten thousand watchers of one namespace over a hundred connections, and a hundred changes that
+/// all of them receive.
 pub(crate) async fn measure(machine: &Machine, target: &Target, table: &mut Table) -> anyhow::Result<()> {
     let server = machine.daemon("skiff-controlplane")?;
     let before = process::pss_kib(server)?;
@@ -32,7 +33,7 @@ pub(crate) async fn measure(machine: &Machine, target: &Target, table: &mut Tabl
         }
     }
     let held = process::pss_kib(server)?.saturating_sub(before);
-    // In hundredths: a watcher holds some KiB.
+    // In hundredths: a watcher takes some KiB.
     let each = held * 100 / u64::try_from(WATCHERS)?;
     table.row(
         format!("{WATCHERS} watchers, each"),
@@ -59,7 +60,7 @@ pub(crate) async fn measure(machine: &Machine, target: &Target, table: &mut Tabl
     Ok(())
 }
 
-/// Until all of the changes were told; other objects of the namespace come first.
+/// Reads until all of the changes have arrived; other objects of the namespace come first.
 async fn read(mut body: Incoming) -> anyhow::Result<()> {
     const MARK: &[u8] = b"\"name\":\"told-";
     let mut told = 0;

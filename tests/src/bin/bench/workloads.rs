@@ -114,7 +114,7 @@ fn wall() -> anyhow::Result<Duration> {
     Ok(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?)
 }
 
-/// Time from the second that the next Job is for until a watch tells of it.
+/// Time from the next Job's scheduled second to its watch event.
 async fn lateness(target: &Target, connection: &mut Connection) -> anyhow::Result<Duration> {
     let left = 60 - wall()?.as_secs() % 60;
     tokio::time::sleep(Duration::from_secs(left.saturating_sub(5))).await;
