@@ -1,12 +1,12 @@
-//! The steps that a worker takes for a pod.
+//! Actions of a pod's worker.
 
 use crate::Timestamp;
 use crate::probe::Kind;
 
-/// A step that the worker takes.
+/// An action that the worker takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Make the sandbox: volumes, network, supervisor.
+    /// Prepare the sandbox: volumes, network, supervisor.
     Prepare,
     /// Ensure that the container's image is present, by its pull policy.
     EnsureImage(String),
@@ -40,9 +40,9 @@ pub enum Action {
         /// Seconds until SIGKILL.
         grace: i64,
     },
-    /// Send a sidecar the stop signal: its turn has come and its hook is over.
+    /// Send a sidecar the stop signal: the containers before it have stopped and its hook is over.
     Turn(String),
-    /// Send the stop signal now, whatever became of the preStop hook.
+    /// Send the stop signal now, even if the preStop hook has not ended.
     Signal(String),
     /// Send SIGKILL.
     Kill(String),
@@ -53,7 +53,7 @@ pub enum Action {
         /// The new deadline.
         deadline: Timestamp,
     },
-    /// Forget an instance that is neither the newest nor the one before.
+    /// Remove an instance older than the previous one.
     Remove {
         /// The container's name.
         container: String,
@@ -71,7 +71,7 @@ pub enum Action {
 /// Reason for which a container is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The pod ends.
+    /// The pod terminates.
     Pod,
     /// The liveness probe failed.
     Liveness,
@@ -81,7 +81,7 @@ pub enum Why {
     PostStart,
     /// Its resources change, and its resize policy asks for a restart.
     Resize,
-    /// The pod names another image for it than the one it runs.
+    /// The pod's spec has another image than the running instance.
     Image,
     /// A container's exit matched a rule that restarts all containers.
     Rule,
@@ -92,7 +92,7 @@ pub enum Why {
 pub struct Plan {
     /// In order; all of them may be started concurrently.
     pub actions: Vec<Action>,
-    /// The earliest time at which the answer changes by itself.
+    /// The earliest time at which the plan changes by itself.
     pub wake: Option<Timestamp>,
 }
 

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-/// The first address of each family: first that of the family in question, then that of the other one.
+/// Returns the first address of each family: first that of the given family, then that of the other
+/// one.
 pub fn of_each_family(addresses: &[IpAddr], v6_first: bool) -> Vec<IpAddr> {
     let of = |v6: bool| addresses.iter().find(move |address| address.is_ipv6() == v6);
     of(v6_first).into_iter().chain(of(!v6_first)).copied().collect()

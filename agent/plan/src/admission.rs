@@ -42,7 +42,7 @@ pub struct Host {
     pub pods: i64,
     /// Amounts in thousandths, by resource.
     pub allocatable: BTreeMap<String, i64>,
-    /// The pods that it has.
+    /// The node's other pods.
     pub others: Vec<Arc<Pod>>,
     /// The Node object, once it has been read.
     pub node: Option<Arc<Node>>,
@@ -98,7 +98,7 @@ fn sysctls(spec: &PodSpec) -> Option<Rejection> {
     let sysctls = spec.security_context.as_ref()?.sysctls.as_ref()?;
     sysctls.iter().find_map(|sysctl| {
         let name = sysctl.name.replace('/', ".");
-        // The value must not smuggle a second setting in.
+        // The value must not inject a second setting.
         let plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, ' ' | '\t' | '-' | ',');
         let why = if !SAFE_SYSCTLS.contains(&name.as_str()) || !sysctl.value.chars().all(plain) {
             "not allowlisted"
@@ -151,7 +151,7 @@ fn operating_system(pod: &Pod) -> Option<Rejection> {
     })
 }
 
-/// The pods that take something of the node now.
+/// Returns the pods that use resources of the node now.
 fn active(host: &Host) -> impl Iterator<Item = &PodSpec> {
     active_pods(host).filter_map(|pod| pod.spec.as_ref())
 }

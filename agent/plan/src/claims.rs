@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, Persist
 
 use crate::pods;
 
-/// A volume of a pod that is a claim.
+/// A volume of a pod that is a PersistentVolumeClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The volume's name within the pod.
@@ -36,9 +36,9 @@ pub fn wishes(pod: &Pod) -> Vec<Wish> {
 /// Location of the storage.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
-    /// A path of the node, as pods name them themselves.
+    /// A `hostPath` volume.
     HostPath(HostPathVolumeSource),
-    /// A path of the node that must be there; it belongs to the group that the pod names.
+    /// A `local` volume: an existing path; it belongs to the pod's `fsGroup`.
     Local(String),
 }
 
@@ -56,7 +56,7 @@ pub struct Backing {
 /// A claim without a usable volume. The texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// There is no such claim.
+    /// The claim does not exist.
     #[error("failed to fetch PVC from API server: persistentvolumeclaims {0:?} not found")]
     NoClaim(String),
     /// The claim is being deleted.
@@ -75,16 +75,16 @@ pub enum ClaimError {
     /// The claim is not bound to a volume yet.
     #[error("PVC is not bound")]
     NotBound,
-    /// There is no such volume.
+    /// The volume does not exist.
     #[error("failed to fetch PV {0:?} from API server: persistentvolumes {0:?} not found")]
     NoVolume(String),
-    /// The volume is another claim's.
+    /// The volume is bound to another claim.
     #[error("found PV object {0:?} with a pv.Spec.ClaimRef that does not point to the claimed PVC")]
     Stolen(String),
-    /// A device, which containers mount no file system of.
+    /// The volume is a block device, which cannot be mounted as a file system.
     #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
     Block(String),
-    /// A kind of storage that this node cannot mount.
+    /// The node has no plugin for this kind of storage.
     #[error("no volume plugin matched for persistent volume {0:?}: this node mounts only hostPath and local volumes")]
     Unsupported(String),
 }

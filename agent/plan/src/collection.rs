@@ -7,27 +7,27 @@ use crate::Timestamp;
 /// Thresholds and ages of image garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The disk's use in percent from which on images go.
+    /// Disk usage in percent at which image garbage collection starts.
     pub high: u8,
-    /// The use that is aimed at.
+    /// Disk usage in percent at which it stops.
     pub low: u8,
-    /// An image that was not there so many milliseconds ago is never removed.
+    /// Minimum age in milliseconds of an image that may be removed.
     pub youth: i64,
 }
 
 /// Invalid policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPolicy {
-    /// More than everything.
+    /// A percentage is above 100.
     #[error("invalid {0}ThresholdPercent {1}, must be in range [0-100]")]
     Range(&'static str, u8),
-    /// The aim is above what starts the collection.
+    /// The low threshold is above the high one.
     #[error("LowThresholdPercent {0} can not be higher than HighThresholdPercent {1}")]
     Order(u8, u8),
 }
 
 impl Policy {
-    /// Checks the numbers.
+    /// Validates the thresholds.
     pub fn new(high: u8, low: u8, youth: i64) -> Result<Self, InvalidPolicy> {
         for (name, percent) in [("High", high), ("Low", low)] {
             if percent > 100 {
@@ -68,7 +68,7 @@ struct Record {
 }
 
 impl Records {
-    /// Takes the images that there are, by id, and those among them that pods use.
+    /// Records the existing images, by id, and those among them that pods use.
     pub fn note<'a>(&mut self, images: impl Iterator<Item = &'a str>, in_use: &BTreeSet<String>, now: Timestamp) {
         let detected = self.looked.then_some(now);
         self.looked = true;

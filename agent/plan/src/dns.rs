@@ -17,28 +17,28 @@ pub use name::{Reverse, reverse};
 
 use crate::proxy::{Endpoint, Name, Port, Protocol, Service, Slice, SlicePort};
 
-/// Seconds for which clients may keep a record, as in kubeadm's Corefile.
+/// TTL of records in seconds, as in kubeadm's Corefile.
 pub const TTL: u32 = 30;
 
 /// Version of the specification, answered at `dns-version.DOMAIN`.
 const VERSION: &str = "1.1.0";
 
-/// Services and EndpointSlices that names are looked up in.
+/// Services and EndpointSlices for lookups.
 pub trait Directory {
     /// True once all Services and EndpointSlices have been listed: before that, none counts as
     /// absent.
     fn is_complete(&self) -> bool;
-    /// The Service of that name.
+    /// Returns the Service with that name.
     fn service(&self, name: &Name) -> Option<Arc<Service>>;
     /// The EndpointSlices of a Service.
     fn slices(&self, service: &Name) -> Vec<Arc<Slice>>;
     /// True if the namespace has a Service.
     fn has_namespace(&self, namespace: &str) -> bool;
-    /// The Services that have this cluster address or an endpoint with it.
+    /// Returns the Services with this cluster IP or an endpoint with this address.
     fn at(&self, address: IpAddr) -> Vec<Name>;
 }
 
-/// Types of records that the cluster has.
+/// Record types of the cluster's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `A`.
@@ -53,7 +53,7 @@ pub enum Kind {
     Srv,
     /// `TXT`.
     Txt,
-    /// Any other: such names exist without a record of the type.
+    /// Any other: names exist, but have no record of the type.
     Other,
 }
 
@@ -68,7 +68,7 @@ pub enum Data {
     Pointer(String),
     /// `SRV`, with priority 0.
     Location {
-        /// Share of the clients, in hundredths.
+        /// Weight: share of the clients, in hundredths.
         weight: u16,
         /// Port.
         port: u16,
@@ -79,16 +79,16 @@ pub enum Data {
     Text(&'static str),
 }
 
-/// Result of a look-up.
+/// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The cluster is not responsible for the name.
+    /// The name is outside of the cluster's domain.
     Foreign,
     /// Not known yet: SERVFAIL, so that clients retry.
     Unknown,
     /// No such name: NXDOMAIN.
     NoSuchName,
-    /// The name exists; there may be no record of the type asked for.
+    /// The name exists, though maybe without a record of the requested type.
     Records {
         /// Records of the name itself.
         own: Vec<Data>,
@@ -110,7 +110,8 @@ impl Answer {
     }
 }
 
-/// Looks a name up. `name` is in lower case and has no dot at its end; `domain` is the cluster's, such as `cluster.local`.
+/// Looks up a name. `name` is in lower case and has no trailing dot; `domain` is the cluster's,
+/// such as `cluster.local`.
 pub fn answer(directory: &impl Directory, domain: &str, name: &str, kind: Kind) -> Answer {
     if let Some(reverse) = reverse(name) {
         return match reverse {
@@ -168,7 +169,7 @@ impl Part<'_> {
     }
 }
 
-/// An address and port that a name stands for, and the name that has the address alone.
+/// An address and port behind a name, and the name that resolves to this address only.
 struct Found {
     address: IpAddr,
     port: u16,
@@ -221,7 +222,7 @@ fn records(found: Vec<Found>, part: Part<'_>, kind: Kind) -> Answer {
     }
 }
 
-/// Addresses of the family that is asked for, each once, in their order.
+/// Returns the addresses of the requested family without duplicates, in order.
 fn addresses(all: impl IntoIterator<Item = IpAddr>, kind: Kind) -> Vec<Data> {
     let mut seen = BTreeSet::new();
     let wanted = |address: &IpAddr| match kind {
@@ -244,7 +245,7 @@ fn cluster(own: &[IpAddr], ports: &[Port], part: Part<'_>, base: &str) -> Vec<Fo
     .collect()
 }
 
-/// Ready endpoints that a part of the Service's name means.
+/// Returns the ready endpoints for a part of the Service's name.
 fn endpoints(slices: &[Arc<Slice>], part: Part<'_>, base: &str) -> Vec<Found> {
     let mut found = Vec::new();
     let unnamed = [SlicePort {
@@ -253,7 +254,7 @@ fn endpoints(slices: &[Arc<Slice>], part: Part<'_>, base: &str) -> Vec<Found> {
         port: 0,
     }];
     for slice in slices {
-        // A slice without ports has addresses all the same.
+        // A slice without ports still has addresses.
         let ports = if slice.ports.is_empty() {
             &unnamed[..]
         } else {

@@ -1,4 +1,4 @@
-//! A container's environment, its arguments, and what both may refer to.
+//! A container's environment and arguments, and the objects that both refer to.
 
 mod file;
 mod variables;
@@ -21,9 +21,9 @@ pub struct Sources {
     pub config_maps: BTreeMap<String, ConfigMap>,
     /// By name, in the pod's namespace.
     pub secrets: BTreeMap<String, Secret>,
-    /// The files that variables name.
+    /// The files of `fileKeyRef` variables.
     pub files: Files,
-    /// Tokens of the pod's account.
+    /// Tokens of the pod's service account.
     pub tokens: BTreeMap<TokenWish, String>,
     /// Volumes behind the pod's claims, by the volume's name. One that is mounted already may be
     /// missing.
@@ -47,10 +47,10 @@ pub struct Surroundings {
     pub services: Vec<(String, String)>,
 }
 
-/// A reference that leads nowhere. The text is the container's waiting message.
+/// An unresolvable reference. The text is the container's waiting message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// No such object.
+    /// The object does not exist.
     #[error("{kind} \"{name}\" not found")]
     NotFound {
         /// `configmap` or `secret`.
@@ -58,7 +58,7 @@ pub enum ReferenceError {
         /// Its name.
         name: String,
     },
-    /// No such key in it.
+    /// The key does not exist in the object.
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     NoKey {
         /// `ConfigMap` or `Secret`.
@@ -70,13 +70,13 @@ pub enum ReferenceError {
         /// The key.
         key: String,
     },
-    /// A variable that the container does not have.
+    /// The container does not have this variable.
     #[error("missing value for {0:?}")]
     Variable(String),
-    /// A field that cannot be referred to.
+    /// The field is not supported.
     #[error("unsupported fieldPath: {0}")]
     Field(String),
-    /// A resource that cannot be referred to.
+    /// The resource is not supported.
     #[error("unsupported container resource : {0}")]
     Resource(String),
     /// The file is malformed.
@@ -85,15 +85,16 @@ pub enum ReferenceError {
     /// References expand to more than `execve` accepts.
     #[error("argument list too long: references expand to more than {LONGEST_VALUE} bytes")]
     TooLong,
-    /// More variables than can be handed to a program.
+    /// There are more variables than `execve` accepts.
     #[error("argument list too long: more than {MOST_VARIABLES} environment variables or {MOST_BYTES} bytes of them")]
     TooMany,
-    /// A source that this node does not know.
+    /// The source is not supported by this node.
     #[error("environment variable {0} has a source that this node does not support")]
     Source(String),
 }
 
-/// The environment in order: the image's, then that of Services, then `envFrom`, then `env`; a later value replaces an earlier one in its place.
+/// Builds the environment in order: the image's, then that of Services, then `envFrom`, then `env`;
+/// a later value replaces an earlier one in its place.
 pub fn build(
     pod: &Pod,
     container: &Container,
@@ -167,10 +168,10 @@ fn set_all(own: &mut Environment, prefix: &str, from: &EnvFromSource, sources: &
     entries.try_for_each(|(key, value)| set(key, &text(&value.0)))
 }
 
-/// The last of Unicode's private characters: runtimes take each for the byte that it ends with.
+/// Unicode's last private-use characters: the runtimes map each to its low byte.
 const BYTES: u32 = 0x10_ff00;
 
-/// A value of any bytes as a text, in which those that are not UTF-8 are characters from [`BYTES`] on.
+/// Converts bytes to text; bytes that are not UTF-8 become characters from [`BYTES`] on.
 fn text(value: &[u8]) -> String {
     let mut text = String::with_capacity(value.len());
     let escaped = |byte: &u8| char::from_u32(BYTES + u32::from(*byte));

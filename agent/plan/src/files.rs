@@ -1,4 +1,4 @@
-//! The texts of the files that every container gets: `/etc/hosts` and `/etc/resolv.conf`.
+//! Files of every container: `/etc/hosts` and `/etc/resolv.conf`.
 
 mod resolver;
 
@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::{HostAlias, Pod};
 pub use self::resolver::{ClusterDns, Resolution, asks_itself, asks_others, resolv_conf, servers};
 use crate::pods;
 
-/// The longest host name that the kernel takes.
+/// The longest hostname that the kernel accepts.
 const LONGEST_HOSTNAME: usize = 64;
 
-/// A host name that the kernel does not take.
+/// The hostname is too long for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long ({LONGEST_HOSTNAME} is the max, {} \
@@ -48,7 +48,7 @@ pub fn told_hostname(pod: &Pod, cluster: &str, node: &str) -> String {
     kernel_hostname(pod, cluster).unwrap_or_else(|_too_long| pods::hostname(pod))
 }
 
-/// `/etc/hosts` of a pod that has a network of its own.
+/// Returns `/etc/hosts` of a pod with its own network namespace.
 pub fn hosts(addresses: &[String], hostname: &str, domain: Option<&str>, aliases: &[HostAlias]) -> String {
     let mut text = String::from(
         "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
@@ -63,7 +63,8 @@ pub fn hosts(addresses: &[String], hostname: &str, domain: Option<&str>, aliases
     text + &aliases_text(aliases)
 }
 
-/// `/etc/hosts` of a pod in the node's network: the node's own, marked, with the pod's aliases.
+/// Returns `/etc/hosts` of a pod on the host network: the node's own, marked, with the pod's
+/// aliases.
 pub fn host_network_hosts(node: &str, aliases: &[HostAlias]) -> String {
     format!(
         "# Kubernetes-managed hosts file (host network).\n{node}{}",

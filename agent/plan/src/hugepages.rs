@@ -10,7 +10,7 @@ use crate::resources;
 const MEDIUM: &str = "HugePages";
 const RESOURCE: &str = "hugepages-";
 
-/// A volume of pages that the pod does not ask for.
+/// A volume of huge pages that the pod does not request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     /// The pod requests no huge pages, or none of this size.
@@ -19,7 +19,7 @@ pub enum Unusable {
     /// The pod requests several sizes, and the medium names none.
     #[error("medium: {MEDIUM} can't be used if container requests multiple huge page sizes")]
     Several,
-    /// The medium names no size.
+    /// The medium has no page size.
     #[error("medium: {0:?} is invalid")]
     Medium(String),
 }
@@ -30,7 +30,7 @@ pub fn is_medium(medium: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// The size in bytes of the pages of such a volume.
+/// Returns the page size in bytes of such a volume.
 pub fn page_size(medium: &str, spec: &PodSpec) -> Result<i64, Unusable> {
     let initial = spec.init_containers.iter().flatten();
     let asked: BTreeSet<i64> = spec

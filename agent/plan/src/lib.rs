@@ -1,7 +1,8 @@
 //! Decisions of the node agent, free of side effects: no I/O, no clock, no randomness.
 //!
-//! [`lifecycle::decide`] turns a desired pod and what is observed of it into actions, [`status::build`] into the
-//! status that the API shows, [`oci::build`] turns a container of it into an OCI runtime specification.
+//! [`lifecycle::decide`] compares a desired pod with its observed state and returns actions,
+//! [`status::build`] returns the API's status, [`oci::build`] turns a container into an OCI runtime
+//! specification.
 
 pub mod action;
 pub mod addresses;
@@ -39,13 +40,13 @@ pub mod user_ids;
 /// A point in time, as everywhere in the API.
 pub type Timestamp = k8s_openapi::jiff::Timestamp;
 
-/// `time` plus a number of milliseconds, held at the end of time.
+/// `time` plus a number of milliseconds, saturating.
 pub fn later(time: Timestamp, milliseconds: i64) -> Timestamp {
     time.checked_add(k8s_openapi::jiff::SignedDuration::from_millis(milliseconds))
         .unwrap_or(Timestamp::MAX)
 }
 
-/// `time` plus a number of seconds, held at the end of time.
+/// `time` plus a number of seconds, saturating.
 pub fn after(time: Timestamp, seconds: i64) -> Timestamp {
     later(time, seconds.saturating_mul(1000))
 }

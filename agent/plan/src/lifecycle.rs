@@ -18,7 +18,7 @@ use crate::pods;
 use crate::probe::{Kind, Probe};
 use crate::{Timestamp, after};
 
-/// The reason of a pod that was active for too long.
+/// The reason of a pod that exceeded `activeDeadlineSeconds`.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 
 /// End of a pod that was not deleted.
@@ -78,7 +78,7 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
     let done = |group, container: &Container| !resets && is_over(pod, view, (group, container));
     let all_done = !containers.is_empty() && containers.iter().all(|own| done(Group::Main, own));
     let deadline = deadline(pod, view);
-    // Containers that end because the time is over do not end the pod well.
+    // Containers that exit after the deadline do not make the pod succeed.
     let in_time = |container: &Container| {
         let exit = view.latest(&container.name).and_then(Instance::exit);
         exit.is_some_and(|exit| deadline.is_none_or(|deadline| exit.finished_at < deadline))
@@ -183,7 +183,7 @@ pub fn abandon(pod: &Pod, view: &View, now: Timestamp) -> Plan {
 fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     // Ephemeral containers debug a pod that may be stuck, so they wait for nothing but the sandbox.
     for container in pods::ephemeral_containers(pod) {
-        // They run once, whatever became of them.
+        // Ephemeral containers are never restarted.
         if view.latest(&container.name).and_then(Instance::exit).is_none() {
             let container = (Group::Ephemeral, &as_container(container));
             keep(pod, view, container, true, now, plan);
@@ -233,7 +233,7 @@ fn holds_up(pod: &Pod, view: &View, container: &Container, now: Timestamp) -> bo
     }
 }
 
-/// A container and its group: to find that out by its name, all containers are looked at.
+/// A container and its group, which by the name alone would take a search through all containers.
 type Own<'a> = (Group, &'a Container);
 
 /// Reconciles one container with its restart policy. Its image is ensured even while the container
@@ -296,7 +296,7 @@ fn start(view: &View, container: &Container, memory: &Memory, may_start: bool, n
     }
 }
 
-/// Looks after a running instance: its probes, and the stop that a failed one leads to.
+/// Handles a running instance: its probes, and its stop after a failed one.
 fn tend(pod: &Pod, view: &View, (group, container): Own<'_>, memory: &Memory, now: Timestamp, plan: &mut Plan) {
     let name = &container.name;
     if let Some(stopping) = &memory.stopping {

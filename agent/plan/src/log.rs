@@ -1,5 +1,5 @@
-//! Lines of container logs in the format of the container runtime interface: `TIME STREAM TAG TEXT`, where tag `P` marks a
-//! line that goes on in the next record.
+//! Lines of container logs in the CRI format: `TIME STREAM TAG TEXT`, where tag `P` marks a line
+//! that continues in the next record.
 
 use crate::Timestamp;
 
@@ -49,21 +49,21 @@ fn word(text: &[u8]) -> Option<(&str, &[u8])> {
 /// Options of a log request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Go on when the end is reached.
+    /// Follow the log after its end.
     pub follow: bool,
-    /// The instance before the newest one.
+    /// Read the previous instance.
     pub previous: bool,
     /// Prefix each line with its time.
     pub timestamps: bool,
-    /// Only so many lines from the end.
+    /// Only this number of lines from the end.
     pub tail_lines: Option<u64>,
-    /// Only what is as late as this.
+    /// Only records since this time.
     pub since: Option<Timestamp>,
-    /// At most so many bytes.
+    /// Maximum number of bytes.
     pub limit_bytes: Option<u64>,
 }
 
-/// A query that asks for something impossible. The text is the answer's.
+/// An invalid option. The text is the response's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid value {value:?} for {name}")]
 pub struct OptionError {
@@ -74,7 +74,7 @@ pub struct OptionError {
 }
 
 impl Options {
-    /// Reads the parameters of a query; unknown ones are skipped.
+    /// Parses the parameters of a query; unknown ones are ignored.
     pub fn parse(parameters: &[(String, String)], now: Timestamp) -> Result<Self, OptionError> {
         let mut options = Self::default();
         for (name, value) in parameters {
@@ -105,7 +105,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Appends what a reader is shown of a record.
+    /// Appends the part of a record that the options select.
     pub fn render(&self, record: &Record<'_>, line_begins: bool, out: &mut Vec<u8>) {
         if self.timestamps && line_begins {
             out.extend_from_slice(record.time_text.as_bytes());

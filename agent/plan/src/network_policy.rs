@@ -1,4 +1,5 @@
-//! Network policies: what pods of this node may send and get, as chains of rules and the sets that these look into.
+//! Network policies: allowed traffic of this node's pods, as chains of rules and the sets that they
+//! look up.
 //!
 //! ```text
 //! in, out     address of an isolated pod of this node ─► chain of its profile
@@ -6,7 +7,8 @@
 //! rule        peers? . ports? ─► accept; both are sets, shared by all rules that name the same
 //! ```
 //!
-//! A pod that comes or goes costs an element for each set of peers that it belongs to, and rules change only with policies.
+//! A pod that is added or removed costs one element per set of peers that it belongs to; rules
+//! change only with policies.
 
 mod object;
 mod peers;
@@ -22,7 +24,7 @@ use peers::Set;
 
 use crate::proxy::{Name, Protocol};
 
-/// The direction of traffic as seen by the pod.
+/// Direction of traffic from the pod's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// `Ingress`
@@ -31,7 +33,7 @@ pub enum Direction {
     Out,
 }
 
-/// A change of what the API shows. What is gone has no object.
+/// A change in the API. A deleted object is `None`.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A network policy.
@@ -55,7 +57,7 @@ pub enum Shape {
     Endpoints,
 }
 
-/// A rule of a chain: what it looks up must all be there.
+/// A rule of a chain: all of its lookups must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule(pub Vec<(Shape, u32)>);
 
@@ -64,7 +66,7 @@ pub struct Rule(pub Vec<(Shape, u32)>);
 pub enum Element {
     /// A pod of this node that is isolated in a direction, and its chain.
     Isolated(Direction, IpAddr, u32),
-    /// A pod that always reaches itself.
+    /// A pod, which may always reach itself.
     Itself(IpAddr),
     /// An address of a set.
     Address(u32, IpAddr),
@@ -77,7 +79,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// The set that it is in, if it is one of peers or ports.
+    /// Returns the number of the element's set, if it is one of peers or ports.
     const fn set(&self) -> Option<u32> {
         match self {
             Self::Isolated(..) | Self::Itself(_) => None,
@@ -86,46 +88,46 @@ impl Element {
     }
 }
 
-/// A change of the kernel's tables. Those of one update belong into one transaction, in their order.
+/// A change of the kernel's tables. Those of one update belong in one transaction, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A set comes.
+    /// Adds a set.
     AddSet(u32, Shape),
-    /// A chain comes; what no rule accepts is dropped.
+    /// Adds a chain, which drops by default.
     AddChain(u32, Direction, Vec<Rule>),
-    /// An element goes.
+    /// Removes an element.
     Remove(Element),
-    /// An element comes.
+    /// Adds an element.
     Add(Element),
-    /// A chain goes, with its rules.
+    /// Removes a chain and its rules.
     RemoveChain(Direction, u32),
-    /// A set goes, with its elements.
+    /// Removes a set and its elements.
     RemoveSet(u32),
 }
 
-/// A rule by what its sets are.
+/// A rule, by the contents of its sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Lookups(Vec<Arc<Set>>);
 
 /// The rules of one direction.
 type Profile = (Direction, Vec<Lookups>);
 
-/// Numbers of the kernel's sets and chains, and how many use each.
+/// Numbers of the kernel's sets and chains, with reference counts.
 #[derive(Debug)]
 struct Used {
     number: u32,
     users: usize,
 }
 
-/// The profiles' chains of a pod of this node.
+/// The chains of a pod of this node.
 type Chains = BTreeMap<Direction, Profile>;
 
-/// The policies' state.
+/// State of the policies.
 #[derive(Debug, Default)]
 pub struct Policies {
     namespaces: BTreeMap<String, Labels>,
     pods: BTreeMap<String, Arc<Pod>>,
-    /// Pods by address: one that is reused may still be an ended pod's for a while.
+    /// Pods by address: a reused address may still belong to an ended pod for a while.
     holders: BTreeMap<IpAddr, BTreeSet<String>>,
     known: BTreeMap<Name, Arc<Policy>>,
     /// The isolated pods of this node, by uid.
@@ -135,7 +137,7 @@ pub struct Policies {
     next: u32,
 }
 
-/// Chains and sets that a change brings and takes.
+/// Chains and sets that a change adds and removes.
 #[derive(Default)]
 struct Turnover {
     come: Vec<Change>,
@@ -144,7 +146,7 @@ struct Turnover {
 }
 
 impl Policies {
-    /// No policy holds.
+    /// True if there is no policy.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
@@ -162,19 +164,19 @@ impl Policies {
         self.update(all)
     }
 
-    /// The uids of all pods that are known.
+    /// The uids of all known pods.
     pub fn pods(&self) -> impl Iterator<Item = &str> {
         self.pods.keys().map(String::as_str)
     }
 
-    /// The uids of this node's pods that have one of these addresses.
+    /// Returns the uids of this node's pods that have one of these addresses.
     pub fn holders(&self, addresses: &[IpAddr]) -> BTreeSet<String> {
         let holders = addresses.iter().filter_map(|address| self.holders.get(address));
         let here = |uid: &&String| self.pods.get(*uid).is_some_and(|pod| pod.here);
         holders.flatten().filter(here).cloned().collect()
     }
 
-    /// The names of all namespaces that are known.
+    /// The names of all known namespaces.
     pub fn namespaces(&self) -> impl Iterator<Item = &str> {
         self.namespaces.keys().map(String::as_str)
     }
@@ -184,7 +186,7 @@ impl Policies {
         self.known.keys()
     }
 
-    /// Takes changes in, and answers what they change in the kernel.
+    /// Applies changes, and returns the kernel changes that follow.
     pub fn update(&mut self, inputs: Vec<Input>) -> Vec<Change> {
         let (profiled, addresses) = self.concerned(&inputs);
         let known: Vec<Arc<Set>> = self.sets.keys().filter(|set| set.follows_pods()).cloned().collect();
@@ -198,7 +200,7 @@ impl Policies {
             self.profile(uid, &mut turnover);
         }
         let (chains_gone, sets_gone) = self.release(turnover.left);
-        // These go with their sets.
+        // Their sets are removed as a whole.
         before.retain(|element| element.set().is_none_or(|set| !sets_gone.contains(&set)));
         let after = self.elements(&known, &addresses);
         let isolated_now = self.isolations(profiled.iter());
@@ -213,7 +215,7 @@ impl Policies {
         changes
     }
 
-    /// Everything that the tables are to hold.
+    /// Returns the complete contents of the tables.
     pub fn all(&self) -> Vec<Change> {
         let sets = self.sets.iter();
         let mut all: Vec<Change> = sets
@@ -229,7 +231,7 @@ impl Policies {
         all
     }
 
-    /// Pods whose profile may change, and the addresses that may come or go in sets.
+    /// Returns the pods whose profile may change, and the addresses that sets may gain or lose.
     fn concerned(&self, inputs: &[Input]) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
         let mut pods = BTreeSet::new();
         let mut profiled = BTreeSet::new();
@@ -286,7 +288,7 @@ impl Policies {
         }
     }
 
-    /// Gives a pod of this node the chains of the policies that select it.
+    /// Assigns a pod of this node the chains of the policies that select it.
     fn profile(&mut self, uid: &str, turnover: &mut Turnover) {
         let mut wanted = Chains::new();
         if let Some(pod) = self.pods.get(uid).filter(|pod| pod.here) {
@@ -373,7 +375,7 @@ impl Policies {
             .collect()
     }
 
-    /// The elements that sets have for the holders of these addresses.
+    /// Returns the elements of sets for the pods with these addresses.
     fn elements(&self, sets: &[Arc<Set>], addresses: &BTreeSet<IpAddr>) -> BTreeSet<Element> {
         let mut all = BTreeSet::new();
         for address in addresses {
@@ -402,7 +404,7 @@ impl Policies {
         set.fixed(used.number).into_iter().chain(of_pods).collect()
     }
 
-    /// The elements of pods of this node themselves.
+    /// Returns the elements for the isolated pods of this node themselves.
     fn isolations<'a>(&self, uids: impl Iterator<Item = &'a String>) -> BTreeSet<Element> {
         let mut all = BTreeSet::new();
         for uid in uids {

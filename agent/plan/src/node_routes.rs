@@ -19,15 +19,16 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::Timestamp;
 
-/// The port of the tunnel, VXLAN's own (RFC 7348).
+/// UDP port of the tunnel, VXLAN's own (RFC 7348).
 pub const PORT: u16 = 4789;
 
-/// Bytes that VXLAN puts in front of a packet, by the family of the nodes' addresses: Ethernet, IP, UDP and its own header.
+/// VXLAN's overhead in bytes, by the family of the nodes' addresses: Ethernet, IP, UDP and its own
+/// header.
 const OVERHEAD: [u32; 2] = [50, 70];
-/// The smallest packet that every interface with IPv6 must take (RFC 8200).
+/// The minimum MTU of IPv6 (RFC 8200).
 const SMALLEST_MTU: u32 = 1280;
 
-/// A range of addresses, by its first one.
+/// A CIDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Range {
     /// The first address.
@@ -55,7 +56,7 @@ impl Range {
         Self::new(address.parse().ok()?, length.parse().ok()?)
     }
 
-    /// Tells whether an address is one of the range.
+    /// True if an address is in the range.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && Self::new(address, self.length) == Some(self)
     }
@@ -80,7 +81,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// A node as far as routes depend on it.
+/// The parts of a Node that routes depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// `metadata.name`.
@@ -94,7 +95,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A node that the API shows.
+    /// Reads a Node.
     pub fn of(node: &Node) -> Self {
         let spec = node.spec.as_ref();
         let several = spec
@@ -121,21 +122,21 @@ impl Peer {
     }
 }
 
-/// Ways that may be used.
+/// Routes that may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Straight ones, and the tunnel.
+    /// Direct routes, and the tunnel.
     Auto,
-    /// Straight ones alone.
+    /// Direct routes only.
     Direct,
 }
 
-/// The machine's way to an address of another machine.
+/// The machine's route to an address of another machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// Index of the interface that leads there.
+    /// Index of the outgoing interface.
     pub interface: u32,
-    /// Tells whether the address is on the interface's own link, with no router between.
+    /// True if the address is on the interface's own link, without a router.
     pub on_link: bool,
     /// The interface's MTU.
     pub mtu: u32,
@@ -148,12 +149,12 @@ pub enum Hop {
     Direct {
         /// Its address.
         gateway: IpAddr,
-        /// Index of the interface that leads there.
+        /// Index of the outgoing interface.
         interface: u32,
     },
     /// The node's tunnel endpoint.
     Tunnel {
-        /// The end's address.
+        /// The endpoint's address.
         gateway: IpAddr,
     },
 }
@@ -161,30 +162,30 @@ pub enum Hop {
 /// This node's tunnel endpoint, and those of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// The node's address that packets are sent from.
+    /// The node's source address.
     pub local: IpAddr,
-    /// Hardware address of this end.
+    /// MAC address of this endpoint.
     pub hardware: [u8; 6],
-    /// Addresses of this end: that of each range of the node's pods.
+    /// Addresses of this endpoint, one for each pod CIDR.
     pub addresses: Vec<IpAddr>,
-    /// The largest packet that fits.
+    /// The tunnel's MTU.
     pub mtu: u32,
     /// MAC addresses of the other endpoints, and the nodes' addresses behind them.
     pub forwarding: BTreeMap<[u8; 6], IpAddr>,
-    /// Addresses of the other ends, with their hardware addresses.
+    /// Addresses of the other endpoints, with their MAC addresses.
     pub neighbors: BTreeMap<IpAddr, [u8; 6]>,
 }
 
-/// Everything that leads to pods of other nodes.
+/// All routes to pods of other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// By destination.
     pub routes: BTreeMap<Range, Hop>,
-    /// The place where any route needs it.
+    /// The tunnel, if any route needs it.
     pub tunnel: Option<Tunnel>,
     /// The largest packet that fits all routes; `None` where there are none.
     pub mtu: Option<u32>,
-    /// Nodes whose pods are not reached, and why not.
+    /// Nodes whose pods cannot be reached, with the reason.
     pub unreached: BTreeMap<String, String>,
 }
 
@@ -194,8 +195,8 @@ pub fn asked(own: &Peer, peers: &[Peer]) -> BTreeSet<IpAddr> {
     others.flat_map(|peer| peer.addresses.iter().copied()).collect()
 }
 
-/// Decides the routes of node `own`. `ways` tells how the machine reaches the other nodes' addresses, without those that it does
-/// not, or that are its own.
+/// Plans the routes of node `own`. `ways` holds the machine's routes to the other nodes' addresses,
+/// without those that are unreachable or local.
 pub fn plan(own: &Peer, peers: &[Peer], ways: &BTreeMap<IpAddr, Way>, mode: Mode) -> Routes {
     let mut routes = Routes::default();
     let mut taken = own.ranges.clone();
@@ -264,7 +265,7 @@ fn hop(
     Ok((Hop::Tunnel { gateway: range.address }, address, way.mtu))
 }
 
-/// Family of the nodes' addresses that the tunnel's packets carry.
+/// Returns the IP family of the tunnel's outer packets.
 fn is_tunnel_v6(own: &Peer) -> Option<bool> {
     if own.address(false).is_some() {
         return Some(false);
@@ -299,8 +300,8 @@ impl Routes {
     }
 }
 
-/// The hardware address of a node's end of the tunnel, which follows from its range: of version 4 where it has one, as that
-/// fits whole.
+/// Returns the MAC address of a node's tunnel endpoint, derived from its pod CIDR: the IPv4 one if
+/// there is one, as that fits completely.
 fn hardware(node: &Peer) -> Option<[u8; 6]> {
     let first = node.ranges.iter().find(|range| range.address.is_ipv4());
     let [a, b, c, d] = match first.or(node.ranges.first())?.address {

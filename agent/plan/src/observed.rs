@@ -11,12 +11,12 @@ use crate::probe::Probe;
 use crate::resize::{Pending, Progress, Resources};
 use crate::restart::BackOff;
 
-/// Everything that [`crate::lifecycle::decide`] and [`crate::status::build`] look at besides the pod.
+/// Input of [`crate::lifecycle::decide`] and [`crate::status::build`] besides the pod.
 #[derive(Clone, Debug)]
 pub struct View {
     /// Time at which the agent acknowledged the pod: `status.startTime`.
     pub start_time: Timestamp,
-    /// The node's addresses, the first one first.
+    /// The node's addresses, the primary one first.
     pub host_addresses: Vec<IpAddr>,
     /// Rejection by admission.
     pub rejection: Option<Rejection>,
@@ -46,7 +46,7 @@ pub struct View {
     pub final_status_stored: bool,
 }
 
-/// A pod that the node refuses.
+/// A rejected pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// A CamelCase word for `status.reason`.
@@ -55,7 +55,7 @@ pub struct Rejection {
     pub message: String,
 }
 
-/// The end of a pod that the agent decides.
+/// A termination by the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Termination {
     /// A CamelCase word for `status.reason`.
@@ -68,14 +68,14 @@ pub struct Termination {
     pub disruption: Option<String>,
 }
 
-/// The pod's environment.
+/// State of the pod's sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sandbox {
     /// Not created yet, or lost.
     Absent,
     /// It is being created.
     Preparing,
-    /// Making it failed; tried again at `until`.
+    /// Its creation failed; tried again at `until`.
     Failed {
         /// Time of the next try.
         until: Timestamp,
@@ -84,7 +84,7 @@ pub enum Sandbox {
     },
     /// Containers can be started in it.
     Ready {
-        /// The pod's addresses, the first one first.
+        /// The pod's addresses, the primary one first.
         addresses: Vec<IpAddr>,
     },
     /// It is being removed.
@@ -93,16 +93,16 @@ pub enum Sandbox {
     Removed,
 }
 
-/// One run of a container.
+/// An instance of a container: one run of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// The runtime's identifier, without a scheme.
     pub id: String,
     /// Counts from 0; the status shows it as `restartCount`.
     pub attempt: u32,
-    /// The image as the specification names it.
+    /// The image in the pod's spec.
     pub image: String,
-    /// The image as it was resolved: `repository@sha256:…`, or the bare digest of its configuration.
+    /// The resolved image: `repository@sha256:…`, or the bare digest of its configuration.
     pub image_id: String,
     /// The state.
     pub state: State,
@@ -112,14 +112,14 @@ pub struct Instance {
     pub reset: bool,
 }
 
-/// The state of one run of a container.
+/// State of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Its process does not run yet.
     Created,
     /// Its process runs.
     Running {
-        /// Since when.
+        /// Start time.
         since: Timestamp,
     },
     /// Its process has exited, or could not be started.
@@ -174,7 +174,7 @@ pub struct Memory {
     pub failure: Option<Failure>,
     /// Its restart back-off.
     pub back_off: BackOff,
-    /// The running instance ends so that the next one has other resources.
+    /// The running instance is being replaced because its resources change.
     pub renewal: bool,
     /// The instance was stopped because a probe failed, and is restarted whatever its exit code.
     pub revival: bool,
@@ -182,18 +182,18 @@ pub struct Memory {
     pub stopping: Option<Stopping>,
     /// The postStart hook of the running instance has not ended yet.
     pub post_start: bool,
-    /// The probes of the running instance.
+    /// The startup probe of the running instance.
     pub startup: Option<Probe>,
-    /// Decides `ready`.
+    /// The readiness probe of the running instance.
     pub readiness: Option<Probe>,
-    /// Decides whether it is restarted.
+    /// The liveness probe of the running instance.
     pub liveness: Option<Probe>,
 }
 
 /// State of a container's image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Image {
-    /// Not looked at for the next start.
+    /// Not checked for the next start.
     #[default]
     Unknown,
     /// It is being pulled.
@@ -201,13 +201,13 @@ pub enum Image {
         /// The last failure's back-off in seconds.
         delay: i64,
     },
-    /// It is there.
+    /// It is present.
     Present,
     /// It could not be pulled; tried again at `until`.
     Failed {
         /// Time of the next try.
         until: Timestamp,
-        /// The delay in seconds that led to `until`.
+        /// The back-off in seconds that led to `until`.
         delay: i64,
         /// `ErrImagePull`, `InvalidImageName`, `ErrImageNeverPull`, …
         reason: String,
@@ -231,7 +231,7 @@ pub struct Failure {
     pub until: Timestamp,
 }
 
-/// A container on its way out.
+/// A container that is being stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopping {
     /// Time of the next stage.
@@ -275,12 +275,12 @@ impl View {
         }
     }
 
-    /// The newest instance of a container.
+    /// Returns the newest instance of a container.
     pub fn latest(&self, container: &str) -> Option<&Instance> {
         self.instances.get(container).and_then(|instances| instances.last())
     }
 
-    /// The instance before the newest one.
+    /// Returns the previous instance of a container.
     pub fn previous(&self, container: &str) -> Option<&Instance> {
         self.instances
             .get(container)

@@ -1,4 +1,4 @@
-//! The smallest strategic merge patch that turns one status into another.
+//! The smallest strategic merge patch between two statuses.
 
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::{Map, Value, json};
@@ -40,7 +40,7 @@ fn object(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-/// Changed and new elements, and a deletion for each one that is gone.
+/// Returns changed and new elements, and a deletion for each removed one.
 fn list(old: Option<&Value>, new: &Value, key: &str) -> Vec<Value> {
     let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let new = new.as_array().map_or(&[][..], Vec::as_slice);

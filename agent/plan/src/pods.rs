@@ -1,4 +1,4 @@
-//! Short questions about a pod's specification.
+//! Accessors of a pod's specification.
 
 use std::borrow::Cow;
 
@@ -12,11 +12,11 @@ use k8s_openapi::api::core::v1::{
 /// Restart policy of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// However it ended.
+    /// After every exit.
     Always,
     /// After an exit code other than 0.
     OnFailure,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
@@ -46,7 +46,7 @@ pub fn kept(mut pod: Pod) -> Pod {
     pod.clone()
 }
 
-/// The containers of a pod that run side by side.
+/// The main containers of a pod.
 pub fn main_containers(pod: &Pod) -> &[Container] {
     pod.spec.as_ref().map_or(&[], |spec| spec.containers.as_slice())
 }
@@ -80,7 +80,7 @@ pub fn volumes(pod: &Pod) -> &[Volume] {
         .unwrap_or(&[])
 }
 
-/// The volumes that are images and that a container mounts, by name and in the pod's order.
+/// Returns the image volumes that a container mounts, by name and in the pod's order.
 pub fn image_volumes<'a>(
     pod: &'a Pod,
     container: &'a Container,
@@ -92,7 +92,7 @@ pub fn image_volumes<'a>(
         .filter(move |(volume, _)| shown(volume))
 }
 
-/// A container by its name, an ephemeral one among them.
+/// Returns a container by its name, including ephemeral ones.
 pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
     let own = all_containers(pod).find(|container| container.name == name);
     let added = || {
@@ -104,7 +104,7 @@ pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
         .or_else(|| added().map(|added| Cow::Owned(as_container(added))))
 }
 
-/// The container whose processes an ephemeral container sees.
+/// Returns the target container of an ephemeral container.
 pub fn target<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     let own = ephemeral_containers(pod)
         .iter()
@@ -138,8 +138,8 @@ pub fn policy(pod: &Pod) -> Policy {
     Policy::parse(pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()))
 }
 
-/// The restart policy of one container: its own, or the pod's; `OnFailure` for an initial container of `Always`, `Never`
-/// for an ephemeral one.
+/// Returns the restart policy of a container: its own, or the pod's; `OnFailure` for an init
+/// container of a pod with `Always`, `Never` for an ephemeral one.
 pub fn container_policy(pod: &Pod, container: &Container) -> Policy {
     policy_in(pod, group(pod, &container.name), container)
 }
@@ -187,7 +187,7 @@ pub fn may_restart_all(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(ending::may_restart_all)
 }
 
-/// The group of a container.
+/// Returns the group of a container.
 pub fn group(pod: &Pod, name: &str) -> Group {
     if is_ephemeral(pod, name) {
         Group::Ephemeral
@@ -198,7 +198,8 @@ pub fn group(pod: &Pod, name: &str) -> Group {
     }
 }
 
-/// The grace period in seconds of a pod that ends by itself. One below zero counts as a second.
+/// Returns the grace period in seconds of a pod that is not deleted. A negative one counts as a
+/// second.
 pub fn grace(pod: &Pod) -> i64 {
     match pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds) {
         None => 30,
@@ -207,7 +208,7 @@ pub fn grace(pod: &Pod) -> i64 {
     }
 }
 
-/// The grace period in seconds of a pod whose deletion was asked for.
+/// Returns the grace period in seconds of a pod that is being deleted.
 pub fn deletion_grace(pod: &Pod) -> Option<i64> {
     pod.metadata.deletion_timestamp.as_ref()?;
     Some(pod.metadata.deletion_grace_period_seconds.unwrap_or_else(|| grace(pod)))
@@ -228,7 +229,7 @@ pub fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// The statuses that the API holds for a group of containers.
+/// Returns the stored statuses of a group of containers.
 pub fn stored_statuses(pod: &Pod, group: Group) -> &[ContainerStatus] {
     let of_group = pod.status.as_ref().and_then(|status| match group {
         Group::Main => status.container_statuses.as_deref(),
@@ -238,7 +239,7 @@ pub fn stored_statuses(pod: &Pod, group: Group) -> &[ContainerStatus] {
     of_group.unwrap_or_default()
 }
 
-/// The status that the API holds for a container.
+/// Returns the stored status of a container.
 pub fn stored_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
     let initial = status.init_container_statuses.iter().flatten();
@@ -253,7 +254,7 @@ pub fn host_network(spec: &PodSpec) -> bool {
     spec.host_network.unwrap_or(false)
 }
 
-/// The ports of the node that the lasting containers of a pod ask for.
+/// Returns the host ports of a pod's main containers and sidecars.
 pub fn host_ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
     let sidecars = spec.init_containers.iter().flatten();
     let sidecars = sidecars.filter(|container| is_sidecar(container));

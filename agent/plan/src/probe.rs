@@ -1,4 +1,4 @@
-//! Probes: when the next attempt is due, and what the outcomes mean.
+//! Probes: times of the attempts, and the effect of their results.
 
 use k8s_openapi::api::core::v1::Probe as Specification;
 use k8s_openapi::jiff::SignedDuration;
@@ -28,7 +28,7 @@ impl Kind {
     }
 }
 
-/// The state of one probe of one running instance.
+/// State of a probe of a running instance.
 #[derive(Clone, Debug)]
 pub struct Probe {
     kind: Kind,
@@ -53,7 +53,7 @@ const QUICK_MILLISECONDS: i64 = 10;
 const SLOW_MILLISECONDS: i64 = 100;
 
 impl Probe {
-    /// The probe of an instance that started at `started`.
+    /// Creates the probe of an instance that started at `started`.
     pub fn new(kind: Kind, specification: &Specification, started: Timestamp) -> Self {
         let at_least_one = |value: Option<i32>, default: i32| value.filter(|value| *value > 0).unwrap_or(default);
         let period_seconds: i64 = at_least_one(specification.period_seconds, 10).into();
@@ -62,7 +62,8 @@ impl Probe {
             // A liveness probe at once would fail before the program has started.
             Kind::Liveness if delay == 0 => (period_seconds, period_seconds),
             Kind::Liveness => (delay, delay),
-            // At the end of a period, the first one at the earliest, as where a clock ticks from the start on.
+            // At the end of a period, but not before the first one, as with a ticker from the start
+            // on.
             Kind::Startup | Kind::Readiness => {
                 let late = (period_seconds - delay % period_seconds) % period_seconds;
                 (delay, (delay + late).max(period_seconds))
@@ -90,7 +91,7 @@ impl Probe {
         shift([&mut self.began, &mut self.next, &mut self.regular], step);
     }
 
-    /// Takes the probe as passed: an instance that was ready before the agent was restarted.
+    /// Marks the probe as passed: the instance was ready before the agent was restarted.
     #[must_use]
     pub fn passed(mut self) -> Self {
         self.result = Some(true);
@@ -125,7 +126,7 @@ impl Probe {
         }
     }
 
-    /// An attempt ended. Answers whether the failure is worth an event.
+    /// Records the end of an attempt. Returns true if the failure is reported in an event.
     ///
     /// Until a container was ready (or started) once, it is probed again after 10 ms, 20 ms, 40 ms
     /// … up to the period: failures of such extra attempts count neither for thresholds nor for
@@ -154,7 +155,8 @@ impl Probe {
         true
     }
 
-    /// An attempt ended without an answer, which counts neither way. Answers whether that is worth an event.
+    /// Records an attempt without a result, which has no effect on the thresholds. Returns true if
+    /// an event reports it.
     pub fn discard(&mut self, now: Timestamp) -> bool {
         self.in_flight = false;
         !self.hastens(now) || self.counts

@@ -1,7 +1,7 @@
 //! Service proxying: Services and EndpointSlices become elements of the kernel's maps.
 //!
-//! [`Proxy`] remembers what each Service contributes and answers a change with the few elements that differ. What the maps are for
-//! stands where they are made, in the network crate's `services`.
+//! [`Proxy`] keeps each Service's elements and returns the few that differ after a change. The
+//! network crate's `services` explains the maps.
 
 mod elements;
 mod object;
@@ -22,7 +22,7 @@ pub(crate) use object::{bits, of_bits, range};
 /// of all its endpoints and one of the node's own.
 const MOST_PORTS: u32 = 1 << 19;
 
-/// The node that traffic is led from.
+/// The node that the proxy runs on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// Its name, which endpoints and their hints refer to.
@@ -36,10 +36,10 @@ pub struct Node {
     pub reserved: BTreeSet<(IpAddr, u16)>,
 }
 
-/// A Service and what answers for it, as the API shows them now.
+/// A Service with its EndpointSlices, as the API has them now.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
-    /// Absent when it was deleted.
+    /// `None` when it was deleted.
     pub service: Option<Arc<Service>>,
     /// Its EndpointSlices.
     pub slices: Vec<Arc<Slice>>,
@@ -60,7 +60,7 @@ type Claims = BTreeMap<Address, BTreeSet<(i64, Name)>>;
 /// Work that follows from a change.
 #[derive(Debug, Default)]
 pub struct Update {
-    /// The elements that differ, those that go first.
+    /// The elements that differ, removals first.
     pub changes: Vec<Change>,
     /// Valid destinations of datagrams, if they have changed.
     pub datagrams: Option<Datagrams>,
@@ -104,7 +104,7 @@ impl Proxy {
         differs
     }
 
-    /// Takes changed Services in.
+    /// Applies changed Services.
     pub fn update(&mut self, inputs: BTreeMap<Name, Input>) -> Update {
         let mut affected: BTreeSet<Name> = inputs.keys().cloned().collect();
         for (name, input) in &inputs {
@@ -151,7 +151,7 @@ impl Proxy {
         self.known.is_empty()
     }
 
-    /// The ports at which load balancers ask for Services.
+    /// Returns the ports for the health checks of load balancers.
     pub fn health_checks(&self) -> BTreeMap<u16, HealthCheck> {
         let checked = self.checked.iter().filter_map(|name| {
             let known = self.known.get(name)?;

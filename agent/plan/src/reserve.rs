@@ -13,13 +13,13 @@ pub type Amounts = BTreeMap<String, Quantity>;
 /// Invalid reservation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidReservation {
-    /// Not `RESOURCE=AMOUNT`.
+    /// The text is not `RESOURCE=AMOUNT`.
     #[error("{0:?} is not of the form RESOURCE=AMOUNT")]
     Form(String),
     /// The resource cannot be reserved.
     #[error("cannot reserve {0:?} resource")]
     Resource(String),
-    /// Not an amount.
+    /// The amount is invalid.
     #[error("the amount of {0:?}")]
     Quantity(String, #[source] QuantityError),
     /// The quantity is negative.
@@ -27,7 +27,7 @@ pub enum InvalidReservation {
     Negative(String, Quantity),
 }
 
-/// Reads `cpu=100m,memory=1Gi,ephemeral-storage=1Gi`.
+/// Parses `cpu=100m,memory=1Gi,ephemeral-storage=1Gi`.
 pub fn parse(text: &str) -> Result<Amounts, InvalidReservation> {
     let mut all = Amounts::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {

@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 use crate::admission::{self, Host};
 use crate::pods;
 
-/// Requests and limits by container; those of a pod that names some as a whole at [`WHOLE`].
+/// Requests and limits by container; pod-level ones at [`WHOLE`].
 pub type Resources = BTreeMap<String, ResourceRequirements>;
 
-/// Stands for the pod as a whole: no container has such a name.
+/// Key of the pod-level resources: no container has this name.
 pub const WHOLE: &str = "";
 
 /// Decision about a resize request.
@@ -23,9 +23,9 @@ pub const WHOLE: &str = "";
 pub enum Verdict {
     /// The node can allocate it.
     Fits,
-    /// The node could never.
+    /// The node can never allocate it.
     Infeasible(String),
-    /// Not now.
+    /// The node cannot allocate it now.
     Deferred(String),
 }
 
@@ -49,7 +49,7 @@ pub struct Progress {
     pub generation: Option<i64>,
 }
 
-/// The containers whose resources can change.
+/// Returns the containers whose resources can be resized.
 fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
     let sidecars = pods::init_containers(pod).iter();
     let sidecars = sidecars.filter(|container| pods::is_sidecar(container));
@@ -138,7 +138,7 @@ pub fn asks_for_more(pod: &Pod, given: &Pod) -> bool {
 pub fn judge(pod: &Pod, host: &Host) -> Verdict {
     let Some(spec) = &pod.spec else { return Verdict::Fits };
     let requests = api::pod::requests(spec);
-    // Memory is named first.
+    // Memory comes first.
     for (resource, scale) in [("memory", 1000), ("cpu", 1)] {
         let wanted = requests.get(resource).map_or(0, |amount| amount.milli());
         let capacity = host.allocatable.get(resource).copied().unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! Quantities as the kernel counts them.
+//! Quantities in the kernel's units.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use crate::pods;
 use crate::reserve::Amounts;
 
-/// Values for a control group; `None` leaves the kernel's default.
+/// Values for a cgroup; `None` leaves the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// 1024 is one core.
@@ -100,7 +100,7 @@ fn quota(milli: i64) -> Option<i64> {
     (milli > 0).then(|| (milli.saturating_mul(period) / 1000).max(SHORTEST_QUOTA))
 }
 
-/// The values for one container. What it has no limit of, the pod's limit as a whole is its own.
+/// Returns the limits of a container. Where it has none, the pod-level limit applies.
 pub fn container_limits(spec: &PodSpec, container: &Container) -> Limits {
     let resources = container.resources.as_ref();
     let limits = resources.and_then(|resources| resources.limits.as_ref());
@@ -127,7 +127,7 @@ pub fn container_limits(spec: &PodSpec, container: &Container) -> Limits {
     }
 }
 
-/// CPU shares of pods that share a control group.
+/// Returns the CPU shares of pods that share a cgroup.
 pub fn shares_together<'a>(pods: impl Iterator<Item = &'a PodSpec>) -> u64 {
     let asked = |spec: &PodSpec| api::pod::requests(spec).get("cpu").map_or(0, |amount| amount.milli());
     shares(pods.map(asked).fold(0, i64::saturating_add))
@@ -150,7 +150,7 @@ pub fn together(capacity: &Amounts, reserved: &[Amounts]) -> Limits {
     }
 }
 
-/// The values for the pod as a whole: its own, or sums where every container has a limit.
+/// Returns the limits of a pod: pod-level ones, or sums where every container has a limit.
 pub fn pod_limits(spec: &PodSpec) -> Limits {
     let lasting = || {
         let sidecars = spec
@@ -243,7 +243,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
                 let main = pods::main_containers(pod).iter();
                 main.map(requested_memory).min().unwrap_or(0)
             };
-            // A sidecar does not go before the container that it serves.
+            // A sidecar is not killed before the main containers.
             let request = if pods::is_sidecar_of(pod, container) {
                 requested_memory(container).max(least())
             } else {

@@ -9,7 +9,7 @@ const FIRST_SECONDS: i64 = 10;
 const LONGEST_SECONDS: i64 = 300;
 const FORGOTTEN_AFTER_SECONDS: i64 = 600;
 
-/// The restart delay of one container.
+/// Restart back-off of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackOff {
     delay_seconds: i64,
@@ -17,12 +17,13 @@ pub struct BackOff {
 }
 
 impl BackOff {
-    /// A delay after `restarts` restarts, of which the last one happened at `last`: what a new agent assumes.
+    /// Returns the back-off after `restarts` restarts, with the last one at `last`: the assumption
+    /// of a new agent.
     pub fn after_restarts(restarts: u32, last: Timestamp) -> Self {
         (0..restarts.min(8)).fold(Self::default(), |back_off, _| back_off.next(last))
     }
 
-    /// The earliest time of the next restart of a container that ended at `finished`.
+    /// Returns the earliest time of the next restart of a container that ended at `finished`.
     pub fn due(&self, finished: Timestamp) -> Timestamp {
         if self.is_forgotten(finished) {
             finished
@@ -31,7 +32,7 @@ impl BackOff {
         }
     }
 
-    /// The delay in seconds that applies to a container that ended at `finished`.
+    /// Returns the back-off in seconds of a container that ended at `finished`.
     pub fn delay_seconds(&self, finished: Timestamp) -> i64 {
         if self.is_forgotten(finished) {
             0
@@ -40,7 +41,8 @@ impl BackOff {
         }
     }
 
-    /// The delay after one more restart, done now for a container that ended at `finished`.
+    /// Returns the back-off after one more restart, done now for a container that ended at
+    /// `finished`.
     #[must_use]
     pub fn next(&self, finished: Timestamp) -> Self {
         let delay_seconds = match self.delay_seconds(finished) {
@@ -64,7 +66,7 @@ impl BackOff {
     }
 }
 
-/// The delay in seconds after one more failed pull.
+/// Returns the back-off in seconds after one more failed pull.
 pub fn next_pull_delay(seconds: i64) -> i64 {
     if seconds == 0 {
         FIRST_SECONDS
@@ -73,7 +75,7 @@ pub fn next_pull_delay(seconds: i64) -> i64 {
     }
 }
 
-/// The delay in milliseconds before a sandbox is tried again.
+/// Returns the back-off in milliseconds before a sandbox is created again.
 pub fn sandbox_delay_milliseconds(failures: u32) -> i64 {
     (250_i64 << failures.min(8)).min(30_000)
 }

@@ -8,7 +8,7 @@ use crate::proxy::{Name, Port, Service};
 /// The Service `kubernetes`, whose variables every container gets.
 const EVERYBODYS: (&str, &str) = ("default", "kubernetes");
 
-/// The variables of a pod's containers. `services` are in the order of their keys.
+/// Returns the variables of a pod's containers. `services` are in the order of their keys.
 pub fn variables<'a>(
     services: impl Iterator<Item = (&'a Name, &'a Service)>,
     namespace: &str,
@@ -26,7 +26,7 @@ pub fn variables<'a>(
             chosen.push((name, service));
         }
     }
-    // A Service of that name in the pod's own namespace stands for the server's.
+    // A Service of that name in the pod's own namespace takes precedence.
     let hidden = chosen.iter().any(|(name, _)| *name == EVERYBODYS.1);
     chosen.extend(everybodys.filter(|_| !hidden));
     let each = chosen.into_iter();

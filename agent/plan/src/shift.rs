@@ -6,7 +6,7 @@ use k8s_openapi::jiff::SignedDuration;
 use crate::Timestamp;
 use crate::observed::{Image, Memory, Sandbox, State, View};
 
-/// `time` on the clock after it was set forward by `step`. What is never stays never.
+/// Returns `time` on the clock after it was set forward by `step`. The maximum time stays the same.
 pub fn shifted(time: Timestamp, step: SignedDuration) -> Timestamp {
     if time == Timestamp::MAX {
         return time;

@@ -16,7 +16,7 @@ pub const NOT_READY: &str = "node is shutting down";
 pub struct Grace {
     /// All of them together.
     pub total: i64,
-    /// The part of it that is kept for critical ones.
+    /// The part of it for critical pods.
     pub critical: i64,
 }
 
@@ -37,7 +37,7 @@ impl Grace {
     }
 }
 
-/// Pods that end side by side.
+/// Pods that are terminated at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Grace period in seconds; then the next group follows.

@@ -10,7 +10,7 @@ use crate::pods;
 /// Disk usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Bytes that its files occupy.
+    /// Bytes of its files on disk.
     pub bytes: i64,
     /// Its files and directories.
     pub inodes: i64,
@@ -30,14 +30,14 @@ impl Used {
 /// Disk usage of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUse {
-    /// To its root file system.
+    /// Usage of its writable layer.
     pub layer: Used,
-    /// To its log.
+    /// Usage of its log.
     pub log: Used,
 }
 
 impl ContainerUse {
-    /// Both together, as limits count them.
+    /// Both together, which limits apply to.
     pub const fn total(self) -> Used {
         self.layer.plus(self.log)
     }
@@ -56,12 +56,12 @@ pub struct DiskUse {
 }
 
 impl DiskUse {
-    /// Everything.
+    /// Total usage.
     pub fn total(&self) -> Used {
         self.layers().plus(self.files())
     }
 
-    /// The writable layers, which may be on another file system than the rest.
+    /// Usage of the writable layers, which may be on another file system.
     pub fn layers(&self) -> Used {
         let layers = self.containers.values().map(|own| own.layer);
         layers.fold(Used::default(), Used::plus)
@@ -74,7 +74,7 @@ impl DiskUse {
     }
 }
 
-/// The volumes of a pod that take their space from the node's disk and that the pod may fill.
+/// Returns the `emptyDir` volumes of a pod on the node's disk.
 pub fn volumes(pod: &Pod) -> impl Iterator<Item = (&Volume, &EmptyDirVolumeSource)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let own = volumes.filter_map(|volume| Some((volume, volume.empty_dir.as_ref()?)));

@@ -1,13 +1,13 @@
-//! Tokens of a pod's account, as its volumes ask for them.
+//! Service account tokens of a pod's projected volumes.
 
 use k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};
 
-/// A token as a volume asks for it.
+/// A token request of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenWish {
     /// Audience of the token; empty for the API server.
     pub audience: String,
-    /// Seconds that it is to live.
+    /// Requested lifetime in seconds.
     pub seconds: i64,
 }
 

@@ -18,10 +18,10 @@ pub struct User {
     pub strict_groups: bool,
 }
 
-/// A user or group that no process can have.
+/// An invalid user or group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserError {
-    /// Out of range.
+    /// The id is out of range.
     #[error("{field} {value} is not between 0 and 2147483647")]
     OutOfRange {
         /// The field, or `image user`.
@@ -29,7 +29,7 @@ pub enum UserError {
         /// The user as given.
         value: String,
     },
-    /// Root, and it must not be.
+    /// The user is root, and must not be.
     #[error("container's runAsUser breaks non-root policy")]
     BreaksNonRoot,
     /// The image's user is a name that only the image can resolve, and it must not be root.
@@ -37,7 +37,8 @@ pub enum UserError {
     NotNumeric(String),
 }
 
-/// The user of a container: its own settings before the pod's before the image's.
+/// Returns the user of a container: its own settings take precedence over the pod's, and those over
+/// the image's.
 pub fn build(spec: &PodSpec, container: &Container, image_user: Option<&str>) -> Result<User, UserError> {
     let pod = spec.security_context.as_ref();
     let own = container.security_context.as_ref();
@@ -87,7 +88,7 @@ fn identifier(field: &'static str, value: i64) -> Result<u32, UserError> {
         })
 }
 
-/// Numbers in an image's user are checked here; names are looked up later.
+/// Checks numeric ids in an image's user; names are resolved later.
 fn image(user: &str) -> Result<String, UserError> {
     for part in user.split(':') {
         let numeric = part.strip_prefix('-').unwrap_or(part);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Number of users and groups of such a pod.
 pub const COUNT: u32 = 65_536;
-/// Ids from here on are those of no pod: kernels and programs disagree about what is negative.
+/// Ids from here on are not used: kernels and programs disagree about their sign.
 const END: u32 = 1 << 31;
 
 /// Returns the first of [`COUNT`] ids that no other pod has and that no subordinate range contains;

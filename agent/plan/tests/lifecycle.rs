@@ -163,7 +163,7 @@ fn a_shorter_grace_hastens_the_end() {
     world.settle();
     world.pass(1);
     world.settle();
-    // However short it is, there are two seconds between the two signals.
+    // However short the grace period is, there are two seconds between the two signals.
     world.check(&expect!["image a, prepare, run a 0, stop a 30, hasten a => Running"]);
     world.pass(1);
     world.settle();

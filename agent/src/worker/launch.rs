@@ -14,7 +14,7 @@ use super::unstarted::{Failure, ended, not_executed, refused};
 use crate::events::Kind;
 use crate::milestones::Step;
 
-/// Time after which a slow start no longer holds up starts of other pods.
+/// Time after which a slow start no longer blocks starts of other pods.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Result<Started, Failure> {

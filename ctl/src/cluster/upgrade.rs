@@ -52,7 +52,7 @@ impl Replaced {
             let mode = fs::metadata(&self.path)?.permissions().mode() & 0o7777;
             let mut file = File::options().write(true).create_new(true).mode(mode).open(&new)?;
             std::io::copy(&mut File::open(&self.new)?, &mut file)?;
-            // Whatever mask this process has.
+            // Independent of this process' umask.
             file.set_permissions(fs::Permissions::from_mode(mode))?;
             file.flush()?;
             file.sync_all()?;
@@ -208,7 +208,7 @@ pub(crate) async fn run(place: &Place, options: &UpgradeOptions) -> anyhow::Resu
     let (before, after) = (version(&home.join("skiff"))?, version(&unpacked.folder.join("skiff"))?);
     let timeout = Duration::from_secs(options.timeout);
     if let Err(error) = put(&replaced) {
-        // Nothing was started anew.
+        // No daemon was restarted.
         let failures = take_back(&replaced);
         return Err(with_failures(&error, "The former programs run on.", &failures));
     }

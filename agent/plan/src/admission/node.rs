@@ -26,7 +26,7 @@ pub(super) fn labels(spec: &PodSpec, node: &Node) -> Option<Rejection> {
     (!affinity::required(spec, node)).then(|| rejection("NodeAffinity", what))
 }
 
-/// Pods that the node would have to end again.
+/// Rejects pods that do not tolerate a `NoExecute` taint, and would be evicted.
 pub(super) fn taints(pod: &Pod, node: &Node) -> Option<Rejection> {
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref());
     let what = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";

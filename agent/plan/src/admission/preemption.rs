@@ -12,7 +12,7 @@ use crate::eviction::is_critical;
 use crate::observed::{Rejection, Termination};
 use crate::pods;
 
-/// `status.reason` of a pod that ended for a critical one, and the reason of the event.
+/// `status.reason` of a preempted pod, and the reason of the event.
 pub const REASON: &str = "Preempting";
 
 /// Fixed-point unit of the fraction of the needs that a pod would free.
@@ -64,7 +64,7 @@ impl Candidate<'_> {
     }
 }
 
-/// The pods that end for `pod`, or why those that may end are not enough.
+/// Returns the victims of `pod`, or a rejection if all candidates together do not free enough.
 pub(super) fn victims(pod: &Pod, host: &Host, missing: &[Missing]) -> Result<Vec<Arc<Pod>>, Rejection> {
     let needs: Needs = missing.iter().map(|own| (own.resource.clone(), own.amount())).collect();
     let below: Vec<Candidate<'_>> = active_pods(host)
@@ -151,7 +151,7 @@ mod tests {
     use super::super::check;
     use super::*;
 
-    /// `name class cpu`: what a pod asks for, and whether all of it is a limit too.
+    /// `name class cpu`: the pod's request, which is also its limit in the class `Guaranteed`.
     fn pod(text: &str, priority: i32) -> Arc<Pod> {
         let words: Vec<&str> = text.split(' ').collect();
         let asks = json!({"cpu": words[2], "memory": "1Mi"});

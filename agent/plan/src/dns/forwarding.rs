@@ -1,5 +1,5 @@
-//! Name servers that an operator names for the whole cluster in the `ConfigMap` `kube-system/kube-dns`, as kube-dns read it
-//! (`stubDomains`, `upstreamNameservers`).
+//! Name servers that an operator sets for the whole cluster in the `ConfigMap`
+//! `kube-system/kube-dns`, as kube-dns read it (`stubDomains`, `upstreamNameservers`).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 const PORT: u16 = 53;
 
-/// Servers for names that are not the cluster's.
+/// Servers for names outside the cluster's domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forwarding {
-    /// Domains with servers of their own.
+    /// Stub domains with their servers.
     pub stubs: Vec<(String, Vec<SocketAddr>)>,
-    /// Servers for all other names; those of the machine where it is empty.
+    /// Servers for all other names; the machine's if empty.
     pub upstreams: Vec<SocketAddr>,
 }
 

@@ -1,4 +1,4 @@
-//! Names within the cluster's domain, taken apart.
+//! Parser of names within the cluster's domain.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,9 +11,9 @@ pub(super) enum Place<'a> {
     Apex,
     /// `dns-version.DOMAIN`.
     Version,
-    /// `NAMESPACE.svc.DOMAIN`, and the same for pods.
+    /// `NAMESPACE.svc.DOMAIN` or `NAMESPACE.pod.DOMAIN`.
     Namespace(&'a str),
-    /// `SERVICE.NAMESPACE.svc.DOMAIN` and what is below it.
+    /// `SERVICE.NAMESPACE.svc.DOMAIN` and names below it.
     Service {
         namespace: &'a str,
         service: &'a str,
@@ -67,7 +67,7 @@ fn part<'a>(third: Option<&'a str>, fourth: Option<&'a str>) -> Option<Part<'a>>
     })
 }
 
-/// An address with dashes for its dots or colons.
+/// Parses an address with dashes in place of dots or colons.
 fn dashed(label: &str) -> Option<IpAddr> {
     let four = label.replace('-', ".").parse::<Ipv4Addr>();
     four.map(IpAddr::V4)
@@ -75,16 +75,16 @@ fn dashed(label: &str) -> Option<IpAddr> {
         .ok()
 }
 
-/// A name in one of the trees that lead from addresses to names.
+/// A name for reverse lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reverse {
-    /// The name of a whole address.
+    /// The name of a complete address.
     Address(IpAddr),
-    /// A name above those of addresses, or none at all.
+    /// A name above those of addresses, or an invalid one.
     Part,
 }
 
-/// Reads a name below `in-addr.arpa` or `ip6.arpa`.
+/// Parses a name below `in-addr.arpa` or `ip6.arpa`.
 pub fn reverse(name: &str) -> Option<Reverse> {
     if let Some(labels) = name.strip_suffix(".in-addr.arpa") {
         let mut parts: Vec<&str> = labels.split('.').collect();

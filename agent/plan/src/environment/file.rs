@@ -1,4 +1,4 @@
-//! Variables whose values are in files: `NAME='value'`, as a shell would read it.
+//! Variables from files (`fileKeyRef`): `NAME='value'` in shell syntax.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::ReferenceError;
 /// State of a file that a variable names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
-    /// There is none.
+    /// The file does not exist.
     Absent,
     /// The file cannot be read, with the reason.
     Unreadable(String),
@@ -20,7 +20,7 @@ pub enum File {
 /// By the volume's name and the path in it.
 pub type Files = BTreeMap<(String, String), File>;
 
-/// The files that a container's variables name, by volume and path.
+/// Returns the files that a container's variables refer to, by volume and path.
 pub fn wanted(container: &Container) -> impl Iterator<Item = (&str, &str)> {
     let variables = container.env.iter().flatten();
     variables
@@ -28,7 +28,7 @@ pub fn wanted(container: &Container) -> impl Iterator<Item = (&str, &str)> {
         .map(|file| (file.volume_name.as_str(), file.path.as_str()))
 }
 
-/// The value that a selector stands for; none where there need be none.
+/// Returns the value of a selector; `None` if it is optional and missing.
 pub(super) fn value(selector: &FileKeySelector, files: &Files) -> Result<Option<String>, ReferenceError> {
     let optional = selector.optional == Some(true);
     let path = &selector.path;
@@ -56,8 +56,8 @@ pub(super) fn value(selector: &FileKeySelector, files: &Files) -> Result<Option<
     }
 }
 
-/// The first value of a key. Values stand in single quotes, with whatever lines they have; comments may follow. What comes after the
-/// key is not looked at.
+/// Returns the first value of a key. Values are in single quotes and may have several lines;
+/// comments may follow. The text after the key is not parsed.
 fn find(text: &str, key: &str) -> Result<Option<String>, String> {
     let wrong = |line: usize, what: &str| Err(format!("invalid environment variable format at line {line}: {what}"));
     let mut lines = text.lines().zip(1..);

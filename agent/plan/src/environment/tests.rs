@@ -55,7 +55,7 @@ fn attack_references_that_multiply_end_at_a_bound() {
     let container = json!({"name": "c", "env": env});
     let outcome = built(container, &[], &Sources::default());
     assert_eq!(outcome.unwrap_err(), ReferenceError::TooLong);
-    // Each fits, all together do not.
+    // Each one fits, but not all together.
     let long = "x".repeat(100_000);
     let mut env = vec![json!({"name": "L", "value": long})];
     env.extend((0..100).map(|number| json!({"name": format!("L{number}"), "value": "$(L)"})));
@@ -69,7 +69,7 @@ fn attack_references_that_multiply_end_at_a_bound() {
 
 #[test]
 fn attack_many_variables_take_no_time() {
-    // Each against each would be ten thousand million comparisons.
+    // Quadratic time would be a million million comparisons.
     let image: Vec<String> = (0..1_000_000).map(|number| format!("a{number}=")).collect();
     let container = json!({"name": "c"});
     let outcome = built(container, &image, &Sources::default());

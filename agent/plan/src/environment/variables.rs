@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 use super::ReferenceError;
 
-/// The kernel hands no longer string to a program.
+/// Longest string that the kernel accepts in `execve`.
 pub const LONGEST_VALUE: usize = 128 << 10;
-/// Nor does it hand over more than this in all, whatever its limits are set to.
+/// Total size of arguments and environment that the kernel accepts, whatever its limits.
 pub const MOST_BYTES: usize = 6 << 20;
 /// More than any real container has; each costs more than its bytes.
 pub const MOST_VARIABLES: usize = 1 << 16;
 
-/// Variables in the order in which they were set first.
+/// Variables in the order in which they were first set.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     variables: Vec<(String, String)>,
@@ -23,13 +23,13 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn get(&self, name: &str) -> Option<&str> {
         let place = self.places.get(name)?;
         self.variables.get(*place).map(|(_, value)| value.as_str())
     }
 
-    /// Sets a variable; one that is there keeps its place.
+    /// Sets a variable; an existing one keeps its place.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), ReferenceError> {
         let known = self.places.get(name).copied();
         let old = known.and_then(|place| self.variables.get_mut(place));
@@ -60,7 +60,7 @@ impl Environment {
     }
 }
 
-/// Replaces `$(NAME)` by the variable's value and `$$` by `$`; an unknown reference stays as it is.
+/// Replaces `$(NAME)` by the variable's value and `$$` by `$`; unknown references are kept.
 pub fn expand(text: &str, variables: &Environment) -> Result<String, ReferenceError> {
     replace(text, |name| Ok(variables.get(name)))
 }

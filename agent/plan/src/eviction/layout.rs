@@ -7,12 +7,12 @@ use crate::storage::{DiskUse, Used};
 /// node's own directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// On the file system of that directory.
+    /// Both on the node's file system.
     #[default]
     Together,
-    /// Both on another one.
+    /// Both on another file system.
     Apart,
-    /// Only the images are on another one.
+    /// Only the images on another file system.
     Split,
 }
 

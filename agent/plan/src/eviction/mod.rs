@@ -23,9 +23,9 @@ pub use watch::{Observation, Observations, Starved, Watch};
 
 use crate::observed::{Rejection, Termination};
 
-/// `status.reason` of a pod that had to go, and of one that is not taken.
+/// `status.reason` of an evicted pod, and of one that is rejected under pressure.
 pub const REASON: &str = "Evicted";
-/// Seconds that a pod gets when there is no time.
+/// Grace period in seconds of a hard eviction.
 pub const AT_ONCE: i64 = 1;
 
 /// Condition of the Node that reports a shortage.

@@ -14,7 +14,7 @@ pub struct Used {
     pub memory: Option<i64>,
     /// The same per container.
     pub containers: Vec<(String, i64)>,
-    /// On the node's disk.
+    /// Usage of the node's disk.
     pub disk: Option<DiskUse>,
     /// Processes.
     pub processes: Option<i64>,
@@ -29,7 +29,7 @@ pub struct Candidate<'a> {
     pub used: Used,
 }
 
-/// First the fields that decide first.
+/// The fields are in the order of comparison.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     unknown: Reverse<bool>,

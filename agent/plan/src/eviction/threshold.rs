@@ -1,4 +1,5 @@
-//! Thresholds as the operator writes them: `memory.available<100Mi,nodefs.available<10%`.
+//! Eviction thresholds in the configuration's syntax:
+//! `memory.available<100Mi,nodefs.available<10%`.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +10,19 @@ use super::Pressure;
 /// Eviction signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
-    /// Memory that pods could still use.
+    /// Memory that is available to pods.
     MemoryAvailable,
     /// Memory available to pods, of the allocatable memory of all of them.
     AllocatableMemoryAvailable,
-    /// Space on the file system of pods and logs.
+    /// Space on the node's file system (nodefs).
     NodefsAvailable,
     /// Its inodes.
     NodefsInodesFree,
-    /// Space on the file system of the images.
+    /// Space on the images' file system (imagefs).
     ImagefsAvailable,
     /// Its inodes.
     ImagefsInodesFree,
-    /// Processes that could still be started.
+    /// PIDs that are available.
     PidAvailable,
 }
 
@@ -70,7 +71,7 @@ impl Signal {
         }
     }
 
-    /// An amount of it, for messages.
+    /// Converts an amount of the signal to a quantity, for messages.
     pub fn quantity(self, amount: i64) -> Quantity {
         match self {
             Self::MemoryAvailable
@@ -87,7 +88,7 @@ impl Signal {
     }
 }
 
-/// A part of what there is, or so much.
+/// A share of the capacity, or an absolute amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     /// In the signal's units.
@@ -108,7 +109,7 @@ impl Amount {
         }
     }
 
-    /// The amount as messages tell it.
+    /// Converts the amount to a quantity, for messages.
     pub fn quantity(self, signal: Signal, capacity: i64) -> Quantity {
         match self {
             Self::Quantity(quantity) => quantity,
@@ -136,7 +137,7 @@ impl Amount {
 pub struct Threshold {
     /// Signal that is compared.
     pub signal: Signal,
-    /// The least that there should be.
+    /// The minimum amount.
     pub value: Amount,
     /// Grace period in milliseconds before pods are evicted; 0 for a hard threshold.
     pub grace: i64,
@@ -151,7 +152,7 @@ pub struct Thresholds {
     pub all: Vec<Threshold>,
     /// Transition period in milliseconds: time that a condition stays after its cause is gone.
     pub transition: i64,
-    /// Most seconds that a pod gets after a soft threshold.
+    /// Maximum grace period in seconds of a soft eviction (`evictionMaxPodGracePeriod`).
     pub longest_grace: i64,
 }
 
@@ -161,13 +162,13 @@ pub enum InvalidThreshold {
     /// It is not `SIGNAL<AMOUNT`, or `SIGNAL=VALUE`.
     #[error("{0:?} is not of the form SIGNAL{1}VALUE")]
     Form(String, char),
-    /// No such signal.
+    /// The signal does not exist.
     #[error("unsupported eviction signal {0}")]
     Signal(String),
-    /// Not a positive quantity, nor a part of a hundred.
+    /// The value is neither a positive quantity nor a valid percentage.
     #[error("eviction threshold {0} must be a positive quantity or a percentage: {1}")]
     Amount(String, String),
-    /// Not a length of time.
+    /// The value is not a duration.
     #[error("{0:?} is not a length of time such as 90s or 1m30s")]
     Duration(String),
     /// A soft threshold has no grace period.
@@ -175,7 +176,7 @@ pub enum InvalidThreshold {
     Grace(&'static str),
 }
 
-/// A length of time as `1m30s`, in milliseconds.
+/// Parses a duration such as `1m30s`, in milliseconds.
 pub fn parse_duration(text: &str) -> Result<i64, InvalidThreshold> {
     let invalid = || InvalidThreshold::Duration(text.to_owned());
     if text == "0" {

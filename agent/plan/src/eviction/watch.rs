@@ -26,13 +26,13 @@ pub struct Starved {
     pub signal: Signal,
     /// True for a hard threshold, which has no grace period.
     pub hard: bool,
-    /// The threshold and what is left, for the message.
+    /// The threshold, for the message.
     pub threshold: Quantity,
     /// Available amount.
     pub available: Quantity,
 }
 
-/// Remembers since when thresholds are met.
+/// Tracks since when thresholds are met.
 #[derive(Clone, Debug)]
 pub struct Watch {
     thresholds: Thresholds,
@@ -72,7 +72,8 @@ impl Watch {
         &self.thresholds
     }
 
-    /// Takes what is seen now. Answers the pressures that the node shows, and what pods have to go for, memory first.
+    /// Takes the current observations. Returns the node's pressure conditions and the shortage that
+    /// calls for an eviction, memory first.
     pub fn observe(&mut self, observations: &Observations, now: Timestamp) -> (BTreeSet<Pressure>, Option<Starved>) {
         let all = self.thresholds.all.iter().enumerate();
         let short_of: BTreeSet<usize> = all

@@ -4,15 +4,16 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::PodDNSConfig;
 
-/// Name servers, domains, and characters of all domains with what is between them.
+/// Maximum numbers of name servers, search domains, and characters of all domains with their
+/// separators.
 const MOST: (usize, usize, usize) = (3, 32, 2048);
-/// Characters of a domain: some resolvers end their program for a longer one.
+/// Maximum length of a domain: some resolvers abort on longer ones.
 const LONGEST: usize = 253;
 
 /// The cluster's DNS settings.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterDns {
-    /// Addresses of the cluster's name servers; none when it has none.
+    /// Addresses of the cluster's name servers; empty if it has none.
     pub servers: Vec<String>,
     /// The cluster's domain.
     pub domain: String,
@@ -39,7 +40,7 @@ pub fn asks_others(text: &str) -> bool {
     Resolver::parse(text).servers.iter().any(|server| !is_loopback(server))
 }
 
-/// Addresses of the servers that a text names.
+/// Returns the addresses of a text's name servers.
 pub fn servers(text: &str) -> Vec<IpAddr> {
     let servers = Resolver::parse(text).servers;
     let addresses = servers
@@ -53,7 +54,7 @@ fn is_loopback(server: &str) -> bool {
     address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// `/etc/resolv.conf` of a pod. `node` is the node's own text.
+/// Returns `/etc/resolv.conf` of a pod. `node` is the node's own text.
 pub fn resolv_conf(
     policy: &str,
     config: Option<&PodDNSConfig>,
@@ -107,7 +108,7 @@ pub fn resolv_conf(
     }
 }
 
-/// The first of each.
+/// Removes duplicates.
 fn unique(all: Vec<String>) -> Vec<String> {
     let mut seen = Vec::new();
     for text in all {

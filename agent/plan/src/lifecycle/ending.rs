@@ -19,7 +19,7 @@ pub(super) fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan
     for name in own.map(|container| &container.name).chain(added) {
         waiting |= stop(view, name, grace, now, plan);
     }
-    // Their turn comes late, but the pod's time is one for all.
+    // Sidecars stop late, but within the same grace period of the pod.
     let elapsed = view.winding_down.map_or(0, |since| now.duration_since(since).as_secs());
     let left = grace.saturating_sub(elapsed).max(LEAST_GRACE.min(grace));
     let sidecars = pods::init_containers(pod).iter().rev();
@@ -101,7 +101,7 @@ fn stop_in_turn(view: &View, name: &str, turn: bool, grace: i64, now: Timestamp,
     true
 }
 
-/// There may be less time by now.
+/// Shortens the grace period of a stop.
 pub(super) fn hurry(name: &str, stopping: &Stopping, grace: i64, now: Timestamp, plan: &mut Plan) {
     let least = if stopping.stage == Stage::Signalled {
         LEAST_GRACE

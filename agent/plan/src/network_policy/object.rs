@@ -1,4 +1,4 @@
-//! Network policies and pods as a node keeps them: trimmed to what it decides by.
+//! Trimmed copies of network policies and pods that a node keeps.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::proxy::{Name, Protocol, bits, name, of_bits, range};
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// A port with a name.
+/// A named port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPort {
     /// `name`
@@ -29,7 +29,7 @@ pub struct NamedPort {
     pub port: u16,
 }
 
-/// A pod that policies are about.
+/// A pod that policies may affect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// `metadata.namespace`
@@ -40,7 +40,7 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
     /// Its named ports.
     pub ports: Box<[NamedPort]>,
-    /// Tells whether it is one of this node.
+    /// True if the pod is on this node.
     pub here: bool,
 }
 
@@ -82,18 +82,18 @@ impl Pod {
 #[derive(Debug)]
 pub struct Policy {
     selector: LabelSelector,
-    /// Absent where it isolates no pod in the direction.
+    /// `None` if the policy does not isolate pods in this direction.
     ingress: Option<Vec<Rule>>,
     egress: Option<Vec<Rule>>,
 }
 
-/// A rule before it is known which pod it is for.
+/// A rule whose pod is not known yet.
 #[derive(Debug)]
 struct Rule {
     /// Alternatives of which at least one must match; a peer that is absent matches all.
     peers: Vec<Option<Arc<Set>>>,
     ports: Ports,
-    /// Ports by name at the pods that are sent to.
+    /// Named ports of the destination pods.
     endpoints: Option<Arc<Set>>,
 }
 
@@ -104,7 +104,7 @@ enum Ports {
     /// Only the ports of `endpoints`, if it is set.
     None,
     Fixed(Arc<Set>),
-    /// Some have names, which every pod has its own numbers for.
+    /// Some ports are named, with numbers of each pod.
     Named(Vec<(Protocol, u16, u16)>, Vec<(Protocol, Box<str>)>),
 }
 
@@ -241,7 +241,7 @@ fn pod_peer(namespace: &str, peer: &NetworkPolicyPeer) -> PodPeer {
 
 type Split = (Vec<(Protocol, u16, u16)>, Vec<(Protocol, Box<str>)>);
 
-/// Ports that have numbers, and those that have names.
+/// Numbered ports, and named ones.
 fn split(ports: &[NetworkPolicyPort]) -> Split {
     let (mut fixed, mut names) = (Vec::new(), Vec::new());
     for port in ports {
@@ -274,7 +274,7 @@ fn joined(mut ports: Vec<(Protocol, u16, u16)>) -> Vec<(Protocol, u16, u16)> {
     all
 }
 
-/// A block without its exceptions.
+/// Returns an IP block without its exceptions.
 fn block(block: &IPBlock) -> Vec<Range> {
     let Some((first, last)) = range(&block.cidr) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Sets that rules look into: peers by their labels or addresses, and ports.
+//! Sets that rules look up: peers by their labels or addresses, and ports.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::proxy::{Protocol, bits};
 /// The namespaces that a peer's pods are in.
 #[derive(Debug)]
 pub(super) enum Namespaces {
-    /// The policy's own.
+    /// The policy's own namespace.
     Own(Box<str>),
     /// Namespaces whose labels match.
     Selected(LabelSelector),
@@ -50,20 +50,20 @@ pub(super) type PortRange = (Protocol, u16, u16);
 /// The contents of a set. Sets of equal contents are shared.
 #[derive(Debug)]
 pub(super) enum Set {
-    /// Addresses of the pods that one of these selects; their text tells such sets apart.
+    /// Addresses of the selected pods; the text is the set's identity.
     Pods(String, Vec<PodPeer>),
-    /// Ranges that do not touch each other.
+    /// Disjoint ranges.
     Ranges(Vec<Range>),
-    /// Protocols with ranges of ports that do not touch each other.
+    /// Protocols with disjoint ranges of ports.
     Ports(Vec<PortRange>),
-    /// Ports by their names, at the pods that have them.
+    /// Named ports of the pods that have them.
     Endpoints(String, Endpoints),
 }
 
-/// Ports of pods by name.
+/// Named ports of pods.
 #[derive(Debug)]
 pub(super) struct Endpoints {
-    /// Namespaces of the pods; all where it is absent.
+    /// Peers that have the ports; `None` for all pods.
     pub(super) of: Option<(Vec<PodPeer>, Vec<Range>)>,
     pub(super) names: Vec<(Protocol, Box<str>)>,
 }
@@ -100,12 +100,12 @@ impl Set {
         }
     }
 
-    /// Pods come into it and go.
+    /// True if its elements change with pods.
     pub(super) const fn follows_pods(&self) -> bool {
         matches!(self, Self::Pods(..) | Self::Endpoints(..))
     }
 
-    /// Elements that no pod changes.
+    /// Returns the elements that do not depend on pods.
     pub(super) fn fixed(&self, number: u32) -> Vec<Element> {
         match self {
             Self::Ranges(ranges) => {
@@ -122,7 +122,7 @@ impl Set {
         }
     }
 
-    /// Elements for a pod at one of its addresses.
+    /// Returns the elements for one address of a pod.
     pub(super) fn of_pod(&self, number: u32, pod: &Pod, namespace: Option<&Labels>, address: IpAddr) -> Vec<Element> {
         let selected = |peers: &[PodPeer]| peers.iter().any(|peer| peer.matches(pod, namespace));
         match self {

@@ -45,7 +45,7 @@ fn policy(name: &str, spec: &Json) -> Input {
     Input::Policy(name, Some(Arc::new(policy)))
 }
 
-/// Web and its database on this node, a client on another, and a stranger in another namespace.
+/// Web and its database on this node, a client on another node, and a pod in another namespace.
 fn world() -> Policies {
     let mut policies = Policies::default();
     let changes = policies.update(vec![
@@ -105,7 +105,7 @@ fn element(element: Element) -> String {
     }
 }
 
-/// The world under a policy with this spec, without the isolated pods themselves.
+/// Checks the changes of a policy with this spec, without the isolated pods themselves.
 fn check(spec: &Json, expected: &Expect) {
     let mut policies = world();
     let changes = policies.update(vec![policy("p", spec)]);
@@ -169,7 +169,7 @@ fn a_policy_isolates_the_pods_of_this_node_that_it_selects() {
     assert!(!told.contains("10.0.1.2: 2"), "web keeps its chain: {told}");
 }
 
-/// Elements by kind, for sets have no order.
+/// Elements by kind, since sets are unordered.
 fn sorted(changes: &[Change]) -> String {
     let told = tell(changes);
     let rank = |line: &&str| {
@@ -346,7 +346,7 @@ fn named_ports_are_those_of_the_pod_that_is_sent_to() {
     assert_eq!(chains.count(), 2, "each pod has its own number");
 }
 
-/// Both policies let clients in, one of them only at port 80.
+/// Both policies admit clients, one of them only at port 80.
 fn two_policies() -> Policies {
     let mut policies = world();
     let client = json!([{"podSelector": {"matchLabels": {"app": "client"}}}]);

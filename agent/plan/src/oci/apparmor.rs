@@ -1,8 +1,8 @@
-//! The `AppArmor` profile that confines a container.
+//! The `AppArmor` profile of a container.
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 
-/// The profile of containers that name none.
+/// The default profile.
 pub const DEFAULT: &str = "skiff-default";
 
 /// Text of [`DEFAULT`]: allows everything that the container's other restrictions leave, except
@@ -38,9 +38,9 @@ pub const DEFAULT_TEXT: &str = "profile skiff-default flags=(attach_disconnected
 /// The machine's AppArmor support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// The kernel confines by it.
+    /// The kernel has AppArmor enabled.
     pub enabled: bool,
-    /// There is a program that loads profiles.
+    /// The agent can load profiles.
     pub loads: bool,
 }
 

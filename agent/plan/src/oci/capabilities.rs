@@ -73,7 +73,8 @@ pub fn from_mask(mask: u64) -> BTreeSet<String> {
     held.map(|(_, name)| (*name).to_owned()).collect()
 }
 
-/// The default set, with what is dropped and then what is added, or everything; never more than `available`.
+/// Returns the default set without the dropped and with the added capabilities, or everything;
+/// never more than `available`.
 pub(super) fn build(wanted: Option<&Capabilities>, privileged: bool, available: &BTreeSet<String>) -> BTreeSet<String> {
     if privileged {
         return available.clone();

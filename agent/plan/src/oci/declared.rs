@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use super::SpecError;
 
-/// An image does not declare more volumes than these, and their paths are not longer in all.
+/// Maximum number of volumes that an image may declare, with a bound on the total length of their
+/// paths.
 pub(super) const MOST_VOLUMES: usize = 128;
 pub(super) const MOST_PATHS: usize = 16 << 10;
 

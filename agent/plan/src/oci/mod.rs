@@ -1,5 +1,5 @@
-//! A container as an OCI runtime specification. What only the runtime knows (root, namespaces' paths, the control group's
-//! path, the user's numbers) is left to it.
+//! The OCI runtime specification of a container. The runtime sets the parts that only it knows
+//! (root, namespaces' paths, the cgroup's path, numeric ids).
 
 pub mod apparmor;
 pub mod capabilities;
@@ -34,10 +34,10 @@ pub struct Image {
     pub working_directory: Option<String>,
 }
 
-/// A directory or file of the node that the container sees.
+/// A directory or file of the node that is mounted into the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// On the node.
+    /// The path on the node.
     pub source: PathBuf,
     /// In the container.
     pub destination: String,
@@ -45,7 +45,7 @@ pub struct Mount {
     pub access: Access,
     /// Propagation of later mounts.
     pub propagation: Propagation,
-    /// The pod did not ask for it: every container gets it.
+    /// The mount is a default one, not one of the pod's spec.
     pub own: bool,
     /// The files belong to this pod alone: they get the container's SELinux label.
     pub labelled: bool,
@@ -54,29 +54,29 @@ pub struct Mount {
 /// Access of a container to a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything.
+    /// Read and write.
     ReadWrite,
-    /// Read, but write to what is mounted further below.
+    /// Read-only, without the mounts below.
     ReadOnly,
-    /// Read, at any depth.
+    /// Recursively read-only.
     ReadOnlyBelow,
 }
 
 /// Mount propagation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// Each side has its own.
+    /// No propagation (`None`).
     Private,
     /// Mounts of the node appear in the container (`HostToContainer`).
     FromNode,
-    /// And those of the container on the node.
+    /// Mounts propagate in both directions (`Bidirectional`).
     BothWays,
 }
 
 /// Abilities of the node.
 #[derive(Clone, Debug)]
 pub struct Abilities {
-    /// The agent's own bounding set; no container gets more.
+    /// The agent's bounding set; no container gets more.
     pub capabilities: BTreeSet<String>,
     /// The node's memory in bytes.
     pub memory: i64,
@@ -86,7 +86,7 @@ pub struct Abilities {
     pub all_users: bool,
 }
 
-/// Everything that goes into a specification.
+/// Inputs of a specification.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// The pod.
@@ -99,44 +99,44 @@ pub struct Inputs<'a> {
     pub sources: &'a Sources,
     /// The node's contribution to the environment.
     pub surroundings: &'a Surroundings,
-    /// Volumes and the files that every container gets.
+    /// Volumes and the default files.
     pub mounts: &'a [Mount],
     /// Abilities of the node.
     pub abilities: &'a Abilities,
     /// The text of the seccomp profile on the node that [`localhost_profile`] names.
     pub seccomp: Option<&'a [u8]>,
-    /// The `AppArmor` profile, which is loaded.
+    /// The loaded `AppArmor` profile.
     pub app_armor: Option<&'a str>,
     /// SELinux labels, where the kernel has SELinux enabled.
     pub se_linux: Option<&'a selinux::Labels>,
 }
 
-/// A container that cannot be described.
+/// The container has no valid specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// A reference leads nowhere.
+    /// A reference cannot be resolved.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
     /// Neither the image nor the container has a command.
     #[error("no command specified")]
     NoCommand,
-    /// A relative path where an absolute one is needed.
+    /// The working directory is not absolute.
     #[error("working directory {0:?} is not absolute")]
     WorkingDirectory(String),
-    /// The image declares so many, with paths of so many bytes.
+    /// The image declares too many volumes, or too long paths.
     #[error(
         "the image declares {0} volumes with {1} bytes of paths; {MOST_VOLUMES} with {MOST_PATHS} at most are made"
     )]
     Volumes(usize, usize),
-    /// The file of a seccomp profile holds something else; the text is the decoder's.
+    /// The file of a seccomp profile is invalid; the text is the decoder's.
     #[error("the seccomp profile is not valid: {0}")]
     Seccomp(String),
-    /// The parts do not make a specification; the text is the decoder's.
+    /// The specification is invalid; the text is the decoder's.
     #[error("the specification is not valid: {0}")]
     Invalid(String),
 }
 
-/// The specification of one container.
+/// Builds the specification of a container.
 pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
     let Inputs {
         pod, container, image, ..
@@ -185,7 +185,8 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
     serde_json::from_value(specification).map_err(|error| SpecError::Invalid(error.to_string()))
 }
 
-/// The image's entry point and command, replaced by the container's: a command of its own drops the image's arguments too.
+/// Returns the image's entry point and command, overridden by the container's: `command` without
+/// `args` drops the image's arguments too.
 fn arguments(container: &Container, image: &Image, variables: &Environment) -> Result<Vec<String>, SpecError> {
     let mut left = environment::MOST_BYTES;
     let mut given = |list: &Option<Vec<String>>| -> Result<Option<Vec<String>>, ReferenceError> {
@@ -237,7 +238,7 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
     let limits = resources::container_limits(inputs.pod.spec.as_ref().unwrap_or(&none), inputs.container);
     let mut memory = json!({});
     if let Some(bytes) = limits.memory {
-        // The runtime bounds memory and swap together by the same number where the kernel counts swap.
+        // The runtime uses one limit for memory and swap together where the kernel accounts swap.
         memory = json!({"limit": bytes});
     }
     let mut cpu = json!({"shares": limits.cpu_shares});
@@ -285,8 +286,9 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
     Ok(linux)
 }
 
-/// Settings of the kernel for the pod's own namespaces: those that it asks for, and in a network of its own any user may bind any
-/// port and, where there are `all_users` and the pod's are not its own, send echo requests.
+/// Sysctls of the pod's own namespaces: those in its spec, and in a network namespace of its own
+/// unprivileged ports start at 0 and, where there are `all_users` and the pod has no user
+/// namespace, any user may send echo requests.
 pub fn sysctls(spec: &PodSpec, all_users: bool) -> BTreeMap<String, String> {
     let own = spec.security_context.iter();
     let own = own.flat_map(|context| context.sysctls.iter().flatten());
@@ -305,7 +307,7 @@ pub fn sysctls(spec: &PodSpec, all_users: bool) -> BTreeMap<String, String> {
     all
 }
 
-/// The profile that decides: the container's own before the pod's.
+/// Returns the profile that applies: the container's own takes precedence over the pod's.
 fn seccomp_profile<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a SeccompProfile> {
     let own = container.security_context.as_ref();
     let pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
@@ -313,7 +315,8 @@ fn seccomp_profile<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a Sec
         .or_else(|| pod.and_then(|pod| pod.seccomp_profile.as_ref()))
 }
 
-/// The file on the node, relative to its profiles, that a container's seccomp profile is in.
+/// Returns the path of a container's `Localhost` seccomp profile, relative to the node's directory
+/// of profiles.
 pub fn localhost_profile<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a str> {
     let profile = seccomp_profile(pod, container).filter(|profile| profile.type_ == "Localhost")?;
     profile.localhost_profile.as_deref()

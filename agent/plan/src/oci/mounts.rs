@@ -27,7 +27,7 @@ impl Propagation {
     }
 }
 
-/// The kernel's file systems first, then the node's files and directories, outer ones before inner ones.
+/// Kernel file systems first, then the node's files and directories, outer ones before inner ones.
 pub(super) fn build(own: &[Mount], privileged: bool) -> Vec<Value> {
     let access = if privileged { "rw" } else { "ro" };
     let mut mounts = vec![

@@ -1,4 +1,4 @@
-//! The seccomp profile `RuntimeDefault`: an allow list, as common container runtimes use it.
+//! The seccomp profile `RuntimeDefault`: an allow list, as in other container runtimes.
 //!
 //! Forbidden system calls return EPERM. Calls newer than these lists, or than the machine's
 //! libseccomp, return ENOSYS, as if the kernel lacked them: C libraries then fall back, where EPERM
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-/// The profile. A container with more capabilities may make the calls that go with them.
+/// Returns the profile, with the system calls that the container's capabilities allow.
 pub(super) fn profile(capabilities: &BTreeSet<String>) -> Value {
     const NAMESPACES: u64 = 0x7E02_0000;
     const EPERM: u32 = 1;
@@ -32,7 +32,7 @@ pub(super) fn profile(capabilities: &BTreeSet<String>) -> Value {
         let calls = if has { &mut allowed } else { &mut forbidden };
         calls.extend(names.split_whitespace());
     }
-    // These have rules of their own.
+    // They have separate rules.
     forbidden.retain(|name| !allowed.contains(name) && !["clone", "clone3"].contains(name));
     syscalls.push(json!({"names": forbidden, "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM}));
     if !allowed.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn profile(capabilities: &BTreeSet<String>) -> Value {
     } else {
         json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"])
     };
-    // `clone3` hides its flags from filters, and is among those that are not there.
+    // `clone3` hides its flags from filters, and returns ENOSYS like a missing call.
     json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": ENOSYS, "architectures": architectures, "syscalls": syscalls})
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// libseccomp refuses a call that is both allowed and forbidden.
+    /// libseccomp rejects a call that is both allowed and forbidden.
     #[test]
     fn no_call_has_rules_that_contradict() {
         for capabilities in [

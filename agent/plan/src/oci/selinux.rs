@@ -1,4 +1,5 @@
-//! The `SELinux` labels of a container: the machine's for containers, with what the pod asks for laid over them.
+//! The `SELinux` labels of a container: the policy's defaults for containers, overridden by the
+//! pod's options.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +7,10 @@ use k8s_openapi::api::core::v1::{Container, Pod, SELinuxOptions};
 
 /// Number of categories.
 const CATEGORIES: u128 = 1024;
-/// Ways to choose two of them.
+/// Number of pairs of categories.
 const PAIRS: u128 = CATEGORIES * (CATEGORIES - 1) / 2;
 
-/// A label of the kernel's.
+/// A label of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Label {
     user: String,
@@ -51,7 +52,7 @@ pub struct Defaults {
     file: Label,
 }
 
-/// The policy that the machine's configuration names.
+/// Returns the policy in the machine's configuration.
 pub fn policy(configuration: &str) -> Option<&str> {
     configuration
         .lines()
@@ -68,8 +69,8 @@ fn setting(contexts: &str, wanted: &str) -> Option<Label> {
     Label::parse(value.trim().trim_matches('"'))
 }
 
-/// The label of files that all containers may read and execute, `ro_file = "…"`: those of images. Where the policy does not name
-/// it, containers' own.
+/// Returns the label of read-only files that all containers may execute, `ro_file = "…"`, for
+/// images. Without it in the policy, the containers' own file label.
 pub fn of_images(contexts: &str) -> Option<String> {
     setting(contexts, "ro_file")
         .or_else(|| setting(contexts, "file"))
@@ -89,14 +90,14 @@ pub fn defaults(contexts: &str) -> Option<Defaults> {
 /// that levels are not predictable.
 pub fn level(taken: &BTreeSet<String>, near: u128) -> Option<String> {
     let start = near % PAIRS;
-    // The last two of all are those of files that belong to no pod.
+    // The last two are for files that belong to no pod.
     (start..PAIRS - 1)
         .chain(0..start)
         .map(pair)
         .find(|level| !taken.contains(level))
 }
 
-/// Counts the pairs: those with the higher category 1 first, then 2, …
+/// Enumerates the pairs: those with the higher category 1 first, then 2, …
 fn pair(number: u128) -> String {
     let (mut high, mut left) = (1, number);
     while left >= high {
@@ -111,7 +112,7 @@ fn pair(number: u128) -> String {
 pub struct Labels {
     /// Label of its processes; `None` leaves it to the policy's transition from the agent's label.
     pub process: Option<String>,
-    /// The files that are its own.
+    /// Label of its own files.
     pub mount: String,
 }
 

@@ -1,4 +1,4 @@
-//! Elements of the kernel's maps, and which of them a Service contributes.
+//! Elements of the kernel's maps, by Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use super::object::{Place, Port, Protocol, Service};
 use super::topology::{self, Target, Uses};
 use super::{Known, Node};
 
-/// The bits of a mark that tell the group of endpoints.
+/// The bits of a mark that hold the group of endpoints.
 pub const GROUP: u32 = 0x0fff_ff00;
 /// Class of groups without endpoints: traffic is rejected.
 pub const REFUSE: u8 = 0;
@@ -17,13 +17,13 @@ pub const DROP: u8 = 255;
 
 /// The bits of a mark above those of the group.
 pub mod flags {
-    /// The node's address becomes the source: the answer must come back this way.
+    /// Masquerade: replies must come back through this node.
     pub const MASQUERADE: u32 = 0x1000_0000;
     /// Traffic from outside the cluster goes to the group in the companion map.
     pub const LOCAL: u32 = 0x2000_0000;
-    /// A client stays with its endpoint.
+    /// Session affinity.
     pub const AFFINITY: u32 = 0x4000_0000;
-    /// Only some sources may pass.
+    /// Only allowed source ranges may pass.
     pub const RANGES: u32 = 0x8000_0000;
 }
 
@@ -39,14 +39,14 @@ pub const fn slots(class: u8) -> u32 {
     }
 }
 
-/// The class of groups of so many endpoints. Where there are more than the classes can tell apart, endpoints fill the slots in
-/// turns.
+/// Returns the class of groups with that number of endpoints. Above the number of classes,
+/// endpoints share the slots in turns.
 fn class(endpoints: usize) -> u8 {
     let enough = |class: &u8| usize::try_from(slots(*class)).is_ok_and(|slots| slots >= endpoints);
     (1..DROP).find(enough).unwrap_or(DROP - 1)
 }
 
-/// A place of a map or set of one family's table.
+/// A key in a map or set of one family's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Element {
     /// The family.
@@ -55,7 +55,7 @@ pub struct Element {
     pub key: Key,
 }
 
-/// An address, protocol and port that Services are reached at.
+/// An address, protocol and port of a Service.
 pub(super) type Address = (IpAddr, Protocol, u16);
 
 /// Keys of the maps and sets.
@@ -63,21 +63,21 @@ pub(super) type Address = (IpAddr, Protocol, u16);
 pub enum Key {
     /// A cluster IP: the mark of its clients.
     Front(IpAddr, Protocol, u16),
-    /// At an address from outside: the mark.
+    /// An external address: the mark.
     Outer(IpAddr, Protocol, u16),
     /// Same for external traffic when the policy is `Local`.
     OuterLocal(IpAddr, Protocol, u16),
-    /// At a port of the node: the mark.
+    /// A node port: the mark.
     NodePort(Protocol, u16),
     /// Same for external traffic when the policy is `Local`.
     NodePortLocal(Protocol, u16),
-    /// A cluster's own address, where other ports are refused.
+    /// A cluster IP, whose other ports are rejected.
     ClusterIp(IpAddr),
-    /// The endpoint of a group that has this number.
+    /// The endpoint in a slot of a group.
     Slot(u32, u32),
-    /// An endpoint of a group that may ask itself.
+    /// An endpoint of a group that may connect to itself.
     Hairpin(u32, IpAddr),
-    /// The first and last address that may ask a group.
+    /// The first and last address of an allowed source range.
     Source(u32, IpAddr, IpAddr),
     /// An endpoint of a group with affinity.
     Member(u32, IpAddr, u16),
@@ -88,7 +88,7 @@ pub enum Key {
 /// Value at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Only that it is there.
+    /// No value: an element of a set.
     Nothing,
     /// A mark: flags, group and class.
     Mark(u32),
@@ -151,7 +151,7 @@ pub(super) fn endpoints<'a>(known: &'a Known, port: &Port, v6: bool) -> Vec<Targ
     all.into_values().collect()
 }
 
-/// The elements of a Service. `owns` tells whether it is the one that gets an address from outside.
+/// Adds the elements of a Service. `owns` tells whether an external address belongs to it.
 pub(super) fn contribute(node: &Node, known: &Known, owns: &dyn Fn(&Address) -> bool, elements: &mut Elements) {
     for port in &known.service.ports {
         let number = known
@@ -204,7 +204,7 @@ struct Contribution<'a> {
     v6: bool,
     cluster: Group,
     local: Group,
-    /// There are endpoints somewhere.
+    /// True if there is any endpoint.
     any: bool,
     elements: &'a mut Elements,
 }
@@ -229,7 +229,7 @@ impl Contribution<'_> {
         self.elements.insert(Element { v6: self.v6, key }, value);
     }
 
-    /// Names the endpoints of a group.
+    /// Adds the endpoints of a group.
     fn fill(&mut self, group: Group, endpoints: &[Target<'_>]) -> Group {
         if endpoints.is_empty() {
             return group;
@@ -256,7 +256,8 @@ impl Contribution<'_> {
         self.service.affinity.map_or(0, |_| flags::AFFINITY)
     }
 
-    /// The node's own endpoints: none here means silence if there are some elsewhere.
+    /// Returns the mark of the node's own endpoints: without any, traffic is dropped if there are
+    /// some elsewhere.
     fn local_mark(&self, flags: u32) -> u32 {
         let class = match self.local.class {
             REFUSE if self.any => DROP,
@@ -356,7 +357,7 @@ impl Contribution<'_> {
     }
 }
 
-/// Ranges none of which has an address of another: the kernel refuses those that overlap.
+/// Merges overlapping ranges: the kernel rejects them.
 fn merged(mut ranges: Vec<(IpAddr, IpAddr)>) -> Vec<(IpAddr, IpAddr)> {
     ranges.sort_unstable();
     let mut all: Vec<(IpAddr, IpAddr)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Services and EndpointSlices as a node keeps them: trimmed to what it decides by.
+//! Trimmed copies of Services and EndpointSlices that a node keeps.
 
 use std::net::IpAddr;
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 /// Namespace and name.
 pub type Name = (String, String);
 
-/// Names the Service of an EndpointSlice.
+/// Label with the Service of an EndpointSlice.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Names another proxy than the cluster's own.
+/// Label with the name of another proxy.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-/// `sessionAffinityConfig.clientIP.timeoutSeconds` where it is absent.
+/// Default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: u32 = 10_800;
 
 /// The protocol of a port.
@@ -29,7 +29,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The protocol that the API names; TCP where it names none.
+    /// Parses the protocol; TCP by default.
     pub(crate) fn new(text: Option<&str>) -> Self {
         match text {
             Some("UDP") => Self::Udp,
@@ -38,7 +38,7 @@ impl Protocol {
         }
     }
 
-    /// The number in the header of IP.
+    /// The protocol number in the IP header.
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,
@@ -60,7 +60,7 @@ impl Protocol {
 /// A Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// `spec.clusterIPs`; none of a headless Service, nor of one with an external name.
+    /// `spec.clusterIPs`; empty for a headless Service, and for one with an external name.
     pub cluster_ips: Box<[IpAddr]>,
     /// True if its name resolves to its endpoints' addresses.
     pub headless: bool,
@@ -70,7 +70,7 @@ pub struct Service {
     pub ports: Box<[Port]>,
     /// External access, if it has any.
     pub external: Option<Box<External>>,
-    /// For how many seconds a client stays with an endpoint.
+    /// Session affinity timeout in seconds.
     pub affinity: Option<u32>,
     /// `internalTrafficPolicy: Local`
     pub internal_local: bool,
@@ -83,26 +83,26 @@ pub struct Service {
 /// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// Empty where it has none.
+    /// The name, which may be empty.
     pub name: Box<str>,
     /// The protocol.
     pub protocol: Protocol,
-    /// The number at the Service's addresses.
+    /// The port at the Service's addresses.
     pub port: u16,
-    /// The number at the nodes' addresses, or 0.
+    /// The node port, or 0.
     pub node_port: u16,
 }
 
-/// The ways from outside to a Service.
+/// External access to a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct External {
     /// `externalTrafficPolicy: Local`
     pub local: bool,
     /// `spec.externalIPs`
     pub addresses: Vec<IpAddr>,
-    /// Addresses of `status.loadBalancer.ingress` at which packets arrive unchanged.
+    /// Addresses of `status.loadBalancer.ingress` with the mode `VIP`.
     pub balancers: Vec<IpAddr>,
-    /// `loadBalancerSourceRanges` as first and last address; all may pass where it is empty.
+    /// `loadBalancerSourceRanges` as first and last address; empty for all sources.
     pub ranges: Vec<(IpAddr, IpAddr)>,
     /// `healthCheckNodePort`
     pub health_port: Option<u16>,
@@ -143,7 +143,7 @@ impl Service {
         (name(&service.metadata), kept)
     }
 
-    /// The families that it has an address of.
+    /// The IP families of its addresses.
     pub fn families(&self) -> impl Iterator<Item = bool> + '_ {
         [false, true]
             .into_iter()
@@ -246,7 +246,7 @@ pub(crate) fn range(text: &str) -> Option<(IpAddr, IpAddr)> {
     Some((of_bits(v6, first), of_bits(v6, last)))
 }
 
-/// The address that a number stands for; bits that the family has no room for are left out.
+/// Converts a number to an address; bits beyond the family's width are ignored.
 pub(crate) fn of_bits(v6: bool, bits: u128) -> IpAddr {
     let [.., a, b, c, d] = bits.to_be_bytes();
     if v6 {
@@ -294,7 +294,7 @@ pub struct SlicePort {
     pub name: Box<str>,
     /// The protocol.
     pub protocol: Protocol,
-    /// The number at the endpoints.
+    /// The port at the endpoints.
     pub port: u16,
 }
 

@@ -1,4 +1,4 @@
-//! The choice among a Service's endpoints: `CategorizeEndpoints` of upstream's `pkg/proxy/topology.go`.
+//! Choice of a Service's endpoints: `CategorizeEndpoints` of upstream's `pkg/proxy/topology.go`.
 
 use super::Node;
 use super::object::{Endpoint, Place};
@@ -6,7 +6,7 @@ use super::object::{Endpoint, Place};
 /// An endpoint and its port.
 pub(super) type Target<'a> = (&'a Endpoint, u16);
 
-/// The endpoints that a port of a Service leads to.
+/// The chosen endpoints of a Service's port.
 #[derive(Debug, Default)]
 pub(super) struct Chosen<'a> {
     /// For the traffic policy `Cluster`.
@@ -17,7 +17,8 @@ pub(super) struct Chosen<'a> {
     pub(super) any: bool,
 }
 
-/// Chooses for those policies that the Service makes use of. Endpoints that end stand in where none is ready.
+/// Chooses the endpoints for the policies that the Service uses. Terminating endpoints are used
+/// where none is ready.
 pub(super) fn choose<'a>(endpoints: &[Target<'a>], uses: Uses, node: &Node) -> Chosen<'a> {
     let mut chosen = Chosen::default();
     let ready = |(endpoint, _): &Target<'_>| endpoint.ready;
@@ -81,7 +82,7 @@ fn for_zone(endpoint: &Endpoint, node: &Node) -> bool {
     hints.is_some_and(|hints| zone.is_some_and(|zone| hints.zones.contains(zone)))
 }
 
-/// Hints count where every ready endpoint has some and one of them is for us.
+/// Hints apply if every ready endpoint has some and one of them is for this node.
 fn mode(endpoints: &[Target<'_>], node: &Node) -> Mode {
     let ready = || {
         endpoints

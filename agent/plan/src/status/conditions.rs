@@ -1,4 +1,4 @@
-//! The conditions, in the order in which they are written elsewhere too.
+//! The pod's conditions, in upstream's order.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::observed::{Sandbox, View};
 use crate::{Timestamp, lifecycle, pods};
 
-/// A verdict: whether, and if not, why.
+/// A condition's status, reason and message.
 type Verdict = (bool, Option<String>, Option<String>);
 
 const OWN: [&str; 5] = [
@@ -17,15 +17,15 @@ const OWN: [&str; 5] = [
     "PodScheduled",
 ];
 
-/// Tells that not the pod itself is why it ends.
+/// Condition of a pod that was terminated by a disruption.
 const DISRUPTION: &str = "DisruptionTarget";
 
 /// All containers are being restarted.
 const RESTARTING: &str = "AllContainersRestarting";
 
-/// Other resources were asked for.
+/// A resize is requested.
 const PENDING: &str = "PodResizePending";
-/// Other resources were granted.
+/// A resize is allocated.
 const IN_PROGRESS: &str = "PodResizeInProgress";
 
 pub(super) fn build(pod: &Pod, view: &View, status: &PodStatus, now: Timestamp) -> Vec<PodCondition> {

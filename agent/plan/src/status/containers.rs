@@ -296,7 +296,7 @@ fn crash_loop(pod: &Pod, view: &View, container: &Container, exit: &Exit) -> (St
     ("CrashLoopBackOff".to_owned(), Some(message))
 }
 
-/// Seconds as Go prints a duration.
+/// Formats seconds as Go prints a duration.
 fn duration(seconds: i64) -> String {
     match (seconds / 60, seconds % 60) {
         (0, seconds) => format!("{seconds}s"),

@@ -128,7 +128,7 @@ mod tests {
         let running = State::Running { since: now };
         check(&put(vec![instance(0, running.clone())]), Ok(0), none);
         check(&put(vec![instance(0, exited(90)), instance(1, running)]), Ok(1), Ok(0));
-        // The newest is being made: the last one that ran is both.
+        // The newest instance is being created: the last one that ran is both current and previous.
         check(
             &put(vec![instance(0, exited(90)), instance(1, State::Created)]),
             Ok(0),

@@ -19,20 +19,20 @@ use crate::resize::{self, WHOLE};
 use crate::{Timestamp, lifecycle, pods};
 pub use logs::logged;
 
-/// The reason of a container that ended, and waits, because all containers of its pod are restarted.
+/// The reason of a container's end, and of its wait, during a restart of all containers.
 pub const RESETTING: &str = "RestartingAllContainers";
 /// Its message.
 pub const RESET_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 
-/// The status of `pod`, seen as `view` at `now`. Foreign conditions and what the API server sets are kept.
-/// `scheme` is the runtime's name, in front of every container identifier.
+/// Returns the status of `pod`, observed as `view` at `now`. Conditions of other owners and fields
+/// of the API server are kept. `scheme` is the runtime's name, the prefix of every container ID.
 pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     if let Some(told) = without_containers(pod, view, &old) {
         return told;
     }
     let end = lifecycle::end(pod, view, now);
-    // While something of it may still run, the pod has not ended: its place is not free.
+    // While a process may still run, the pod has not ended: its resources are not free.
     let settled = pods::terminal_phase(pod).is_some() || !view.any_alive();
     let shown = end.as_ref().filter(|_| settled);
     let phase = phase(pod, view, shown);

@@ -143,7 +143,7 @@ fn what_never_ran_ends_with_its_pod() {
     world.check(&expect!["stop a 30, tear down => Failed"]);
     assert_eq!(ended(&world, "a"), "Error 143 ");
     assert_eq!(ended(&world, "b"), LOST);
-    // Also of one that is deleted.
+    // The same for a deleted pod.
     let mut world = World::new(r#"{"containers":[{"name":"a"}]}"#);
     world.memory("a").image = Image::Pulling { delay: 0 };
     world.settle();

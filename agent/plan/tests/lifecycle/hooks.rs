@@ -1,4 +1,4 @@
-//! Containers run once their postStart hooks have ended.
+//! A container counts as running, and the next one starts, once its postStart hook has ended.
 
 use agent_plan::observed::Failure;
 use agent_plan::{after, status};

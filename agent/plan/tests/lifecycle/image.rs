@@ -1,4 +1,4 @@
-//! Containers whose image is changed while they run.
+//! Containers whose image changes while they run.
 
 use expect_test::expect;
 

@@ -1,4 +1,4 @@
-//! Containers that are stopped because a probe failed.
+//! Containers that are stopped after a failed probe.
 
 use agent_plan::action::Why;
 use agent_plan::pods;
@@ -32,7 +32,7 @@ fn who_fails_a_probe_runs_again_however_well_it_ends() {
     world.memory("a").liveness = None;
     world.settle();
     world.check(&expect!["image a, run a 1 => Running"]);
-    // The second time it waits.
+    // The second restart has a back-off.
     world.memory("a").revival = true;
     world.exit("a", 0);
     world.settle();

@@ -29,7 +29,7 @@ fn hints_count_where_every_endpoint_has_some_and_one_is_ours() {
         (["1.0.0.1 n1 zone=z2", "1.0.0.2 n2 unready"], "1.0.0.1"),
         (["1.0.0.1 n1 node=n2 zone=z1", "1.0.0.2 n2 node=n1 zone=z2"], "1.0.0.2"),
         (["1.0.0.1 n1 node=n2 zone=z1", "1.0.0.2 n2 node=n3 zone=z2"], "1.0.0.1"),
-        // The only one for us is not ready.
+        // The only one with a hint for this node is not ready.
         (["1.0.0.1 n1 zone=z1 unready", "1.0.0.2 n2 zone=z2"], "1.0.0.2"),
     ] {
         assert_eq!(chosen(&endpoints), expected, "{endpoints:?}");
