@@ -123,7 +123,7 @@ fn reconcile(kubectl: &Kubectl<'_>, place: &str) -> anyhow::Result<()> {
     kubectl.is_refused(&format!("auth can-i list pods -n {place} --as jane-{place}"), "no")
 }
 
-/// Aggregated ClusterRoles follow their parts.
+/// Aggregated `ClusterRoles` follow their parts.
 fn aggregate(machine: &Machine) -> anyhow::Result<()> {
     machine.kubectl(["create", "clusterrole", "crons", "--verb=get", "--resource=configmaps"])?;
     machine.kubectl([

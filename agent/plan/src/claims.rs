@@ -1,10 +1,10 @@
-//! Volumes behind a pod's PersistentVolumeClaims.
+//! Volumes behind a pod's `PersistentVolumeClaims`.
 
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
 
 use crate::pods;
 
-/// A volume of a pod that is a PersistentVolumeClaim.
+/// A volume of a pod that is a `PersistentVolumeClaim`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The volume's name within the pod.

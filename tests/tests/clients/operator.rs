@@ -1,4 +1,4 @@
-//! An operator written with `kube::runtime`: a CustomResourceDefinition defines its kind, each
+//! An operator written with `kube::runtime`: a `CustomResourceDefinition` defines its kind, each
 //! object owns a `Deployment`, has a finalizer and is reported in its status and in events.
 
 use std::sync::Arc;

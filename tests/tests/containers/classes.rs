@@ -1,4 +1,4 @@
-//! Cgroups of pods and QoS classes.
+//! Cgroups of pods and `QoS` classes.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;

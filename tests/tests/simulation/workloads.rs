@@ -1,4 +1,4 @@
-//! StatefulSets and DaemonSets over a lossy network, with restarts of their controllers.
+//! `StatefulSets` and `DaemonSets` over a lossy network, with restarts of their controllers.
 
 use serde_json::{Value, json};
 use tests::cluster::{Bounds, Cluster, check_history};

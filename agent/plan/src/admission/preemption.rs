@@ -1,5 +1,5 @@
 //! Preemption by critical pods: as few victims as possible, and as few as possible of the highest
-//! QoS class.
+//! `QoS` class.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

@@ -35,10 +35,10 @@ pub const DEFAULT_TEXT: &str = "profile skiff-default flags=(attach_disconnected
 }
 ";
 
-/// The machine's AppArmor support.
+/// The machine's `AppArmor` support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// The kernel has AppArmor enabled.
+    /// The kernel has `AppArmor` enabled.
     pub enabled: bool,
     /// The agent can load profiles.
     pub loads: bool,

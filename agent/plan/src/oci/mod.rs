@@ -47,7 +47,7 @@ pub struct Mount {
     pub propagation: Propagation,
     /// The mount is a default one, not one of the pod's spec.
     pub own: bool,
-    /// The files belong to this pod alone: they get the container's SELinux label.
+    /// The files belong to this pod alone: they get the container's `SELinux` label.
     pub labelled: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Inputs<'a> {
     pub seccomp: Option<&'a [u8]>,
     /// The loaded `AppArmor` profile.
     pub app_armor: Option<&'a str>,
-    /// SELinux labels, where the kernel has SELinux enabled.
+    /// `SELinux` labels, where the kernel has `SELinux` enabled.
     pub se_linux: Option<&'a selinux::Labels>,
 }
 

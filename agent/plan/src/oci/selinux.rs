@@ -107,7 +107,7 @@ fn pair(number: u128) -> String {
     format!("s0:c{left},c{high}")
 }
 
-/// SELinux labels of a container.
+/// `SELinux` labels of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels {
     /// Label of its processes; `None` leaves it to the policy's transition from the agent's label.
