@@ -38,7 +38,7 @@ pub struct View {
     pub resize_pending: Option<Pending>,
     /// Progress of a resize whose allocation is not yet actuated.
     pub resize_progress: Option<Progress>,
-    /// Memory per container. Boxed: a map keeps room for eleven where a pod has one or two.
+    /// State per container. Boxed: a map keeps room for eleven where a pod has one or two.
     pub memory: BTreeMap<String, Box<Memory>>,
     /// Time at which the pod's termination stopped its first container.
     pub winding_down: Option<Timestamp>,
@@ -108,7 +108,7 @@ pub struct Instance {
     pub state: State,
     /// It was lost with its sandbox: init containers run again in the next one.
     pub lost: bool,
-    /// It was stopped by a restart of all containers: they run again whatever their policies.
+    /// It ended in a restart of all containers: they run again whatever their policies.
     pub reset: bool,
 }
 
@@ -203,7 +203,7 @@ pub enum Image {
     },
     /// It is present.
     Present,
-    /// It could not be pulled; tried again at `until`.
+    /// It is not available; tried again at `until`.
     Failed {
         /// Time of the next try.
         until: Timestamp,
@@ -213,7 +213,7 @@ pub enum Image {
         reason: String,
         /// The cause.
         message: String,
-        /// Image that could not be pulled: the container's own or that of a volume.
+        /// Image that is not available: the container's own or that of a volume.
         name: String,
         /// True if the back-off was reported already: the reason is then `ImagePullBackOff`.
         waiting: bool,
@@ -306,7 +306,7 @@ impl View {
             .filter(|instance| !instance.lost && !instance.reset)
     }
 
-    /// True if the newest instance of a container was stopped by a restart of all containers.
+    /// True if the newest instance of a container ended in a restart of all containers.
     pub fn is_reset(&self, container: &str) -> bool {
         self.latest(container).is_some_and(|instance| instance.reset)
     }
