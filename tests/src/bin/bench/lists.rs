@@ -156,9 +156,9 @@ async fn told(target: &Target, connection: &mut Connection, watchers: usize, tab
     while left > 0 {
         let some = left.min(100);
         left -= some;
-        let watches = target.watches(&path, some).await?;
-        drivers.push(watches.driver);
-        for body in watches.bodies {
+        let opened = target.watches(&path, some).await?;
+        drivers.push(opened.driver);
+        for body in opened.bodies {
             readers.spawn(read(body, sender.clone()));
         }
     }

@@ -70,8 +70,8 @@ async fn until(
     let mut last = 0;
     let all = async {
         loop {
-            let list: Value = serde_json::from_slice(&connection.expect(Method::GET, path, Bytes::new()).await?)?;
-            let items = list.pointer("/items").and_then(Value::as_array).context("items")?;
+            let answer: Value = serde_json::from_slice(&connection.expect(Method::GET, path, Bytes::new()).await?)?;
+            let items = answer.pointer("/items").and_then(Value::as_array).context("items")?;
             last = items.iter().filter(|item| is_done(item)).count();
             if last >= wanted {
                 return anyhow::Ok(());
