@@ -92,7 +92,7 @@ impl Nodes {
         };
         let record = record.as_ref();
         let there = record.map(|record| (record.metadata.uid.as_deref().unwrap_or_default(), &record.data));
-        (ranges.record(there), range)
+        (ranges.record(node, there), range)
     }
 
     fn keep(&self, key: &Key, seen: Seen) {
@@ -149,8 +149,8 @@ impl Controller for Nodes {
     }
 }
 
-/// Wakes nodes on changes of themselves, their leases and their pods; all of them when a node becomes
-/// ready or not ready.
+/// Wakes nodes on changes of themselves, their leases and their pods; all of them when the first
+/// node becomes ready or the last one not ready.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("node_lifecycle_controller");
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
@@ -160,11 +160,14 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         }
         let turned = change.old.is_some_and(is_ready) != change.new.is_some_and(is_ready);
         if let Some(caches) = all.upgrade().filter(|_| turned) {
-            caches
-                .nodes
-                .all()
-                .iter()
-                .for_each(|node| wake.push(Key::of(&node.metadata)));
+            let nodes = caches.nodes.all();
+            let own = |node: &Node| change.sides().any(|side| side.metadata.name == node.metadata.name);
+            // While another one is ready, nothing changes for the rest.
+            if !nodes.iter().any(|node| is_ready(node) && !own(node)) {
+                for node in &nodes {
+                    wake.push(Key::of(&node.metadata));
+                }
+            }
         }
     });
     let wake = queue.clone();

@@ -43,6 +43,8 @@ pub struct Ranges {
     /// CIDRs that are free again, the longest unused first. Pods on a partitioned machine may go on
     /// without the API knowing, so CIDRs that were never assigned come first.
     released: Vec<String>,
+    /// Nodes whose entry of the record has not been seen to match yet.
+    unrecorded: BTreeSet<String>,
     /// True once the record of an earlier control plane has been read.
     recalled: bool,
 }
@@ -54,6 +56,7 @@ impl Ranges {
             pools,
             given: BTreeMap::new(),
             released: Vec::new(),
+            unrecorded: BTreeSet::new(),
             recalled: false,
         }
     }
@@ -69,26 +72,38 @@ impl Ranges {
         }
     }
 
-    /// Updates the record: the `ConfigMap` with its uid and data, if it exists.
-    pub fn record(&self, there: Option<(&str, &BTreeMap<String, String>)>) -> Option<Step> {
-        let had = there.map(|(_, had)| had).into_iter().flatten();
-        let own = |node: &str| self.given.get(node).map(|ranges| ranges.join(","));
-        let is_given = |range: &str| self.given.values().flatten().any(|given| given == range);
-        let mut changes = BTreeMap::new();
-        for (node, ranges) in had {
-            match own(node) {
-                Some(now) if now == *ranges => {}
-                Some(now) => drop(changes.insert(node.as_str(), Some(now))),
-                // Another node has them.
-                None if ranges.split(',').all(is_given) => drop(changes.insert(node.as_str(), None)),
-                None => {}
-            }
+    /// Updates the record, the `ConfigMap` with its uid and data if it exists, as far as it
+    /// differs for this node or for those whose CIDRs changed.
+    pub fn record(&mut self, node: &Node, there: Option<(&str, &BTreeMap<String, String>)>) -> Option<Step> {
+        let empty = BTreeMap::new();
+        let had = there.map_or(&empty, |(_, had)| had);
+        let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
+        if there.is_none() {
+            self.unrecorded.extend(self.given.keys().cloned());
         }
-        let is_new = |node: &str| there.is_none_or(|(_, had)| !had.contains_key(node));
-        let new = self.given.keys().filter(|node| is_new(node));
-        changes.extend(new.map(|node| (node.as_str(), own(node))));
+        self.unrecorded.insert(name(node).to_owned());
+        let given = &self.given;
+        self.unrecorded.retain(|node| {
+            let Some(own) = given.get(node).map(|ranges| ranges.join(",")) else {
+                return false;
+            };
+            let differs = had.get(node) != Some(&own);
+            if differs {
+                changes.insert(node.clone(), Some(own));
+            }
+            differs
+        });
         if changes.is_empty() {
             return None;
+        }
+        let gone: Vec<_> = had.iter().filter(|(node, _)| !given.contains_key(*node)).collect();
+        if !gone.is_empty() {
+            let all: BTreeSet<&str> = given.values().flatten().map(String::as_str).collect();
+            // Other nodes have theirs.
+            let gone = gone
+                .into_iter()
+                .filter(|(_, ranges)| ranges.split(',').all(|range| all.contains(range)));
+            changes.extend(gone.map(|(node, _)| (node.clone(), None)));
         }
         let outcome = Outcome::default();
         Some(match there {
@@ -122,7 +137,8 @@ impl Ranges {
             }
         }
         let has = !own.is_empty();
-        if has {
+        if has && self.given.get(name(node)) != Some(&own) {
+            self.unrecorded.insert(name(node).to_owned());
             self.given.insert(name(node).to_owned(), own);
         }
         has
@@ -152,6 +168,7 @@ impl Ranges {
         let told = told.into_iter().flat_map(|told| told.split(',').map(str::trim));
         let wanted: Vec<&str> = had.chain(told).collect();
         let each = self.pools.iter().map(|pool| {
+            let taken = Taken::of(pool, &taken);
             let wanted = wanted.iter().find(|wanted| pool.may_give(wanted, &taken));
             let unused = || {
                 self.released
@@ -165,6 +182,7 @@ impl Ranges {
         let ranges = each.collect::<Option<Vec<String>>>()?;
         self.released.retain(|unused| !ranges.contains(unused));
         self.given.insert(own.to_owned(), ranges.clone());
+        self.unrecorded.insert(own.to_owned());
         Some(Step::Patch {
             target: target(NODES, node),
             subresource: None,
@@ -191,7 +209,7 @@ impl Ranges {
 
 impl PodRange {
     /// The lowest CIDR that overlaps no taken one and was not used before.
-    fn free(&self, taken: &[(IpAddr, u8)], released: &[String]) -> Option<String> {
+    fn free(&self, taken: &Taken, released: &[String]) -> Option<String> {
         let network = cut(self.address, self.prefix)?;
         let parts = u32::from(self.node_prefix.checked_sub(self.prefix)?);
         let rest = u32::from(width(self.address).checked_sub(self.node_prefix)?);
@@ -199,27 +217,57 @@ impl PodRange {
         let mut parts = 0..1_u128 << parts.min(16);
         parts.find_map(|part| {
             let address = with(self.address, network | part.checked_shl(rest)?);
+            if taken.overlaps(address) {
+                return None;
+            }
             let text = format!("{address}/{}", self.node_prefix);
-            (!self.overlaps(address, taken) && !released.contains(&text)).then_some(text)
+            (!released.contains(&text)).then_some(text)
         })
     }
 
     /// True if a CIDR is a free part of this range.
-    fn may_give(&self, range: &str, taken: &[(IpAddr, u8)]) -> bool {
+    fn may_give(&self, range: &str, taken: &Taken) -> bool {
         parse(range).is_some_and(|(address, prefix)| {
             address.is_ipv4() == self.address.is_ipv4()
                 && prefix == self.node_prefix
                 && cut(address, self.prefix) == cut(self.address, self.prefix)
-                && !self.overlaps(address, taken)
+                && !taken.overlaps(address)
         })
+    }
+}
+
+/// What is taken of a range, by the bits of its parts.
+struct Taken {
+    prefix: u8,
+    parts: BTreeSet<u128>,
+    /// CIDRs larger than a part.
+    larger: Vec<(IpAddr, u8)>,
+}
+
+impl Taken {
+    fn of(pool: &PodRange, taken: &[(IpAddr, u8)]) -> Self {
+        let own = taken
+            .iter()
+            .filter(|(other, _)| other.is_ipv4() == pool.address.is_ipv4());
+        let (larger, parts): (Vec<_>, Vec<_>) = own.partition(|(_, prefix)| *prefix < pool.node_prefix);
+        Self {
+            prefix: pool.node_prefix,
+            parts: parts
+                .into_iter()
+                .filter_map(|(other, _)| cut(other, pool.node_prefix))
+                .collect(),
+            larger,
+        }
     }
 
     /// True if a part overlaps a CIDR that is taken.
-    fn overlaps(&self, part: IpAddr, taken: &[(IpAddr, u8)]) -> bool {
-        taken.iter().any(|(other, prefix)| {
-            let common = self.node_prefix.min(*prefix);
-            other.is_ipv4() == part.is_ipv4() && cut(*other, common) == cut(part, common)
-        })
+    fn overlaps(&self, part: IpAddr) -> bool {
+        let is_taken = cut(part, self.prefix).is_some_and(|bits| self.parts.contains(&bits));
+        is_taken
+            || self
+                .larger
+                .iter()
+                .any(|(other, prefix)| cut(*other, *prefix) == cut(part, *prefix))
     }
 }
 
@@ -410,11 +458,11 @@ mod tests {
         let (a, b) = (node("a", &["10.9.0.0/27"]), node("b", &["10.9.0.32/27"]));
         let mut before = pools(&[("10.9.0.0/24", 27)]);
         assert!(before.has(&a) && before.has(&b));
-        let Some(Step::Create { body, .. }) = before.record(None) else {
+        let Some(Step::Create { body, .. }) = before.record(&a, None) else {
             panic!("nothing is recorded");
         };
         let mut kept: BTreeMap<String, String> = serde_json::from_value(body["data"].clone()).unwrap();
-        assert_eq!(before.record(Some(("uid", &kept))), None);
+        assert_eq!(before.record(&a, Some(("uid", &kept))), None);
 
         // Both are gone when the next control plane sees a new node and b again.
         let mut ranges = pools(&[("10.9.0.0/24", 27)]);
@@ -422,15 +470,16 @@ mod tests {
         let (c, b) = (node("c", &[]), node("b", &[]));
         assert_eq!(given(&mut ranges, &c, &[&b, &c]), "[\"10.9.0.64/27\"]");
         assert_eq!(given(&mut ranges, &b, &[&b, &c]), "[\"10.9.0.32/27\"]");
-        let Some(Step::Patch { body, .. }) = ranges.record(Some(("uid", &kept))) else {
+        let Some(Step::Patch { body, .. }) = ranges.record(&c, Some(("uid", &kept))) else {
             panic!("nothing is recorded");
         };
         assert_eq!(body["data"], json!({"c": "10.9.0.64/27"}));
         kept.insert("c".to_owned(), "10.9.0.64/27".to_owned());
 
         // A CIDR that another node got is removed from the record of the node that had it before.
-        assert!(ranges.has(&node("d", &["10.9.0.0/27"])));
-        let Some(Step::Patch { body, .. }) = ranges.record(Some(("uid", &kept))) else {
+        let d = node("d", &["10.9.0.0/27"]);
+        assert!(ranges.has(&d));
+        let Some(Step::Patch { body, .. }) = ranges.record(&d, Some(("uid", &kept))) else {
             panic!("nothing is recorded");
         };
         assert_eq!(body["data"], json!({"a": null, "d": "10.9.0.0/27"}));
