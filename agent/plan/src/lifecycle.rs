@@ -349,6 +349,18 @@ fn tend(pod: &Pod, view: &View, (group, container): Own<'_>, memory: &Memory, no
     }
 }
 
+/// True while a container that was stopped because its image or resources changed is started again,
+/// which the kubelet does in one go (`computePodActions`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
+pub fn replaces_container(pod: &Pod, view: &View) -> bool {
+    pods::main_containers(pod).iter().any(|container| {
+        let name = &container.name;
+        let memory = view.memory.get(name);
+        view.latest(name).and_then(Instance::exit).is_some()
+            && memory.is_none_or(|memory| memory.failure.is_none())
+            && (memory.is_some_and(|memory| memory.renewal) || has_other_image(view, container))
+    })
+}
+
 /// True if the newest instance has another image than the pod's spec names now.
 fn has_other_image(view: &View, container: &Container) -> bool {
     let named = container.image.as_deref().unwrap_or_default();

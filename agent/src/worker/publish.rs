@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_plan::observed::Sandbox;
 use agent_plan::shift::shift;
-use agent_plan::{Timestamp, later, patch, pods, status};
+use agent_plan::{Timestamp, later, lifecycle, patch, pods, status};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::SignedDuration;
 use kube::Api;
@@ -90,13 +90,14 @@ impl Worker {
             return None;
         };
         self.publisher.current.send_replace(false);
-        let pressing = matters(&old, &new);
+        let is_replaced = old.phase == new.phase && lifecycle::replaces_container(&self.pod, &self.view);
+        let pressing = !is_replaced && matters(&old, &new);
         if !pressing {
             let since = *self.publisher.gathering_since.get_or_insert(now);
-            let (until, longest) = (
-                later(since, GATHER_MILLISECONDS),
-                later(since, LONGEST_GATHER_MILLISECONDS),
-            );
+            let longest = later(since, LONGEST_GATHER_MILLISECONDS);
+            // As the kubelet, which does both between two looks at its containers.
+            let short = later(since, GATHER_MILLISECONDS);
+            let until = if is_replaced { longest } else { short };
             if now < until {
                 return Some(until);
             }

@@ -1,5 +1,6 @@
 //! Containers whose image changes while they run.
 
+use agent_plan::lifecycle::replaces_container;
 use expect_test::expect;
 
 use crate::world::World;
@@ -13,8 +14,13 @@ fn a_container_whose_image_is_changed_runs_again_whatever_the_policy_says() {
     world.pod.spec.as_mut().unwrap().containers[0].image = Some("j".into());
     world.settle();
     world.check(&expect!["stop a 30 => Running"]);
+    assert!(!replaces_container(&world.pod, &world.view), "it still runs");
+    world.exit("b", 1);
+    assert!(!replaces_container(&world.pod, &world.view), "b has ended by itself");
     world.exit("a", 0);
+    assert!(replaces_container(&world.pod, &world.view));
     world.settle();
+    assert!(!replaces_container(&world.pod, &world.view));
     world.check(&expect!["image a, run a 1 => Running"]);
     assert_eq!(world.view.latest("a").unwrap().image, "j");
 }
