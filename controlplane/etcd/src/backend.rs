@@ -15,7 +15,7 @@ use crate::OpenError;
 use crate::address::{Address, Identity};
 use crate::feed::{Fed, Feed, channel, compact};
 use crate::history::{past, sweep};
-use crate::ledger::{Ledger, PATIENCE, Shared, backend_error};
+use crate::ledger::{Ledger, Missed, PATIENCE, Shared, backend_error};
 use crate::members::{Failure, Members};
 use crate::room::Room;
 use crate::row::{Batch, Names, Row, encode};
@@ -165,32 +165,42 @@ impl Etcd {
             number: self.batches,
         };
         let (sent, answer) = self.ledger.txn(self.transaction(records, batch, last.revision)).await;
-        let answer = answer.map_err(backend_error)?;
-        if answer.succeeded() {
-            self.revision = last.revision;
-            return Ok(());
-        }
-        if sent == 1 {
-            let missed = self.ledger.in_order(self.known(), &answer).map_err(backend_error)?;
-            self.take_rows(missed.map(|missed| missed.rows).unwrap_or_default());
-        }
-        self.wait().await?;
-        if sent > 1 && self.anew.is_some() {
-            return Err(BackendError::Unknown(
+        let missed = match answer {
+            Ok(answer) if answer.succeeded() => {
+                self.revision = last.revision;
+                return Ok(());
+            }
+            Ok(answer) => self.ledger.in_order(self.known(), &answer).map_err(backend_error)?,
+            Err(failure) if sent > 1 && failure.is_answer() => self.changed_beside(failure).await?,
+            Err(failure) => return Err(backend_error(failure)),
+        };
+        self.take_rows(missed.map(|missed| missed.rows).unwrap_or_default());
+        let waited = self.wait().await;
+        let next = self.pending.front().filter(|_| self.anew.is_none());
+        match next.map(|row| row.batch == batch && row.record.revision == first.revision) {
+            // Done by an earlier attempt, whose answer was lost.
+            Some(true) => {
+                self.revision = last.revision;
+                self.pending.retain(|row| row.record.revision > last.revision);
+                Ok(())
+            }
+            None if sent > 1 => Err(BackendError::Unknown(
                 "the changes meanwhile are not to be had any more".into(),
-            ));
+            )),
+            Some(false) | None => waited.and(Err(BackendError::Overtaken)),
         }
-        // A request without an answer may have been done.
-        let own = self
-            .pending
-            .front()
-            .is_some_and(|row| row.batch == batch && row.record.revision == first.revision);
-        if !own {
-            return Err(BackendError::Overtaken);
+    }
+
+    /// Changes since the newest known one, after a retry was refused for another reason. The refusal
+    /// says nothing about earlier attempts: while nothing has changed, one of them may still be done.
+    async fn changed_beside(&self, refusal: Failure) -> Result<Option<Missed>, BackendError> {
+        match self.ledger.missed(self.known()).await {
+            Ok(Some(missed)) if missed.rows.is_empty() && self.pending.is_empty() => {
+                Err(BackendError::Unknown(refusal.into()))
+            }
+            Ok(missed) => Ok(missed),
+            Err(failure) => Err(BackendError::Unknown(failure.into())),
         }
-        self.revision = last.revision;
-        self.pending.retain(|row| row.record.revision > last.revision);
-        Ok(())
     }
 
     fn transaction(&self, records: &[Record], batch: Batch, newest: u64) -> Txn {

@@ -13,7 +13,8 @@
 //! transaction on the condition that `head` is still what the writer knows, so its decisions are
 //! based on the newest state. A writer that was overtaken reads the changes before it, and decides
 //! again. That also settles a request without an answer: it is sent again, and is either done now
-//! or finds itself done.
+//! or finds itself done. If the retry is refused, for lack of space for instance, the log tells
+//! whether the first attempt was done; until it does, the result is unknown.
 //!
 //! Changes of other processes arrive through one watch of `log`. etcd's own revisions matter only
 //! for resuming that watch.

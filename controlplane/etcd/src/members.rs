@@ -47,6 +47,13 @@ pub enum Failure {
     },
 }
 
+impl Failure {
+    /// True if a member has answered.
+    pub(crate) fn is_answer(&self) -> bool {
+        !matches!(self, Self::Silent { .. })
+    }
+}
+
 /// Clients of all members.
 pub(crate) struct Members {
     clients: Vec<Member>,

@@ -14,8 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Members, certificates, create, data, delete, eventually, key, lease, options, pods, update};
+use common::{
+    Link, Members, Way, certificates, create, data, delete, eventually, key, lease, options, pods, update,
+};
 use controlplane_etcd::Identity;
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 use store::{CommitError, EventKind, Key, ListAt, ListError, Options, Store, Watch};
 use tokio::task::JoinSet;
 
@@ -221,10 +224,66 @@ async fn no_acknowledged_write_is_lost_when_members_are_killed() {
     assert_eq!(fresh.present(&pods()).len(), versions.len());
 }
 
+/// Has etcd refuse what needs room from now on.
+async fn forbid_writes(client: &mut Client) {
+    let status = client.status().await.unwrap();
+    let mut own = AlarmOptions::new();
+    own.with_member(status.header().unwrap().member_id());
+    client
+        .alarm(AlarmAction::Activate, AlarmType::Nospace, Some(own))
+        .await
+        .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deletions_find_room_when_etcd_has_none() {
-    let members = Members::start(1, &["--quota-backend-bytes=33554432"]);
-    let store = members.open(options()).await;
+async fn a_write_whose_answer_was_lost_counts_although_its_repetition_is_refused() {
+    let members = Members::start(1, &[]);
+    let link = Link::to(members.member(0)).await;
+    let beside = members.client().await;
+    let store = link.open().await;
+    store.commit(create(&key("a"), "1")).await.unwrap();
+    link.way.send_replace(Way::Mute);
+    let lose = async {
+        eventually("the write arrives", async || {
+            let head = beside.clone().get("/skiff/head", None).await.unwrap();
+            let head = head.kvs()[0].value_str().unwrap();
+            (head == "2").then_some(()).ok_or_else(|| head.to_owned())
+        })
+        .await;
+        forbid_writes(&mut beside.clone()).await;
+        link.way.send_replace(Way::Cut);
+    };
+    let (written, ()) = tokio::join!(store.commit(create(&key("b"), "1")), lose);
+    assert_eq!(
+        written.as_ref().map(|entry| entry.revision).ok(),
+        Some(2),
+        "{written:?}"
+    );
+    assert_eq!(data(&store.get(&key("b")).unwrap()), "1");
+    let full = store.commit(create(&key("c"), "1")).await;
+    assert!(matches!(full, Err(CommitError::Full(_))), "{full:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_may_be_on_its_way_is_unknown_when_its_repetition_is_refused() {
+    let members = Members::start(1, &[]);
+    let link = Link::to(members.member(0)).await;
+    let mut beside = members.client().await;
+    let store = link.open().await;
+    store.commit(create(&key("a"), "1")).await.unwrap();
+    forbid_writes(&mut beside).await;
+    link.way.send_replace(Way::Dead);
+    let unknown = store.commit(create(&key("b"), "1")).await;
+    assert!(matches!(unknown, Err(CommitError::Unknown(_))), "{unknown:?}");
+    let full = store.commit(create(&key("b"), "1")).await;
+    assert!(
+        matches!(full, Err(CommitError::Full(_))),
+        "nothing is on its way: {full:?}"
+    );
+}
+
+/// Writes until there is no room any more; how many objects were made.
+async fn fill(store: &Store) -> usize {
     let large = "x".repeat(900 << 10);
     let mut made = 0;
     let full = loop {
@@ -235,6 +294,14 @@ async fn deletions_find_room_when_etcd_has_none() {
         assert!(made < 60, "the quota is never reached");
     };
     assert!(matches!(full, CommitError::Full(_)), "{full}");
+    made
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletions_find_room_when_etcd_has_none() {
+    let members = Members::start(1, &["--quota-backend-bytes=33554432"]);
+    let store = members.open(options()).await;
+    let made = fill(&store).await;
     assert!(!store.is_writable());
     for number in 0..made {
         store.commit(delete(&key(&format!("p{number}")))).await.unwrap();

@@ -9,7 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use controlplane_etcd::{Address, Etcd, Identity};
+use etcd_client::Client;
 use store::{Attributes, Entry, Key, Options, Prefix, Store, Value, Write};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// Members on the loopback interface. They end with the test.
 pub struct Members {
@@ -78,12 +84,24 @@ impl Members {
     }
 
     pub fn address(&self) -> Address {
-        let members: Vec<String> = self
-            .ports
-            .iter()
-            .map(|(client, _)| format!("127.0.0.1:{client}"))
-            .collect();
+        let members: Vec<String> = (0..self.ports.len()).map(|number| self.member(number)).collect();
         format!("etcd://{}", members.join(",")).parse().unwrap()
+    }
+
+    /// Address of a member.
+    pub fn member(&self, number: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[number].0)
+    }
+
+    /// A client beside the store, once the member answers.
+    pub async fn client(&self) -> Client {
+        let client = Client::connect([self.member(0)], None).await.unwrap();
+        eventually("etcd answers", async || {
+            let answer = client.clone().get("/", None).await;
+            answer.map(drop).map_err(|failure| failure.to_string())
+        })
+        .await;
+        client
     }
 
     /// Kills a member with SIGKILL, and waits for its end.
@@ -104,11 +122,84 @@ impl Members {
     }
 
     pub async fn open_as(&self, identity: &Identity, options: Options) -> Result<Store, String> {
-        let backend = Etcd::open(&self.address(), identity, &options)
-            .await
-            .map_err(|failure| chain(&failure))?;
-        let opening = tokio::task::spawn_blocking(|| Store::with_backend(Box::new(backend), options));
-        opening.await.unwrap().map_err(|failure| chain(&failure))
+        open(&self.address(), identity, options).await
+    }
+}
+
+async fn open(address: &Address, identity: &Identity, options: Options) -> Result<Store, String> {
+    let backend = Etcd::open(address, identity, &options)
+        .await
+        .map_err(|failure| chain(&failure))?;
+    let opening = tokio::task::spawn_blocking(|| Store::with_backend(Box::new(backend), options));
+    opening.await.unwrap().map_err(|failure| chain(&failure))
+}
+
+/// State of a [`Link`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Open,
+    /// Requests arrive, answers do not.
+    Mute,
+    /// Nothing arrives.
+    Dead,
+    /// Connections end.
+    Cut,
+}
+
+/// Proxy of a member that can lose requests and answers.
+pub struct Link {
+    pub way: watch::Sender<Way>,
+    near: String,
+    far: String,
+    _carrier: JoinSet<()>,
+}
+
+impl Link {
+    pub async fn to(far: String) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = listener.local_addr().unwrap().to_string();
+        let (way, told) = watch::channel(Way::Open);
+        let (target, mut carrier) = (far.clone(), JoinSet::new());
+        carrier.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                if let Ok(member) = TcpStream::connect(&target).await {
+                    connections.spawn(carry(client, member, told.clone()));
+                }
+            }
+        });
+        Self {
+            way,
+            near,
+            far,
+            _carrier: carrier,
+        }
+    }
+
+    /// Opens a store that uses the link first, and the member itself if that fails.
+    pub async fn open(&self) -> Store {
+        let address = format!("etcd://{},{}", self.near, self.far).parse().unwrap();
+        open(&address, &Identity::default(), options()).await.unwrap()
+    }
+}
+
+async fn carry(client: TcpStream, member: TcpStream, way: watch::Receiver<Way>) {
+    let ((from_client, to_client), (from_member, to_member)) = (client.into_split(), member.into_split());
+    let mut cut = way.clone();
+    tokio::select! {
+        () = pump(from_client, to_member, way.clone(), &[Way::Open, Way::Mute]) => {}
+        () = pump(from_member, to_client, way, &[Way::Open]) => {}
+        cut = cut.wait_for(|way| *way == Way::Cut) => drop(cut),
+    }
+}
+
+async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut way: watch::Receiver<Way>, passes: &[Way]) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let passing = way.wait_for(|way| passes.contains(way)).await.is_ok();
+        if !passing || to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -120,7 +211,7 @@ impl Drop for Members {
     }
 }
 
-fn chain(mut failure: &dyn std::error::Error) -> String {
+pub fn chain(mut failure: &dyn std::error::Error) -> String {
     let mut text = failure.to_string();
     while let Some(source) = failure.source() {
         failure = source;
