@@ -31,6 +31,8 @@ const OPENING: Duration = Duration::from_secs(30);
 const OVERTAKEN: i64 = 64;
 /// First revision of a ledger that replaces a lost one: above all that clients may have seen.
 const FAR: u64 = 1 << 40;
+/// Error message after another process has deleted the reserve.
+const GIVEN: &str = "another control plane has given the space that was kept for deletions";
 
 /// A ledger in etcd.
 pub struct Etcd {
@@ -159,6 +161,9 @@ impl Etcd {
         let (Some(first), Some(last)) = (records.first(), records.last()) else {
             return Ok(());
         };
+        if self.room.is_given() {
+            return Err(BackendError::Full(GIVEN.into()));
+        }
         self.batches += 1;
         let batch = Batch {
             writer: self.writer,
@@ -170,12 +175,19 @@ impl Etcd {
                 self.revision = last.revision;
                 return Ok(());
             }
-            Ok(answer) => self.ledger.in_order(self.known(), &answer).map_err(backend_error)?,
+            Ok(answer) => {
+                self.room.notice(&answer);
+                self.ledger.in_order(self.known(), &answer).map_err(backend_error)?
+            }
             Err(failure) if sent > 1 && failure.is_answer() => self.changed_beside(failure).await?,
             Err(failure) => return Err(backend_error(failure)),
         };
         self.take_rows(missed.map(|missed| missed.rows).unwrap_or_default());
-        let waited = self.wait().await;
+        let waited = if self.room.is_given() {
+            Ok(())
+        } else {
+            self.wait().await
+        };
         let next = self.pending.front().filter(|_| self.anew.is_none());
         match next.map(|row| row.batch == batch && row.record.revision == first.revision) {
             // Done by an earlier attempt, whose answer was lost.
@@ -187,6 +199,7 @@ impl Etcd {
             None if sent > 1 => Err(BackendError::Unknown(
                 "the changes meanwhile are not to be had any more".into(),
             )),
+            Some(false) | None if self.room.is_given() => Err(BackendError::Full(GIVEN.into())),
             Some(false) | None => waited.and(Err(BackendError::Overtaken)),
         }
     }
@@ -215,16 +228,15 @@ impl Etcd {
             }
         }
         let rows = GetOptions::new().with_range(names.row(u64::MAX)).with_limit(OVERTAKEN);
+        let newest = Compare::value(names.head.as_str(), CompareOp::Equal, self.revision.to_string());
+        let conditions = std::iter::once(newest).chain(self.room.condition(&self.ledger));
         Txn::new()
-            .when([Compare::value(
-                names.head.as_str(),
-                CompareOp::Equal,
-                self.revision.to_string(),
-            )])
+            .when(conditions.collect::<Vec<_>>())
             .and_then(operations)
             .or_else([
                 TxnOp::get(names.head.as_str(), None),
                 TxnOp::get(names.row(self.known().saturating_add(1)), Some(rows)),
+                Room::question(&self.ledger),
             ])
     }
 }

@@ -133,7 +133,7 @@ impl Ledger {
             TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
         });
         let found: Vec<GetResponse> = found.collect();
-        let [head, rows] = found.as_slice() else {
+        let [head, rows, ..] = found.as_slice() else {
             return Ok(None);
         };
         let head = head.kvs().first().map(number).transpose()?.unwrap_or(0);

@@ -3,10 +3,17 @@
 //! Some space is reserved from the beginning, as on the disk of a single-process database. When the
 //! quota is used up, the reserve is deleted, etcd's history is compacted, its files are
 //! defragmented, and the `NOSPACE` alarm is disarmed.
+//!
+//! All processes share the reserve. Every transaction has the condition that it exists, so once one
+//! process has deleted it, the others also accept nothing but deletions. After one of them has
+//! taken it again, the others find it.
 
 use std::time::Duration;
 
-use etcd_client::{AlarmAction, AlarmOptions, AlarmType, DeleteOptions, KvClient, PutOptions};
+use etcd_client::{
+    AlarmAction, AlarmOptions, AlarmType, Compare, CompareOp, DeleteOptions, GetOptions, KvClient, PutOptions, TxnOp,
+    TxnOpResponse, TxnResponse,
+};
 use tracing::warn;
 
 use crate::ledger::{PATIENCE, Shared};
@@ -22,6 +29,8 @@ const REWRITING: Duration = Duration::from_mins(1);
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     pub(crate) kept: bool,
+    /// Another process has deleted it, and this process' writer does not know yet.
+    given: bool,
     /// Size of the database when it was too large.
     most: i64,
 }
@@ -29,14 +38,13 @@ pub(crate) struct Room {
 impl Room {
     /// Takes the reserve.
     pub(crate) async fn take(&mut self, ledger: &Shared) -> Result<(), Failure> {
-        for number in 0..VALUES {
+        // The first key is written last: it marks the whole reserve as taken.
+        for number in (0..VALUES).rev() {
             let key = format!("{}{number}", ledger.names.reserve);
             let ask = |mut kv: KvClient| {
                 let (key, value) = (key.as_str(), vec![0_u8; SIZE]);
                 async move {
-                    let there = kv
-                        .get(key, Some(etcd_client::GetOptions::new().with_count_only()))
-                        .await?;
+                    let there = kv.get(key, Some(GetOptions::new().with_count_only())).await?;
                     if there.count() == 0 {
                         kv.put(key, value, None::<PutOptions>).await?;
                     }
@@ -49,8 +57,40 @@ impl Room {
         Ok(())
     }
 
-    /// Takes the reserve again when twice as much space is free.
+    /// Condition that the reserve exists, unless this process knows that it does not.
+    pub(crate) fn condition(&self, ledger: &Shared) -> Option<Compare> {
+        self.kept
+            .then(|| Compare::version(ledger.names.room(), CompareOp::Greater, 0))
+    }
+
+    /// Last operation of a failed transaction, for [`Self::notice`]: reads whether the reserve exists.
+    pub(crate) fn question(ledger: &Shared) -> TxnOp {
+        TxnOp::get(ledger.names.room(), Some(GetOptions::new().with_count_only()))
+    }
+
+    /// Records whether a failed transaction found the reserve.
+    pub(crate) fn notice(&mut self, answer: &TxnResponse) {
+        let gone = matches!(answer.op_responses().last(), Some(TxnOpResponse::Get(found)) if found.count() == 0);
+        if self.kept && gone {
+            (self.kept, self.given) = (false, true);
+        }
+    }
+
+    /// True if another process has deleted the reserve, until [`Self::give`] is called.
+    pub(crate) fn is_given(&self) -> bool {
+        self.given
+    }
+
+    /// Takes the reserve again when twice as much space is free, or finds it taken by another process.
     pub(crate) async fn retake(&mut self, ledger: &Shared) -> Result<bool, Failure> {
+        let room = ledger.names.room();
+        let ask = |mut kv: KvClient| {
+            let key = room.as_str();
+            async move { kv.get(key, Some(GetOptions::new().with_count_only())).await }
+        };
+        if !self.kept {
+            self.kept = ledger.members.call(PATIENCE, ask).await.1?.count() > 0;
+        }
         if self.kept {
             return Ok(true);
         }
@@ -74,16 +114,21 @@ impl Room {
         for member in ledger.members.all() {
             most = sizes(member).await.map_or(most, |(size, _)| most.max(size));
         }
+        self.most = most;
+        if std::mem::take(&mut self.given) {
+            return Ok(true);
+        }
         let prefix = ledger.names.reserve.as_str();
         let ask = |mut kv: KvClient| async move { kv.delete(prefix, Some(DeleteOptions::new().with_prefix())).await };
         let deleted = ledger.members.call(PATIENCE, ask).await.1?.deleted();
-        (self.kept, self.most) = (false, most);
+        let kept = std::mem::take(&mut self.kept);
         rewrite(ledger).await?;
         warn!(
             values = deleted,
             "etcd has no space left: what was kept there for deletions is given to them"
         );
-        Ok(deleted > 0)
+        // If it existed and is gone, another process was first.
+        Ok(kept || deleted > 0)
     }
 }
 

@@ -45,6 +45,11 @@ impl Names {
         }
     }
 
+    /// Key of the reserve that is written last: it exists while the whole reserve does.
+    pub(crate) fn room(&self) -> String {
+        format!("{}0", self.reserve)
+    }
+
     /// Key of a revision's row. All numbers have the same length, so rows are ordered by them.
     pub(crate) fn row(&self, revision: u64) -> String {
         format!("{}{revision:020}", self.log)

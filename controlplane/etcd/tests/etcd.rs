@@ -298,6 +298,45 @@ async fn fill(store: &Store) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn room_that_one_process_has_given_to_deletions_is_for_those_of_all() {
+    let members = Members::start(1, &["--quota-backend-bytes=33554432"]);
+    let brief = Options {
+        retention: Duration::from_millis(1),
+        ..options()
+    };
+    let (first, second) = (members.open(brief.clone()).await, members.open(brief).await);
+    let made = fill(&first).await;
+    let small = second.commit(create(&key("small"), "1")).await;
+    assert!(matches!(small, Err(CommitError::Full(_))), "{small:?}");
+    for number in 0..made {
+        second.commit(delete(&key(&format!("p{number}")))).await.unwrap();
+    }
+    for (store, name) in [(&first, "one"), (&second, "other")] {
+        let small = store.commit(create(&key(name), "1")).await;
+        assert!(matches!(small, Err(CommitError::Full(_))), "{name}: {small:?}");
+    }
+    let beside = members.client().await;
+    eventually("both take writes again", async || {
+        // What goes on in every cluster: writes, and a compaction every few minutes.
+        let mut beside = beside.clone();
+        let beat = beside.put("/beat", "", None).await.unwrap();
+        drop(beside.compact(beat.header().unwrap().revision(), None).await);
+        for (store, name) in [(&first, "one"), (&second, "other")] {
+            store.maintain().await;
+            match store.commit(create(&key(name), "1")).await {
+                Ok(_) | Err(CommitError::Exists) => {}
+                Err(failure) => return Err(format!("{name}: {failure}")),
+            }
+        }
+        Ok(())
+    })
+    .await;
+    let again = fill(&second).await;
+    let small = first.commit(create(&key("small"), "1")).await;
+    assert!(matches!(small, Err(CommitError::Full(_))), "after {again}: {small:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletions_find_room_when_etcd_has_none() {
     let members = Members::start(1, &["--quota-backend-bytes=33554432"]);
     let store = members.open(options()).await;
