@@ -68,7 +68,7 @@ impl Feed {
                 End::Closed => return,
                 End::Broken(reason) => {
                     debug!(reason, "the watch of etcd broke");
-                    self.ledger.members.leave(at);
+                    self.ledger.members.leave(at).await;
                 }
                 End::Compacted => match self.catch_up().await {
                     Ok(true) => {}

@@ -1,11 +1,16 @@
 //! The members of etcd: requests go to one of them, and to the next one if it does not answer.
+//!
+//! Certificates matter when a connection is made. After a failed request their files are read
+//! again, and changed ones replace the clients.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, KvClient, MaintenanceClient, TlsOptions, WatchClient};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::{info, warn};
 
 use crate::OpenError;
 use crate::address::{Address, Identity};
@@ -56,8 +61,24 @@ impl Failure {
 
 /// Clients of all members.
 pub(crate) struct Members {
-    clients: Vec<Member>,
+    address: Address,
+    identity: Identity,
+    connected: RwLock<Connected>,
     current: watch::Sender<usize>,
+}
+
+struct Connected {
+    clients: Vec<Member>,
+    /// Contents of the files when they were last read.
+    files: Pem,
+}
+
+/// Contents of the certificate files.
+#[derive(Clone, PartialEq, Eq)]
+struct Pem {
+    authority: Option<Vec<u8>>,
+    /// Client certificate and its key.
+    own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Clients of one member's services.
@@ -70,48 +91,34 @@ pub(crate) struct Member {
 
 impl Members {
     pub(crate) async fn connect(address: &Address, identity: &Identity) -> Result<Self, OpenError> {
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT)
-            .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
-            .with_require_leader(true);
-        let scheme = if let Some(authority) = &identity.authority {
-            options = options.with_tls(tls(authority, identity)?);
-            "https"
-        } else {
-            "http"
-        };
-        let mut clients = Vec::new();
-        for member in &address.members {
-            let client = Client::connect([format!("{scheme}://{member}")], Some(options.clone())).await;
-            let client = client.map_err(|source| OpenError::Ask {
-                members: member.clone(),
-                source: Failure::Refused(source),
-            })?;
-            clients.push(Member {
-                kv: client.kv_client().max_decoding_message_size(MESSAGE),
-                watch: client.watch_client().max_decoding_message_size(MESSAGE),
-                maintenance: client.maintenance_client(),
-            });
-        }
+        let files = Pem::read(identity)?;
         Ok(Self {
-            clients,
+            connected: RwLock::new(Connected {
+                clients: clients(address, &files).await?,
+                files,
+            }),
+            address: address.clone(),
+            identity: identity.clone(),
             current: watch::Sender::new(0),
         })
     }
 
-    pub(crate) fn all(&self) -> &[Member] {
-        &self.clients
+    pub(crate) fn all(&self) -> Vec<Member> {
+        let connected = self.connected.read().unwrap_or_else(PoisonError::into_inner);
+        connected.clients.clone()
     }
 
     /// The current member and its number.
     pub(crate) fn current(&self) -> (usize, Option<Member>) {
         let at = *self.current.borrow();
-        (at, self.clients.get(at).cloned())
+        let connected = self.connected.read().unwrap_or_else(PoisonError::into_inner);
+        (at, connected.clients.get(at).cloned())
     }
 
-    /// Switches to the next member, unless another task already has.
-    pub(crate) fn leave(&self, at: usize) {
-        let count = self.clients.len().max(1);
+    /// Switches to the next member, unless another task already has, and to changed certificates.
+    pub(crate) async fn leave(&self, at: usize) {
+        self.renew().await;
+        let count = self.address.members.len().max(1);
         self.current.send_if_modified(|current| {
             let same = *current == at && count > 1;
             if same {
@@ -119,6 +126,32 @@ impl Members {
             }
             same
         });
+    }
+
+    /// Replaces the clients if the files have changed.
+    async fn renew(&self) {
+        let files = match Pem::read(&self.identity) {
+            Ok(files) => files,
+            Err(error) => return warn!(error = &error as &dyn std::error::Error, "the certificates for etcd"),
+        };
+        {
+            let mut connected = self.connected.write().unwrap_or_else(PoisonError::into_inner);
+            if connected.files == files {
+                return;
+            }
+            // Unusable files are not tried again until they change.
+            connected.files = files.clone();
+        }
+        match clients(&self.address, &files).await {
+            Ok(clients) => {
+                info!("the certificates for etcd have changed");
+                self.connected.write().unwrap_or_else(PoisonError::into_inner).clients = clients;
+            }
+            Err(error) => warn!(
+                error = &error as &dyn std::error::Error,
+                "the changed certificates for etcd are not used"
+            ),
+        }
     }
 
     /// Waits until a member other than this one is current.
@@ -150,7 +183,7 @@ impl Members {
                 },
                 Err(_elapsed) => format!("no answer in {ATTEMPT:?}"),
             };
-            self.leave(at);
+            self.leave(at).await;
             if Instant::now() + PAUSE >= deadline {
                 return (number, Err(Failure::Silent { last }));
             }
@@ -177,16 +210,52 @@ fn classify(error: etcd_client::Error) -> Result<Failure, etcd_client::Error> {
     }
 }
 
-fn tls(authority: &std::path::Path, identity: &Identity) -> Result<TlsOptions, OpenError> {
-    let read = |path: &std::path::Path| {
-        std::fs::read(path).map_err(|source| OpenError::Read {
-            path: path.to_owned(),
-            source,
+impl Pem {
+    fn read(identity: &Identity) -> Result<Self, OpenError> {
+        let read = |path: &std::path::PathBuf| {
+            std::fs::read(path).map_err(|source| OpenError::Read {
+                path: path.clone(),
+                source,
+            })
+        };
+        let own = identity.certificate.as_ref();
+        Ok(Self {
+            authority: identity.authority.as_ref().map(read).transpose()?,
+            own: own
+                .map(|(certificate, key)| Ok::<_, OpenError>((read(certificate)?, read(key)?)))
+                .transpose()?,
         })
+    }
+}
+
+/// Creates a client for each member, which connects on its first use.
+async fn clients(address: &Address, files: &Pem) -> Result<Vec<Member>, OpenError> {
+    let mut options = ConnectOptions::new()
+        .with_connect_timeout(CONNECT)
+        .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
+        .with_require_leader(true);
+    let scheme = if let Some(authority) = &files.authority {
+        let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(authority));
+        options = options.with_tls(match &files.own {
+            Some((certificate, key)) => tls.identity(etcd_client::Identity::from_pem(certificate, key)),
+            None => tls,
+        });
+        "https"
+    } else {
+        "http"
     };
-    let options = TlsOptions::new().ca_certificate(Certificate::from_pem(read(authority)?));
-    Ok(match &identity.certificate {
-        Some((certificate, key)) => options.identity(etcd_client::Identity::from_pem(read(certificate)?, read(key)?)),
-        None => options,
-    })
+    let mut clients = Vec::new();
+    for member in &address.members {
+        let client = Client::connect([format!("{scheme}://{member}")], Some(options.clone())).await;
+        let client = client.map_err(|source| OpenError::Ask {
+            members: member.clone(),
+            source: Failure::Refused(source),
+        })?;
+        clients.push(Member {
+            kv: client.kv_client().max_decoding_message_size(MESSAGE),
+            watch: client.watch_client().max_decoding_message_size(MESSAGE),
+            maintenance: client.maintenance_client(),
+        });
+    }
+    Ok(clients)
 }

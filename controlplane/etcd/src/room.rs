@@ -97,7 +97,7 @@ impl Room {
         let wanted = i64::try_from(2 * VALUES * SIZE).unwrap_or(i64::MAX);
         for member in ledger.members.all() {
             // A member that does not answer holds no more than the others.
-            if let Some((_, used)) = sizes(member).await
+            if let Some((_, used)) = sizes(&member).await
                 && used.saturating_add(wanted) > self.most
             {
                 return Ok(false);
@@ -112,7 +112,7 @@ impl Room {
     pub(crate) async fn give(&mut self, ledger: &Shared) -> Result<bool, Failure> {
         let mut most = 0;
         for member in ledger.members.all() {
-            most = sizes(member).await.map_or(most, |(size, _)| most.max(size));
+            most = sizes(&member).await.map_or(most, |(size, _)| most.max(size));
         }
         self.most = most;
         if std::mem::take(&mut self.given) {

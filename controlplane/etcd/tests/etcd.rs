@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    Link, Members, Way, certificates, create, data, delete, eventually, key, lease, options, pods, update,
+    Link, Members, Way, certificates, chain, create, data, delete, eventually, key, lease, options, pods, update,
 };
 use controlplane_etcd::Identity;
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
@@ -365,7 +365,7 @@ async fn members_and_clients_show_certificates() {
         "--client-cert-auth".to_owned(),
     ];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let members = Members::with_scheme("https", 1, &flags);
+    let mut members = Members::with_scheme("https", 1, &flags);
     let identity = Identity {
         authority: Some(file("ca.crt")),
         certificate: Some((file("client.crt"), file("client.key"))),
@@ -378,6 +378,19 @@ async fn members_and_clients_show_certificates() {
     };
     let refused = members.open_as(&stranger, options()).await.unwrap_err();
     assert!(refused.contains("no member of etcd answers"), "{refused}");
+
+    // All are replaced, the authority too. Members read that when they begin.
+    certificates(directory.path());
+    members.kill(0);
+    members.restart(0);
+    eventually("the new certificate is shown", async || {
+        match store.commit(create(&key("b"), "1")).await {
+            Ok(_) | Err(CommitError::Exists) => Ok(()),
+            Err(failure) => Err(chain(&failure)),
+        }
+    })
+    .await;
+    store.refresh(LIMIT).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
