@@ -9,7 +9,7 @@
 
 mod dropped;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -66,7 +66,8 @@ struct Level {
     waiting: usize,
     turn: usize,
     flows: Box<[u16; FLOWS]>,
-    queues: Vec<Queue>,
+    /// Queues with executing or waiting requests, by number: a level may have ten million queues.
+    queues: BTreeMap<usize, Queue>,
     dropped: Dropped,
 }
 
@@ -74,6 +75,12 @@ struct Level {
 struct Queue {
     running: usize,
     waiting: VecDeque<Waiter>,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.running == 0 && self.waiting.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -205,11 +212,17 @@ impl Seats {
         level.map_or(1, |level| level.dropped.note(second))
     }
 
+    /// Number of queues that take memory.
+    #[cfg(test)]
+    pub(super) fn queues(&self) -> usize {
+        self.room().levels.iter().map(|level| level.queues.len()).sum()
+    }
+
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         let room = self.room();
         let idle =
-            |level: &Level| level.running == 0 && level.waiting == 0 && level.flows.iter().all(|flow| *flow == 0);
+            |level: &Level| level.running == 0 && level.queues.is_empty() && level.flows.iter().all(|flow| *flow == 0);
         room.waiting == 0 && room.levels.iter().all(idle)
     }
 }
@@ -264,9 +277,8 @@ impl Room {
     fn wait(&mut self, place: Place, given: oneshot::Sender<()>) -> u64 {
         self.tickets += 1;
         let (ticket, flow) = (self.tickets, place.flow);
-        if let Some(level) = self.levels.get_mut(place.level)
-            && let Some(queue) = level.queues.get_mut(place.queue)
-        {
+        if let Some(level) = self.levels.get_mut(place.level) {
+            let queue = level.queues.entry(place.queue).or_default();
             queue.waiting.push_back(Waiter { ticket, flow, given });
             level.waiting += 1;
             self.waiting += 1;
@@ -276,17 +288,12 @@ impl Room {
 
     /// Removes a waiting request whose client is gone, or that has timed out.
     fn leave(&mut self, place: Place, ticket: u64) {
-        let queue = self.levels.get_mut(place.level);
-        let queue = queue.and_then(|level| level.queues.get_mut(place.queue));
-        let Some(queue) = queue else { return };
-        let found = queue.waiting.iter().position(|waiter| waiter.ticket == ticket);
-        if found.and_then(|at| queue.waiting.remove(at)).is_none() {
+        let level = self.levels.get_mut(place.level);
+        let removed = level.is_some_and(|level| level.remove(place.queue, ticket));
+        if !removed {
             return self.release(place);
         }
         self.waiting -= 1;
-        if let Some(level) = self.levels.get_mut(place.level) {
-            level.waiting -= 1;
-        }
     }
 
     /// Assigns free seats to waiting requests: in one level first, then in those with fewer than
@@ -316,15 +323,13 @@ impl Room {
         let Some(own) = self.levels.get(level) else {
             return false;
         };
-        let count = own.queues.len();
-        let order = (0..count).map(|offset| (own.turn + offset) % count.max(1));
-        let next = order.filter_map(|index| {
-            let queue = own.queues.get(index)?;
+        let order = own.queues.range(own.turn..).chain(own.queues.range(..own.turn));
+        let next = order.filter_map(|(index, queue)| {
             let at = queue
                 .waiting
                 .iter()
                 .position(|waiter| self.may_start(level, waiter.flow))?;
-            Some((queue.running, index, at))
+            Some((queue.running, *index, at))
         });
         // Among queues with equally many executing requests, the first in order.
         let Some((_, queue, at)) = next.min_by_key(|(running, ..)| *running) else {
@@ -333,7 +338,7 @@ impl Room {
         let Some(own) = self.levels.get_mut(level) else {
             return false;
         };
-        let waiter = own.queues.get_mut(queue).and_then(|queue| queue.waiting.remove(at));
+        let waiter = own.queues.get_mut(&queue).and_then(|queue| queue.waiting.remove(at));
         let Some(waiter) = waiter else { return false };
         own.turn = queue + 1;
         own.waiting -= 1;
@@ -351,38 +356,37 @@ impl Room {
 
 impl Level {
     fn new(wanted: Wanted) -> Self {
-        let mut level = Self {
+        Self {
             lives: true,
             running: 0,
             waiting: 0,
             turn: 0,
             flows: Box::new([0; FLOWS]),
-            queues: Vec::new(),
+            queues: BTreeMap::new(),
             dropped: Dropped::default(),
             wanted,
-        };
-        level.resize();
-        level
+        }
     }
 
     fn become_wanted(&mut self, wanted: Wanted) {
         self.lives = true;
         self.wanted = wanted;
-        self.resize();
     }
 
-    /// Surplus queues stay until they are empty and nothing from them is executing.
-    fn resize(&mut self) {
-        while self.queues.len() > self.wanted.queues.max(1)
-            && let Some(last) = self.queues.pop()
-        {
-            if last.running > 0 || !last.waiting.is_empty() {
-                self.queues.push(last);
-                break;
-            }
+    /// Removes a waiting request; returns whether it was still waiting.
+    fn remove(&mut self, number: usize, ticket: u64) -> bool {
+        let Some(queue) = self.queues.get_mut(&number) else {
+            return false;
+        };
+        let found = queue.waiting.iter().position(|waiter| waiter.ticket == ticket);
+        if found.and_then(|at| queue.waiting.remove(at)).is_none() {
+            return false;
         }
-        let count = self.queues.len().max(self.wanted.queues.max(1));
-        self.queues.resize_with(count, Queue::default);
+        self.waiting -= 1;
+        if queue.is_empty() {
+            self.queues.remove(&number);
+        }
+        true
     }
 
     /// Seats that the level does not lend.
@@ -395,17 +399,19 @@ impl Level {
     }
 
     fn is_full(&self, queue: usize) -> bool {
-        let queue = self.queues.get(queue);
-        queue.is_none_or(|queue| queue.waiting.len() >= self.wanted.longest)
+        let waiting = self.queues.get(&queue).map_or(0, |queue| queue.waiting.len());
+        waiting >= self.wanted.longest
     }
 
     fn count(&mut self, place: Place, more: bool) {
-        if let Some(queue) = self.queues.get_mut(place.queue) {
-            queue.running = if more {
-                queue.running + 1
-            } else {
-                queue.running.saturating_sub(1)
-            };
+        let queue = self.queues.entry(place.queue).or_default();
+        queue.running = if more {
+            queue.running + 1
+        } else {
+            queue.running.saturating_sub(1)
+        };
+        if queue.is_empty() {
+            self.queues.remove(&place.queue);
         }
         let own = place.flow.and_then(|flow| self.flows.get_mut(usize::from(flow)));
         if let Some(own) = own {
@@ -434,8 +440,8 @@ impl Level {
             for earlier in before.iter().rev() {
                 card += usize::from(card >= *earlier);
             }
-            let queue = self.queues.get(card);
-            let length = queue.map_or(usize::MAX, |queue| queue.running + queue.waiting.len());
+            let queue = self.queues.get(&card);
+            let length = queue.map_or(0, |queue| queue.running + queue.waiting.len());
             best = best.min((length, card));
         }
         best.1

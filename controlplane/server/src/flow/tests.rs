@@ -143,3 +143,19 @@ fn levels_lend_what_they_do_not_use_and_get_it_back_first() {
         [places[1], places[0]]
     );
 }
+
+#[test]
+fn attack_a_level_of_ten_million_queues_keeps_those_that_are_used() {
+    let (seats, places) = seats([level("vast", [2, 2, 2], 10_000_000)]);
+    assert_eq!(seats.queues(), 0);
+    let held = [0, u64::MAX].map(|flow| seated(seats.start(places[0], flow, false)));
+    let waits: Vec<Waiting> = (1..=100)
+        .map(|flow| waiting(seats.start(places[0], flow * 1_000_003, false)))
+        .collect();
+    assert_eq!(seats.queues(), 102);
+    drop(held);
+    let left: Vec<Seat> = waits.into_iter().filter_map(now).collect();
+    assert_eq!((left.len(), seats.queues()), (2, 2), "those that gave up leave nothing");
+    drop(left);
+    assert!(seats.is_idle());
+}
