@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use api::intern;
 use controlplane_plan::{
     namespaces::{self, Remains},
     objects::{Meta as _, target},
@@ -169,14 +168,11 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
             return false;
         }
     };
-    for resource in [PODS].into_iter().chain(kinds).chain(defined).chain(elsewhere) {
-        if let Err(error) = sweep(context, &resource, &name, &mut remains).await {
-            debug!(namespace = name, resource = resource.plural, %error, "not emptied");
-            remains.failures.push(format!("{}: {error}", resource.plural));
-        }
-        if resource == PODS && !(remains.objects.is_empty() && remains.failures.is_empty()) {
-            break;
-        }
+    let mut others: Vec<Collection> = kinds.chain(defined).map(|own| Collection::of(&own, &name)).collect();
+    others.extend(elsewhere.iter().map(|kind| kind.collection(&name)));
+    sweep_all(context, &name, vec![Collection::of(&PODS, &name)], &mut remains).await;
+    if remains.objects.is_empty() && remains.failures.is_empty() {
+        sweep_all(context, &name, others, &mut remains).await;
     }
     report(context, namespace, &remains).await;
     if !remains.is_empty() {
@@ -213,55 +209,116 @@ struct Groups {
 #[serde(rename_all = "camelCase")]
 struct Group {
     name: String,
+    versions: Vec<GroupVersion>,
     preferred_version: GroupVersion,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, PartialEq)]
 struct GroupVersion {
     version: String,
 }
 
-/// Namespaced kinds of aggregated API servers, in the preferred versions of their groups; and the
-/// group versions whose servers do not answer.
-async fn kinds_elsewhere(context: &Context) -> Result<(Vec<Resource>, Vec<String>), Error> {
+impl Group {
+    /// Versions of the group, the preferred one first.
+    fn in_order(&self) -> impl Iterator<Item = &str> {
+        let preferred = &self.preferred_version;
+        let others = self.versions.iter().filter(move |version| *version != preferred);
+        std::iter::once(preferred).chain(others).map(|own| own.version.as_str())
+    }
+}
+
+/// Namespaced kind of an aggregated API server, which has chosen the names.
+struct Elsewhere {
+    group: String,
+    version: String,
+    plural: String,
+}
+
+impl Elsewhere {
+    fn collection(&self, namespace: &str) -> Collection {
+        let [group, version, plural] = [&self.group, &self.version, &self.plural].map(|part| escape(part));
+        Collection {
+            path: format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}"),
+            plural: self.plural.clone(),
+            group: self.group.clone(),
+        }
+    }
+}
+
+/// All objects of a kind in one namespace.
+struct Collection {
+    path: String,
+    plural: String,
+    group: String,
+}
+
+impl Collection {
+    fn of(resource: &Resource, namespace: &str) -> Self {
+        Self {
+            path: request::path(resource, namespace, "", ""),
+            plural: resource.plural.to_owned(),
+            group: resource.group.to_owned(),
+        }
+    }
+}
+
+/// Namespaced kinds of aggregated API servers, each in the preferred version of its group or else in
+/// the first one that has it (`ServerPreferredResources` of
+/// `staging/src/k8s.io/client-go/discovery/discovery_client.go`); and the group versions whose
+/// servers do not answer.
+async fn kinds_elsewhere(context: &Context) -> Result<(Vec<Elsewhere>, Vec<String>), Error> {
     let groups: Groups = request::send(&context.client, Method::GET, "/apis".to_owned(), JSON, Vec::new()).await?;
     let definitions = context.caches.definitions.all();
+    let is_own = |group: &str, version: &str| {
+        let mut defined = definitions.iter().filter(|own| own.spec.group == group);
+        let is_served = |own: &Arc<CustomResourceDefinition>| own.spec.versions.iter().any(|own| own.name == version);
+        api::KINDS
+            .iter()
+            .any(|row| (row.group, row.version) == (group, version))
+            || defined.any(is_served)
+    };
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
-    for group in groups.groups {
-        let is_own = api::KINDS.iter().any(|row| row.group == group.name);
-        if is_own || definitions.iter().any(|own| own.spec.group == group.name) {
-            continue;
+    for group in &groups.groups {
+        let mut known = BTreeSet::new();
+        for version in group.in_order().filter(|version| !is_own(&group.name, version)) {
+            let path = format!("/apis/{}/{}", escape(&group.name), escape(version));
+            let listed = request::send::<APIResourceList>(&context.client, Method::GET, path, JSON, Vec::new()).await;
+            let resources = match listed {
+                Ok(list) => list.resources,
+                Err(error) => {
+                    let own = format!("{}/{version}", group.name);
+                    debug!(group_version = own, %error, "not discovered");
+                    unknown.push(own);
+                    continue;
+                }
+            };
+            let has = |resource: &APIResource, verb: &str| resource.verbs.iter().any(|own| own == verb);
+            let whole = resources.into_iter().filter(|resource| !resource.name.contains('/'));
+            let new = whole.filter(|resource| known.insert(resource.name.clone()));
+            let swept = new.filter(|own| own.namespaced && has(own, "list") && has(own, "delete"));
+            found.extend(swept.map(|resource| Elsewhere {
+                group: group.name.clone(),
+                version: version.to_owned(),
+                plural: resource.name,
+            }));
         }
-        let version = &group.preferred_version.version;
-        let own = format!("{}/{version}", group.name);
-        let path = format!("/apis/{own}");
-        let listed = request::send::<APIResourceList>(&context.client, Method::GET, path, JSON, Vec::new()).await;
-        let resources = match listed {
-            Ok(list) => list.resources,
-            Err(error) => {
-                debug!(group_version = own, %error, "not discovered");
-                unknown.push(own);
-                continue;
-            }
-        };
-        let has = |resource: &APIResource, verb: &str| resource.verbs.iter().any(|own| own == verb);
-        let swept = resources.into_iter().filter(|resource| {
-            resource.namespaced && !resource.name.contains('/') && has(resource, "list") && has(resource, "delete")
-        });
-        found.extend(swept.map(|resource| Resource {
-            group: intern::text(&group.name),
-            version: intern::text(version),
-            kind: intern::text(&resource.kind),
-            plural: intern::text(&resource.name),
-            namespaced: true,
-        }));
     }
     Ok((found, unknown))
 }
 
+/// Sweeps collections one after the other; records failures.
+async fn sweep_all(context: &Context, namespace: &str, collections: Vec<Collection>, remains: &mut Remains) {
+    for collection in collections {
+        if let Err(error) = sweep(context, &collection, remains).await {
+            debug!(namespace, resource = collection.plural, %error, "not emptied");
+            remains.failures.push(format!("{}: {error}", collection.plural));
+        }
+    }
+}
+
 /// Deletes all objects of a kind and counts the remaining ones.
-async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains: &mut Remains) -> Result<(), Error> {
-    let path = request::path(resource, namespace, "", "");
+async fn sweep(context: &Context, collection: &Collection, remains: &mut Remains) -> Result<(), Error> {
+    let path = &collection.path;
     let list = |token: &str, limit: usize| {
         let path = format!("{path}?limit={limit}&continue={}", escape(token));
         request::send::<Left>(&context.client, Method::GET, path, JSON, Vec::new())
@@ -289,7 +346,7 @@ async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains:
         let left = list(&token, PAGE).await?;
         if !left.items.is_empty() {
             // Upstream writes `pods.` for resources of the core group.
-            let spelled = format!("{}.{}", resource.plural, resource.group);
+            let spelled = format!("{}.{}", collection.plural, collection.group);
             *remains.objects.entry(spelled).or_default() += left.items.len();
         }
         for finalizer in left.items.into_iter().flat_map(|item| item.metadata.finalizers) {

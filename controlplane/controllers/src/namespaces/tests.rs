@@ -12,11 +12,14 @@ use super::*;
 use crate::events::Recorder;
 
 const GROUP: &str = "/apis/wardle.example.com/v1";
+const ALPHA: &str = "/apis/wardle.example.com/v1alpha1";
 
 /// A server with an aggregated API server for flunders, which supports only single deletions, and
 /// another one that may be down.
 struct Wardle {
     flunders: Vec<&'static str>,
+    /// Of a kind that only a version has which the group does not prefer.
+    fischers: Vec<&'static str>,
     is_third_up: bool,
     conditions: Value,
     is_finalized: bool,
@@ -24,7 +27,15 @@ struct Wardle {
 
 impl Wardle {
     fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> (u16, Value) {
-        let group = |name: &str| json!({ "name": name, "versions": [], "preferredVersion": { "version": "v1" } });
+        let group = |name: &str| {
+            let versions = if name == "apps" {
+                &["v1"][..]
+            } else {
+                &["v1", "v1alpha1"]
+            };
+            let versions: Vec<Value> = versions.iter().map(|own| json!({ "version": own })).collect();
+            json!({ "name": name, "versions": versions, "preferredVersion": { "version": "v1" } })
+        };
         let resource = |name: &str| {
             json!({ "name": name, "namespaced": true, "kind": "Flunder", "singularName": "",
             "verbs": ["get", "list", "delete"] })
@@ -34,12 +45,22 @@ impl Wardle {
             "resources": names.iter().map(|name| resource(name)).collect::<Vec<_>>() })
         };
         let flunders = format!("{GROUP}/namespaces/ns/flunders");
+        let fischers = format!("{ALPHA}/namespaces/ns/fischers");
         match (method.as_str(), path) {
             ("GET", "/apis") => (
                 200,
                 json!({ "groups": [group("apps"), group("wardle.example.com"), group("third.example.com")] }),
             ),
             ("GET", GROUP) => (200, resources(&["flunders", "flunders/status"])),
+            ("GET", ALPHA) => (200, resources(&["flunders", "fischers"])),
+            ("GET" | "DELETE", own) if own == fischers => {
+                if method == "DELETE" {
+                    self.fischers.clear();
+                }
+                let items = self.fischers.iter().map(|name| json!({ "metadata": { "name": name } }));
+                (200, json!({ "items": items.collect::<Vec<_>>() }))
+            }
+            ("GET", "/apis/third.example.com/v1alpha1") => (200, resources(&[])),
             ("GET", "/apis/third.example.com/v1") if self.is_third_up => (200, resources(&[])),
             ("GET", "/apis/third.example.com/v1") => (503, json!({ "code": 503, "message": "away" })),
             ("GET", own) if own == flunders => {
@@ -73,6 +94,7 @@ impl Wardle {
 async fn objects_that_other_servers_serve_go_with_their_namespace() {
     let wardle = Arc::new(Mutex::new(Wardle {
         flunders: vec!["a", "b"],
+        fischers: vec!["c"],
         is_third_up: false,
         conditions: Value::Null,
         is_finalized: false,
@@ -101,6 +123,7 @@ async fn objects_that_other_servers_serve_go_with_their_namespace() {
     let look = || wardle.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(!empty(&context, &going).await, "of the third server nothing is known");
     assert_eq!(look().flunders, Vec::<&str>::new());
+    assert_eq!(look().fischers, Vec::<&str>::new());
     let said = look().conditions[0].clone();
     assert_eq!(
         (&said["type"], &said["reason"]),
