@@ -46,6 +46,7 @@ pub(crate) fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failu
 fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let token = bearer(&parts.headers).map(str::to_owned);
     parts.headers.remove(AUTHORIZATION);
+    ui::take_session(parts);
     let offered = websocket::take_token(&mut parts.headers);
     if let Some(user) = parts.extensions.get::<User>() {
         return Ok(Caller {

@@ -51,6 +51,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let query = Query::parse(query).unwrap_or_default();
     let json = for_people(Encoding::Json, &parts.headers, &query);
     let caller = authentication::caller(&shared, &mut parts);
+    let confines = ui::is_to_confine(&parts);
     let name = caller.as_ref().ok().map(|caller| caller.user.name.as_str());
     shared.metrics.access.authenticated(name);
     let writer = name.filter(|_| parts.method != Method::GET).map(str::to_owned);
@@ -76,6 +77,9 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
         }
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);
+    if confines {
+        ui::confine(&mut response);
+    }
     if let Some(flow) = recording.outcome.flow.take() {
         flow.note(response.headers_mut());
     }

@@ -4,15 +4,15 @@
 //! skiff ui ── POST /ui/codes ──► code ── link ──► browser ── POST /ui/login ──► cookie ──► every request of the page
 //! ```
 //!
-//! A session's cookie authenticates only together with something that another site's page cannot
-//! send: the header [`OWN`], or for a WebSocket the server's own origin. Proxied backends share
-//! this server's origin, too: the cookie alone gives no access.
+//! A session's cookie proves something only with what another site's page cannot send: the header [`OWN`], or for a WebSocket
+//! the server's own origin. What is behind proxies has this server's origin, too: nothing there is opened by the cookie
+//! alone, and a document there is [confined](confine) in a browser that has a session.
 
 mod sessions;
 mod writes;
 
 use axum::body::Body;
-use http::header::{CONTENT_ENCODING, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE};
+use http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
@@ -46,6 +46,11 @@ const HEADERS: [(&str, &str); 6] = [
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
 ];
+
+/// Policy for documents that others serve under this server's origin. Scripts run, but in an origin of nobody: they cannot
+/// read the page or send what its requests are known by.
+const CONFINED: HeaderValue =
+    HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
 
 /// A file of the page.
 struct File {
@@ -86,19 +91,36 @@ struct Shown(String);
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer(pub(crate) String);
 
-/// Takes a session's cookie out of a request and returns its user; handlers never see the cookie.
+/// Takes the cookie of a session out of a request, whoever the request is from: what is behind proxies must not learn it.
+pub(crate) fn take_session(parts: &mut Parts) {
+    if let Some(secret) = take_cookie(&mut parts.headers) {
+        parts.extensions.insert(Shown(secret));
+    }
+}
+
+/// True for a request of a browser that has a session, to anything but the page itself: the answer is to be confined.
+pub(crate) fn is_to_confine(parts: &Parts) -> bool {
+    parts.extensions.get::<Shown>().is_some() && !is_page(parts)
+}
+
+/// Keeps an answer, should it be shown as a document, from acting as the page does. Clients other than browsers do not send
+/// the cookie, and never see the header.
+pub(crate) fn confine(response: &mut Response) {
+    response.headers_mut().append(CONTENT_SECURITY_POLICY, CONFINED);
+}
+
+/// The identity that the session of a request stands for.
 ///
 /// # Errors
 /// 401 for a session that is over, and where another site may have sent the request.
-pub(crate) fn session(shared: &Shared, parts: &mut Parts) -> Result<Option<Credential>, Failure> {
-    let Some(secret) = take_cookie(&mut parts.headers) else {
+pub(crate) fn session(shared: &Shared, parts: &Parts) -> Result<Option<Credential>, Failure> {
+    let Some(Shown(secret)) = parts.extensions.get() else {
         return Ok(None);
     };
-    let found = shared.sessions.find(&secret, (shared.options.clock)());
+    let found = shared.sessions.find(secret, (shared.options.clock)());
     let is_from_page = is_from_page(parts);
     // The page's path is public, and its files are navigated to from links.
     let is_page = is_page(parts);
-    parts.extensions.insert(Shown(secret));
     match found.filter(|_| is_from_page) {
         Some(credential) => Ok(Some(credential)),
         None if is_page => Ok(None),
@@ -308,8 +330,10 @@ fn logout(shared: &Shared, parts: &Parts) -> Result<Response, Failure> {
     Ok(response)
 }
 
+/// `Lax` rather than `Strict`: a document that another site's link opens has to show the session, or it would not be
+/// confined and could use the session afterwards. The cookie alone opens nothing.
 fn set_cookie(response: &mut Response, secret: &str, seconds: i64) {
-    let cookie = format!("{SESSION}={secret}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Strict");
+    let cookie = format!("{SESSION}={secret}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Lax");
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(SET_COOKIE, cookie);
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use crate::support::rights::{as_user, binding, give, jane, role, user};
-use crate::support::{Api, Kept, pod};
+use crate::support::{Answer as Answered, Api, Kept, pod};
 use axum::body::Body;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -126,6 +126,29 @@ async fn with_pod_and(audit: Option<Arc<dyn Sink>>) -> (Api, Recorder) {
 async fn bind(api: &Api) {
     let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
     api.post(&format!("{PODS}/a/binding"), &binding).await;
+}
+
+#[tokio::test]
+async fn attack_a_proxied_document_learns_no_session_and_has_no_origin() {
+    let (api, recorder) = with_pod().await;
+    let path = "/api/v1/nodes/n1/proxy/metrics";
+    let policy = |answer: &Answered| answer.headers.get("content-security-policy").cloned();
+    // The certificate's user, whose browser has a session of the page besides.
+    let shown = api
+        .request(Method::GET, path, &[("cookie", "__Host-skiff=secret")], "")
+        .await;
+    let told = policy(&shown).expect("a document is sandboxed");
+    let told = told.to_str().unwrap();
+    assert!(
+        told.starts_with("sandbox") && !told.contains("allow-same-origin"),
+        "{told}"
+    );
+    let asked = recorder.asked.lock().unwrap().pop().unwrap();
+    assert!(asked.contains("/metrics") && !asked.contains("cookie"), "{asked}");
+    for headers in [vec![], vec![("cookie", "theme=dark")]] {
+        let plain = api.request(Method::GET, path, &headers, "").await;
+        assert_eq!(policy(&plain), None, "{headers:?}");
+    }
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ impl<'a> Browser<'a> {
         let answer = self.send(Method::POST, "/ui/login", &[OWN, ORIGIN], body).await;
         if let Some(cookie) = answer.headers.get("set-cookie") {
             let cookie = cookie.to_str().unwrap();
-            assert!(cookie.ends_with("; HttpOnly; Secure; SameSite=Strict"), "{cookie}");
+            assert!(cookie.ends_with("; HttpOnly; Secure; SameSite=Lax"), "{cookie}");
             cookie.split(';').next().unwrap().clone_into(&mut self.cookie);
         }
         answer.code
