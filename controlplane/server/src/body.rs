@@ -3,10 +3,12 @@
 pub(crate) mod syntax;
 
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use serde::de::IgnoredAny;
 
 use crate::failure::Failure;
@@ -21,13 +23,54 @@ const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kube
 /// # Errors
 /// 413 over [`LIMIT`], 400 when the client breaks off.
 pub async fn read(body: Body) -> Result<Bytes, Failure> {
-    match Limited::new(body, LIMIT).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(Failure::TooLarge { limit: LIMIT }),
-        Err(error) => Err(Failure::bad_request(format!(
-            "unable to read the request body: {error}"
-        ))),
+    match ahead(body).await? {
+        (bytes, None) => Ok(bytes),
+        (_, Some(_)) => Err(Failure::TooLarge { limit: LIMIT }),
     }
+}
+
+/// Body of which up to [`LIMIT`] has arrived.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    /// Whole body, from its beginning.
+    pub(crate) body: Body,
+    /// True if all of it has arrived.
+    pub(crate) is_whole: bool,
+}
+
+/// Reads a body up to [`LIMIT`].
+///
+/// # Errors
+/// 400 when the client breaks off.
+pub(crate) async fn begin(body: Body) -> Result<Begun, Failure> {
+    let (bytes, rest) = ahead(body).await?;
+    let is_whole = rest.is_none();
+    let body = match rest {
+        None => Body::from(bytes),
+        Some(rest) => {
+            let begun = futures::stream::iter([Ok(bytes)]);
+            Body::from_stream(begun.chain(rest.into_data_stream()))
+        }
+    };
+    Ok(Begun { body, is_whole })
+}
+
+/// Reads the bytes of a body until there are more than [`LIMIT`]; then the rest comes besides. Copies
+/// frames together, as a frame of one byte can hold a whole buffer.
+async fn ahead(mut body: Body) -> Result<(Bytes, Option<Body>), Failure> {
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Failure::bad_request(format!("unable to read the request body: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if all.is_empty() && data.len() <= LIMIT && body.is_end_stream() {
+            return Ok((data, None));
+        }
+        all.extend_from_slice(&data);
+        if all.len() > LIMIT {
+            return Ok((all.freeze(), Some(body)));
+        }
+    }
+    Ok((all.freeze(), None))
 }
 
 /// Body as JSON, with strict decoding errors.

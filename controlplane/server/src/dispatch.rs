@@ -1,8 +1,9 @@
 //! Dispatch of requests to their handlers, with authentication, authorization and audit.
 
+mod turn;
+
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::kind::{Scope, Subresource, Verbs};
 use api::managed::Conversions;
@@ -19,9 +20,8 @@ use crate::authorization::{self, Attributes, Decision};
 use crate::context::{Context, Gathered, Notes, Wire, refresh};
 use crate::definitions::Table;
 use crate::failure::Failure;
-use crate::flow::Admitted;
 use crate::gate::Pass;
-use crate::identity::{Fence, Source, User};
+use crate::identity::{Fence, User};
 use crate::metrics::Manner;
 use crate::negotiation::{Encoding, for_people};
 use crate::path;
@@ -33,12 +33,7 @@ use crate::server::Shared;
 use crate::tokens::Used;
 use crate::verbs::connect::{Wanted, connect};
 use crate::{health, openapi, pages, subresource, tunnel, ui, uses, verbs, weight};
-
-/// `requestTimeoutUpperBound` of upstream's `pkg/endpoints/handlers/rest.go`.
-const LONGEST_WRITE: Duration = Duration::from_secs(34);
-
-/// The time that the server of another group version has (`RequestTimeout` of `pkg/server/config.go`).
-const LONGEST_ELSEWHERE: Duration = Duration::from_mins(1);
+use turn::Turn;
 
 /// Handles any request and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
@@ -119,39 +114,47 @@ async fn route(
     let query = Query::parse(parts.uri.query())?;
     let info = RequestInfo::new(&parts.method, &segments, &query)?;
     outcome.info = info.clone();
-    let asked_time = if info.lasts() { None } else { query.timeout()? };
-    let deadline = Instant::now() + asked_time.map_or(LONGEST_WRITE, |asked| asked.min(LONGEST_WRITE));
+    let turn = Turn::new(&parts, &info, &query)?;
     let asked = (&info, segments.as_slice());
     let impersonated = authentication::impersonated(shared, &caller.user, asked, &mut parts.headers)?;
     outcome.impersonated.clone_from(&impersonated);
     let user = impersonated.map_or(caller.user, |impersonated| impersonated.user);
-    let outside = parts.extensions.get::<Source>().is_some();
-    let lasts = info.lasts();
-    let _seat = if outside {
-        seat(shared, &user, parts.uri.path(), outcome, asked_time).await?
-    } else {
-        None
-    };
+    turn.sort(shared, &user, parts.uri.path(), outcome);
     authorize(shared, &user, &info, &segments, outcome)?;
     if of_writes {
+        let _seat = turn.seat(shared, outcome).await?;
         return shared.writes.answer(&info);
     }
     if let Some(remote) = shared.aggregation.of(&segments) {
-        return elsewhere(shared, &remote, parts, body, (&user, &info)).await;
+        return elsewhere(shared, &remote, (parts, body), &user, (turn, outcome)).await;
     }
     if !info.is_resource {
+        let _seat = turn.seat(shared, outcome).await?;
         return other(shared, &parts, &segments, &query).await;
     }
+    resource(shared, (parts, body), (user, info, query), turn, outcome).await
+}
+
+/// Answers what is about a resource of this server.
+async fn resource(
+    shared: &Arc<Shared>,
+    (mut parts, body): (Parts, Body),
+    (user, info, query): (User, RequestInfo, Query),
+    turn: Turn,
+    outcome: &mut Outcome,
+) -> Result<Response, Failure> {
+    let passes = turn.outside && turn.lasts;
+    let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
+    let (body, room) = if turn.lasts {
+        (body, None)
+    } else {
+        let (bytes, room) = turn.body(shared, &user, body).await?;
+        (Body::from(bytes), room)
+    };
+    let _seat = turn.seat(shared, outcome).await?;
+    refresh(shared, &info, &query).await?;
     let table = shared.definitions.current();
     let registration = registration(&table, &info, &parts.method)?;
-    let pass = (outside && lasts).then(|| shared.gates.enter(&user.name)).transpose()?;
-    refresh(shared, &info, &query).await?;
-    let (body, room) = if outside && !lasts {
-        let (bytes, room) = shared.gates.read(&user.name, body).await?;
-        (Body::from(bytes), Some(room))
-    } else {
-        (body, None)
-    };
     let mut context = Context {
         server: Arc::clone(shared),
         user,
@@ -167,10 +170,10 @@ async fn route(
         notes: Notes::default(),
         conversions: Conversions::default(),
         as_of: None,
-        deadline,
+        deadline: turn.deadline(),
     };
     // Bodies of long-running requests are not read here.
-    let read = if lasts { 0 } else { body.size_hint().lower() };
+    let read = if turn.lasts { 0 } else { body.size_hint().lower() };
     let bytes = usize::try_from(read).unwrap_or(usize::MAX).max(changed(&context));
     let answer = weight::apart(bytes, serve(&mut context, body)).await;
     drop(room);
@@ -178,25 +181,6 @@ async fn route(
     outcome.annotations.extend(context.annotations.into_vec());
     outcome.notes = context.notes;
     hold(shared, pass, answer)
-}
-
-/// Waits for a seat in the priority level of the request's flow. Long-running requests take none,
-/// except for the start of a watch.
-async fn seat(
-    shared: &Shared,
-    user: &User,
-    path: &str,
-    outcome: &mut Outcome,
-    limit: Option<Duration>,
-) -> Result<Option<Admitted>, Failure> {
-    let info = &outcome.info;
-    if info.lasts() && info.verb != "watch" {
-        return Ok(None);
-    }
-    let reads = info.is_read();
-    let flow = outcome.flow.insert(shared.flow.classify(user, info, path));
-    let now = (shared.options.clock)().as_second();
-    shared.flow.enter(flow, (reads, limit), now).await.map(Some)
 }
 
 /// Keeps the pass of a long-running request until its answer ends.
@@ -229,19 +213,31 @@ fn registration(table: &Table, info: &RequestInfo, method: &Method) -> Result<ap
 async fn elsewhere(
     shared: &Arc<Shared>,
     remote: &aggregation::Remote,
-    mut parts: Parts,
-    body: Body,
-    (user, info): (&User, &RequestInfo),
+    (mut parts, body): (Parts, Body),
+    user: &User,
+    (turn, outcome): (Turn, &Outcome),
 ) -> Result<Response, Failure> {
-    let lasting = info.lasts() || tunnel::is_wanted(&parts.headers);
-    let passes = lasting && parts.extensions.get::<Source>().is_some();
+    let lasting = turn.lasts || tunnel::is_wanted(&parts.headers);
+    let (body, is_whole, _room) = if lasting || !turn.outside {
+        (body, true, None)
+    } else {
+        let (begun, room) = turn.beginning(shared, user, body).await?;
+        (begun.body, begun.is_whole, room)
+    };
+    let passes = turn.outside && (lasting || !is_whole);
     let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
+    // A long transfer takes none: its client could make it last.
+    let _seat = if is_whole {
+        turn.seat(shared, outcome).await?
+    } else {
+        None
+    };
     let wire = Wire::of(&mut parts);
     let answer = aggregation::answer(shared, remote, (wire, parts.headers, body), user);
     let answer = if lasting {
         answer.await
     } else {
-        let answer = tokio::time::timeout(LONGEST_ELSEWHERE, answer).await;
+        let answer = tokio::time::timeout(turn::LONGEST, answer).await;
         answer.unwrap_or_else(|_elapsed| {
             let message = "Timeout: request did not complete within the allotted timeout\n";
             Ok(respond::text(http::StatusCode::GATEWAY_TIMEOUT, message))

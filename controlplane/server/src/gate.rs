@@ -1,9 +1,10 @@
 //! Limits of the memory that requests hold: number of long-running ones, bytes of bodies in
 //! transit, and their duration.
 //!
-//! One user holds at most half of each, so that a client with excessive requests waits for itself.
-//! The number of concurrent requests is the concern of [flow control](crate::flow). Requests from
-//! inside the process never wait: they are limited by their senders.
+//! One user holds at most half of each, of bodies a sixteenth, so that a client with excessive
+//! requests waits for itself. The number of concurrent requests is the concern of
+//! [flow control](crate::flow), once their bodies have arrived. Requests from inside the process
+//! never wait: they are limited by their senders.
 
 mod held;
 mod shares;
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use http_body::Body as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::body;
+use crate::body::{self, Begun};
 use crate::failure::Failure;
 use held::Held;
 use shares::Shares;
@@ -30,10 +31,14 @@ const LASTING: usize = 32_768;
 const WAIT: Duration = Duration::from_secs(15);
 /// The longest time for a body to arrive.
 const ARRIVAL: Duration = Duration::from_secs(30);
-/// Bodies are counted in pieces of this size …
-const PIECE: usize = 16 << 10;
+/// Bodies are counted in pieces of this size, each as one at least: a request takes memory besides
+/// its body …
+const PIECE: usize = 64 << 10;
 /// Number of pieces: 256 MiB in total.
-const PIECES: usize = 16 << 10;
+const PIECES: usize = 4 << 10;
+/// Pieces that one user may hold, 16 MiB: bodies count before they arrive, so that two users could
+/// take all if each had half.
+const OF_USER: usize = PIECES / 16;
 
 /// Bytes that watches buffer for slow clients, in total; one user may have half.
 const UNREAD: usize = 128 << 20;
@@ -62,8 +67,8 @@ impl Pass {
 impl Gates {
     pub(crate) fn new() -> Self {
         Self {
-            lasting: Shares::new(LASTING),
-            bodies: Shares::new(PIECES),
+            lasting: Shares::new(LASTING, LASTING / 2),
+            bodies: Shares::new(PIECES, OF_USER),
             unread: Shares::of_bytes(UNREAD),
             ending: CancellationToken::new(),
         }
@@ -99,6 +104,21 @@ impl Gates {
     /// # Errors
     /// 413 over the limit, 400 when it does not arrive, 429 when too much is on its way already.
     pub(crate) async fn read(&self, user: &str, body: Body) -> Result<(Bytes, Share), Failure> {
+        self.arrived(user, body, body::read).await
+    }
+
+    /// Like [`Self::read`], but leaves the rest of an oversized body unread.
+    ///
+    /// # Errors
+    /// As [`Self::read`], but 413
+    pub(crate) async fn begin(&self, user: &str, body: Body) -> Result<(Begun, Share), Failure> {
+        self.arrived(user, body, body::begin).await
+    }
+
+    async fn arrived<T, F>(&self, user: &str, body: Body, read: impl FnOnce(Body) -> F) -> Result<(T, Share), Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
         let hint = body.size_hint();
         let announced = hint.upper().and_then(|bytes| usize::try_from(bytes).ok());
         let pieces = announced.unwrap_or(body::LIMIT).min(body::LIMIT).div_ceil(PIECE);
@@ -106,7 +126,7 @@ impl Gates {
         let Ok(Some(room)) = tokio::time::timeout(WAIT, room).await else {
             return Err(Failure::OVERLOADED);
         };
-        match tokio::time::timeout(ARRIVAL, body::read(body)).await {
+        match tokio::time::timeout(ARRIVAL, read(body)).await {
             Ok(read) => Ok((read?, room)),
             Err(_) => Err(Failure::bad_request(
                 "unable to read the request body: it did not arrive in time",

@@ -4,17 +4,21 @@
 //! skiff ui ── POST /ui/codes ──► code ── link ──► browser ── POST /ui/login ──► cookie ──► every request of the page
 //! ```
 //!
-//! A session's cookie proves something only with what another site's page cannot send: the header [`OWN`], or for a WebSocket
-//! the server's own origin. What is behind proxies has this server's origin, too: nothing there is opened by the cookie
-//! alone, and a document there is [confined](confine) in a browser that has a session.
+//! A session's cookie authenticates only together with something that another site's page cannot
+//! send: the header [`OWN`], or for a WebSocket the server's own origin. Proxied backends share
+//! this server's origin, too: the cookie alone gives no access, and their documents are
+//! [sandboxed](confine) in a browser that has a session.
 
 mod sessions;
 mod writes;
+
+use std::time::Duration;
 
 use axum::body::Body;
 use http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body::Body as _;
 use serde::Deserialize;
 
 use crate::authentication;
@@ -47,10 +51,14 @@ const HEADERS: [(&str, &str); 6] = [
     ("cross-origin-resource-policy", "same-origin"),
 ];
 
-/// Policy for documents that others serve under this server's origin. Scripts run, but in an origin of nobody: they cannot
-/// read the page or send what its requests are known by.
+/// Policy for documents that others serve under this server's origin. Their scripts run in an
+/// opaque origin: they can neither read the page nor use its session.
 const CONFINED: HeaderValue =
     HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
+
+/// Limits of a login's body: its bytes, and the time in which it has to arrive.
+const LOGIN_BYTES: u64 = 64 << 10;
+const LOGIN_TIME: Duration = Duration::from_secs(5);
 
 /// A file of the page.
 struct File {
@@ -91,25 +99,25 @@ struct Shown(String);
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer(pub(crate) String);
 
-/// Takes the cookie of a session out of a request, whoever the request is from: what is behind proxies must not learn it.
+/// Takes a session's cookie out of a request, whoever authenticates it: backends must not see it.
 pub(crate) fn take_session(parts: &mut Parts) {
     if let Some(secret) = take_cookie(&mut parts.headers) {
         parts.extensions.insert(Shown(secret));
     }
 }
 
-/// True for a request of a browser that has a session, to anything but the page itself: the answer is to be confined.
+/// True for a browser with a session that requests anything but the page itself.
 pub(crate) fn is_to_confine(parts: &Parts) -> bool {
     parts.extensions.get::<Shown>().is_some() && !is_page(parts)
 }
 
-/// Keeps an answer, should it be shown as a document, from acting as the page does. Clients other than browsers do not send
-/// the cookie, and never see the header.
+/// Sandboxes an answer that is shown as a document, so that it cannot act as the page does. Clients
+/// without the cookie never get the header.
 pub(crate) fn confine(response: &mut Response) {
     response.headers_mut().append(CONTENT_SECURITY_POLICY, CONFINED);
 }
 
-/// The identity that the session of a request stands for.
+/// Identity that the session of a request stands for.
 ///
 /// # Errors
 /// 401 for a session that is over, and where another site may have sent the request.
@@ -291,7 +299,14 @@ async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome
     if !is_from_page(parts) {
         return Err(Failure::Unauthorized);
     }
-    let (bytes, _room) = shared.gates.read(ANONYMOUS, body).await?;
+    // All logins share the limits of one user.
+    if body.size_hint().upper().is_none_or(|bytes| bytes > LOGIN_BYTES) {
+        return Err(Failure::TooLarge {
+            limit: crate::body::LIMIT,
+        });
+    }
+    let read = tokio::time::timeout(LOGIN_TIME, shared.gates.read(ANONYMOUS, body)).await;
+    let (bytes, _room) = read.unwrap_or(Err(Failure::Late))?;
     let login: Login =
         serde_json::from_slice(&bytes).map_err(|_unread| Failure::bad_request("the login is not understood"))?;
     let now = (shared.options.clock)();
@@ -330,8 +345,8 @@ fn logout(shared: &Shared, parts: &Parts) -> Result<Response, Failure> {
     Ok(response)
 }
 
-/// `Lax` rather than `Strict`: a document that another site's link opens has to show the session, or it would not be
-/// confined and could use the session afterwards. The cookie alone opens nothing.
+/// Sets the session's cookie. `Lax` instead of `Strict`: a document that is opened by another site's
+/// link has to show the session, or it would not be sandboxed and could use the session afterwards.
 fn set_cookie(response: &mut Response, secret: &str, seconds: i64) {
     let cookie = format!("{SESSION}={secret}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Lax");
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {

@@ -1,4 +1,4 @@
-//! Semaphore of which one user may hold at most half.
+//! Semaphore of which one user may hold at most a part.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,7 +50,7 @@ impl Drop for Share {
 /// Handle with which a request takes permits repeatedly.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
-    /// Empty share, which keeps the user's half registered.
+    /// Empty share, which keeps the user's part registered.
     share: Arc<Share>,
     own: Arc<Semaphore>,
 }
@@ -111,7 +111,7 @@ impl Room {
 impl Shares {
     /// Creates a semaphore for a number of bytes.
     pub(super) fn of_bytes(all: usize) -> Arc<Self> {
-        Self::new(all / UNIT)
+        Self::new(all / UNIT, all / UNIT / 2)
     }
 
     /// Handle for a user's request.
@@ -123,10 +123,11 @@ impl Shares {
         }
     }
 
-    pub(super) fn new(all: usize) -> Arc<Self> {
+    /// Semaphore of `all` permits, of which one user may hold `most`.
+    pub(super) fn new(all: usize, most: usize) -> Arc<Self> {
         Arc::new(Self {
             all: Arc::new(Semaphore::new(all)),
-            most: all.div_ceil(2),
+            most,
             users: Mutex::default(),
         })
     }
@@ -162,7 +163,7 @@ impl Shares {
         (share, Arc::clone(&own.free))
     }
 
-    /// Waits for that many permits, first within the user's own half, so that other users do not
+    /// Waits for that many permits, first within the user's own part, so that other users do not
     /// queue behind this one.
     pub(super) async fn take(self: &Arc<Self>, user: &str, much: u32) -> Option<Share> {
         let (mut share, own) = self.empty(user);

@@ -29,6 +29,35 @@ async fn one_users_slow_bodies_leave_room_for_those_of_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attack_bodies_of_eight_users_leave_room_for_those_of_others() {
+    let gates = Gates::new();
+    let names: Vec<String> = (0..8).map(|number| format!("slow-{number}")).collect();
+    let slow = || Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+    let slow = (0..400).flat_map(|_| &names).map(|name| gates.read(name, slow()));
+    let mut slow = std::pin::pin!(futures::future::join_all(slow));
+    assert!(futures::FutureExt::now_or_never(slow.as_mut()).is_none());
+    let began = tokio::time::Instant::now();
+    assert!(gates.read("good", Body::from(vec![0; body::LIMIT])).await.is_ok());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_handed_on_begins_with_what_has_arrived() {
+    use http_body_util::BodyExt as _;
+    let gates = Gates::new();
+    let whole = |count: usize| {
+        let pieces = (0..count).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![b'x'; body::LIMIT / 4])));
+        Body::from_stream(futures::stream::iter(pieces))
+    };
+    for (count, is_whole) in [(0, true), (4, true), (5, false), (9, false)] {
+        let (begun, _room) = gates.begin("a", whole(count)).await.unwrap();
+        assert_eq!(begun.is_whole, is_whole, "{count}");
+        let bytes = begun.body.collect().await.unwrap().to_bytes();
+        assert_eq!(bytes.len(), count * (body::LIMIT / 4));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_users_watches_leave_room_for_those_of_others() {
     let gates = Gates::new();
     let mut held = Vec::new();

@@ -79,7 +79,7 @@ fn narrow() -> (Value, Value) {
                 "subjects": [{"kind": "User", "user": {"name": "jane"}}],
                 "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["/version"]}],
                 "resourceRules": [{
-                    "verbs": ["create"], "apiGroups": [""], "resources": ["configmaps"], "namespaces": ["default"],
+                    "verbs": ["create", "list"], "apiGroups": [""], "resources": ["configmaps"], "namespaces": ["default"],
                 }],
             }],
         },
@@ -148,14 +148,11 @@ async fn a_full_level_refuses(api: &Api) {
         .patch(&format!("{LEVELS}/narrow"), "merge-patch+json", &change)
         .await;
     assert_eq!(changed.code, StatusCode::OK, "{}", changed.text());
-    let slow = || {
-        let body = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-        let user = User::new("jane", []);
-        answer(
-            api,
-            request(user, Method::POST, "/api/v1/namespaces/default/configmaps", body),
-        )
+    let asked = |method: Method, path: &str, body: Body| {
+        let path = format!("/api/v1/namespaces/default/configmaps{path}");
+        answer(api, request(User::new("jane", []), method, &path, body))
     };
+    let unsent = || Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
     let rights = json!({
         "metadata": {"name": "jane"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
@@ -169,7 +166,19 @@ async fn a_full_level_refuses(api: &Api) {
         .await;
     assert_eq!(bound.code, StatusCode::CREATED, "{}", bound.text());
     {
-        let held = futures::future::join_all([slow(), slow(), slow()]);
+        let held = futures::future::join_all((0..4).map(|_| asked(Method::POST, "", unsent())));
+        let mut held = std::pin::pin!(held);
+        for _ in 0..10 {
+            assert!(futures::FutureExt::now_or_never(held.as_mut()).is_none());
+            tokio::task::yield_now().await;
+        }
+        let answer = get(api, "jane", "/version").await;
+        assert_eq!(answer.code, StatusCode::OK, "bodies that do not arrive take no seats");
+    }
+    {
+        // A revision that is not there yet is waited for.
+        let late = || asked(Method::GET, "?resourceVersion=1000000", Body::empty());
+        let held = futures::future::join_all([late(), late(), late()]);
         let mut held = std::pin::pin!(held);
         for _ in 0..10 {
             assert!(futures::FutureExt::now_or_never(held.as_mut()).is_none());
