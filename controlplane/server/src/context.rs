@@ -137,9 +137,28 @@ impl Context {
         &self.server.store
     }
 
-    /// Stores a change and those that go with it, within the fence that the client has.
+    /// Stores a change and those that go with it, within the fence that the client has, and as long as the definition of
+    /// the request's kind is the one that the change was made by.
     pub(crate) async fn commit(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
-        self.store().commit_if(write, also, self.fence.clone()).await
+        let definition = self.table.seen(&self.registration).map(Guard::from);
+        let guards = self.fence.iter().cloned().chain(definition).collect();
+        self.store().commit_if(write, also, guards).await
+    }
+
+    /// True if the definition of the request's kind has changed since the request came.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        let seen = self.table.seen(&self.registration);
+        seen.is_some() && seen != self.server.definitions.current().seen(&self.registration)
+    }
+
+    /// Forgets what was done so far, for kinds as they are now.
+    pub(crate) fn begin_anew(&mut self, table: Arc<Table>, registration: Row) {
+        self.table = table;
+        self.registration = registration;
+        self.warnings = Gathered::default();
+        self.annotations = Gathered::default();
+        self.notes = Notes::default();
+        self.conversions = Conversions::default();
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -31,7 +31,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinitionVersion,
 };
 use serde_json::Value;
-use store::{Entry, Key, Prefix, Store};
+use store::{Entry, Key, Prefix, Seen, Store};
 
 use self::custom::Served;
 use self::version::Version;
@@ -121,6 +121,19 @@ impl Table {
         let name = format!("{}.{}", row.plural, row.group);
         let revision = self.by_definition.get(&name).map_or(0, |(revision, _)| *revision);
         format!("{name} {revision}")
+    }
+
+    /// The version of the definition that a row is made from; nothing for kinds of the program.
+    pub(crate) fn seen(&self, row: &Registration) -> Option<Seen> {
+        if !row.is_defined() {
+            return None;
+        }
+        let name = format!("{}.{}", row.plural, row.group);
+        let (revision, _) = self.by_definition.get(&name)?;
+        Some(Seen {
+            key: Key::new(GROUP, PLURAL, "", &name).ok()?,
+            revision: *revision,
+        })
     }
 
     /// The names of the definitions for which the server has something to do.

@@ -1,13 +1,14 @@
 //! Dispatch of requests to their handlers, with authentication, authorization and audit.
 
+mod other;
 mod turn;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use api::kind::{Scope, Subresource, Verbs};
 use api::managed::Conversions;
 use axum::body::Body;
+use bytes::Bytes;
 use http::header::ACCEPT;
 use http::request::Parts;
 use http::{Method, Request};
@@ -32,8 +33,12 @@ use crate::respond::{self, Response};
 use crate::server::Shared;
 use crate::tokens::Used;
 use crate::verbs::connect::{Wanted, connect};
-use crate::{health, openapi, pages, subresource, tunnel, ui, uses, verbs, weight};
+use crate::{subresource, tunnel, ui, uses, verbs, weight};
+use other::other;
 use turn::Turn;
+
+/// Number of definitions of its kind by which a write is tried, one after the other.
+const DEFINITIONS: u32 = 8;
 
 /// Handles any request and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
@@ -132,7 +137,7 @@ async fn route(
         let _seat = turn.seat(shared, outcome).await?;
         return other(shared, &parts, &segments, &query).await;
     }
-    resource(shared, (parts, body), (user, info, query), turn, outcome).await
+    Box::pin(resource(shared, (parts, body), (user, info, query), turn, outcome)).await
 }
 
 /// Answers what is about a resource of this server.
@@ -145,11 +150,11 @@ async fn resource(
 ) -> Result<Response, Failure> {
     let passes = turn.outside && turn.lasts;
     let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
-    let (body, room) = if turn.lasts {
-        (body, None)
+    let (lasting, bytes, room) = if turn.lasts {
+        (Some(body), Bytes::new(), None)
     } else {
         let (bytes, room) = turn.body(shared, &user, body).await?;
-        (Body::from(bytes), room)
+        (None, bytes, room)
     };
     let _seat = turn.seat(shared, outcome).await?;
     refresh(shared, &info, &query).await?;
@@ -172,15 +177,33 @@ async fn resource(
         as_of: None,
         deadline: turn.deadline(),
     };
-    // Bodies of long-running requests are not read here.
-    let read = if turn.lasts { 0 } else { body.size_hint().lower() };
-    let bytes = usize::try_from(read).unwrap_or(usize::MAX).max(changed(&context));
-    let answer = weight::apart(bytes, serve(&mut context, body)).await;
+    let answer = match lasting {
+        // Nothing of it is read here.
+        Some(body) => serve(&mut context, body).await,
+        None => serve_whole(&mut context, bytes).await,
+    };
     drop(room);
     outcome.warnings.extend(context.warnings.into_vec());
     outcome.annotations.extend(context.annotations.into_vec());
     outcome.notes = context.notes;
     hold(shared, pass, answer)
+}
+
+/// Serves a request whose body has arrived. Begins anew if the definition of its kind has changed
+/// before the commit: the object is then validated by the new schema, or its kind is gone.
+async fn serve_whole(context: &mut Context, bytes: Bytes) -> Result<Response, Failure> {
+    let mut attempts = DEFINITIONS;
+    loop {
+        let weight = bytes.len().max(changed(context));
+        let answer = weight::apart(weight, serve(context, Body::from(bytes.clone()))).await;
+        attempts -= 1;
+        if attempts == 0 || !matches!(answer, Err(Failure::Conflict { .. })) || !context.is_overtaken() {
+            return answer;
+        }
+        let table = context.server.definitions.current();
+        let row = registration(&table, &context.info, &context.wire.method)?;
+        context.begin_anew(table, row);
+    }
 }
 
 /// Keeps the pass of a long-running request until its answer ends.
@@ -226,7 +249,7 @@ async fn elsewhere(
     };
     let passes = turn.outside && (lasting || !is_whole);
     let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
-    // A long transfer takes none: its client could make it last.
+    // An oversized body takes none: its client may send it slowly.
     let _seat = if is_whole {
         turn.seat(shared, outcome).await?
     } else {
@@ -275,92 +298,6 @@ fn authorize(
     };
     outcome.decision = Some(decision);
     answer
-}
-
-/// Paths that name no resource.
-async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Query) -> Result<Response, Failure> {
-    if !matches!(parts.method.as_str(), "GET" | "HEAD") {
-        return Err(Failure::MethodNotAllowed);
-    }
-    if let Some(answer) = health::answer(shared, segments, query) {
-        return answer;
-    }
-    let path = segments.join("/");
-    let table = shared.definitions.current();
-    let mut discovery = Cow::Borrowed(table.discovery(&shared.options.address));
-    if path.is_empty() || segments.first().is_some_and(|first| first == "apis") {
-        let added = shared.aggregation.added();
-        if !added.is_empty() {
-            discovery = Cow::Owned(discovery.with(&added));
-        }
-    }
-    if let Some(answer) = discovery.answer(&path, &parts.headers, query) {
-        return answer;
-    }
-    if let Some(answer) = openapi::answer(shared, &table, &path, &parts.headers, query) {
-        return answer;
-    }
-    match path.as_str() {
-        ".well-known/openid-configuration" | "openid/v1/jwks" => issuer(shared, &path),
-        "version" => Ok(respond::indented(&shared.options.version)),
-        "metrics" => Ok(respond::with_type(
-            http::StatusCode::OK,
-            crate::metrics::CONTENT_TYPE,
-            shared.metrics.text(shared).await,
-        )),
-        "metrics/slis" => Ok(respond::with_type(
-            http::StatusCode::OK,
-            crate::metrics::CONTENT_TYPE,
-            shared.metrics.slis.text(shared),
-        )),
-        "" => {
-            let list = serde_json::json!({ "paths": index(shared, &table) });
-            Ok(respond::indented(&list))
-        }
-        path => pages::answer(shared, path, &parts.headers, || index(shared, &table)).ok_or(Failure::NoSuchPath),
-    }
-}
-
-/// Serves the documents by which others verify service account tokens.
-fn issuer(shared: &Shared, path: &str) -> Result<Response, Failure> {
-    let key = shared.tokens.key().ok_or(Failure::NoSuchPath)?;
-    let published = key.published();
-    if path.ends_with("jwks") {
-        let set = respond::encode(&published);
-        return Ok(respond::with_type(
-            http::StatusCode::OK,
-            "application/jwk-set+json",
-            set,
-        ));
-    }
-    let document = format!(
-        "{{\"issuer\":{:?},\"jwks_uri\":{:?},\"response_types_supported\":[\"id_token\"],\
-         \"subject_types_supported\":[\"public\"],\"id_token_signing_alg_values_supported\":[\"ES256\"]}}",
-        shared.options.issuers.first().map_or("", String::as_str),
-        format!("https://{}/openid/v1/jwks", shared.options.address),
-    );
-    Ok(respond::json(http::StatusCode::OK, document))
-}
-
-/// The list of paths at `/`.
-fn index(shared: &Shared, table: &Table) -> Vec<String> {
-    let fixed = [
-        "/.well-known/openid-configuration",
-        "/metrics",
-        "/metrics/slis",
-        "/openapi/v2",
-        "/openapi/v3",
-        "/openid/v1/jwks",
-        "/version",
-    ];
-    let named = table
-        .discovery(&shared.options.address)
-        .paths()
-        .chain(health::paths(shared));
-    let fixed = fixed.into_iter().chain(pages::PATHS).map(str::to_owned);
-    let mut paths: Vec<String> = named.chain(fixed).collect();
-    paths.sort_unstable();
-    paths
 }
 
 async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {

@@ -291,13 +291,13 @@ impl Store {
     /// Like [`Store::commit`], together with other changes: all of them or none. If one of those is
     /// refused, the error is [`CommitError::Accompanying`].
     pub async fn commit_with(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
-        self.commit_if(write, also, None).await
+        self.commit_if(write, also, Vec::new()).await
     }
 
-    /// Like [`Store::commit_with`], if the guard holds at that very revision; otherwise the error
+    /// Like [`Store::commit_with`], if all guards hold at that very revision; otherwise the error
     /// is [`CommitError::Guarded`].
-    pub async fn commit_if(&self, write: Write, also: Vec<Write>, guard: Option<Guard>) -> Result<Entry, CommitError> {
-        let request = Request { write, also, guard };
+    pub async fn commit_if(&self, write: Write, also: Vec<Write>, guards: Vec<Guard>) -> Result<Entry, CommitError> {
+        let request = Request { write, also, guards };
         self.committer.commit(&self.shared, request).await
     }
 

@@ -96,6 +96,17 @@ pub struct Guard {
     pub holds: Condition,
 }
 
+impl From<Seen> for Guard {
+    /// Requires that the object has not changed since.
+    fn from(seen: Seen) -> Self {
+        let Seen { key, revision } = seen;
+        Self {
+            key,
+            holds: Arc::new(move |entry| entry.is_some_and(|entry| entry.revision == revision)),
+        }
+    }
+}
+
 /// A condition on an object, or on its absence.
 pub type Condition = Arc<dyn Fn(Option<&Entry>) -> bool + Send + Sync>;
 

@@ -44,7 +44,7 @@ pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
 pub(crate) struct Request {
     pub(crate) write: Write,
     pub(crate) also: Vec<Write>,
-    pub(crate) guard: Option<Guard>,
+    pub(crate) guards: Vec<Guard>,
 }
 
 impl Request {
@@ -323,7 +323,7 @@ impl Writer {
                 let request = Request {
                     write,
                     also: Vec::new(),
-                    guard: None,
+                    guards: Vec::new(),
                 };
                 Some((request, oneshot::channel().0))
             });
@@ -357,9 +357,8 @@ impl Round<'_> {
     }
 
     fn decide(&mut self, request: Request) -> Result<Entry, CommitError> {
-        if let Some(guard) = request.guard
-            && !(guard.holds)(self.current(&guard.key))
-        {
+        let refused = |guard: &Guard| !(guard.holds)(self.current(&guard.key));
+        if let Some(guard) = request.guards.into_iter().find(refused) {
             return Err(CommitError::Guarded { key: guard.key });
         }
         let entry = self.decide_one(request.write)?;

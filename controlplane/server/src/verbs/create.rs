@@ -183,6 +183,8 @@ pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError)
             message: "the server is shutting down".into(),
         },
         CommitError::Unknown(_) => Failure::Late,
+        // The request is begun anew, if it can be.
+        CommitError::Guarded { key } if definitions::prefix().contains(key) => modified(context, name),
         CommitError::Guarded { .. } => Failure::Unavailable {
             message: "another control plane leads".into(),
         },

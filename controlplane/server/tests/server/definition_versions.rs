@@ -1,14 +1,20 @@
 //! Versions of kinds that objects define, as they come and go.
 
-use serde_json::json;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::definitions::{DEFINITIONS, TABS, define, eventually, started, tab, tabs};
+use crate::support::webhook::{Reply, VALIDATING, Webhook, configure};
 use crate::support::{Api, Frames};
 
 #[tokio::test]
 async fn watches_end_with_the_kind_that_they_are_of() {
     let api = started().await;
-    let mut upkeep = tokio::task::JoinSet::new();
+    let mut upkeep = JoinSet::new();
     let healed = api.server.clone();
     upkeep.spawn(async move { healed.heal().await });
     assert_eq!(api.post(TABS, &tab("a", &json!({}))).await.code, 201);
@@ -68,4 +74,88 @@ async fn paths_that_a_kind_does_not_have_are_told_as_upstream_tells_them() {
     }
     let answer = api.get(&format!("{TABS}/a/none")).await;
     assert_eq!(answer.message(), "tabs.example.com \"a\" not found");
+}
+
+/// Does something about the definition while a tab is on its way.
+type Meddle = fn(Api) -> BoxFuture<'static, ()>;
+
+/// An API of tabs that looks after definitions, and a webhook that does something before it admits the tab `late`.
+async fn meddled(meddle: Meddle) -> (Api, Webhook, JoinSet<Infallible>) {
+    let api = started().await;
+    let mut upkeep = JoinSet::new();
+    let healed = api.server.clone();
+    upkeep.spawn(async move { healed.heal().await });
+    let own = api.clone();
+    let hook = Webhook::start_with(Arc::new(move |review: Value| {
+        let own = own.clone();
+        Box::pin(async move {
+            if review["request"]["name"] == "late" {
+                meddle(own).await;
+            }
+            Reply::Review(json!({"allowed": true}))
+        })
+    }))
+    .await;
+    let mut entry = hook.entry("late.example.com");
+    entry["rules"] = json!([{"operations": ["CREATE", "UPDATE"], "apiGroups": ["example.com"], "apiVersions": ["*"],
+        "resources": ["tabs"]}]);
+    configure(&api, VALIDATING, "late", json!([entry])).await;
+    (api, hook, upkeep)
+}
+
+/// From now on sizes are 5 at most.
+fn narrow(api: Api) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size/maximum";
+        let change = json!([{"op": "add", "path": at, "value": 5}]);
+        let path = format!("{DEFINITIONS}/tabs.example.com");
+        assert_eq!(api.patch(&path, "json-patch+json", &change).await.code, 200);
+    })
+}
+
+fn remove(api: Api) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let path = format!("{DEFINITIONS}/tabs.example.com");
+        api.delete(&path, "").await;
+        if api.get(&format!("{TABS}/held")).await.code == 404 {
+            eventually(&api, &path, |answer| answer.code == 404).await;
+        }
+    })
+}
+
+#[tokio::test]
+async fn what_was_under_way_when_its_definition_changed_is_validated_by_the_new_one() {
+    let (api, hook, _upkeep) = meddled(narrow).await;
+    let refused = api.post(TABS, &tab("late", &json!({"size": 7}))).await;
+    let message = "Tab.example.com \"late\" is invalid: spec.size: Invalid value: 7: spec.size in body should be less than or \
+                   equal to 5";
+    assert_eq!((refused.code.as_u16(), refused.message().as_str()), (422, message));
+    let made = api.post(TABS, &tab("late", &json!({"size": 4}))).await;
+    assert_eq!(made.code, 201, "{}", made.text());
+    let asked = hook.brief().len();
+    assert_eq!(asked, 2, "the first was refused before the webhook was asked again");
+}
+
+#[tokio::test]
+async fn what_was_under_way_when_its_definition_went_is_of_no_kind() {
+    let (api, _hook, _upkeep) = meddled(remove).await;
+    let gone = api.post(TABS, &tab("late", &json!({}))).await;
+    assert_eq!(
+        (gone.code.as_u16(), gone.text().as_str()),
+        (404, "404 page not found\n")
+    );
+    define(&api, &tabs()).await;
+    assert_eq!(api.get(TABS).await.json()["items"], json!([]), "nothing was stored");
+}
+
+#[tokio::test]
+async fn nothing_that_was_under_way_is_created_while_its_definition_goes() {
+    let (api, _hook, _upkeep) = meddled(remove).await;
+    let mut held = tab("held", &json!({}));
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    assert_eq!(api.post(TABS, &held).await.code, 201);
+    let refused = api.post(TABS, &tab("late", &json!({}))).await;
+    let message =
+        "tabs.example.com \"late\" is forbidden: create not allowed while custom resource definition is terminating";
+    assert_eq!((refused.code.as_u16(), refused.message().as_str()), (403, message));
 }
