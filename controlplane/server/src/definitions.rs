@@ -14,6 +14,7 @@ mod custom;
 mod json_path;
 mod names;
 mod rules;
+mod span;
 mod upkeep;
 mod version;
 
@@ -42,6 +43,7 @@ use crate::openapi::{Documents, Program};
 pub(crate) use conversion::{Converter, PATIENT_LIMIT};
 pub(crate) use names::{mark_deleted, settle};
 pub(crate) use rules::{may_create, schemas};
+pub(crate) use span::Span;
 pub(crate) use upkeep::run;
 
 const PLURAL: &str = "customresourcedefinitions";
@@ -123,7 +125,7 @@ impl Table {
         format!("{name} {revision}")
     }
 
-    /// The version of the definition that a row is made from; nothing for kinds of the program.
+    /// Version of the definition that a row is made from; `None` for built-in kinds.
     pub(crate) fn seen(&self, row: &Registration) -> Option<Seen> {
         if !row.is_defined() {
             return None;
@@ -202,10 +204,8 @@ impl Made {
         }
     }
 
-    /// Rows stay the same while neither spec nor accepted names change: long-running requests end
-    /// with their rows (`updateCustomResourceDefinition` of
-    /// `pkg/apiserver/customresource_handler.go`).
-    fn of_definition(definition: &CustomResourceDefinition, before: Option<&Self>) -> Self {
+    /// Content of a definition without its rows, and whether these are served.
+    fn bare(definition: &CustomResourceDefinition) -> (Self, bool) {
         let status = definition.status.clone().unwrap_or_default();
         let is_terminating = conditions::is_true(&status, "Terminating");
         let is_accepted = conditions::is_true(&status, "NamesAccepted");
@@ -213,7 +213,7 @@ impl Made {
         let finalizers = definition.metadata.finalizers.as_deref().unwrap_or_default();
         let is_held = finalizers.iter().any(|own| own == FINALIZER);
         let accepted = status.accepted_names.unwrap_or_default();
-        let bare = Self {
+        let own = Self {
             is_pending: (definition.metadata.deletion_timestamp.is_some() && is_held)
                 || !is_accepted
                 || accepted != definition.spec.names,
@@ -222,6 +222,20 @@ impl Made {
             source: (definition.metadata.uid.clone(), hash(&definition.spec)),
             ..Self::default()
         };
+        (own, is_served)
+    }
+
+    /// True if a definition still makes the same rows.
+    fn is_still(&self, definition: &CustomResourceDefinition) -> bool {
+        let (own, is_served) = Self::bare(definition);
+        is_served && self.source == own.source && self.accepted == own.accepted
+    }
+
+    /// Rows stay the same while neither spec nor accepted names change: long-running requests end
+    /// with their rows (`updateCustomResourceDefinition` of
+    /// `pkg/apiserver/customresource_handler.go`).
+    fn of_definition(definition: &CustomResourceDefinition, before: Option<&Self>) -> Self {
+        let (bare, is_served) = Self::bare(definition);
         let same = before.filter(|before| before.source == bare.source && before.accepted == bare.accepted);
         if let Some(before) = same.filter(|before| is_served && !before.rows.is_empty()) {
             return Self {
@@ -319,22 +333,3 @@ fn names_of(
 
 /// The table, up to date with the store.
 pub(crate) type Definitions = Follower<Table>;
-
-impl Definitions {
-    /// Waits until a row is no longer in the table: its definition was deleted, or its versions or
-    /// names have changed.
-    pub(crate) async fn ended(&self, row: &Row) {
-        let Some(mut changed) = self.changes() else { return };
-        loop {
-            changed.mark_unchanged();
-            let now = self.current().kinds.find(row.group, row.version, row.plural);
-            if !now.is_some_and(|now| now.is(row)) {
-                return;
-            }
-            if changed.changed().await.is_err() {
-                // The store is closed: nothing changes any more.
-                return std::future::pending().await;
-            }
-        }
-    }
-}

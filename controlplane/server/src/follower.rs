@@ -41,11 +41,6 @@ impl<T: Follow> Follower<T> {
             .eq(revisions.iter().copied())
     }
 
-    /// Revisions of the last change of the first of its prefixes.
-    pub(crate) fn changes(&self) -> Option<watch::Receiver<u64>> {
-        self.changed.first().cloned()
-    }
-
     /// Current state. Costs an uncontended lock and a few loads while nothing changes.
     pub(crate) fn current(&self) -> Arc<T> {
         let known = self.current.read().unwrap_or_else(PoisonError::into_inner);

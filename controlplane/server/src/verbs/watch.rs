@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use futures::stream::unfold;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
@@ -19,6 +17,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sle
 
 use self::frames::{Frames, Kind};
 use crate::context::Context;
+use crate::definitions::Span;
 use crate::failure::Failure;
 use crate::gate::{Room, Taken};
 use crate::negotiation::negotiate_watch;
@@ -124,6 +123,8 @@ fn timeout(query: &Query) -> Result<Duration, Failure> {
 #[derive(Default)]
 struct Begun {
     initial: Vec<Live>,
+    /// Revision of the list of the present, where there is one.
+    listed_at: u64,
     mark: Option<u64>,
     changes: Option<Watch>,
     ahead: u64,
@@ -158,6 +159,7 @@ impl Begun {
                     begun.listed = Some(room.take_now(size).ok_or(Failure::OVERLOADED)?);
                 }
                 begun.mark = marked.then_some(list.revision);
+                begun.listed_at = list.revision;
                 list.revision
             }
             // A future revision is not waited for: the watch sends what follows it.
@@ -183,8 +185,8 @@ struct Watcher {
     listed: Option<Taken>,
     /// The revision to come after which changes are wanted: no bookmark may promise it before.
     ahead: u64,
-    /// Completes when the watched version is no longer served.
-    ended: Option<BoxFuture<'static, ()>>,
+    /// Definition of a custom kind; the watch ends with it.
+    span: Option<Span>,
     /// The last frame, when nothing can follow it.
     last: Option<Bytes>,
     bookmarks: Option<Interval>,
@@ -201,12 +203,20 @@ impl Watcher {
         timeout: Duration,
     ) -> Result<Self, Failure> {
         let now = Instant::now();
+        let row = &context.registration;
+        let span = row
+            .is_defined()
+            .then(|| context.server.definitions.span(context.store(), row));
+        let mut span = span.transpose().map_err(|error| ending(&error, 0))?;
         let begun = Begun::new(context, &frames, start).await;
         // An authorized watch gets the answer's head; later errors are sent as events.
-        let (begun, last) = match begun {
+        let (mut begun, last) = match begun {
             Ok(begun) => (begun, None),
             Err(failure) => (Begun::default(), Some(frames.error(&failure))),
         };
+        if is_over(&mut span, begun.listed_at).await {
+            begun = Begun::default();
+        }
         let bookmarks = bookmarks.then(|| {
             let mut interval = interval_at(now + BOOKMARK_EVERY, BOOKMARK_EVERY);
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -220,10 +230,7 @@ impl Watcher {
             room: begun.room,
             listed: begun.listed,
             ahead: begun.ahead,
-            ended: context.registration.is_defined().then(|| {
-                let (server, row) = (Arc::clone(&context.server), context.registration.clone());
-                async move { server.definitions.ended(&row).await }.boxed()
-            }),
+            span,
             last,
             bookmarks,
             deadline: Box::pin(sleep_until(now + timeout)),
@@ -246,6 +253,11 @@ impl Watcher {
                 biased;
                 change = changes.next() => match change {
                     Ok(event) => {
+                        // Later changes are not of this version of the kind.
+                        if is_over(&mut self.span, event.revision).await {
+                            self.changes = None;
+                            continue;
+                        }
                         let taken = room(self.room.as_ref(), event.entry.bytes.len(), self.deadline.as_mut()).await?;
                         let frame = if self.frames.converts() {
                             self.frames.converted_event(&event).await
@@ -270,9 +282,13 @@ impl Watcher {
                 },
                 // Ends like upstream's watches when their storage is torn down
                 // (`pkg/apiserver/customresource_handler.go`).
-                () = ended(&mut self.ended) => {
-                    self.changes = None;
-                    return None;
+                end = ended(&mut self.span) => {
+                    if changes.progress() >= end {
+                        self.changes = None;
+                    } else {
+                        // An earlier change is published and about to arrive.
+                        tokio::task::yield_now().await;
+                    }
                 }
                 () = self.deadline.as_mut() => {
                     let revision = changes.progress();
@@ -328,9 +344,16 @@ fn held(taken: Option<Taken>, frame: Bytes) -> Bytes {
     }
 }
 
-async fn ended(kind: &mut Option<BoxFuture<'static, ()>>) {
-    match kind {
-        Some(ended) => ended.await,
+async fn is_over(span: &mut Option<Span>, revision: u64) -> bool {
+    match span {
+        Some(span) => span.is_over(revision).await,
+        None => false,
+    }
+}
+
+async fn ended(span: &mut Option<Span>) -> u64 {
+    match span {
+        Some(span) => span.end().await,
         None => std::future::pending().await,
     }
 }

@@ -159,3 +159,31 @@ async fn nothing_that_was_under_way_is_created_while_its_definition_goes() {
         "tabs.example.com \"late\" is forbidden: create not allowed while custom resource definition is terminating";
     assert_eq!((refused.code.as_u16(), refused.message().as_str()), (403, message));
 }
+
+#[tokio::test]
+async fn a_watch_tells_all_that_came_before_its_definition_changed_and_nothing_after() {
+    let (api, _hook, _upkeep) = meddled(remove).await;
+    let path = format!("{TABS}?watch=true");
+    let mut watching = Frames::open(&api, &path, "application/json").await;
+    assert_eq!(api.post(TABS, &tab("a", &json!({}))).await.code, 201);
+    narrow(api.clone()).await;
+    assert_eq!(api.post(TABS, &tab("b", &json!({}))).await.code, 201);
+    assert_eq!(watching.brief().await, "ADDED a");
+    assert_eq!(watching.brief().await, "end");
+
+    let mut watching = Frames::open(&api, &path, "application/json").await;
+    for told in ["ADDED a", "ADDED b"] {
+        assert_eq!(watching.brief().await, told);
+    }
+    remove(api.clone()).await;
+    eventually(&api, &format!("{DEFINITIONS}/tabs.example.com"), |answer| {
+        answer.code == 404
+    })
+    .await;
+    define(&api, &tabs()).await;
+    assert_eq!(api.post(TABS, &tab("c", &json!({}))).await.code, 201);
+    let mut last = [watching.brief().await, watching.brief().await];
+    last.sort_unstable();
+    assert_eq!(last, ["DELETED a", "DELETED b"]);
+    assert_eq!(watching.brief().await, "end");
+}
