@@ -19,12 +19,16 @@ pub(crate) const MAP_COST: u64 = 30;
 /// Cost of creating an object.
 pub(crate) const STRUCT_COST: u64 = 40;
 
+/// Rounds between two checks for an interruption (`CheckFrequency` of `pkg/apis/cel/config.go`).
+const CHECK_FREQUENCY: u64 = 100;
+
 pub(crate) struct Machine<'e, 'a> {
     pub(crate) bindings: &'e dyn Bindings<'a>,
     pub(crate) locals: Vec<(&'e str, Value<'a>)>,
     pub(crate) context: Context<'e>,
     pub(crate) cost: u64,
     pub(crate) limit: u64,
+    pub(crate) rounds: u64,
 }
 
 impl<'e, 'a> Machine<'e, 'a> {
@@ -320,6 +324,11 @@ impl<'e, 'a> Machine<'e, 'a> {
         (first, second): (Value<'a>, Option<Value<'a>>),
         base: usize,
     ) -> Result<bool, Error> {
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(CHECK_FREQUENCY) && self.bindings.is_interrupted() {
+            // Other errors would not end enclosing comprehensions.
+            return Err(Error::Cost);
+        }
         self.locals.truncate(base + 1);
         self.locals.push((fold.variable.as_str(), first));
         if let (Some(name), Some(value)) = (&fold.second, second) {

@@ -67,6 +67,11 @@ impl From<Issue> for Fault {
 pub trait Bindings<'a>: Sync {
     /// The value of a variable, if it exists.
     fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>>;
+
+    /// True if the value is no longer needed: the evaluation ends soon.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 }
 
 impl<'a> Bindings<'a> for [(&str, Value<'a>)] {
@@ -163,6 +168,7 @@ impl Program {
                     context: Context::new(&self.patterns),
                     cost: 0,
                     limit,
+                    rounds: 0,
                 };
                 (machine.eval(&self.expr), machine.cost)
             })

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use controlplane_cel::schema::{Field, ListKind, ObjectSchema, Schema, Shape};
-use controlplane_cel::{Environment, Error, Type, Value, view};
+use controlplane_cel::{Bindings, Environment, Error, Type, Value, view};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -29,6 +30,37 @@ fn run(text: &str) -> Result<String, Error> {
     let mut budget = 10_000_000;
     let value = program.evaluate(&bindings, &mut budget)?;
     Ok(value.type_name().to_owned())
+}
+
+/// A variable for which nobody waits any more.
+struct Interrupted(AtomicU64);
+
+impl<'a> Bindings<'a> for Interrupted {
+    fn get(&self, _: &str) -> Option<Result<Value<'a>, Error>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Some(Ok(Value::Bool(false)))
+    }
+
+    fn is_interrupted(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_evaluation_for_which_nobody_waits_ends_within_a_hundred_rounds() {
+    for text in [
+        "lists.range(1000).exists(i, self)",
+        "lists.range(30).exists(i, lists.range(1000).exists(j, self) || self)",
+    ] {
+        let program = environment().compile(text).unwrap_or_else(|error| panic!("{error}"));
+        let read = Interrupted(AtomicU64::new(0));
+        assert_eq!(
+            program.evaluate(&read, &mut 10_000_000).err(),
+            Some(Error::Cost),
+            "{text}"
+        );
+        assert!(read.0.into_inner() <= 100, "{text}");
+    }
 }
 
 #[test]

@@ -137,8 +137,8 @@ impl Context {
         &self.server.store
     }
 
-    /// Stores a change and those that go with it, within the fence that the client has, and as long as the definition of
-    /// the request's kind is the one that the change was made by.
+    /// Stores a change and those that go with it, if the client's fence holds and the definition of
+    /// the request's kind is still the same.
     pub(crate) async fn commit(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
         let definition = self.table.seen(&self.registration).map(Guard::from);
         let guards = self.fence.iter().cloned().chain(definition).collect();
@@ -151,7 +151,7 @@ impl Context {
         seen.is_some() && seen != self.server.definitions.current().seen(&self.registration)
     }
 
-    /// Forgets what was done so far, for kinds as they are now.
+    /// Resets the request for another state of its kind.
     pub(crate) fn begin_anew(&mut self, table: Arc<Table>, registration: Row) {
         self.table = table;
         self.registration = registration;
@@ -163,6 +163,17 @@ impl Context {
 
     pub(crate) fn now(&self) -> Timestamp {
         (self.server.options.clock)()
+    }
+
+    /// Checks the deadline of the request.
+    ///
+    /// # Errors
+    /// 504
+    pub(crate) fn in_time(&self) -> Result<(), Failure> {
+        if self.deadline <= Instant::now() {
+            return Err(Failure::Late);
+        }
+        Ok(())
     }
 
     /// Waits a while for a revision that the client has seen elsewhere.

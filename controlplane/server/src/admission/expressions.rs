@@ -189,6 +189,10 @@ impl<'a> Bindings<'a> for Variables<'a> {
             _ => return None,
         })
     }
+
+    fn is_interrupted(&self) -> bool {
+        self.rights.0.in_time().is_err()
+    }
 }
 
 /// The authorizer of the server, asked for the user of a request.

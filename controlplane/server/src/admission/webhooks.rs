@@ -246,9 +246,7 @@ fn passes<T: Default>(asked: &Asked<'_>, hook: &Hook, outcome: Result<T, Refusal
     };
     let open = hook.fails_open();
     tracing::warn!(webhook = hook.name(), open, error = %refusal, "webhook not called");
-    if asked.context.deadline <= Instant::now() {
-        return Err(Failure::Late.into());
-    }
+    asked.context.in_time()?;
     if !open {
         return Err(refusal);
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Answer, Api, Kept, config_map, deployment};
 
 pub(crate) const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
-const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+pub(crate) const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// A policy about config maps with further members of its spec.

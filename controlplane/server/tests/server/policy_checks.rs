@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::definitions::{eventually, started};
-use crate::policies::{MAPS, POLICIES, guarded, map, policy};
+use crate::policies::{BINDINGS, MAPS, POLICIES, guarded, map, policy};
 use crate::support::Answer;
 
 #[tokio::test]
@@ -86,4 +86,20 @@ async fn checks_are_counted_by_what_came_of_them() {
         assert!(page.contains(&wanted), "no {wanted}");
     }
     assert!(page.contains("apiserver_validating_admission_policy_check_duration_seconds_count{policy=\"p\""));
+}
+
+#[tokio::test]
+async fn attack_policies_end_with_the_time_of_their_request() {
+    let long = json!({"expression": "lists.range(150).all(i, lists.range(1000).all(j, i + j >= 0))"});
+    let spec = json!({"failurePolicy": "Ignore", "validations": vec![long; 10]});
+    let api = guarded(&spec, &json!({})).await;
+    for number in 0..60 {
+        let more = json!({"metadata": {"name": format!("b{number}")},
+            "spec": {"policyName": "p", "validationActions": ["Deny"]}});
+        assert_eq!(api.post(BINDINGS, &more).await.code, 201);
+    }
+    let answer = api.post(&format!("{MAPS}?timeout=500ms"), &map("m", &json!({}))).await;
+    let message = "Timeout: request did not complete within requested timeout";
+    assert_eq!((answer.code.as_u16(), answer.message().as_str()), (504, message));
+    assert_eq!(api.get(&format!("{MAPS}/m")).await.code, 404);
 }

@@ -165,7 +165,9 @@ impl Invocation<'_> {
         let policy = self.policy;
         let mut refuse = |message: &str| refusals.add(policy, Some(self.binding), message, true);
         let mut current = self.input(object.as_deref().map(|object| &**object)).await?;
-        match self.meets_conditions(&current) {
+        let meets = self.meets_conditions(&current);
+        self.asked.context.in_time()?;
+        match meets {
             Ok(true) => {}
             Ok(false) => return Ok(()),
             Err(_) if policy.fails_open() => return Ok(()),
@@ -181,7 +183,9 @@ impl Invocation<'_> {
         let mut is_changed = false;
         for (manner, expression) in &policy.compiled().mutations {
             let began = Instant::now();
-            let taken = match self.patch(*manner, expression, &current) {
+            let patch = self.patch(*manner, expression, &current);
+            self.asked.context.in_time()?;
+            let taken = match patch {
                 Ok(patch) => self.take(*manner, &patch, &current.object, object.as_deref_mut()).await,
                 Err(message) => Err(Unmade::Failed(message)),
             };

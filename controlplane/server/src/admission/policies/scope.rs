@@ -153,6 +153,8 @@ impl<'a> Scope<'a> {
             message: format!("composited variable {name:?} fails to {verb}: {error}").into(),
         };
         let value = match self.compiled.variables.get(name)? {
+            // Chains of variables may be long.
+            _ if self.is_interrupted() => Err(Error::Cost),
             Err(error) => Err(failed("compile", error)),
             Ok(program) => {
                 let (value, cost) = self.evaluate(program);
@@ -181,5 +183,9 @@ impl<'a> Bindings<'a> for Scope<'a> {
             }
             _ => self.request.get(name),
         }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.request.is_interrupted()
     }
 }

@@ -128,6 +128,8 @@ impl Review<'_> {
             for params in params {
                 let context = self.asked.context;
                 let outcome = aside(|| evaluate::evaluate(policy, input, params.as_ref(), context));
+                // The budget is of each evaluation; the deadline is of all of them.
+                context.in_time()?;
                 for (index, (decision, took)) in outcome.decisions.into_iter().enumerate() {
                     self.act(policy, binding, index, decision, took);
                 }

@@ -141,7 +141,9 @@ async fn meets_conditions(
         rights: &Rights(asked.context),
         resource: &resource,
     };
-    match aside(|| conditions.hold(&variables)) {
+    let holds = aside(|| conditions.hold(&variables));
+    asked.context.in_time()?;
+    match holds {
         Ok(holds) => Ok(holds),
         Err(_) if hook.fails_open() => Ok(false),
         Err(error) => {
