@@ -37,6 +37,8 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     context.warnings.extend(owners::once(read.object.metadata_mut(), false));
     context.notes.request = Some(read.json);
     context.notes.sent = Identity::of(read.object.metadata());
+    // Like upstream, fails if the stored object cannot be converted back, although it is stored
+    // (`Create` of `staging/src/k8s.io/apiserver/pkg/storage/etcd3/store.go`).
     let bytes = match store_new(context, read.object, None, options.dry_run).await? {
         Stored::Entry(entry) => object::external(&context.registration, &context.live(entry).await?)?,
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
@@ -183,7 +185,7 @@ pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError)
             message: "the server is shutting down".into(),
         },
         CommitError::Unknown(_) => Failure::Late,
-        // The request is begun anew, if it can be.
+        // `dispatch` begins the request anew.
         CommitError::Guarded { key } if definitions::prefix().contains(key) => modified(context, name),
         CommitError::Guarded { .. } => Failure::Unavailable {
             message: "another control plane leads".into(),

@@ -196,3 +196,27 @@ async fn attack_a_converter_that_fails_is_told_of_and_ends_watches() {
     );
     assert_eq!(watching.next().await, None);
 }
+
+#[tokio::test]
+async fn attack_a_converter_that_fails_after_the_commit_is_told_of_and_the_object_stays() {
+    let (api, _hook, way) = started().await;
+    *way.lock().unwrap() = Box::new(|review| {
+        let request = &review["request"];
+        if request["desiredAPIVersion"] == "example.com/v1" && request["objects"][0]["spec"]["extent"] == "9" {
+            return Reply::Review(json!({"result": {"status": "Failed", "message": "not back"}}));
+        }
+        success(&all(review))
+    });
+    let nine = json!({"spec": {"size": 9}});
+    let path = format!("{TABS}/a");
+    for (name, answer) in [
+        ("b", api.post(TABS, &tab("b", &nine["spec"])).await),
+        ("a", api.patch(&path, "merge-patch+json", &nine).await),
+    ] {
+        let message = "conversion webhook for example.com/v2, Kind=Tab failed: not back";
+        assert_eq!((answer.code.as_u16(), answer.message().as_str()), (500, message));
+        assert!(answer.json().get("reason").is_none(), "{}", answer.text());
+        let stored = api.get(&format!("{EXTENTS}/{name}")).await.json();
+        assert_eq!(stored["spec"]["extent"], "9");
+    }
+}
