@@ -222,9 +222,9 @@ async fn a_disk_that_stands_still_keeps_a_write_for_a_while_and_no_thread() {
     // More than the pipe takes: the thread stands in this record, and takes no other.
     let large = format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20));
     assert!(sink.record(record("create", "pods", &large)).is_none());
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while sink.state.waiting.load(Ordering::Relaxed) > 0 {
-        assert!(std::time::Instant::now() < deadline, "the thread took nothing");
+        assert!(tokio::time::Instant::now() < deadline, "the thread took nothing");
         std::thread::yield_now();
     }
     let write = || sink.record(record("create", "pods", "{}"));
