@@ -4,6 +4,8 @@
 
 mod perform;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::{

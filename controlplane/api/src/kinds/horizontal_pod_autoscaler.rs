@@ -8,8 +8,8 @@ use std::borrow::Cow;
 
 use k8s_openapi::api::autoscaling::v1 as old;
 use k8s_openapi::api::autoscaling::v2::{
-    HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec,
-    HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget, ResourceMetricSource,
+    HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, MetricSpec, MetricTarget,
+    ResourceMetricSource,
 };
 
 use crate::invalid::Invalid;
@@ -86,17 +86,7 @@ impl Kind for HorizontalPodAutoscaler {
         set_spec_defaults(&mut self.spec);
     }
 
-    fn prepare_create(&mut self) {
-        self.status = Some(HorizontalPodAutoscalerStatus::default());
-    }
-
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::spec_and_status!();
 
     fn validate(&self) -> Vec<Invalid> {
         validation::validate(&self.spec)

@@ -75,73 +75,46 @@ pub struct ContainerMetrics {
     pub usage: ResourceList,
 }
 
-impl Default for NodeMetrics {
-    fn default() -> Self {
-        Self {
-            api_version: API_VERSION.to_owned(),
-            kind: Self::KIND.to_owned(),
-            metadata: ObjectMeta::default(),
-            timestamp: None,
-            window: String::new(),
-            usage: ResourceList::new(),
+macro_rules! resource {
+    ($kind:ident, $plural:literal, $scope:ty, $measured:ident) => {
+        impl Default for $kind {
+            fn default() -> Self {
+                Self {
+                    api_version: API_VERSION.to_owned(),
+                    kind: Self::KIND.to_owned(),
+                    metadata: ObjectMeta::default(),
+                    timestamp: None,
+                    window: String::new(),
+                    $measured: Default::default(),
+                }
+            }
         }
-    }
-}
 
-impl Default for PodMetrics {
-    fn default() -> Self {
-        Self {
-            api_version: API_VERSION.to_owned(),
-            kind: Self::KIND.to_owned(),
-            metadata: ObjectMeta::default(),
-            timestamp: None,
-            window: String::new(),
-            containers: Vec::new(),
+        impl Resource for $kind {
+            const API_VERSION: &'static str = API_VERSION;
+            const GROUP: &'static str = GROUP;
+            const KIND: &'static str = stringify!($kind);
+            const VERSION: &'static str = VERSION;
+            const URL_PATH_SEGMENT: &'static str = $plural;
+            type Scope = $scope;
         }
-    }
+
+        impl Metadata for $kind {
+            type Ty = ObjectMeta;
+
+            fn metadata(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn metadata_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
 }
 
-impl Resource for NodeMetrics {
-    const API_VERSION: &'static str = API_VERSION;
-    const GROUP: &'static str = GROUP;
-    const KIND: &'static str = "NodeMetrics";
-    const VERSION: &'static str = VERSION;
-    const URL_PATH_SEGMENT: &'static str = "nodes";
-    type Scope = ClusterResourceScope;
-}
-
-impl Resource for PodMetrics {
-    const API_VERSION: &'static str = API_VERSION;
-    const GROUP: &'static str = GROUP;
-    const KIND: &'static str = "PodMetrics";
-    const VERSION: &'static str = VERSION;
-    const URL_PATH_SEGMENT: &'static str = "pods";
-    type Scope = NamespaceResourceScope;
-}
-
-impl Metadata for NodeMetrics {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-impl Metadata for PodMetrics {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+resource!(NodeMetrics, "nodes", ClusterResourceScope, usage);
+resource!(PodMetrics, "pods", NamespaceResourceScope, containers);
 
 impl Kind for NodeMetrics {
     const VERBS: Verbs = Verbs::Measured;

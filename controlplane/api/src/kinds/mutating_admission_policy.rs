@@ -43,7 +43,7 @@ impl Kind for MutatingAdmissionPolicy {
     crate::spec_alone!();
 
     fn validate(&self) -> Vec<Invalid> {
-        validation::mutating_policy(&self.spec.clone().unwrap_or_default())
+        validation::mutating_policy(self.spec.clone().unwrap_or_default())
     }
 
     fn warnings(&self, _old: Option<&Self>) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! `ReplicaSet`: replicas of one version of a pod.
 
-use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::autoscaling::v1::Scale;
 
 use crate::invalid::Invalid;
@@ -74,21 +74,7 @@ impl Kind for ReplicaSet {
         }
     }
 
-    fn prepare_create(&mut self) {
-        self.status = Some(ReplicaSetStatus::default());
-    }
-
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
-
-    fn spec_changed(&self, old: &Self) -> bool {
-        self.spec != old.spec
-    }
+    crate::spec_and_status!();
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
         let template = self.spec.as_ref().and_then(|spec| spec.template.as_ref());

@@ -1,6 +1,6 @@
 //! `ResourceClaim` and its template: a request for devices.
 
-use k8s_openapi::api::resource::v1::{DeviceClaim, ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate};
+use k8s_openapi::api::resource::v1::{DeviceClaim, ResourceClaim, ResourceClaimTemplate};
 
 pub(super) mod validation;
 
@@ -28,17 +28,7 @@ impl Kind for ResourceClaim {
         set_device_defaults(self.spec.devices.get_or_insert_default());
     }
 
-    fn prepare_create(&mut self) {
-        self.status = Some(ResourceClaimStatus::default());
-    }
-
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::spec_and_status!();
 
     fn validate(&self) -> Vec<Invalid> {
         let devices = self.spec.devices.as_ref();

@@ -1,6 +1,6 @@
 //! `ResourceQuota`: limits on the total resources of a namespace.
 
-use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
+use k8s_openapi::api::core::v1::ResourceQuota;
 
 mod validation;
 
@@ -36,17 +36,7 @@ impl Kind for ResourceQuota {
         }
     }
 
-    fn prepare_create(&mut self) {
-        self.status = Some(ResourceQuotaStatus::default());
-    }
-
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::spec_and_status!();
 
     fn validate(&self) -> Vec<Invalid> {
         self.spec.as_ref().map(validation::validate).unwrap_or_default()

@@ -90,48 +90,34 @@ fn set_defaults(role: &mut RoleRef, subjects: &mut [Subject]) {
     }
 }
 
-fn validate<B: Binding>(binding: &B, namespaced: bool) -> Vec<Invalid> {
-    let mut errors = Vec::new();
-    rbac::binding(&mut errors, binding.role(), binding.subjects(), namespaced);
-    errors
+macro_rules! binding {
+    ($binding:ty, namespaced: $namespaced:literal) => {
+        impl Kind for $binding {
+            const UPDATES: Updates = Updates::CREATE;
+            const NAME: Rule = Rule::PathSegment;
+            const COLUMNS: &'static [Column<Self>] = &columns();
+
+            fn set_defaults(&mut self) {
+                set_defaults(
+                    &mut self.role_ref,
+                    self.subjects.as_deref_mut().unwrap_or_default(),
+                );
+            }
+
+            fn validate(&self) -> Vec<Invalid> {
+                let mut errors = Vec::new();
+                rbac::binding(&mut errors, self.role(), self.subjects(), $namespaced);
+                errors
+            }
+
+            fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+                let mut errors = self.validate();
+                rbac::same_role(&mut errors, &self.role_ref, &old.role_ref);
+                errors
+            }
+        }
+    };
 }
 
-impl Kind for RoleBinding {
-    const UPDATES: Updates = Updates::CREATE;
-    const NAME: Rule = Rule::PathSegment;
-    const COLUMNS: &'static [Column<Self>] = &columns();
-
-    fn set_defaults(&mut self) {
-        set_defaults(&mut self.role_ref, self.subjects.as_deref_mut().unwrap_or_default());
-    }
-
-    fn validate(&self) -> Vec<Invalid> {
-        validate(self, true)
-    }
-
-    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
-        rbac::same_role(&mut errors, &self.role_ref, &old.role_ref);
-        errors
-    }
-}
-
-impl Kind for ClusterRoleBinding {
-    const UPDATES: Updates = Updates::CREATE;
-    const NAME: Rule = Rule::PathSegment;
-    const COLUMNS: &'static [Column<Self>] = &columns();
-
-    fn set_defaults(&mut self) {
-        set_defaults(&mut self.role_ref, self.subjects.as_deref_mut().unwrap_or_default());
-    }
-
-    fn validate(&self) -> Vec<Invalid> {
-        validate(self, false)
-    }
-
-    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
-        rbac::same_role(&mut errors, &self.role_ref, &old.role_ref);
-        errors
-    }
-}
+binding!(RoleBinding, namespaced: true);
+binding!(ClusterRoleBinding, namespaced: false);

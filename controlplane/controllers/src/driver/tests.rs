@@ -8,8 +8,8 @@ use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::client::Body;
 use serde_json::{Value, from_value, json};
-use tokio_util::sync::CancellationToken;
 
+use super::testing::context;
 use super::*;
 
 /// A controller that always returns the same plan.
@@ -102,16 +102,6 @@ async fn minute(step: Step, caches: Caches, refusal: Value) -> (u32, u32) {
     assert!(tokio::time::timeout(Duration::from_mins(1), working).await.is_err());
     let count = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
     (count(&controller.plans), count(&requests))
-}
-
-fn context(client: kube::Client, caches: Caches) -> Context {
-    let clock: Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
-    Context {
-        client,
-        caches: Arc::new(caches),
-        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
-        clock,
-    }
 }
 
 fn create() -> Step {

@@ -1,15 +1,7 @@
-use std::{
-    convert::Infallible,
-    sync::{Mutex, PoisonError},
-};
-
-use http::{Request, Response};
-use k8s_openapi::jiff::Timestamp;
-use kube::client::Body;
-use tokio_util::sync::CancellationToken;
+use std::sync::{Mutex, PoisonError};
 
 use super::*;
-use crate::events::Recorder;
+use crate::driver::testing::context_on;
 
 const GROUP: &str = "/apis/wardle.example.com/v1";
 const ALPHA: &str = "/apis/wardle.example.com/v1alpha1";
@@ -100,24 +92,10 @@ async fn objects_that_other_servers_serve_go_with_their_namespace() {
         is_finalized: false,
     }));
     let server = wardle.clone();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let server = server.clone();
-        async move {
-            let (head, body) = request.into_parts();
-            let body = body.collect_bytes().await.unwrap();
-            let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
-            let (code, value) = server.answer(&head.method, head.uri.path(), &body);
-            let answer = Response::builder().status(code);
-            Ok::<_, Infallible>(answer.body(Body::from(value.to_string().into_bytes())).unwrap())
-        }
+    let context = context_on(Caches::new(), move |method, uri, body| {
+        let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.answer(method, uri.path(), body)
     });
-    let clock: crate::Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
-    let context = Context {
-        client: kube::Client::new(service, "default"),
-        caches: Arc::new(Caches::new()),
-        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
-        clock,
-    };
     let going = json!({ "metadata": { "name": "ns", "uid": "u" }, "spec": { "finalizers": ["kubernetes"] } });
     let going: Namespace = serde_json::from_value(going).unwrap();
     let look = || wardle.lock().unwrap_or_else(PoisonError::into_inner);

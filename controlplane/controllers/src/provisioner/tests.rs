@@ -1,17 +1,10 @@
-use std::{
-    convert::Infallible,
-    sync::{Mutex, PoisonError},
-};
+use std::sync::{Mutex, PoisonError};
 
 use controlplane_plan::storage::provision::NAME;
-use http::{Request, Response};
-use k8s_openapi::jiff::Timestamp;
-use kube::client::Body;
 use serde_json::from_value;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::events::Recorder;
+use crate::driver::testing::context_on;
 
 /// Content of a server, and the changes that were requested.
 #[derive(Default)]
@@ -54,13 +47,6 @@ fn claim() -> Value {
 
 fn context(server: &Arc<Mutex<Server>>) -> Context {
     let server = server.clone();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
-        let (code, value) = server.answer(request.method(), request.uri().path());
-        let answer = Response::builder().status(code);
-        let answer = answer.body(Body::from(value.to_string().into_bytes())).unwrap();
-        std::future::ready(Ok::<_, Infallible>(answer))
-    });
     let caches = Caches::new();
     let node = json!({ "metadata": { "name": "n1", "labels": { "kubernetes.io/hostname": "n1" } } });
     caches.nodes.replace(vec![from_value(node).unwrap()], 1, 1);
@@ -68,13 +54,10 @@ fn context(server: &Arc<Mutex<Server>>) -> Context {
         "metadata": { "name": "local" }, "provisioner": NAME, "volumeBindingMode": "WaitForFirstConsumer",
     });
     caches.storage_classes.replace(vec![from_value(class).unwrap()], 1, 1);
-    let clock: crate::Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
-    Context {
-        client: kube::Client::new(service, "default"),
-        caches: Arc::new(caches),
-        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
-        clock,
-    }
+    context_on(caches, move |method, uri, _| {
+        let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.answer(method, uri.path())
+    })
 }
 
 #[tokio::test]

@@ -1,15 +1,7 @@
-use std::{
-    convert::Infallible,
-    sync::{Mutex, PoisonError},
-};
-
-use http::{Request, Response};
-use k8s_openapi::jiff::Timestamp;
-use kube::client::Body;
-use tokio_util::sync::CancellationToken;
+use std::sync::{Mutex, PoisonError};
 
 use super::*;
-use crate::events::Recorder;
+use crate::driver::testing::context_on;
 
 /// A server that charges the quota one more object with each list, as in a namespace with constant
 /// changes.
@@ -85,25 +77,10 @@ async fn a_quota_is_counted_in_a_namespace_that_is_never_at_rest() {
         lists: 0,
     }));
     let server = busy.clone();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let server = server.clone();
-        async move {
-            let (head, body) = request.into_parts();
-            let body = body.collect_bytes().await.unwrap();
-            let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
-            let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
-            let (code, value) = server.answer(&head.method, path, query, &body);
-            let answer = Response::builder().status(code);
-            Ok::<_, Infallible>(answer.body(Body::from(value.to_string().into_bytes())).unwrap())
-        }
+    let context = context_on(Caches::new(), move |method, uri, body| {
+        let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.answer(method, uri.path(), uri.query().unwrap_or_default(), body)
     });
-    let clock: crate::Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
-    let context = Context {
-        client: kube::Client::new(service, "default"),
-        caches: Arc::new(Caches::new()),
-        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
-        clock,
-    };
     let counted = count(&context, &Key::new("ns", "q")).await;
     assert!(matches!(counted, Ok(Counted::First)));
     let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,39 +102,27 @@ async fn objects_of_kinds_that_definitions_make_are_counted() {
     });
     let put = Arc::new(Mutex::new(Value::Null));
     let kept = put.clone();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let kept = kept.clone();
-        async move {
-            let (head, body) = request.into_parts();
-            let body = body.collect_bytes().await.unwrap();
-            let quota = json!({
-                "metadata": { "name": "q", "namespace": "ns", "uid": "u", "resourceVersion": "7" },
-                "spec": { "hard": { "count/tabs.example.com": "9", "count/others.example.com": "9" } },
-            });
-            let answer = match (head.method.as_str(), head.uri.path()) {
-                ("GET", "/apis/example.com/v2/namespaces/ns/tabs") => json!({ "items": [{}, {}, {}] }),
-                ("PUT", _) => {
-                    let quota: Value = serde_json::from_slice(&body).unwrap();
-                    *kept.lock().unwrap_or_else(PoisonError::into_inner) = quota.clone();
-                    quota
-                }
-                ("GET", path) if path.ends_with("/q") => quota,
-                _ => json!({ "metadata": { "resourceVersion": "7" }, "items": [quota] }),
-            };
-            Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
-        }
-    });
-    let clock: crate::Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
     let caches = Caches::new();
     caches
         .definitions
         .replace(vec![serde_json::from_value(definition).unwrap()], 1, 1);
-    let context = Context {
-        client: kube::Client::new(service, "default"),
-        caches: Arc::new(caches),
-        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
-        clock,
-    };
+    let context = context_on(caches, move |method, uri, body| {
+        let quota = json!({
+            "metadata": { "name": "q", "namespace": "ns", "uid": "u", "resourceVersion": "7" },
+            "spec": { "hard": { "count/tabs.example.com": "9", "count/others.example.com": "9" } },
+        });
+        let answer = match (method.as_str(), uri.path()) {
+            ("GET", "/apis/example.com/v2/namespaces/ns/tabs") => json!({ "items": [{}, {}, {}] }),
+            ("PUT", _) => {
+                let quota: Value = serde_json::from_slice(body).unwrap();
+                *kept.lock().unwrap_or_else(PoisonError::into_inner) = quota.clone();
+                quota
+            }
+            ("GET", path) if path.ends_with("/q") => quota,
+            _ => json!({ "metadata": { "resourceVersion": "7" }, "items": [quota] }),
+        };
+        (200, answer)
+    });
     assert!(matches!(
         count(&context, &Key::new("ns", "q")).await,
         Ok(Counted::First)

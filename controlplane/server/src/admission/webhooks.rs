@@ -35,7 +35,7 @@ pub(crate) use client::{Answer, Client, trust};
 pub(crate) use conditions::faults;
 pub(crate) use dial::{Address, dial};
 pub(crate) use mutating::{Rounds, mutate};
-pub(crate) use review::read_answer;
+pub(crate) use review::{Reviewed, Version, read_answer};
 pub(crate) use source::Webhooks;
 
 use super::policies;
@@ -44,7 +44,7 @@ use crate::failure::Failure;
 use crate::metrics::{Called, Half};
 use crate::object;
 use matching::Invocation;
-use review::{Verdict, Version};
+use review::Verdict;
 use source::{GROUP, Hook};
 
 /// Reason for which a webhook rejects a request.

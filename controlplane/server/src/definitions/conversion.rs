@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::version::Version;
-use crate::admission::webhooks::Client;
+use crate::admission::webhooks::{Client, Version as ReviewVersion};
 use crate::failure::Failure;
 use crate::metrics::Converted;
 use crate::object::Live;
@@ -53,7 +53,7 @@ pub(crate) struct Converter {
     versions: Arc<[Arc<Version>]>,
     stored: Arc<Version>,
     client: Client,
-    reviews: Option<review::Version>,
+    reviews: Option<ReviewVersion>,
     recent: Mutex<VecDeque<(Place, Arc<OnceCell<Live>>)>>,
 }
 
@@ -84,7 +84,7 @@ impl Converter {
             versions: Arc::clone(versions),
             stored: Arc::clone(stored),
             client: Client::new(&config),
-            reviews: review::Version::of(&webhook.conversion_review_versions),
+            reviews: ReviewVersion::of(&webhook.conversion_review_versions),
             recent: Mutex::default(),
         })
     }

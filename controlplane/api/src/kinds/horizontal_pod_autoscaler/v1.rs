@@ -2,7 +2,7 @@
 //! annotations, in upstream's form, so that a client of this version loses nothing that one of
 //! version 2 set.
 
-use k8s_openapi::api::autoscaling::v1::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
+use k8s_openapi::api::autoscaling::v1::HorizontalPodAutoscaler;
 use k8s_openapi::api::autoscaling::v2;
 use serde_json::{Map, Value, json};
 
@@ -37,17 +37,7 @@ impl Kind for HorizontalPodAutoscaler {
         self.spec.min_replicas.get_or_insert(1);
     }
 
-    fn prepare_create(&mut self) {
-        self.status = Some(HorizontalPodAutoscalerStatus::default());
-    }
-
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::spec_and_status!();
 
     fn validate(&self) -> Vec<Invalid> {
         Kind::validate(&to_v2(self))

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::admissionregistration::v1::{
     AuditAnnotation, MatchResources, MutatingAdmissionPolicyBindingSpec, MutatingAdmissionPolicySpec, Mutation,
     NamedRuleWithOperations, ParamKind, ParamRef, RuleWithOperations, ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBindingSpec, Validation, Variable,
+    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
 
 use crate::invalid::Invalid;
@@ -50,19 +50,8 @@ const RESERVED: [&str; 21] = [
 
 /// Validates a policy.
 pub(super) fn policy(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
-    let mut errors = Vec::new();
     let spec = policy.spec.clone().unwrap_or_default();
-    common(
-        &mut errors,
-        spec.failure_policy.as_deref(),
-        spec.param_kind.as_ref(),
-        spec.match_constraints.as_ref(),
-    );
-    let given = spec.match_conditions.as_deref().unwrap_or_default();
-    conditions(&mut errors, given, "spec.matchConditions");
-    for (index, own) in spec.variables.iter().flatten().enumerate() {
-        variable(&mut errors, own, &format!("spec.variables[{index}]"));
-    }
+    let mut errors = common(&spec, false);
     let validations = spec.validations.unwrap_or_default();
     let annotations = spec.audit_annotations.unwrap_or_default();
     if validations.is_empty() && annotations.is_empty() {
@@ -80,21 +69,17 @@ pub(super) fn policy(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
 }
 
 /// Validates a mutating policy.
-pub(in crate::kinds) fn mutating_policy(spec: &MutatingAdmissionPolicySpec) -> Vec<Invalid> {
-    let mut errors = Vec::new();
-    common(
-        &mut errors,
-        spec.failure_policy.as_deref(),
-        spec.param_kind.as_ref(),
-        spec.match_constraints.as_ref(),
-    );
-    mutable(&mut errors, spec.match_constraints.as_ref(), "spec.matchConstraints");
-    let given = spec.match_conditions.as_deref().unwrap_or_default();
-    conditions(&mut errors, given, "spec.matchConditions");
-    for (index, own) in spec.variables.iter().flatten().enumerate() {
-        variable(&mut errors, own, &format!("spec.variables[{index}]"));
-    }
-    let mutations = spec.mutations.as_deref().unwrap_or_default();
+pub(in crate::kinds) fn mutating_policy(spec: MutatingAdmissionPolicySpec) -> Vec<Invalid> {
+    let shared = ValidatingAdmissionPolicySpec {
+        failure_policy: spec.failure_policy,
+        match_conditions: spec.match_conditions,
+        match_constraints: spec.match_constraints,
+        param_kind: spec.param_kind,
+        variables: spec.variables,
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    let mut errors = common(&shared, true);
+    let mutations = spec.mutations.unwrap_or_default();
     if mutations.is_empty() {
         let detail = "mutations must contain at least one item";
         errors.push(Invalid::required("spec.mutations", detail));
@@ -143,38 +128,28 @@ fn mutation(errors: &mut Vec<Invalid>, own: &Mutation, path: &str) {
     }
 }
 
-/// Rejects the operation DELETE: a deletion has no object to mutate.
-fn mutable(errors: &mut Vec<Invalid>, own: Option<&MatchResources>, path: &str) {
-    let rules = own.and_then(|own| own.resource_rules.as_ref());
-    let operations = rules
-        .into_iter()
-        .flatten()
-        .flat_map(|rule| rule.operations.iter().flatten());
-    for operation in operations.filter(|operation| !MUTABLE.contains(&operation.as_str())) {
-        let field = format!("{path}.resourceRules.operations");
-        errors.push(Invalid::not_supported(field, operation, &MUTABLE));
-    }
-}
-
 /// Validates the fields that both types of policy have.
-fn common(
-    errors: &mut Vec<Invalid>,
-    failure_policy: Option<&str>,
-    kind: Option<&ParamKind>,
-    constraints: Option<&MatchResources>,
-) {
-    one_of(errors, "spec.failurePolicy", failure_policy, &["Fail", "Ignore"]);
-    if let Some(kind) = kind {
-        param_kind(errors, kind);
+fn common(spec: &ValidatingAdmissionPolicySpec, mutates: bool) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let failure_policy = spec.failure_policy.as_deref();
+    one_of(&mut errors, "spec.failurePolicy", failure_policy, &["Fail", "Ignore"]);
+    if let Some(kind) = &spec.param_kind {
+        param_kind(&mut errors, kind);
     }
-    let Some(constraints) = constraints else {
+    if let Some(constraints) = &spec.match_constraints {
+        resources(&mut errors, constraints, "spec.matchConstraints", mutates);
+        if constraints.resource_rules.as_ref().is_none_or(Vec::is_empty) {
+            errors.push(Invalid::required("spec.matchConstraints.resourceRules", ""));
+        }
+    } else {
         errors.push(Invalid::required("spec.matchConstraints", ""));
-        return;
-    };
-    resources(errors, constraints, "spec.matchConstraints");
-    if constraints.resource_rules.as_ref().is_none_or(Vec::is_empty) {
-        errors.push(Invalid::required("spec.matchConstraints.resourceRules", ""));
     }
+    let given = spec.match_conditions.as_deref().unwrap_or_default();
+    conditions(&mut errors, given, "spec.matchConditions");
+    for (index, own) in spec.variables.iter().flatten().enumerate() {
+        variable(&mut errors, own, &format!("spec.variables[{index}]"));
+    }
+    errors
 }
 
 fn param_kind(errors: &mut Vec<Invalid>, own: &ParamKind) {
@@ -217,7 +192,7 @@ fn group_version(errors: &mut Vec<Invalid>, whole: &str, group: &str, version: &
     }
 }
 
-fn resources(errors: &mut Vec<Invalid>, own: &MatchResources, path: &str) {
+fn resources(errors: &mut Vec<Invalid>, own: &MatchResources, path: &str, mutates: bool) {
     one_of(
         errors,
         &format!("{path}.matchPolicy"),
@@ -238,6 +213,15 @@ fn resources(errors: &mut Vec<Invalid>, own: &MatchResources, path: &str) {
     ] {
         for (index, own) in rules.iter().flatten().enumerate() {
             named_rule(errors, own, &format!("{path}.{field}[{index}]"));
+        }
+    }
+    if mutates {
+        // A deletion has no object to mutate.
+        let operations = own.resource_rules.iter().flatten();
+        let operations = operations.flat_map(|rule| rule.operations.iter().flatten());
+        for operation in operations.filter(|operation| !MUTABLE.contains(&operation.as_str())) {
+            let field = format!("{path}.resourceRules.operations");
+            errors.push(Invalid::not_supported(field, operation, &MUTABLE));
         }
     }
 }
@@ -339,44 +323,34 @@ fn audit_annotations(errors: &mut Vec<Invalid>, policy: &str, annotations: &[Aud
 
 /// Validates a binding.
 pub(super) fn binding(spec: &ValidatingAdmissionPolicyBindingSpec) -> Vec<Invalid> {
-    let mut errors = Vec::new();
-    bound(
-        &mut errors,
-        &spec.policy_name,
-        spec.param_ref.as_ref(),
-        spec.match_resources.as_ref(),
-    );
+    let (reference, own) = (spec.param_ref.as_ref(), spec.match_resources.as_ref());
+    let mut errors = bound(&spec.policy_name, reference, own, false);
     actions(&mut errors, &spec.validation_actions);
     errors
 }
 
 /// Validates a mutating binding.
 pub(in crate::kinds) fn mutating_binding(spec: &MutatingAdmissionPolicyBindingSpec) -> Vec<Invalid> {
-    let mut errors = Vec::new();
-    bound(
-        &mut errors,
-        spec.policy_name.as_deref().unwrap_or_default(),
-        spec.param_ref.as_ref(),
-        spec.match_resources.as_ref(),
-    );
-    mutable(&mut errors, spec.match_resources.as_ref(), "spec.matchResources");
-    errors
+    let policy = spec.policy_name.as_deref().unwrap_or_default();
+    bound(policy, spec.param_ref.as_ref(), spec.match_resources.as_ref(), true)
 }
 
 /// Validates the fields that both types of binding have.
-fn bound(errors: &mut Vec<Invalid>, policy: &str, reference: Option<&ParamRef>, own: Option<&MatchResources>) {
+fn bound(policy: &str, reference: Option<&ParamRef>, own: Option<&MatchResources>, mutates: bool) -> Vec<Invalid> {
+    let mut errors = Vec::new();
     let field = "spec.policyName";
     if policy.is_empty() {
         errors.push(Invalid::required(field, ""));
     } else {
-        each(errors, field, policy, names::dns1123_subdomain(policy));
+        each(&mut errors, field, policy, names::dns1123_subdomain(policy));
     }
     if let Some(reference) = reference {
-        param_ref(errors, reference);
+        param_ref(&mut errors, reference);
     }
     if let Some(own) = own {
-        resources(errors, own, "spec.matchResources");
+        resources(&mut errors, own, "spec.matchResources", mutates);
     }
+    errors
 }
 
 fn param_ref(errors: &mut Vec<Invalid>, own: &ParamRef) {

@@ -23,17 +23,19 @@ use crate::verbs::review::user_info;
 /// Bytes of an unstructured answer that are quoted (`maxUnstructuredResponseTextBytes` of
 /// client-go).
 const TOLD: usize = 2048;
+/// The group of `AdmissionReview`.
+const GROUP: &str = "admission.k8s.io";
 
-/// A version of reviews.
+/// A version of reviews: of `AdmissionReview` and of `ConversionReview`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Version {
+pub(crate) enum Version {
     V1,
     V1Beta1,
 }
 
 impl Version {
     /// The first version that a webhook takes and that is known.
-    pub(super) fn of(versions: &[String]) -> Option<Self> {
+    pub(crate) fn of(versions: &[String]) -> Option<Self> {
         versions.iter().find_map(|version| match version.as_str() {
             "v1" => Some(Self::V1),
             "v1beta1" => Some(Self::V1Beta1),
@@ -41,11 +43,13 @@ impl Version {
         })
     }
 
-    const fn name(self) -> &'static str {
-        match self {
-            Self::V1 => "admission.k8s.io/v1",
-            Self::V1Beta1 => "admission.k8s.io/v1beta1",
-        }
+    /// The `apiVersion` of a group's review.
+    pub(crate) fn in_group(self, group: &str) -> String {
+        let version = match self {
+            Self::V1 => "v1",
+            Self::V1Beta1 => "v1beta1",
+        };
+        format!("{group}/{version}")
     }
 }
 
@@ -53,7 +57,7 @@ impl Version {
 #[serde(rename_all = "camelCase")]
 struct Question<'a> {
     kind: &'static str,
-    api_version: &'static str,
+    api_version: String,
     request: About<'a>,
 }
 
@@ -98,7 +102,7 @@ pub(super) fn question(
     let (object, old) = (raw(object)?, raw(old)?);
     Ok(encode(&Question {
         kind: "AdmissionReview",
-        api_version: version.name(),
+        api_version: version.in_group(GROUP),
         request: About {
             uid,
             object: object.as_deref(),
@@ -156,12 +160,31 @@ pub(super) struct Verdict {
     pub(super) warnings: Vec<String>,
 }
 
+/// A review as a webhook returns it.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Reviewed {
+pub(crate) struct Reviewed<R> {
     api_version: Option<String>,
     kind: Option<String>,
-    response: Option<Response>,
+    pub(crate) response: Option<R>,
+}
+
+impl<R> Reviewed<R> {
+    /// Checks type and version of the review.
+    ///
+    /// # Errors
+    /// Upstream's message, if it is another one.
+    pub(crate) fn check(&self, version: &str, kind: &str) -> Result<(), String> {
+        let given = self.api_version.as_deref().unwrap_or_default();
+        let given_kind = self.kind.as_deref().unwrap_or_default();
+        if given == version && given_kind == kind {
+            return Ok(());
+        }
+        let slash = if given.contains('/') { "" } else { "/" };
+        Err(format!(
+            "expected webhook response of {version}, Kind={kind}, got {slash}{given}, Kind={given_kind}"
+        ))
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -192,13 +215,10 @@ pub(super) enum AnswerError {
 /// # Errors
 /// Reasons for which the answer is invalid or a rejection, with upstream's messages.
 pub(super) fn verdict(version: Version, uid: &str, mutates: bool, answer: &Answer) -> Result<Verdict, AnswerError> {
-    let reviewed: Reviewed = read_answer(answer).map_err(|(because, code)| AnswerError::NoReview { because, code })?;
+    let mut reviewed: Reviewed<Response> =
+        read_answer(answer).map_err(|(because, code)| AnswerError::NoReview { because, code })?;
     let invalid = |because: String| AnswerError::Invalid { because };
-    let (given_version, given_kind) = (
-        reviewed.api_version.unwrap_or_default(),
-        reviewed.kind.unwrap_or_default(),
-    );
-    let response = reviewed.response;
+    let response = reviewed.response.take();
     let response = response.ok_or_else(|| invalid("webhook response was absent".to_owned()))?;
     let (patch, mut patch_type) = (response.patch.unwrap_or_default().0, response.patch_type);
     if version == Version::V1 {
@@ -206,17 +226,9 @@ pub(super) fn verdict(version: Version, uid: &str, mutates: bool, answer: &Answe
         if given != uid {
             return Err(invalid(format!("expected response.uid={uid:?}, got {given:?}")));
         }
-        if given_version != version.name() || given_kind != "AdmissionReview" {
-            let shown = if given_version.contains('/') {
-                given_version
-            } else {
-                format!("/{given_version}")
-            };
-            let wanted = version.name();
-            return Err(invalid(format!(
-                "expected webhook response of {wanted}, Kind=AdmissionReview, got {shown}, Kind={given_kind}"
-            )));
-        }
+        reviewed
+            .check(&version.in_group(GROUP), "AdmissionReview")
+            .map_err(invalid)?;
         check_patch(mutates, &patch, patch_type.as_deref()).map_err(|because| invalid(because.to_owned()))?;
     } else {
         // `v1beta1` has no required patch type.

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::version::go_type;
-use crate::admission::webhooks::{Answer, read_answer};
+use crate::admission::webhooks::{Answer, Reviewed, Version, read_answer};
 use crate::respond::encode;
+
+/// The group of `ConversionReview`.
+const GROUP: &str = "apiextensions.k8s.io";
 
 /// Invalid answer of a conversion webhook, with its `failure_type` in the metrics.
 #[derive(Debug)]
@@ -42,36 +45,11 @@ impl Fault {
     }
 }
 
-/// A version of reviews.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Version {
-    V1,
-    V1Beta1,
-}
-
-impl Version {
-    /// The first version that a webhook takes and that is known.
-    pub(super) fn of(versions: &[String]) -> Option<Self> {
-        versions.iter().find_map(|version| match version.as_str() {
-            "v1" => Some(Self::V1),
-            "v1beta1" => Some(Self::V1Beta1),
-            _ => None,
-        })
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::V1 => "apiextensions.k8s.io/v1",
-            Self::V1Beta1 => "apiextensions.k8s.io/v1beta1",
-        }
-    }
-}
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Question<'a> {
     kind: &'static str,
-    api_version: &'static str,
+    api_version: String,
     request: Request<'a>,
     /// Upstream writes it, empty as it is.
     response: Value,
@@ -89,18 +67,10 @@ struct Request<'a> {
 pub(super) fn question(version: Version, uid: &str, desired: &str, objects: &[Value]) -> Bytes {
     encode(&Question {
         kind: "ConversionReview",
-        api_version: version.name(),
+        api_version: version.in_group(GROUP),
         request: Request { uid, desired, objects },
         response: json!({"uid": "", "convertedObjects": null, "result": {"metadata": {}}}),
     })
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Reviewed {
-    api_version: Option<String>,
-    kind: Option<String>,
-    response: Option<Response>,
 }
 
 #[derive(Default, Deserialize)]
@@ -120,19 +90,12 @@ struct Outcome {
 
 /// Decodes an answer (`getConvertedObjectsFromResponse`). The fault's text follows `failed: `.
 pub(super) fn converted(version: Version, uid: &str, answer: &Answer) -> Result<Vec<Value>, Fault> {
-    let reviewed: Reviewed = read_answer(answer).map_err(|(because, _code)| Fault::call(because))?;
-    let (given, kind) = (
-        reviewed.api_version.unwrap_or_default(),
-        reviewed.kind.unwrap_or_default(),
-    );
+    let reviewed: Reviewed<Response> = read_answer(answer).map_err(|(because, _code)| Fault::call(because))?;
     // `v1beta1` requires neither its own version nor the uid.
     let is_strict = version == Version::V1;
-    if is_strict && (given != version.name() || kind != "ConversionReview") {
-        let slash = if given.contains('/') { "" } else { "/" };
-        return Err(Fault::malformed(format!(
-            "expected webhook response of {}, Kind=ConversionReview, got {slash}{given}, Kind={kind}",
-            version.name()
-        )));
+    if is_strict {
+        let version = version.in_group(GROUP);
+        reviewed.check(&version, "ConversionReview").map_err(Fault::malformed)?;
     }
     let response = reviewed.response;
     let response = response.ok_or_else(|| Fault::malformed("no response provided".to_owned()))?;
