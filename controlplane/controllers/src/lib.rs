@@ -4,51 +4,36 @@
 //! audit log can tell them apart. Decisions are made in `controlplane-plan`; this crate watches,
 //! asks for a plan, and performs its steps.
 //!
-//! A new controller is a plan in `controlplane-plan`, a file here with its `listen` and its
-//! `Controller`, and a line in the table of `setup.rs`. A kind that its plan reads is a line in the
-//! table of `kinds/caches.rs` (and of `step.rs` in `controlplane-plan`, where resources have their
-//! names).
+//! | Room | Content |
+//! |---|---|
+//! | `setup` | the table of all controllers, and their start |
+//! | `machinery` | caches, queues, the one loop that plans and performs, requests, events, metrics |
+//! | `workloads` | workloads, their autoscalers, disruption budgets |
+//! | `scheduler` | the scheduler |
+//! | `network` | endpoints of Services, load balancers, Service CIDRs, the cluster's DNS |
+//! | `storage` | claims and volumes: binding, provisioning, protection, ephemeral claims |
+//! | `node` | health and taints of nodes, pod CIDRs, TTLs |
+//! | `access` | service accounts, token Secrets, certificates, bootstrap tokens, aggregated roles |
+//! | `objects` | objects of every kind: garbage collector, namespaces, quotas |
 //!
-//! All share one watch per kind (`kinds.rs`). A key whose plan had steps is planned again only when
-//! the caches show their results (`driver.rs`), so a lost watch or a lost answer never creates
-//! anything twice.
+//! A new controller is a plan in `controlplane-plan`, a file in its room with its `listen` and its
+//! `Controller`, and a line in the table of `setup.rs`. A kind that its plan reads is a line in the
+//! table of `machinery/kinds/caches.rs` (and of `step.rs` in `controlplane-plan`, where resources
+//! have their names).
+//!
+//! All share one watch per kind (`machinery/kinds.rs`). A key whose plan had steps is planned again
+//! only when the caches show their results (`machinery/driver.rs`), so a lost watch or a lost answer
+//! never creates anything twice.
 
-mod accounts;
-mod aggregation;
-mod autoscaling;
-mod cache;
-mod certificates;
-mod clock;
-mod cluster_dns;
-mod cron_jobs;
-mod daemon_sets;
-mod deployments;
-mod disruption;
-mod driver;
-mod endpoints;
-mod ephemeral;
-mod events;
-mod garbage;
-mod jobs;
-mod kinds;
-mod load_balancers;
-mod metrics;
-mod namespaces;
-mod nodes;
-mod protection;
-mod provisioner;
-mod queue;
-mod quotas;
-mod reflector;
-mod replica_sets;
-mod request;
+mod access;
+mod machinery;
+mod network;
+mod node;
+mod objects;
 mod scheduler;
-mod service_ranges;
 mod setup;
-mod signer;
-mod stateful_sets;
-mod ttl;
-mod volumes;
+mod storage;
+mod workloads;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -59,7 +44,7 @@ use tracing::warn;
 
 pub use controlplane_plan::load_balancers::Addresses;
 pub use controlplane_plan::ranges::PodRange;
-pub use metrics::Metrics;
+pub use machinery::metrics::Metrics;
 
 /// Makes a client for a user: `(user name, complete user agent)`.
 ///
@@ -117,7 +102,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             version: "v1.36.0",
-            clock: Arc::new(clock::wall),
+            clock: Arc::new(machinery::clock::wall),
             machine: Arc::from("localhost"),
             pod_ranges: vec![PodRange {
                 address: [10, 244, 0, 0].into(),

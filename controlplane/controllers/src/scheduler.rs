@@ -30,7 +30,7 @@ use self::{
     refusal::{Nominated, make_room, note, refuse, report},
     tally::{Outcome, Tally},
 };
-use crate::{
+use crate::machinery::{
     cache::{Change, Key},
     driver::{Context, perform},
     events::SCHEDULER,

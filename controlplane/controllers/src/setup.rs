@@ -10,22 +10,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Clients, Options,
-    accounts::{self, RootCertificates, TokenSecrets},
-    aggregation, autoscaling,
-    cache::Key,
-    certificates, cluster_dns, cron_jobs, daemon_sets, deployments, disruption,
-    driver::{self, Context, Controller},
-    endpoints, ephemeral,
-    events::{self, Recorder},
-    garbage, jobs,
-    kinds::Caches,
-    load_balancers, namespaces, nodes,
-    protection::{self, Guard},
-    provisioner,
-    queue::Queue,
-    quotas, replica_sets,
+    access::{
+        accounts::{self, RootCertificates, TokenSecrets},
+        aggregation, certificates, signer,
+    },
+    machinery::{
+        cache::Key,
+        driver::{self, Context, Controller},
+        events::{self, Recorder},
+        kinds::Caches,
+        queue::Queue,
+    },
+    network::{cluster_dns, endpoints, load_balancers, service_ranges},
+    node::{nodes, ttl},
+    objects::{garbage, namespaces, quotas},
     scheduler::{self, Scheduler},
-    service_ranges, signer, stateful_sets, ttl, volumes,
+    storage::{
+        ephemeral,
+        protection::{self, Guard},
+        provisioner, volumes,
+    },
+    workloads::{autoscaling, cron_jobs, daemon_sets, deployments, disruption, jobs, replica_sets, stateful_sets},
 };
 
 /// Prefix of the controllers' service accounts.

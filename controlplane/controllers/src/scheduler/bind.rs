@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::line::Attempts;
-use crate::{
+use crate::machinery::{
     cache::Key,
     driver::Context,
     request::{self, Error},

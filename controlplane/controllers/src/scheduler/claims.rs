@@ -10,7 +10,7 @@ use controlplane_plan::{
 };
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-use crate::{
+use crate::machinery::{
     cache::Key,
     kinds::{Caches, for_claim, in_class},
 };

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::cache::Key;
+use crate::machinery::cache::Key;
 
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 

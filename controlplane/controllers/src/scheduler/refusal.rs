@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tracing::{debug, info};
 
 use super::Bound;
-use crate::{cache::Key, driver::Context, events::SCHEDULER, request};
+use crate::machinery::{cache::Key, driver::Context, events::SCHEDULER, request};
 
 /// Nominated node to set in a pod's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use controlplane_plan::placement::{Displacement, Unplaceable};
 
 use super::line::{Attempts, Pending};
-use crate::{
+use crate::machinery::{
     events::SCHEDULER,
     metrics::{Buckets, Page},
 };
@@ -181,7 +181,7 @@ mod tests {
     use controlplane_plan::placement::{Misfit, Preemption};
 
     use super::*;
-    use crate::{cache::Key, scheduler::line::Line};
+    use crate::{machinery::cache::Key, scheduler::line::Line};
 
     #[tokio::test(start_paused = true)]
     async fn pods_are_counted_on_their_way() {

@@ -1,0 +1,317 @@
+//! Content of the caches by kind: only the fields that plans read.
+
+mod caches;
+
+use std::collections::BTreeMap;
+
+use api::{intern, kinds::custom_resource_definition::names::is_true};
+use controlplane_plan::{
+    objects::{Meta, Object, controller_of, node_of},
+    pod::{Metadata, Pod, Pool},
+    ranges,
+    replicas::Elder,
+    step::Resource,
+    storage::{claim_class, claim_of, volume_class, volume_of},
+};
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, ReplicaSet, StatefulSet},
+        batch::v1::Job,
+        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+pub(crate) use self::caches::{AnyCache, Caches, Listener, resource_of, stored_kinds};
+use crate::access::accounts::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, TOKEN};
+use crate::access::signer;
+
+/// A kind that is cached.
+pub(crate) trait Cached: Object + DeserializeOwned + Clone + Send + Sync + 'static {
+    /// Pool of parts that objects of the kind share.
+    type Pool: Default + Send + Sync;
+    /// Drops fields that no controller reads.
+    fn trim(&mut self) {}
+    /// Deduplicates shared parts of the object.
+    fn share(&mut self, _pool: &mut Self::Pool) {}
+    /// Index entries of the object.
+    fn index(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Index entry of objects that a controller owns.
+pub(crate) fn owned_by(uid: &str) -> String {
+    format!("owner/{uid}")
+}
+
+/// Index entry of a namespace's objects without a controller.
+pub(crate) fn unmanaged(namespace: &str) -> String {
+    format!("unmanaged/{namespace}")
+}
+
+/// Index entry of a node's pods.
+pub(crate) fn on_node(node: &str) -> String {
+    format!("node/{node}")
+}
+
+fn owner_entry(metadata: &impl Meta) -> String {
+    controller_of(metadata).map_or_else(|| unmanaged(metadata.namespace()), |owner| owned_by(&owner.uid))
+}
+
+/// Vectors grow to at least four items while they are deserialized: most hold one or two.
+fn tighten<T>(list: &mut Option<Vec<T>>) {
+    if let Some(list) = list {
+        list.shrink_to_fit();
+    }
+}
+
+fn trim_metadata(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
+    tighten(&mut metadata.owner_references);
+    tighten(&mut metadata.finalizers);
+    if let Some(annotations) = metadata.annotations.as_mut() {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}
+
+/// Keeps all annotations, since revisions copy them.
+fn trim_revised(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
+    tighten(&mut metadata.owner_references);
+}
+
+/// Keeps only the fields for garbage collection.
+fn trim_all(metadata: &mut ObjectMeta) {
+    *metadata = ObjectMeta {
+        name: metadata.name.take(),
+        namespace: metadata.namespace.take(),
+        uid: metadata.uid.take(),
+        resource_version: metadata.resource_version.take(),
+        owner_references: metadata.owner_references.take(),
+        finalizers: metadata.finalizers.take(),
+        deletion_timestamp: metadata.deletion_timestamp.take(),
+        ..ObjectMeta::default()
+    };
+}
+
+impl Cached for Pod {
+    type Pool = Pool;
+
+    fn share(&mut self, pool: &mut Pool) {
+        Self::share(self, pool);
+    }
+
+    fn index(&self) -> Vec<String> {
+        let mut entries = vec![owner_entry(&self.metadata)];
+        entries.extend(node_of(self).map(on_node));
+        entries
+    }
+}
+
+impl Cached for ReplicaSet {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        vec![owner_entry(&self.metadata)]
+    }
+}
+
+impl Cached for Job {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        vec![owner_entry(&self.metadata)]
+    }
+}
+
+impl Cached for StatefulSet {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_revised(&mut self.metadata);
+    }
+}
+
+impl Cached for DaemonSet {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_revised(&mut self.metadata);
+    }
+}
+
+impl Cached for Elder {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.0.metadata);
+    }
+}
+
+/// Index entry of unbound claims of a class, and of the class's volumes.
+pub(crate) fn in_class(class: &str) -> String {
+    format!("class/{class}")
+}
+
+/// Index entry of claims that refer to a volume.
+pub(crate) fn on_volume(name: &str) -> String {
+    format!("volume/{name}")
+}
+
+/// Index entry of volumes that refer to a claim.
+pub(crate) fn for_claim(namespace: &str, name: &str) -> String {
+    format!("claim/{namespace}/{name}")
+}
+
+impl Cached for PersistentVolumeClaim {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        vec![volume_of(self).map_or_else(|| in_class(claim_class(self)), on_volume)]
+    }
+}
+
+impl Cached for PersistentVolume {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        let claim = claim_of(self).map(|(namespace, name)| for_claim(namespace, name));
+        claim.into_iter().chain([in_class(volume_class(self))]).collect()
+    }
+}
+
+impl Cached for Node {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+        if let Some(status) = self.status.as_mut() {
+            status.images = None;
+            status.node_info = None;
+        }
+    }
+}
+
+impl Cached for CustomResourceDefinition {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+        for version in &mut self.spec.versions {
+            version.schema = None;
+            version.additional_printer_columns = None;
+        }
+    }
+}
+
+/// The resource of a definition, in a served version: the storage version if it is served, since it
+/// needs no conversion.
+pub(crate) fn defined(definition: &CustomResourceDefinition) -> Option<Resource> {
+    let (spec, status) = (&definition.spec, definition.status.as_ref()?);
+    let mut served = spec.versions.iter().filter(|version| version.served);
+    let stored = served.clone().find(|version| version.storage);
+    let version = stored.or_else(|| served.next())?;
+    let is_served = is_true(status, "Established") || is_true(status, "NamesAccepted");
+    is_served.then(|| Resource {
+        group: intern::text(&spec.group),
+        version: intern::text(&version.name),
+        kind: intern::text(&spec.names.kind),
+        plural: intern::text(&spec.names.plural),
+        namespaced: spec.scope == "Namespaced",
+    })
+}
+
+/// A `ConfigMap` or a Secret; only few have contents that controllers read.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct Contents {
+    #[serde(default)]
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default, rename = "type")]
+    pub(crate) kind: String,
+    /// Data as in JSON; base64 for a Secret.
+    #[serde(default)]
+    pub(crate) data: BTreeMap<String, String>,
+}
+
+/// Index entry of a service account's token Secrets.
+pub(crate) fn of_account(namespace: &str, name: &str) -> String {
+    format!("account/{namespace}/{name}")
+}
+
+impl Cached for Contents {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        let is_token = matches!(self.kind.as_str(), TOKEN | BOOTSTRAP);
+        let name = self.metadata.name.as_deref();
+        let is_signed = name == Some(signer::NAME) && self.metadata.namespace.as_deref() == Some(signer::NAMESPACE);
+        let is_record = name == Some(ranges::RECORD) && self.metadata.namespace.as_deref() == Some(ranges::NAMESPACE);
+        let is_known = self.kind.is_empty() && (name == Some(CERTIFICATE) || is_signed || is_record);
+        let annotations = self.metadata.annotations.take().filter(|_| is_token);
+        let created = self.metadata.creation_timestamp.take().filter(|_| is_token);
+        trim_all(&mut self.metadata);
+        self.metadata.annotations = annotations;
+        self.metadata.creation_timestamp = created;
+        if !is_token && !is_known {
+            self.data = BTreeMap::new();
+        }
+    }
+
+    fn index(&self) -> Vec<String> {
+        let account = self.metadata.annotations.as_ref().and_then(|all| all.get(ACCOUNT_NAME));
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        account
+            .map(|account| of_account(namespace, account))
+            .into_iter()
+            .collect()
+    }
+}
+
+impl Object for Contents {
+    type Meta = ObjectMeta;
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+/// An object with its metadata only.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Partial {
+    metadata: Metadata,
+}
+
+impl Cached for Partial {
+    type Pool = Pool;
+
+    fn share(&mut self, pool: &mut Pool) {
+        self.metadata.share(pool);
+    }
+}
+
+impl Object for Partial {
+    type Meta = Metadata;
+
+    fn meta(&self) -> &Metadata {
+        &self.metadata
+    }
+}

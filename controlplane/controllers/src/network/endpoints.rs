@@ -1,0 +1,178 @@
+//! Controllers of Services' endpoints: `EndpointSlice`s, `Endpoints`, and slices that mirror
+//! user-written `Endpoints`.
+
+use std::sync::Arc;
+
+use controlplane_plan::{endpoints, objects::Meta as _, pod::Pod, rollout::Failure, step::Plan};
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, Service},
+        discovery::v1::EndpointSlice,
+    },
+    jiff::Timestamp,
+};
+
+use crate::machinery::{
+    cache::{Change, Key},
+    driver::Controller,
+    kinds::Caches,
+    queue::Queue,
+};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// Plans endpoint slices; a key is a Service.
+pub(crate) struct EndpointSlices(pub(crate) Arc<Caches>);
+
+/// Plans `Endpoints`; a key is a Service.
+pub(crate) struct Legacy(pub(crate) Arc<Caches>);
+
+/// Plans mirrored slices; a key is an `Endpoints`, and the Service of its name.
+pub(crate) struct Mirror(pub(crate) Arc<Caches>);
+
+impl Controller for EndpointSlices {
+    fn component(&self) -> &'static str {
+        "endpoint-slice-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        let Some(service) = self.0.services.get(key) else {
+            return Plan::default();
+        };
+        let pods = self.0.pods.in_namespace(&key.namespace);
+        let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
+        let zone_of = |node: &str| self.0.nodes.get(&Key::new("", node)).and_then(|node| zone(&node));
+        endpoints::plan_slices(&service, &pods, &slices, &zone_of)
+    }
+}
+
+impl Controller for Legacy {
+    fn component(&self) -> &'static str {
+        "endpoint-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        let service = self.0.services.get(key);
+        let endpoints = self.0.endpoints.get(key);
+        let pods = match service {
+            Some(_) => self.0.pods.in_namespace(&key.namespace),
+            None => Vec::new(),
+        };
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        endpoints::plan_endpoints(service.as_deref(), &pods, endpoints.as_deref())
+    }
+}
+
+impl Controller for Mirror {
+    fn component(&self) -> &'static str {
+        "endpoint-slice-mirroring-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        let (endpoints, service) = (self.0.endpoints.get(key), self.0.services.get(key));
+        let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
+        let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
+        endpoints::plan_mirror(&key.name, endpoints.as_deref(), service.as_deref(), &slices)
+    }
+}
+
+fn zone(node: &Node) -> Option<String> {
+    let zone = node.metadata.labels.as_ref()?.get(ZONE)?;
+    Some(zone.clone()).filter(|zone| !zone.is_empty())
+}
+
+/// The Service of a slice.
+fn service_of(slice: &EndpointSlice) -> Option<Key> {
+    let service = slice.metadata.labels.as_ref()?.get(endpoints::SERVICE_NAME)?;
+    Some(Key::new(
+        slice.metadata.namespace.as_deref().unwrap_or_default(),
+        service,
+    ))
+}
+
+/// Wakes the Services that select a pod.
+fn listen_to_pods(caches: &Arc<Caches>, queue: &Arc<Queue<Key>>) {
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.pods.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        for pod in change.sides() {
+            let services = caches.services.in_namespace(pod.metadata.namespace());
+            let selecting = services
+                .iter()
+                .filter(|service: &&Arc<Service>| endpoints::selects(service, pod));
+            selecting.for_each(|service| wake.push(Key::of(&service.metadata)));
+        }
+    });
+}
+
+/// Wakes Services on changes of themselves, their pods, their slices, and the zones of nodes.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice");
+    let wake = queue.clone();
+    caches.services.listen(move |change| {
+        if let Some(service) = change.new {
+            wake.push(Key::of(&service.metadata));
+        }
+    });
+    let wake = queue.clone();
+    caches.endpoint_slices.listen(move |change| {
+        change.sides().filter_map(service_of).for_each(|key| wake.push(key));
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.nodes.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        if change.old.and_then(zone) != change.new.and_then(zone) {
+            for service in caches.services.all() {
+                wake.push(Key::of(&service.metadata));
+            }
+        }
+    });
+    listen_to_pods(caches, &queue);
+    queue
+}
+
+/// Wakes Services on changes of themselves, their pods, and their `Endpoints`.
+pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new("endpoint");
+    let wake = queue.clone();
+    caches.services.listen(move |change| {
+        change.sides().for_each(|service| wake.push(Key::of(&service.metadata)));
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.endpoints.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        for endpoints in change.sides() {
+            // Endpoints that a user created without a Service are left alone.
+            let labels = endpoints.metadata.labels.as_ref();
+            let managed = labels.is_some_and(|labels| labels.contains_key(endpoints::MANAGED_ENDPOINTS));
+            let key = Key::of(&endpoints.metadata);
+            if managed || caches.services.get(&key).is_some() {
+                wake.push(key);
+            }
+        }
+    });
+    listen_to_pods(caches, &queue);
+    queue
+}
+
+/// Wakes `Endpoints` on changes of themselves, the Services of their names, and their slices.
+pub(crate) fn listen_mirror(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice_mirroring");
+    let wake = queue.clone();
+    caches.endpoints.listen(move |change| {
+        change
+            .sides()
+            .for_each(|endpoints| wake.push(Key::of(&endpoints.metadata)));
+    });
+    let wake = queue.clone();
+    caches.services.listen(move |change: &Change<'_, Service>| {
+        change.sides().for_each(|service| wake.push(Key::of(&service.metadata)));
+    });
+    let wake = queue.clone();
+    caches.endpoint_slices.listen(move |change| {
+        change.sides().filter_map(service_of).for_each(|key| wake.push(key));
+    });
+    queue
+}

@@ -1,0 +1,4 @@
+//! Controllers of nodes.
+
+pub(crate) mod nodes;
+pub(crate) mod ttl;

@@ -1,0 +1,270 @@
+//! Node controllers: health, taints, evictions; pod CIDRs; pod garbage collection.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use controlplane_plan::{
+    leftovers,
+    node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready},
+    objects::{node_of, target},
+    pod::Pod,
+    ranges::{self, PodRange, Ranges},
+    rollout::Failure,
+    step::{NODES, Note, Plan, Severity, Step},
+};
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use tokio::time::Instant;
+
+use crate::machinery::{
+    cache::Key,
+    driver::Controller,
+    kinds::{Caches, on_node},
+    queue::Queue,
+};
+
+const LEASES: &str = "kube-node-lease";
+/// Time that a node must be missing before its pods are deleted.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// Key of pod garbage collection for counting finished pods: no node can have this name.
+const FINISHED: &str = "*";
+
+/// Plans nodes' health, and allocates pod CIDRs.
+pub(crate) struct Nodes {
+    caches: Arc<Caches>,
+    start: Instant,
+    seen: Mutex<BTreeMap<String, Seen>>,
+    ranges: Mutex<Ranges>,
+}
+
+/// State of a node between two syncs.
+struct Seen {
+    pulse: Pulse,
+    /// Times at which its taints were first seen.
+    tainted: Tainted,
+    marked: Marked,
+}
+
+impl Nodes {
+    pub(crate) fn new(caches: Arc<Caches>, ranges: Vec<PodRange>) -> Self {
+        Self {
+            caches,
+            start: Instant::now(),
+            seen: Mutex::new(BTreeMap::new()),
+            ranges: Mutex::new(Ranges::new(ranges)),
+        }
+    }
+
+    /// Updated state of the node; `None` when it is seen for the first time.
+    fn seen(&self, key: &Key) -> Option<Seen> {
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&key.name)
+    }
+
+    fn look(&self, before: Option<Seen>, key: &Key, node: &Node, at: Duration) -> Seen {
+        let lease = self.caches.leases.get(&Key::new(LEASES, &key.name));
+        let (pulse, tainted, marked) =
+            before.map_or_else(Default::default, |seen| (Some(seen.pulse), seen.tainted, seen.marked));
+        Seen {
+            pulse: Pulse::next(pulse, node, lease.as_deref(), at),
+            tainted: tainted.next(node, at),
+            marked,
+        }
+    }
+
+    /// Steps that record nodes' CIDRs and allocate this node's.
+    fn range(&self, node: &Node, nodes: &[Arc<Node>]) -> (Option<Step>, Option<Step>) {
+        let record = Key::new(ranges::NAMESPACE, ranges::RECORD);
+        let record = self.caches.config_maps.get(&record);
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.recall(record.as_ref().map(|record| &record.data));
+        let range = if ranges.has(node) {
+            None
+        } else {
+            let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
+            let pods = self.caches.pods.all();
+            let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+            ranges.give(node, &nodes, &pods)
+        };
+        let record = record.as_ref();
+        let there = record.map(|record| (record.metadata.uid.as_deref().unwrap_or_default(), &record.data));
+        (ranges.record(node, there), range)
+    }
+
+    fn keep(&self, key: &Key, seen: Seen) {
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(key.name.clone(), seen);
+    }
+}
+
+impl Controller for Nodes {
+    fn component(&self) -> &'static str {
+        "node-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let before = self.seen(key);
+        let Some(node) = self.caches.nodes.get(key) else {
+            return Plan::default();
+        };
+        let at = self.start.elapsed();
+        let first = before.is_none();
+        let mut seen = self.look(before, key, &node, at);
+        let nodes = self.caches.nodes.all();
+        let pods = self.caches.pods.indexed(&on_node(&key.name));
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        let any_ready = nodes.iter().any(|node| is_ready(node));
+        let mut plan = Plan::default();
+        if first {
+            plan.stage(vec![Step::Event(Note {
+                about: target(NODES, &*node).reference(),
+                severity: Severity::Normal,
+                reason: "RegisteredNode",
+                message: format!("Node {} event: Registered Node {} in Controller", key.name, key.name),
+            })]);
+        }
+        let (record, range) = self.range(&node, &nodes);
+        // A CIDR is recorded before a pod can have an address in it.
+        plan.stage(record.into_iter().collect());
+        if let Some(step) = range {
+            plan.stage(vec![step]);
+        } else {
+            let snapshot = Snapshot {
+                node: &node,
+                pulse: &seen.pulse,
+                tainted: &seen.tainted,
+                pods: &pods,
+                any_ready,
+            };
+            let health = node_health::plan(&snapshot, &mut seen.marked, at, now);
+            plan.stages.extend(health.stages);
+            plan.again = health.again;
+        }
+        self.keep(key, seen);
+        plan
+    }
+}
+
+/// Wakes nodes on changes of themselves, their leases and their pods; all of them when the first
+/// node becomes ready or the last one not ready.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new("node_lifecycle_controller");
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.nodes.listen(move |change| {
+        for node in change.sides() {
+            wake.push(Key::of(&node.metadata));
+        }
+        let turned = change.old.is_some_and(is_ready) != change.new.is_some_and(is_ready);
+        if let Some(caches) = all.upgrade().filter(|_| turned) {
+            let nodes = caches.nodes.all();
+            let own = |node: &Node| change.sides().any(|side| side.metadata.name == node.metadata.name);
+            // While another one is ready, nothing changes for the rest.
+            if !nodes.iter().any(|node| is_ready(node) && !own(node)) {
+                for node in &nodes {
+                    wake.push(Key::of(&node.metadata));
+                }
+            }
+        }
+    });
+    let wake = queue.clone();
+    caches.leases.listen(move |change| {
+        for lease in change
+            .sides()
+            .filter(|lease| lease.metadata.namespace.as_deref() == Some(LEASES))
+        {
+            wake.push(Key::new("", lease.metadata.name.as_deref().unwrap_or_default()));
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.pods.listen(move |change| {
+        // Pods matter only while the node is not healthy.
+        let Some(node) = change.new.and_then(node_of) else {
+            return;
+        };
+        let key = Key::new("", node);
+        let node = all.upgrade().and_then(|caches| caches.nodes.get(&key));
+        let tainted = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).is_some();
+        if node.is_some_and(|node| tainted(&node)) {
+            wake.push(key);
+        }
+    });
+    queue
+}
+
+/// Plans pod garbage collection: pods of missing nodes, and finished pods above a threshold.
+pub(crate) struct Leftovers {
+    caches: Arc<Caches>,
+    missing: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Leftovers {
+    pub(crate) fn new(caches: Arc<Caches>) -> Self {
+        Self {
+            caches,
+            missing: Mutex::new(BTreeMap::new()),
+        }
+    }
+}
+
+impl Controller for Leftovers {
+    fn component(&self) -> &'static str {
+        "pod-garbage-collector"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        if key.name == FINISHED {
+            let pods = self.caches.pods.all();
+            let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+            plan.stage(leftovers::of_the_past(&pods));
+            return plan;
+        }
+        let pods = self.caches.pods.indexed(&on_node(&key.name));
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        if pods.is_empty() || self.caches.nodes.get(key).is_some() {
+            missing.remove(&key.name);
+            return plan;
+        }
+        let since = *missing.entry(key.name.clone()).or_insert_with(Instant::now);
+        let rest = QUARANTINE.saturating_sub(since.elapsed());
+        if !rest.is_zero() {
+            plan.again(rest);
+            return plan;
+        }
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        for stage in leftovers::of_gone_node(&pods, now) {
+            plan.stage(stage);
+        }
+        plan
+    }
+}
+
+/// Wakes deleted nodes, and nodes of pods.
+pub(crate) fn listen_leftovers(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new("orphaned_pods_nodes");
+    let wake = queue.clone();
+    caches.nodes.listen(move |change| {
+        if let (Some(old), None) = (change.old, change.new) {
+            wake.push(Key::of(&old.metadata));
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.pods.listen(move |change| {
+        let Some(pod) = change.new else { return };
+        let finished = |pod: &Pod| controlplane_plan::objects::is_finished(pod);
+        if finished(pod) && !change.old.is_some_and(finished) {
+            wake.push_after(Key::new("", FINISHED), Duration::from_secs(20));
+        }
+        let Some(key) = node_of(pod).map(|node| Key::new("", node)) else {
+            return;
+        };
+        if all.upgrade().is_some_and(|caches| caches.nodes.get(&key).is_none()) {
+            wake.push(key);
+        }
+    });
+    queue
+}

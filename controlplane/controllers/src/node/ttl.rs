@@ -1,0 +1,64 @@
+//! Controller of the annotation with the TTL of the agents' caches.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use controlplane_plan::{objects::annotation, rollout::Failure, step::Plan, ttl};
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+
+use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+
+/// Plans the annotation of each node.
+pub(crate) struct Ttl {
+    caches: Arc<Caches>,
+    /// Index of the cluster's size.
+    size: Arc<AtomicUsize>,
+}
+
+impl Controller for Ttl {
+    fn component(&self) -> &'static str {
+        "ttl-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        match self.caches.nodes.get(key) {
+            Some(node) => ttl::plan(&node, self.size.load(Ordering::Relaxed)),
+            None => Plan::default(),
+        }
+    }
+}
+
+/// Wakes new nodes and those whose annotation has changed, and all when the cluster's size class
+/// changes.
+pub(crate) fn listen(caches: &Arc<Caches>) -> (Ttl, Arc<Queue<Key>>) {
+    let queue: Arc<Queue<Key>> = Queue::new("ttlcontroller");
+    let controller = Ttl {
+        caches: caches.clone(),
+        size: Arc::default(),
+    };
+    let (wake, all, size) = (queue.clone(), Arc::downgrade(caches), controller.size.clone());
+    caches.nodes.listen(move |change| {
+        let told = |node: &Node| annotation(&node.metadata, ttl::ANNOTATION).map(str::to_owned);
+        if let Some(node) = change.new
+            && change.old.is_none_or(|old| told(old) != told(node))
+        {
+            wake.push(Key::of(&node.metadata));
+        }
+        if change.old.is_some() == change.new.is_some() {
+            return;
+        }
+        let Some(caches) = all.upgrade() else { return };
+        let nodes = caches.nodes.all();
+        let before = size.load(Ordering::Relaxed);
+        let after = ttl::next(before, nodes.len());
+        if after != before {
+            size.store(after, Ordering::Relaxed);
+            for node in nodes {
+                wake.push(Key::of(&node.metadata));
+            }
+        }
+    });
+    (controller, queue)
+}

@@ -1,0 +1,6 @@
+//! Controllers of claims and volumes.
+
+pub(crate) mod ephemeral;
+pub(crate) mod protection;
+pub(crate) mod provisioner;
+pub(crate) mod volumes;

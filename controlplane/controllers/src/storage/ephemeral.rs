@@ -1,0 +1,55 @@
+//! Creates the claims of generic ephemeral volumes: they belong to the pod and are deleted with it.
+
+use std::sync::Arc;
+
+use controlplane_plan::{rollout::Failure, step::Plan, storage::ephemeral};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+
+/// Source component of events.
+pub(crate) const COMPONENT: &str = "ephemeral_volume";
+
+/// Plans pods with ephemeral volumes.
+pub(crate) struct Ephemeral(pub(crate) Arc<Caches>);
+
+impl Controller for Ephemeral {
+    fn component(&self) -> &'static str {
+        COMPONENT
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        self.0.pods.get(key).map_or_else(Plan::default, |pod| {
+            ephemeral::plan(&pod, |name| self.0.claims.get(&Key::new(&key.namespace, name)))
+        })
+    }
+}
+
+/// Wakes pods with ephemeral volumes when they are created and when such a claim is deleted.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue = Queue::new("ephemeral_volume");
+    let wake = queue.clone();
+    caches.pods.listen(move |change| {
+        if let Some(pod) = change.new.filter(|pod| ephemeral::has_claims(pod)) {
+            wake.push(Key::of(&pod.metadata));
+        }
+    });
+    let wake = queue.clone();
+    caches.claims.listen(move |change| {
+        if change.new.is_some() {
+            return;
+        }
+        let owners = change
+            .old
+            .iter()
+            .flat_map(|claim| claim.metadata.owner_references.iter().flatten());
+        let namespace = change
+            .old
+            .and_then(|claim| claim.metadata.namespace.as_deref())
+            .unwrap_or_default();
+        for owner in owners.filter(|owner| owner.kind == "Pod") {
+            wake.push(Key::new(namespace, &owner.name));
+        }
+    });
+    queue
+}

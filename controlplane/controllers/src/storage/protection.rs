@@ -1,0 +1,167 @@
+//! Protection controllers: remove the finalizers of claims that no pod uses, and of volumes that no
+//! claim is bound to.
+
+use std::{sync::Arc, time::Duration};
+
+use controlplane_plan::{
+    objects::{Meta as _, Object, is_finished, node_of},
+    placement,
+    pod::Pod,
+    step::{CLAIMS, PODS, Resource, VOLUMES},
+};
+use http::Method;
+use serde::Deserialize;
+use serde_json::Value;
+use tracing::debug;
+
+use crate::machinery::{
+    cache::{Cache, Key},
+    driver::Context,
+    kinds::{Cached, Caches},
+    queue::Queue,
+    request::{self, Error, JSON},
+};
+
+/// Delay before another look at an object that is in use or could not be read. Events that free it
+/// wake it earlier.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Objects that a controller protects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// Claims in use by pods.
+    Claims,
+    /// Volumes bound to claims.
+    Volumes,
+}
+
+impl Guard {
+    const fn resource(self) -> Resource {
+        match self {
+            Self::Claims => CLAIMS,
+            Self::Volumes => VOLUMES,
+        }
+    }
+
+    /// Name of the queue in upstream's metrics.
+    const fn measured(self) -> &'static str {
+        match self {
+            Self::Claims => "pvcprotection",
+            Self::Volumes => "pvprotection",
+        }
+    }
+
+    const fn finalizer(self) -> &'static str {
+        match self {
+            Self::Claims => "kubernetes.io/pvc-protection",
+            Self::Volumes => "kubernetes.io/pv-protection",
+        }
+    }
+}
+
+/// Wakes objects that are being deleted, and the claims of a namespace in which a pod was deleted
+/// or has finished.
+pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new(guard.measured());
+    match guard {
+        Guard::Claims => wake_deleted(&caches.claims, &queue),
+        Guard::Volumes => wake_deleted(&caches.volumes, &queue),
+    }
+    if guard == Guard::Claims {
+        let (wake, claims) = (queue.clone(), caches.claims.clone());
+        caches.pods.listen(move |change| {
+            let Some(old) = change.old.filter(|_| change.new.is_none_or(is_finished)) else {
+                return;
+            };
+            for claim in claims.in_namespace(old.metadata.namespace()) {
+                let metadata = claim.meta();
+                if metadata.is_deleting() {
+                    wake.push(Key::of(metadata));
+                }
+            }
+        });
+    }
+    queue
+}
+
+fn wake_deleted<K: Cached>(cache: &Cache<K>, queue: &Arc<Queue<Key>>) {
+    let wake = queue.clone();
+    cache.listen(move |change| {
+        if let Some(metadata) = change.new.map(Object::meta)
+            && metadata.is_deleting()
+        {
+            wake.push(Key::of(metadata));
+        }
+    });
+}
+
+/// Runs the controller forever.
+pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, guard: Guard) {
+    context.caches.synced().await;
+    loop {
+        let key = queue.next().await;
+        let released = release(&context, guard, &key).await;
+        queue.done(&key);
+        match released {
+            Ok(true) => {}
+            Ok(false) => queue.push_after(key, AGAIN),
+            Err(error) => {
+                debug!(object = %key, %error, "not let go");
+                queue.push_after(key, AGAIN);
+            }
+        }
+    }
+}
+
+/// Removes the finalizer if the object is not in use; returns true if there is nothing left to do.
+async fn release(context: &Context, guard: Guard, key: &Key) -> Result<bool, Error> {
+    let resource = guard.resource();
+    let mut object: Value = match request::get(&context.client, &resource, &key.namespace, &key.name).await {
+        Err(error) if error.code() == 404 => return Ok(true),
+        object => object?,
+    };
+    let deleted = object
+        .pointer("/metadata/deletionTimestamp")
+        .is_some_and(Value::is_string);
+    let Some(Value::Array(finalizers)) = object.pointer_mut("/metadata/finalizers") else {
+        return Ok(true);
+    };
+    let before = finalizers.len();
+    finalizers.retain(|finalizer| finalizer != guard.finalizer());
+    if !deleted || finalizers.len() == before {
+        return Ok(true);
+    }
+    let used = match guard {
+        Guard::Claims => is_mounted(context, key).await?,
+        Guard::Volumes => object.pointer("/status/phase").and_then(Value::as_str) == Some("Bound"),
+    };
+    if used {
+        return Ok(false);
+    }
+    let path = request::path(&resource, &key.namespace, &key.name, "");
+    request::send::<Value>(
+        &context.client,
+        Method::PUT,
+        path,
+        JSON,
+        object.to_string().into_bytes(),
+    )
+    .await?;
+    Ok(true)
+}
+
+#[derive(Deserialize)]
+struct Pods {
+    items: Vec<Pod>,
+}
+
+/// True if an unfinished pod that is bound to a node uses a claim. The server is asked, since the
+/// cache may lag.
+async fn is_mounted(context: &Context, claim: &Key) -> Result<bool, Error> {
+    let path = request::path(&PODS, &claim.namespace, "", "");
+    let pods: Pods = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
+    Ok(pods.items.iter().any(|pod| {
+        let mut claims = placement::claims::names(pod).into_iter();
+        node_of(pod).is_some() && !is_finished(pod) && claims.any(|(own, _)| own == claim.name)
+    }))
+}

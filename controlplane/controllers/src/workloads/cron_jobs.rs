@@ -1,0 +1,99 @@
+//! The `CronJob` controller.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use controlplane_plan::{
+    cron_job::{self, Snapshot},
+    objects::{Meta as _, controller_of, uid},
+    rollout::Failure,
+    step::{CRON_JOBS, Plan, Target},
+};
+use k8s_openapi::{
+    api::batch::v1::{CronJob, Job},
+    jiff::Timestamp,
+};
+
+use crate::machinery::{
+    cache::Key,
+    driver::Controller,
+    kinds::{Caches, owned_by},
+    queue::Queue,
+};
+
+/// Plans `CronJob`s.
+pub(crate) struct CronJobs {
+    caches: Arc<Caches>,
+    /// Uids of Jobs that a status lists but that do not exist.
+    missing: Mutex<BTreeSet<String>>,
+}
+
+impl CronJobs {
+    pub(crate) fn new(caches: Arc<Caches>) -> Self {
+        let missing = Mutex::default();
+        Self { caches, missing }
+    }
+}
+
+impl Controller for CronJobs {
+    fn component(&self) -> &'static str {
+        "cronjob-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let Some(cron_job) = self.caches.cron_jobs.get(key) else {
+            return Plan::default();
+        };
+        let jobs = self.caches.jobs.indexed(&owned_by(uid(&*cron_job)));
+        let jobs: Vec<&Job> = jobs.iter().map(Arc::as_ref).collect();
+        let snapshot = Snapshot {
+            cron_job: &cron_job,
+            jobs: &jobs,
+            uid_of: &|name| {
+                let job = self.caches.jobs.get(&Key::new(&key.namespace, name));
+                job.map(|job| uid(&*job).to_owned())
+            },
+            missing: &self.missing.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        cron_job::plan(&snapshot, now)
+    }
+
+    fn learn(&self, target: &Target, exists: bool, _now: Timestamp) {
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !exists {
+            missing.insert(target.uid.clone());
+        }
+        // Bounded by the Jobs that statuses list.
+        let all = self.caches.cron_jobs.all();
+        let listed: BTreeSet<&str> = all.iter().flat_map(|cron_job| active(cron_job)).collect();
+        missing.retain(|uid| listed.contains(uid.as_str()));
+    }
+}
+
+fn active(cron_job: &CronJob) -> impl Iterator<Item = &str> {
+    let active = cron_job.status.as_ref().and_then(|status| status.active.as_ref());
+    active.into_iter().flatten().filter_map(|job| job.uid.as_deref())
+}
+
+/// Wakes the `CronJob`s that a change concerns.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue = Queue::new("cronjob");
+    let wake = queue.clone();
+    caches.cron_jobs.listen(move |change| {
+        if let Some(cron_job) = change.new {
+            wake.push(Key::of(&cron_job.metadata));
+        }
+    });
+    let wake = queue.clone();
+    caches.jobs.listen(move |change| {
+        for job in change.sides() {
+            let owner = controller_of(&job.metadata).filter(|owner| owner.kind == CRON_JOBS.kind);
+            if let Some(owner) = owner {
+                wake.push(Key::new(job.metadata.namespace(), &owner.name));
+            }
+        }
+    });
+    queue
+}

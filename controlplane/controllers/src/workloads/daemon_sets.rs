@@ -1,0 +1,117 @@
+//! The DaemonSet controller.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use controlplane_plan::{
+    daemon_sets::{self, Backoff, Snapshot},
+    objects::uid,
+    pod::Pod,
+    rollout::Failure,
+    step::Plan,
+};
+use k8s_openapi::{
+    api::{apps::v1::ControllerRevision, core::v1::Node},
+    jiff::Timestamp,
+};
+
+use crate::{
+    machinery::{
+        cache::Key,
+        driver::Controller,
+        kinds::{Caches, owned_by, unmanaged},
+        queue::Queue,
+    },
+    workloads::replica_sets::wake_owners,
+};
+
+/// Plans `DaemonSet`s.
+pub(crate) struct DaemonSets {
+    caches: Arc<Caches>,
+    backoff: Mutex<Backoff>,
+}
+
+impl DaemonSets {
+    pub(crate) fn new(caches: Arc<Caches>) -> Self {
+        Self {
+            caches,
+            backoff: Mutex::default(),
+        }
+    }
+}
+
+impl Controller for DaemonSets {
+    fn component(&self) -> &'static str {
+        "daemonset-controller"
+    }
+
+    fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let caches = &self.caches;
+        let Some(set) = caches.daemon_sets.get(key) else {
+            return Plan::default();
+        };
+        let mut pods = caches.pods.indexed(&owned_by(uid(&*set)));
+        pods.extend(caches.pods.indexed(&unmanaged(&key.namespace)));
+        let (revisions, nodes) = (
+            caches.controller_revisions.in_namespace(&key.namespace),
+            caches.nodes.all(),
+        );
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        let revisions: Vec<&ControllerRevision> = revisions.iter().map(Arc::as_ref).collect();
+        let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
+        let snapshot = Snapshot {
+            set: &set,
+            revisions: &revisions,
+            pods: &pods,
+            nodes: &nodes,
+            failure,
+        };
+        let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+        daemon_sets::plan(&snapshot, &mut backoff, now)
+    }
+}
+
+/// Wakes the `DaemonSet`s that a change concerns.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue = Queue::new("daemonset");
+    let wake = queue.clone();
+    caches.daemon_sets.listen(move |change| {
+        if let Some(set) = change.sides().last() {
+            wake.push(Key::of(&set.metadata));
+        }
+    });
+    let selectors = |caches: &Caches, namespace: &str| {
+        let sets = caches.daemon_sets.in_namespace(namespace).into_iter();
+        sets.filter_map(|set| Some((Key::of(&set.metadata), set.spec.as_ref()?.selector.clone())))
+            .collect()
+    };
+    let (wake, all) = (queue.clone(), caches.clone());
+    caches.pods.listen(move |change| {
+        for pod in change.sides() {
+            wake_owners(pod, "DaemonSet", &wake, |namespace| selectors(&all, namespace));
+        }
+    });
+    let (wake, all) = (queue.clone(), caches.clone());
+    caches.controller_revisions.listen(move |change| {
+        for revision in change.sides() {
+            wake_owners(revision, "DaemonSet", &wake, |namespace| selectors(&all, namespace));
+        }
+    });
+    let (wake, all) = (queue.clone(), caches.clone());
+    caches.nodes.listen(move |change| {
+        let read = |node: Option<&Node>| {
+            node.map(|node| {
+                (
+                    node.metadata.labels.clone(),
+                    node.spec.as_ref().and_then(|spec| spec.taints.clone()),
+                )
+            })
+        };
+        // Nodes report often, but placement depends on few of the fields.
+        if read(change.old) != read(change.new) {
+            for set in all.daemon_sets.all() {
+                wake.push(Key::of(&set.metadata));
+            }
+        }
+    });
+    queue
+}

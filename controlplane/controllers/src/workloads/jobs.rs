@@ -1,0 +1,193 @@
+//! Job controller, and the controllers that remove finalizers of orphaned pods and delete finished
+//! Jobs.
+
+mod metrics;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use controlplane_plan::{
+    job::{self, Backoff, Snapshot},
+    objects::{Meta as _, controller_of, selects, uid},
+    pod::Pod,
+    rollout::Failure,
+    step::{JOBS, Plan},
+};
+use k8s_openapi::{api::batch::v1::Job, jiff::Timestamp};
+
+pub(crate) use self::metrics::JobMetrics;
+use crate::machinery::{
+    cache::Key,
+    driver::{Controller, Done},
+    kinds::{Caches, owned_by, unmanaged},
+    queue::Queue,
+};
+
+/// Plans Jobs.
+pub(crate) struct Jobs {
+    caches: Arc<Caches>,
+    /// Backoff of unfinished Jobs, with their uids.
+    backoffs: Mutex<BTreeMap<Key, (String, Backoff)>>,
+    metrics: Arc<JobMetrics>,
+}
+
+impl Jobs {
+    pub(crate) fn new(caches: Arc<Caches>, metrics: Arc<JobMetrics>) -> Self {
+        Self {
+            caches,
+            backoffs: Mutex::default(),
+            metrics,
+        }
+    }
+
+    /// Failures of a Job's pods, including these.
+    fn backoff(&self, key: &Key, job: &Job, pods: &[&Pod]) -> Backoff {
+        let mut backoffs = self.backoffs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(spec) = job.spec.as_ref().filter(|_| !job::is_finished(job)) else {
+            backoffs.remove(key);
+            return Backoff::default();
+        };
+        let (known, backoff) = backoffs.entry(key.clone()).or_default();
+        if known != uid(job) {
+            uid(job).clone_into(known);
+            *backoff = Backoff::default();
+        }
+        backoff.observe(spec, pods);
+        backoff.clone()
+    }
+}
+
+impl Controller for Jobs {
+    fn component(&self) -> &'static str {
+        "job-controller"
+    }
+
+    fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let Some(job) = self.caches.jobs.get(key) else {
+            self.backoffs.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+            return Plan::default();
+        };
+        let own = self.caches.pods.indexed(&owned_by(uid(&*job)));
+        let own: Vec<&Pod> = own.iter().map(Arc::as_ref).collect();
+        let backoff = self.backoff(key, &job, &own);
+        let free = self.caches.pods.indexed(&unmanaged(&key.namespace));
+        let pods: Vec<&Pod> = own.into_iter().chain(free.iter().map(Arc::as_ref)).collect();
+        let snapshot = Snapshot {
+            job: &job,
+            pods: &pods,
+            failure,
+            backoff: &backoff,
+        };
+        job::plan(&snapshot, now)
+    }
+
+    fn synced(&self, key: &Key, done: &Done, took: Duration) {
+        if let Some(job) = self.caches.jobs.get(key) {
+            self.metrics.synced(&job, done, took);
+        }
+    }
+}
+
+/// Wakes the Jobs that a change concerns.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue = Queue::new("job");
+    let wake = queue.clone();
+    caches.jobs.listen(move |change| {
+        if let Some(job) = change.sides().last() {
+            wake.push(Key::of(&job.metadata));
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.pods.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        for pod in change.sides() {
+            let namespace = pod.metadata.namespace();
+            match controller_of(&pod.metadata) {
+                Some(owner) if owner.kind == JOBS.kind => wake.push(Key::new(namespace, &owner.name)),
+                Some(_) => {}
+                None => {
+                    let adopts = |job: &&Arc<Job>| {
+                        let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                        selector.is_some_and(|selector| selects(selector, pod.metadata.labels()))
+                    };
+                    for job in caches.jobs.in_namespace(namespace).iter().filter(adopts) {
+                        wake.push(Key::of(&job.metadata));
+                    }
+                }
+            }
+        }
+    });
+    queue
+}
+
+/// Plans pods that no Job will count.
+pub(crate) struct Orphans(pub(crate) Arc<Caches>);
+
+impl Controller for Orphans {
+    fn component(&self) -> &'static str {
+        "job-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        let Some(pod) = self.0.pods.get(key) else {
+            return Plan::default();
+        };
+        let owner = controller_of(&pod.metadata).filter(|owner| owner.kind == JOBS.kind);
+        let job = owner.and_then(|owner| self.0.jobs.get(&Key::new(&key.namespace, &owner.name)));
+        job::plan_orphan(&pod, job.as_deref())
+    }
+}
+
+/// Wakes a Job's pods when it changes, and pods whose Job is finished or gone.
+pub(crate) fn listen_orphans(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new("job_orphan_pod");
+    let wake = queue.clone();
+    caches.pods.listen(move |change| {
+        if let Some(pod) = change.new.filter(|pod| job::is_tracked(pod)) {
+            wake.push(Key::of(&pod.metadata));
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.jobs.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        if let Some(job) = change
+            .sides()
+            .last()
+            .filter(|job| change.new.is_none() || job::is_finished(job))
+        {
+            for pod in caches.pods.indexed(&owned_by(uid(job))) {
+                wake.push(Key::of(&pod.metadata));
+            }
+        }
+    });
+    queue
+}
+
+/// Plans the deletion of finished Jobs with a TTL.
+pub(crate) struct Ended(pub(crate) Arc<Caches>);
+
+impl Controller for Ended {
+    fn component(&self) -> &'static str {
+        "ttl-after-finished-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let job = self.0.jobs.get(key);
+        job.map(|job| job::ttl::plan(&job, now)).unwrap_or_default()
+    }
+}
+
+/// Wakes finished Jobs.
+pub(crate) fn listen_ended(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue = Queue::new("ttl_jobs_to_delete");
+    let wake = queue.clone();
+    caches.jobs.listen(move |change| {
+        if let Some(job) = change.new.filter(|job| job::is_finished(job)) {
+            wake.push(Key::of(&job.metadata));
+        }
+    });
+    queue
+}

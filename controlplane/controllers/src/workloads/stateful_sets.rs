@@ -1,0 +1,94 @@
+//! The StatefulSet controller.
+
+use std::sync::Arc;
+
+use controlplane_plan::{
+    objects::{Meta as _, name, uid},
+    pod::Pod,
+    rollout::Failure,
+    stateful_sets::{self, Snapshot},
+    step::Plan,
+};
+use k8s_openapi::{api::apps::v1::ControllerRevision, jiff::Timestamp};
+
+use crate::{
+    machinery::{
+        cache::Key,
+        driver::Controller,
+        kinds::{Caches, owned_by, unmanaged},
+        queue::Queue,
+    },
+    workloads::replica_sets::wake_owners,
+};
+
+/// Plans `StatefulSet`s.
+pub(crate) struct StatefulSets(pub(crate) Arc<Caches>);
+
+impl Controller for StatefulSets {
+    fn component(&self) -> &'static str {
+        "statefulset-controller"
+    }
+
+    fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let Some(set) = self.0.stateful_sets.get(key) else {
+            return Plan::default();
+        };
+        let mut pods = self.0.pods.indexed(&owned_by(uid(&*set)));
+        pods.extend(self.0.pods.indexed(&unmanaged(&key.namespace)));
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        let revisions = self.0.controller_revisions.in_namespace(&key.namespace);
+        let revisions: Vec<&ControllerRevision> = revisions.iter().map(Arc::as_ref).collect();
+        let snapshot = Snapshot {
+            set: &set,
+            revisions: &revisions,
+            pods: &pods,
+            claims: &|name| self.0.claims.get(&Key::new(&key.namespace, name)),
+            failure,
+        };
+        stateful_sets::plan(&snapshot, now)
+    }
+}
+
+/// Wakes the `StatefulSet`s that a change concerns.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue = Queue::new("statefulset");
+    let wake = queue.clone();
+    caches.stateful_sets.listen(move |change| {
+        if let Some(set) = change.sides().last() {
+            wake.push(Key::of(&set.metadata));
+        }
+    });
+    let selectors = |caches: &Caches, namespace: &str| {
+        let sets = caches.stateful_sets.in_namespace(namespace).into_iter();
+        sets.filter_map(|set| Some((Key::of(&set.metadata), set.spec.as_ref()?.selector.clone())))
+            .collect()
+    };
+    let (wake, all) = (queue.clone(), caches.clone());
+    caches.pods.listen(move |change| {
+        for pod in change.sides() {
+            wake_owners(pod, "StatefulSet", &wake, |namespace| selectors(&all, namespace));
+        }
+    });
+    let (wake, all) = (queue.clone(), caches.clone());
+    caches.controller_revisions.listen(move |change| {
+        for revision in change.sides() {
+            wake_owners(revision, "StatefulSet", &wake, |namespace| selectors(&all, namespace));
+        }
+    });
+    let (wake, all) = (queue.clone(), caches.clone());
+    caches.claims.listen(move |change| {
+        // A pod may wait for a claim's deletion. The claim's name ends with that of the pod.
+        let Some(claim) = change.old.filter(|_| change.new.is_none()) else {
+            return;
+        };
+        let Some(parent) = stateful_sets::parent(name(claim)) else {
+            return;
+        };
+        for set in all.stateful_sets.in_namespace(claim.metadata.namespace()) {
+            if parent.ends_with(name(&*set)) {
+                wake.push(Key::of(&set.metadata));
+            }
+        }
+    });
+    queue
+}
