@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::decode::DecodeError;
-use crate::invalid::Invalid;
-use crate::names::Rule;
+use crate::schema::decode::DecodeError;
+use crate::value::invalid::Invalid;
+use crate::value::names::Rule;
 
 /// Scope of a kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -4,9 +4,9 @@ use std::any::Any;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::go_json;
 use crate::kind::{Kind, Verbs};
 use crate::schema::Schema;
+use crate::schema::go_json;
 
 /// Object whose kind is known only at run time; implemented for every [`Kind`].
 pub trait Object: Any + Send + Sync {

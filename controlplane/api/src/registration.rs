@@ -15,12 +15,12 @@ use schemars::SchemaGenerator;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::decode::DecodeError;
-use crate::invalid::Invalid;
 use crate::kind::{Dependents, Kind, Representation, Scope, Scoped, Subresource, Updates, Verbs};
-use crate::managed::{Types, splice};
-use crate::names::Rule;
 use crate::object::Object;
+use crate::schema::decode::DecodeError;
+use crate::schema::managed::{Types, splice};
+use crate::value::invalid::Invalid;
+use crate::value::names::Rule;
 use derived::Names;
 use erased::Of;
 
@@ -138,7 +138,7 @@ enum Source {
     Defined(Box<dyn Behavior>),
 }
 
-/// Names of one version of a custom kind. Strings are [interned](crate::intern).
+/// Names of one version of a custom kind. Strings are [interned](crate::value::intern).
 #[derive(Clone, Copy, Debug)]
 pub struct Defined {
     /// API group.

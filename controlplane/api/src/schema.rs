@@ -4,7 +4,17 @@
 //! drives strategic merge patches, the protobuf codec and OpenAPI. A message's line is parsed on
 //! first use, so that a server holds in memory only what its clients use.
 
+pub mod decode;
+pub mod descriptions;
+pub mod go_json;
+pub mod managed;
+pub mod omit;
+pub mod openapi;
+pub mod patch;
+pub mod protobuf;
+pub mod strict;
 mod table;
+pub mod yaml;
 pub(crate) use table::Named;
 
 use std::fmt;

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 /// The `scale` subresource of a workload.
 pub(crate) fn scale(metadata: &ObjectMeta, wanted: Option<i32>, current: i32, selector: &LabelSelector) -> Scale {
-    let selector = crate::selector::LabelSelector::of(Some(selector))
+    let selector = crate::value::selector::LabelSelector::of(Some(selector))
         .ok()
         .map(|selector| selector.to_string());
     Scale {

@@ -101,7 +101,7 @@ pub(crate) fn containers(template: Option<&PodTemplateSpec>) -> (String, String)
 
 /// A selector as text; `<none>` when it is empty.
 pub(crate) fn selector(structure: &LabelSelector) -> String {
-    match crate::selector::LabelSelector::of(Some(structure)) {
+    match crate::value::selector::LabelSelector::of(Some(structure)) {
         Ok(selector) => or(Some(&selector.to_string()), "<none>").to_owned(),
         Err(_) => "<error>".to_owned(),
     }
@@ -114,7 +114,7 @@ pub(crate) fn selector_or_none(structure: Option<&LabelSelector>) -> String {
 
 /// Labels as text; `<none>` when there are none.
 pub(crate) fn labels(labels: Option<&BTreeMap<String, String>>) -> String {
-    let text = labels.map(|labels| crate::selector::LabelSelector::equals(labels).to_string());
+    let text = labels.map(|labels| crate::value::selector::LabelSelector::equals(labels).to_string());
     or(text.as_deref(), "<none>").to_owned()
 }
 

@@ -5,11 +5,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceCondition, APIServiceSpec};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
-use crate::names::{Rule, dns1035_label, dns1123_subdomain};
 use crate::table::age_column;
-use crate::validation::{each, one_of, port, required};
+use crate::value::invalid::Invalid;
+use crate::value::names::{Rule, dns1035_label, dns1123_subdomain};
+use crate::workload::validation::{each, one_of, port, required};
 
 /// API group of the kind.
 pub const GROUP: &str = "apiregistration.k8s.io";

@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::Binding;
 
-use crate::invalid::Invalid;
 use crate::kind::{Kind, Verbs};
-use crate::validation::{non_empty, required};
+use crate::value::invalid::Invalid;
+use crate::workload::validation::{non_empty, required};
 
 impl Kind for Binding {
     const VERBS: Verbs = Verbs::CreateOnly;

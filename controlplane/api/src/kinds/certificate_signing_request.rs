@@ -7,10 +7,10 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
-use crate::names::Rule;
 use crate::table::{age, age_column, or};
+use crate::value::invalid::Invalid;
+use crate::value::names::Rule;
 
 impl Kind for CertificateSigningRequest {
     const SHORT_NAMES: &'static [&'static str] = &["csr"];

@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::names::config_key;
 use crate::table::age_column;
-use crate::validation::each;
+use crate::value::invalid::Invalid;
+use crate::value::names::config_key;
+use crate::workload::validation::each;
 
 impl Kind for ConfigMap {
     const SHORT_NAMES: &'static [&'static str] = &["cm"];

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::table::age_column;
-use crate::validation::{immutable, non_negative};
+use crate::value::invalid::Invalid;
+use crate::workload::validation::{immutable, non_negative};
 
 impl Kind for ControllerRevision {
     const COLUMNS: &'static [Column<Self>] = &[

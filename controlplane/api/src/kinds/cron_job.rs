@@ -3,13 +3,13 @@
 use k8s_openapi::api::batch::v1::CronJob;
 
 use super::job;
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::pod::defaults::text;
-use crate::schedule::Schedule;
 use crate::table::{age_column, containers, selector_or_none, since, truth};
-use crate::validation::{non_negative, one_of, required, time_zone};
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::value::schedule::Schedule;
+use crate::workload::pod::defaults::text;
+use crate::workload::validation::{non_negative, one_of, required, time_zone};
+use crate::workload::warnings;
 
 impl Kind for CronJob {
     const SHORT_NAMES: &'static [&'static str] = &["cj"];

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::storage::v1::CSIDriver;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
 use crate::table::age_column;
-use crate::validation::{immutable, one_of_or_none};
+use crate::value::invalid::Invalid;
+use crate::workload::validation::{immutable, one_of_or_none};
 
 impl Kind for CSIDriver {
     const ANSWERS_DELETED: bool = true;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::names;
 use crate::table::age_column;
-use crate::validation::{each, immutable_shown, internal, non_negative, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::{each, immutable_shown, internal, non_negative, required};
 
 impl Kind for CSINode {
     const ANSWERS_DELETED: bool = true;

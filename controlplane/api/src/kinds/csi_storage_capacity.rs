@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::names::dns1123_subdomain;
-use crate::quantity::{Quantity, canonicalize};
-use crate::validation::selector::label_selector;
-use crate::validation::{each, immutable};
+use crate::value::invalid::Invalid;
+use crate::value::names::dns1123_subdomain;
+use crate::value::quantity::{Quantity, canonicalize};
+use crate::workload::validation::selector::label_selector;
+use crate::workload::validation::{each, immutable};
 
 impl Kind for CSIStorageCapacity {
     const UPDATES: Updates = Updates::CONDITIONAL;

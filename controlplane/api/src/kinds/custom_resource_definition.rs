@@ -10,9 +10,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceConversion, CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionStatus,
 };
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::table::created_column;
+use crate::value::invalid::Invalid;
 
 /// API group of `CustomResourceDefinition`s.
 pub const GROUP: &str = "apiextensions.k8s.io";

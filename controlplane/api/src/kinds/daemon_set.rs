@@ -4,13 +4,15 @@ use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus, DaemonSetUpdateStra
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::pod::defaults::{set_template_defaults, text};
 use crate::table::{age_column, containers, labels, selector};
-use crate::validation::workload::{keep_empty_selector, number_or_percent, same_selector, selector_and_template};
-use crate::validation::{counts, non_negative, one_of};
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::{set_template_defaults, text};
+use crate::workload::validation::workload::{
+    keep_empty_selector, number_or_percent, same_selector, selector_and_template,
+};
+use crate::workload::validation::{counts, non_negative, one_of};
+use crate::workload::warnings;
 
 impl Kind for DaemonSet {
     const SHORT_NAMES: &'static [&'static str] = &["ds"];

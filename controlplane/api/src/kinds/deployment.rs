@@ -4,14 +4,16 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, DeploymentStrateg
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
-use crate::validation::non_negative;
-use crate::validation::workload::{keep_empty_selector, number_or_percent, same_selector, selector_and_template};
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::{set_template_defaults, text};
+use crate::workload::validation::non_negative;
+use crate::workload::validation::workload::{
+    keep_empty_selector, number_or_percent, same_selector, selector_and_template,
+};
+use crate::workload::warnings;
 
 impl Kind for Deployment {
     const SHORT_NAMES: &'static [&'static str] = &["deploy"];

@@ -3,8 +3,8 @@
 use k8s_openapi::api::resource::v1::DeviceClass;
 
 use super::resource_claim::validation::{opaque, selectors};
-use crate::invalid::Invalid;
 use crate::kind::Kind;
+use crate::value::invalid::Invalid;
 
 impl Kind for DeviceClass {
     const ANSWERS_DELETED: bool = true;

@@ -5,11 +5,11 @@ use serde_json::Value;
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::pod::defaults::text;
 use crate::table::{age_column, shortened};
-use crate::validation::immutable;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::text;
+use crate::workload::validation::immutable;
 
 impl Kind for EndpointSlice {
     const GENERATION: bool = true;

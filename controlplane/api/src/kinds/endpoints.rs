@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::names;
-use crate::pod::defaults::text;
 use crate::table::{age_column, shortened};
-use crate::validation::{PROTOCOLS, address, each, endpoint_address, one_of, port, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::pod::defaults::text;
+use crate::workload::validation::{PROTOCOLS, address, each, endpoint_address, one_of, port, required};
 
 impl Kind for Endpoints {
     const DEPRECATED: Option<&'static str> =

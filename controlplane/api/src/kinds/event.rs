@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as events;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::decode::decode;
-use crate::invalid::Invalid;
 use crate::kind::{Column, Dependents, Field, Kind, Representation, Updates};
 use crate::object::written;
+use crate::schema::decode::decode;
 use crate::table::{age, since};
+use crate::value::invalid::Invalid;
 
 /// Event of either version, in its core form.
 trait AsCore {

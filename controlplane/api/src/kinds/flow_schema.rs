@@ -4,9 +4,9 @@ use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
+use crate::value::invalid::Invalid;
 
 impl Kind for FlowSchema {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];

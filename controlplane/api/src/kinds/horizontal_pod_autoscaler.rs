@@ -12,9 +12,9 @@ use k8s_openapi::api::autoscaling::v2::{
     ResourceMetricSource,
 };
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
+use crate::value::invalid::Invalid;
 
 /// Autoscaler of either version, in the newest form.
 trait Versioned: Kind {

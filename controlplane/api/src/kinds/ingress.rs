@@ -6,10 +6,10 @@ use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
-use crate::warnings::has_annotation;
+use crate::value::invalid::Invalid;
+use crate::workload::warnings::has_annotation;
 
 impl Kind for Ingress {
     const SHORT_NAMES: &'static [&'static str] = &["ing"];

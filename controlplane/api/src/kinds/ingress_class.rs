@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::networking::v1::{IngressClass, IngressClassParametersReference};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::names;
-use crate::pod::defaults::text;
 use crate::table::age_column;
-use crate::validation::{domain_prefixed_path, each, immutable, reference, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::pod::defaults::text;
+use crate::workload::validation::{domain_prefixed_path, each, immutable, reference, required};
 
 impl Kind for IngressClass {
     const GENERATION: bool = true;

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::networking::v1::IPAddress;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::names::{self, Rule};
-use crate::validation::{each, immutable_shown, internal, required};
+use crate::value::invalid::Invalid;
+use crate::value::names::{self, Rule};
+use crate::workload::validation::{each, immutable_shown, internal, required};
 
 impl Kind for IPAddress {
     const NAME: Rule = Rule::Address;

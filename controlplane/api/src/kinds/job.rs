@@ -12,14 +12,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
 pub use self::selector::{CONTROLLER_UID, JOB_NAME};
-use crate::invalid::Invalid;
 use crate::kind::{Column, Dependents, Field, Kind, Subresource};
-use crate::pod::defaults::{set_template_defaults, text};
-use crate::selector::LabelSelector;
 use crate::table::{age, age_column, containers, selector_or_none};
-use crate::validation::workload::no_ephemeral;
-use crate::validation::{immutable, non_negative, one_of, pod_spec};
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::value::selector::LabelSelector;
+use crate::workload::pod::defaults::{set_template_defaults, text};
+use crate::workload::validation::workload::no_ephemeral;
+use crate::workload::validation::{immutable, non_negative, one_of, pod_spec};
+use crate::workload::warnings;
 
 impl Kind for Job {
     const CATEGORIES: &'static [&'static str] = &["all"];

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
 use crate::table::age_column;
-use crate::validation::non_negative;
+use crate::value::invalid::Invalid;
+use crate::workload::validation::non_negative;
 
 impl Kind for Lease {
     const UPDATES: Updates = Updates::CREATE_CONDITIONAL;

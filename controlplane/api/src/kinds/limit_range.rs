@@ -7,10 +7,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::pod::defaults::amounts;
 use crate::table::created_column;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::amounts;
 
 impl Kind for LimitRange {
     const UPDATES: Updates = Updates::CREATE;

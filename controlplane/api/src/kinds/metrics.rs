@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kind::{Column, Kind, Verbs};
-use crate::quantity::Quantity;
+use crate::value::quantity::Quantity;
 
 const GROUP: &str = "metrics.k8s.io";
 const VERSION: &str = "v1beta1";

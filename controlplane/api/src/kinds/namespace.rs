@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::core::v1::{Namespace, NamespaceStatus};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource, Verbs};
-use crate::names::Rule;
 use crate::table::age_column;
-use crate::validation::metadata;
+use crate::value::invalid::Invalid;
+use crate::value::names::Rule;
+use crate::workload::validation::metadata;
 
 impl Kind for Namespace {
     const SHORT_NAMES: &'static [&'static str] = &["ns"];

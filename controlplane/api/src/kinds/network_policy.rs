@@ -4,11 +4,11 @@ use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPort, Network
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::pod::defaults::text;
 use crate::table::{age_column, selector_or_none};
-use crate::warnings::of_range;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::text;
+use crate::workload::warnings::of_range;
 
 impl Kind for NetworkPolicy {
     const SHORT_NAMES: &'static [&'static str] = &["netpol"];

@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
-use crate::pod::defaults::amounts;
 use crate::table::{age_column, or};
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::amounts;
 
 impl Kind for Node {
     const SHORT_NAMES: &'static [&'static str] = &["no"];

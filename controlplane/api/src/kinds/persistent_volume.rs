@@ -6,12 +6,12 @@ mod drivers;
 mod validation;
 
 use super::persistent_volume_claim::{modes, storage, storage_class};
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::pod::defaults::{amounts, text};
-use crate::pod::drivers as filled_in;
 use crate::table::age_column;
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::{amounts, text};
+use crate::workload::pod::drivers as filled_in;
+use crate::workload::warnings;
 
 impl Kind for PersistentVolume {
     const ANSWERS_DELETED: bool = true;

@@ -13,12 +13,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub(in crate::kinds) use self::validation::modes_of;
 pub(crate) use self::validation::validate_spec;
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::pod::defaults::{amounts, text};
-use crate::quantity::Quantity as Amount;
 use crate::table::age_column;
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::value::quantity::Quantity as Amount;
+use crate::workload::pod::defaults::{amounts, text};
+use crate::workload::warnings;
 
 impl Kind for PersistentVolumeClaim {
     const ANSWERS_DELETED: bool = true;

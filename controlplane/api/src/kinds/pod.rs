@@ -7,12 +7,12 @@ mod update;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource, Unshown};
-use crate::pod::{apparmor, defaults, label_keys, phase, qos, unsupported};
 use crate::table::{age_column, or};
-use crate::validation::{annotations, pod_spec, required};
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::{apparmor, defaults, label_keys, phase, qos, unsupported};
+use crate::workload::validation::{annotations, pod_spec, required};
+use crate::workload::warnings;
 use summary::Summary;
 
 /// Path of a pod's annotations.
@@ -236,7 +236,7 @@ impl Kind for Pod {
     fn grace(&self, requested: Option<i64>) -> i64 {
         let Some(spec) = &self.spec else { return 0 };
         let on_node = spec.node_name.as_ref().is_some_and(|name| !name.is_empty());
-        if !on_node || crate::pod::is_terminal(self) {
+        if !on_node || crate::workload::pod::is_terminal(self) {
             return 0;
         }
         let period = requested.or(spec.termination_grace_period_seconds).unwrap_or(0);
@@ -288,7 +288,8 @@ fn gates(pod: &Pod) -> String {
     if gates.is_empty() {
         return "<none>".to_owned();
     }
-    let is_true = |kind: &str| crate::pod::condition(pod, kind).is_some_and(|condition| condition.status == "True");
+    let is_true =
+        |kind: &str| crate::workload::pod::condition(pod, kind).is_some_and(|condition| condition.status == "True");
     let count = gates.iter().filter(|gate| is_true(&gate.condition_type)).count();
     format!("{count}/{}", gates.len())
 }

@@ -3,12 +3,12 @@
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::table::age_column;
-use crate::validation::selector::label_selector;
-use crate::validation::workload::number_or_percent;
-use crate::validation::{internal, non_negative, one_of_or_none};
+use crate::value::invalid::Invalid;
+use crate::workload::validation::selector::label_selector;
+use crate::workload::validation::workload::number_or_percent;
+use crate::workload::validation::{internal, non_negative, one_of_or_none};
 
 impl Kind for PodDisruptionBudget {
     const UPDATES: Updates = Updates::CONDITIONAL;

@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::core::v1::PodTemplate;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::pod::defaults::set_template_defaults;
 use crate::table::{containers, labels};
-use crate::validation::workload::pod_template;
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::set_template_defaults;
+use crate::workload::validation::workload::pod_template;
+use crate::workload::warnings;
 
 impl Kind for PodTemplate {
     const ANSWERS_DELETED: bool = true;

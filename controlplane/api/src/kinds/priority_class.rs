@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::pod::defaults::text;
 use crate::table::age_column;
-use crate::validation::{immutable, one_of};
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::text;
+use crate::workload::validation::{immutable, one_of};
 
 impl Kind for PriorityClass {
     const SHORT_NAMES: &'static [&'static str] = &["pc"];

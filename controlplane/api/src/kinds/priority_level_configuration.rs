@@ -7,10 +7,10 @@ use serde_json::Value;
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::pod::defaults::positive;
 use crate::table::age_column;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::positive;
 
 impl Kind for PriorityLevelConfiguration {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];

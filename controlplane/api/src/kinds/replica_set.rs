@@ -3,14 +3,14 @@
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::autoscaling::v1::Scale;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
-use crate::pod::defaults::set_template_defaults;
 use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
-use crate::validation::workload::{keep_empty_selector, same_selector, selector_and_template};
-use crate::validation::{counts, non_negative};
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::set_template_defaults;
+use crate::workload::validation::workload::{keep_empty_selector, same_selector, selector_and_template};
+use crate::workload::validation::{counts, non_negative};
+use crate::workload::warnings;
 
 impl Kind for ReplicaSet {
     const SHORT_NAMES: &'static [&'static str] = &["rs"];

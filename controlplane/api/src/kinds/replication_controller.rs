@@ -4,14 +4,14 @@ use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Dependents, Field, Kind, Subresource};
-use crate::pod::defaults::set_template_defaults;
 use crate::strategy::scale;
 use crate::table::{age_column, containers, labels};
-use crate::validation::workload::selector_and_template;
-use crate::validation::{counts, non_negative};
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::set_template_defaults;
+use crate::workload::validation::workload::selector_and_template;
+use crate::workload::validation::{counts, non_negative};
+use crate::workload::warnings;
 
 impl Kind for ReplicationController {
     const SHORT_NAMES: &'static [&'static str] = &["rc"];

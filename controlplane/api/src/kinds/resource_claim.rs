@@ -4,12 +4,12 @@ use k8s_openapi::api::resource::v1::{DeviceClaim, ResourceClaim, ResourceClaimTe
 
 pub(super) mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::pod::defaults::text;
 use crate::table::age_column;
-use crate::validation::immutable;
-use crate::validation::metadata::{annotations, labels};
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::text;
+use crate::workload::validation::immutable;
+use crate::workload::validation::metadata::{annotations, labels};
 
 impl Kind for ResourceClaim {
     const ANSWERS_DELETED: bool = true;

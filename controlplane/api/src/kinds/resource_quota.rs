@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::ResourceQuota;
 
 mod validation;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::pod::defaults::amounts;
 use crate::table::age_column;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::amounts;
 
 impl Kind for ResourceQuota {
     const ANSWERS_DELETED: bool = true;

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind};
-use crate::names;
 use crate::table::age_column;
-use crate::validation::storage::csi_driver;
-use crate::validation::{each, immutable, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::storage::csi_driver;
+use crate::workload::validation::{each, immutable, required};
 
 impl Kind for ResourceSlice {
     const ANSWERS_DELETED: bool = true;

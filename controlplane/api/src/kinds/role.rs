@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::names::Rule;
 use crate::table::created_column;
-use crate::validation::rbac;
+use crate::value::invalid::Invalid;
+use crate::value::names::Rule;
+use crate::workload::validation::rbac;
 
 impl Kind for Role {
     const UPDATES: Updates = Updates::CREATE;

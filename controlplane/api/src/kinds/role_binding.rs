@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::names::Rule;
-use crate::pod::defaults::text;
 use crate::table::age_column;
-use crate::validation::rbac;
+use crate::value::invalid::Invalid;
+use crate::value::names::Rule;
+use crate::workload::pod::defaults::text;
+use crate::workload::validation::rbac;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

@@ -2,13 +2,13 @@
 
 use k8s_openapi::api::node::v1::RuntimeClass;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::names::dns1123_label;
-use crate::pod::defaults::amounts;
 use crate::table::age_column;
-use crate::validation::{each, immutable, metadata, unique_tolerations};
-use crate::warnings::old_label;
+use crate::value::invalid::Invalid;
+use crate::value::names::dns1123_label;
+use crate::workload::pod::defaults::amounts;
+use crate::workload::validation::{each, immutable, metadata, unique_tolerations};
+use crate::workload::warnings::old_label;
 
 impl Kind for RuntimeClass {
     const UPDATES: Updates = Updates::CREATE_CONDITIONAL;

@@ -4,13 +4,13 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 
 use super::config_map::{DATA_LIMIT, FROZEN};
-use crate::decode::syntax;
-use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind};
-use crate::names::config_key;
-use crate::pod::defaults::text;
+use crate::schema::decode::syntax;
 use crate::table::age_column;
-use crate::validation::{each, immutable};
+use crate::value::invalid::Invalid;
+use crate::value::names::config_key;
+use crate::workload::pod::defaults::text;
+use crate::workload::validation::{each, immutable};
 
 /// Start of a PEM text.
 const PEM: &[u8] = b"-----BEGIN";

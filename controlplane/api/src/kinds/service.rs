@@ -9,11 +9,11 @@ mod warnings;
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource, Updates};
-use crate::names::Rule;
-use crate::pod::defaults::text;
 use crate::table::{self, age_column, or};
+use crate::value::invalid::Invalid;
+use crate::value::names::Rule;
+use crate::workload::pod::defaults::text;
 
 impl Kind for Service {
     const ANSWERS_DELETED: bool = true;

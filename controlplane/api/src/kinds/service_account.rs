@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, ServiceAccount};
 
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
-use crate::warnings::has_annotation;
+use crate::workload::warnings::has_annotation;
 
 /// Keeps only the names of secret references.
 fn name_secrets(account: &mut ServiceAccount) {

@@ -4,10 +4,10 @@ use k8s_openapi::api::networking::v1::{ServiceCIDR, ServiceCIDRStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
-use crate::validation::{canonical_range, immutable, range};
+use crate::value::invalid::Invalid;
+use crate::workload::validation::{canonical_range, immutable, range};
 
 impl Kind for ServiceCIDR {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];

@@ -8,15 +8,15 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, PodTemplateS
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::persistent_volume_claim;
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
-use crate::names;
-use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers};
-use crate::validation::workload::{keep_empty_selector, number_or_percent, selector_and_template};
-use crate::validation::{counts, each, internal, non_empty, non_negative, one_of};
-use crate::warnings;
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::pod::defaults::{set_template_defaults, text};
+use crate::workload::validation::workload::{keep_empty_selector, number_or_percent, selector_and_template};
+use crate::workload::validation::{counts, each, internal, non_empty, non_negative, one_of};
+use crate::workload::warnings;
 
 impl Kind for StatefulSet {
     const SHORT_NAMES: &'static [&'static str] = &["sts"];

@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::table::age_column;
-use crate::validation::{immutable, one_of, storage};
-use crate::warnings::old_label;
+use crate::value::invalid::Invalid;
+use crate::workload::validation::{immutable, one_of, storage};
+use crate::workload::warnings::old_label;
 
 impl Kind for StorageClass {
     const ANSWERS_DELETED: bool = true;

@@ -8,11 +8,11 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::kinds::webhook_configuration::warnings;
-use crate::pod::defaults::text;
 use crate::table::age_column;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::text;
 
 impl Kind for ValidatingAdmissionPolicy {
     const CATEGORIES: &'static [&'static str] = &["api-extensions"];

@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeError};
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
-use crate::names::dns1123_subdomain;
 use crate::table::age_column;
-use crate::validation::{each, immutable_shown, internal, required};
+use crate::value::invalid::Invalid;
+use crate::value::names::dns1123_subdomain;
+use crate::workload::validation::{each, immutable_shown, internal, required};
 
 impl Kind for VolumeAttachment {
     const ANSWERS_DELETED: bool = true;

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::table::age_column;
-use crate::validation::storage;
+use crate::value::invalid::Invalid;
+use crate::workload::validation::storage;
 
 impl Kind for VolumeAttributesClass {
     const ANSWERS_DELETED: bool = true;

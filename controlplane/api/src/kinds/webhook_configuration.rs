@@ -7,10 +7,10 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhook, MutatingWebhookConfiguration, ValidatingWebhook, ValidatingWebhookConfiguration,
 };
 
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::pod::defaults::text;
 use crate::table::age_column;
+use crate::value::invalid::Invalid;
+use crate::workload::pod::defaults::text;
 
 const COUNT: &str = "Webhooks indicates the number of webhooks registered in this configuration";
 /// Suffix of names that upstream reserves for static configurations.

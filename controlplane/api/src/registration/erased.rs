@@ -11,14 +11,14 @@ use schemars::SchemaGenerator;
 use serde_json::Value;
 
 use super::{Behavior, ColumnDefinition, Decoded, Reported};
-use crate::decode;
-use crate::descriptions::described;
-use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::managed::Types;
 use crate::object::{Object, written};
 use crate::schema::Schema;
+use crate::schema::decode;
+use crate::schema::descriptions::described;
+use crate::schema::managed::Types;
 use crate::table;
+use crate::value::invalid::Invalid;
 
 /// Kind as a zero-sized type.
 pub(super) struct Of<K>(pub(super) PhantomData<fn() -> K>);

@@ -1,10 +1,10 @@
 //! Validation of a kind together with its metadata.
 
 use super::Registration;
-use crate::invalid::Invalid;
 use crate::kinds::custom_resource_definition;
 use crate::object::Object;
-use crate::validation::metadata;
+use crate::value::invalid::Invalid;
+use crate::workload::validation::metadata;
 
 impl Registration {
     fn of_metadata(&self, mut found: Vec<Invalid>) -> Vec<Invalid> {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::kind::Unshown;
-use crate::managed::raw;
+use crate::schema::managed::raw;
 
 /// Compact JSON without those members; malformed JSON is left to the decoder.
 pub(crate) fn shown(json: &[u8], unshown: &[Unshown]) -> Vec<u8> {

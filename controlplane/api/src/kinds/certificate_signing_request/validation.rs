@@ -7,10 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 
 use super::{APPROVED, DECISIONS, DENIED, conditions};
-use crate::certificate::{Request, check_chain};
-use crate::invalid::Invalid;
-use crate::names;
-use crate::validation::{ENOUGH, each};
+use crate::value::certificate::{Request, check_chain};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::{ENOUGH, each};
 
 const CONDITIONS: &str = "status.conditions";
 const CERTIFICATE: &str = "status.certificate";

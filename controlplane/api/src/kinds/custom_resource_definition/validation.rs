@@ -13,9 +13,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use serde_json::json;
 
 use super::{APPROVED, names};
-use crate::invalid::Invalid;
-use crate::names::{dns1035_label, dns1123_subdomain};
-use crate::validation::{immutable, one_of};
+use crate::value::invalid::Invalid;
+use crate::value::names::{dns1035_label, dns1123_subdomain};
+use crate::workload::validation::{immutable, one_of};
 
 const COLUMN_TYPES: &str = "boolean,date,integer,number,string";
 const COLUMN_FORMATS: &str = "byte,date,date-time,double,float,int32,int64,password";

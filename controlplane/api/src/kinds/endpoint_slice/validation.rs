@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::validation::{PROTOCOLS, each, endpoint_address, metadata, one_of, port};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::{PROTOCOLS, each, endpoint_address, metadata, one_of, port};
 
 const ENDPOINTS: usize = 1000;
 const ADDRESSES: usize = 100;

@@ -3,9 +3,9 @@
 
 use k8s_openapi::api::core::v1::Event;
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::validation::{each, immutable, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::{each, immutable, required};
 
 /// Maximum length of an action, a reason or an instance, in bytes.
 const SHORT: usize = 128;

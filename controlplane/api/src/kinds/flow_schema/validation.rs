@@ -4,9 +4,9 @@ use k8s_openapi::api::flowcontrol::v1::{
     FlowSchemaSpec, NonResourcePolicyRule, PolicyRulesWithSubjects, ResourcePolicyRule, Subject,
 };
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::validation::{each, one_of_or_none, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::{each, one_of_or_none, required};
 
 /// Schema of requests that are never queued, the only one with the highest precedence.
 const EXEMPT: &str = "exempt";

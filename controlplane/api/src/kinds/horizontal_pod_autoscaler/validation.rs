@@ -6,10 +6,10 @@ use k8s_openapi::api::autoscaling::v2::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::quantity::Quantity;
-use crate::validation::{each, non_negative, required, resources};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::value::quantity::Quantity;
+use crate::workload::validation::{each, non_negative, required, resources};
 
 const SOURCES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 /// Longest period of a policy, in seconds.

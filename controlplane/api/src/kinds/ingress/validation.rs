@@ -6,9 +6,9 @@ use k8s_openapi::api::networking::v1::{
     HTTPIngressPath, Ingress, IngressBackend, IngressRule, IngressServiceBackend, IngressSpec, IngressTLS,
 };
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::validation::{address, each, port, reference, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::{address, each, port, reference, required};
 
 const CLASS: &str = "kubernetes.io/ingress.class";
 const NO_ADDRESS: &str = "must be a DNS name, not an IP address";

@@ -4,9 +4,9 @@ use k8s_openapi::api::batch::v1::{
     JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule, SuccessPolicyRule,
 };
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::validation::{domain_prefixed_path, each, non_negative};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::{domain_prefixed_path, each, non_negative};
 
 /// Maximum parallelism and maximum number of failed indexes of an indexed job.
 const MOST: i32 = 100_000;

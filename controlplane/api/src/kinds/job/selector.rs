@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::batch::v1::JobSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::invalid::Invalid;
-use crate::selector::LabelSelector;
+use crate::value::invalid::Invalid;
+use crate::value::selector::LabelSelector;
 
 /// Label with the job's uid, by which its pods are selected.
 pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";

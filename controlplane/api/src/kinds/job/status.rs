@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::has_condition;
-use crate::invalid::{Invalid, InvalidKind};
-use crate::validation::{IMMUTABLE, non_negative};
+use crate::value::invalid::{Invalid, InvalidKind};
+use crate::workload::validation::{IMMUTABLE, non_negative};
 
 /// Validates an update of the status. An update without changes is not validated.
 pub(super) fn validate(new: &Job, old: &Job) -> Vec<Invalid> {

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::quantity::Quantity;
-use crate::validation::{each, resources};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::value::quantity::Quantity;
+use crate::workload::validation::{each, resources};
 
 const TYPES: [&str; 3] = ["Container", "PersistentVolumeClaim", "Pod"];
 

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::invalid::Invalid;
-use crate::validation::selector::label_selector;
-use crate::validation::{one_of_or_none, plain_range, port, port_or_name, range};
+use crate::value::invalid::Invalid;
+use crate::workload::validation::selector::label_selector;
+use crate::workload::validation::{one_of_or_none, plain_range, port, port_or_name, range};
 
 /// Validates a spec.
 pub(super) fn validate(spec: &NetworkPolicySpec) -> Vec<Invalid> {

@@ -6,11 +6,11 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde_json::json;
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::quantity::Quantity;
-use crate::validation::resources::is_integer;
-use crate::validation::{TAINT_EFFECTS, each, one_of, plain_range, range};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::value::quantity::Quantity;
+use crate::workload::validation::resources::is_integer;
+use crate::workload::validation::{TAINT_EFFECTS, each, one_of, plain_range, range};
 
 const RANGES: &str = "spec.podCIDRs";
 

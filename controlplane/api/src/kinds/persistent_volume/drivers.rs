@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{FCVolumeSource, ISCSIPersistentVolumeSource, PersistentVolumeSpec};
 
-use crate::invalid::Invalid;
-use crate::validation::required;
+use crate::value::invalid::Invalid;
+use crate::workload::validation::required;
 
 /// Validates the volume sources of `spec`.
 pub(super) fn validate(errors: &mut Vec<Invalid>, spec: &PersistentVolumeSpec) {

@@ -4,12 +4,12 @@ use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolumeSpec
 use serde_json::Value;
 
 use super::drivers;
-use crate::invalid::Invalid;
 use crate::kinds::persistent_volume_claim::modes_of;
-use crate::names;
-use crate::quantity::Quantity;
-use crate::validation::storage::csi_driver;
-use crate::validation::{
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::value::quantity::Quantity;
+use crate::workload::validation::storage::csi_driver;
+use crate::workload::validation::{
     IMMUTABLE, each, immutable, internal, non_empty, one_of_or_none, required, volume_node_affinity, volume_path,
 };
 

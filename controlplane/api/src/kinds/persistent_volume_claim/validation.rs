@@ -3,11 +3,11 @@
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 
 use super::{ANNOTATION, annotated, volume};
-use crate::invalid::Invalid;
-use crate::names;
-use crate::quantity::Quantity as Amount;
-use crate::validation::selector::label_selector;
-use crate::validation::{IMMUTABLE, each, immutable, one_of_or_none, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::value::quantity::Quantity as Amount;
+use crate::workload::validation::selector::label_selector;
+use crate::workload::validation::{IMMUTABLE, each, immutable, one_of_or_none, required};
 
 const FIXED: &str =
     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use serde_json::json;
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::pod::ending::{self, Group, Leaving};
-use crate::validation::{IMMUTABLE, address, each};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::pod::ending::{self, Group, Leaving};
+use crate::workload::validation::{IMMUTABLE, address, each};
 
 /// Validates an update of the status: a terminated container that may not restart must stay
 /// terminated.

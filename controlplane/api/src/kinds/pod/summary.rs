@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::pod::{condition, is_sidecar, is_terminal, phase};
 use crate::table::age;
+use crate::workload::pod::{condition, is_sidecar, is_terminal, phase};
 
 /// Contents of the columns Ready, Status and Restarts.
 pub(super) struct Summary {

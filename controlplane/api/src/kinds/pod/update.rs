@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Toleration};
 use serde_json::Value;
 
 use super::{ANNOTATIONS, gated};
-use crate::invalid::Invalid;
-use crate::validation::{annotations, pod_spec};
+use crate::value::invalid::Invalid;
+use crate::workload::validation::{annotations, pod_spec};
 
 const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
 `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\

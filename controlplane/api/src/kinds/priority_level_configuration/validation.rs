@@ -4,7 +4,7 @@ use k8s_openapi::api::flowcontrol::v1::{
     LimitResponse, LimitedPriorityLevelConfiguration, PriorityLevelConfigurationSpec, QueuingConfiguration,
 };
 
-use crate::invalid::Invalid;
+use crate::value::invalid::Invalid;
 
 const EXEMPT: &str = "exempt";
 const QUEUES: i32 = 10_000_000;

@@ -4,10 +4,10 @@ use k8s_openapi::api::resource::v1::{
     DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector, OpaqueDeviceConfiguration,
 };
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::validation::storage::csi_driver;
-use crate::validation::{each, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::storage::csi_driver;
+use crate::workload::validation::{each, required};
 
 /// Maximum number of requests, constraints or configurations of a claim, and of selectors of a
 /// request.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ResourceQuotaSpec, ScopedResourceSelectorRequirement};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use crate::invalid::Invalid;
-use crate::quantity::Quantity;
-use crate::validation::{ENOUGH, Shown, resources};
+use crate::value::invalid::Invalid;
+use crate::value::quantity::Quantity;
+use crate::workload::validation::{ENOUGH, Shown, resources};
 
 /// Scopes that only support the operator `Exists`.
 const PLAIN: [&str; 5] = [
@@ -65,7 +65,7 @@ pub(super) fn update(new: &ResourceQuotaSpec, old: &ResourceQuotaSpec) -> Vec<In
         errors.push(Invalid::rendered(
             "spec.scopes",
             shown(&new.scopes),
-            crate::validation::IMMUTABLE,
+            crate::workload::validation::IMMUTABLE,
         ));
     }
     errors

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ServiceSpec;
 
 use super::{is_headless, needs_cluster_ip};
-use crate::invalid::Invalid;
-use crate::validation::{self, one_of_or_none};
+use crate::value::invalid::Invalid;
+use crate::workload::validation::{self, one_of_or_none};
 
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const SINGLE: &str = "SingleStack";

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service, ServicePort, ServiceSpec};
 
 use super::{families, is, is_headless, is_reachable_from_outside, needs_cluster_ip, needs_health_port};
-use crate::invalid::Invalid;
-use crate::names;
-use crate::validation::metadata::labels;
-use crate::validation::{self, each, one_of, one_of_or_none, port_or_name, required};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::metadata::labels;
+use crate::workload::validation::{self, each, one_of, one_of_or_none, port_or_name, required};
 
 /// Range of node ports.
 pub const NODE_PORTS: std::ops::RangeInclusive<i32> = 30000..=32767;

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 
-use crate::warnings::{has_annotation, of_address, of_range};
+use crate::workload::warnings::{has_annotation, of_address, of_range};
 
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const MODE: &str = "service.kubernetes.io/topology-mode";

@@ -10,11 +10,11 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
 
-use crate::invalid::Invalid;
 use crate::kinds::webhook_configuration::validation::{conditions, rule};
-use crate::names;
-use crate::validation::selector::label_selector;
-use crate::validation::{each, one_of};
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::workload::validation::selector::label_selector;
+use crate::workload::validation::{each, one_of};
 
 const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
 const REASONS: [&str; 4] = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];

@@ -6,11 +6,11 @@ use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhook, RuleWithOperations, ServiceReference, WebhookClientConfig,
 };
 
-use crate::invalid::Invalid;
-use crate::names;
-use crate::url::Url;
-use crate::validation::each;
-use crate::validation::selector::label_selector;
+use crate::value::invalid::Invalid;
+use crate::value::names;
+use crate::value::url::Url;
+use crate::workload::validation::each;
+use crate::workload::validation::selector::label_selector;
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];

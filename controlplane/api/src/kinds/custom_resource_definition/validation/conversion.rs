@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceConversion, ServiceReference};
 use serde_json::json;
 
-use crate::invalid::Invalid;
-use crate::names::{dns1035_label, dns1123_subdomain};
-use crate::validation::one_of;
+use crate::value::invalid::Invalid;
+use crate::value::names::{dns1035_label, dns1123_subdomain};
+use crate::workload::validation::one_of;
 
 pub(super) fn check(errors: &mut Vec<Invalid>, conversion: &CustomResourceConversion, is_established: bool) {
     const CLIENT: &str = "spec.conversion.webhookClientConfig";

@@ -1,0 +1,118 @@
+//! Properties of a field's schema in addition to its type: patch strategy, list type,
+//! default and enum.
+
+use serde_json::{Map, Value, json};
+
+use crate::schema::{Field, Form, ListType, Schema, Shape};
+
+/// `MESSAGE.FIELD VALUE VALUE …`, sorted; `""` is an empty value. Upstream's fields whose types are
+/// enumerations.
+static ENUMS: &str = include_str!("../../../schema/enums.txt");
+
+/// Adds the extensions and defaults of one property of a message.
+pub(super) fn mark(property: &mut Value, message: Schema, field: &Field, required: bool) {
+    let Some(members) = property.as_object_mut() else {
+        return;
+    };
+    extensions(members, field);
+    defaults(members, field, required);
+    enumeration(members, message, field);
+}
+
+/// Adds the default that Go has for a text that is not sent, in a structure that is not a message.
+pub(super) fn empty_text(property: &mut Value) {
+    if let Value::Object(members) = property
+        && members.get("type").and_then(Value::as_str) == Some("string")
+    {
+        members.insert("default".to_owned(), Value::from(""));
+    }
+}
+
+fn extensions(members: &mut Map<String, Value>, field: &Field) {
+    let is_list = members.get("type").and_then(Value::as_str) == Some("array");
+    let mut mark = |name: &str, value: Value| members.insert(format!("x-kubernetes-{name}"), value);
+    if !field.patch.merge_key.is_empty() {
+        mark("patch-merge-key", Value::from(field.patch.merge_key));
+    }
+    match (field.patch.merge, field.patch.retain_keys) {
+        (true, true) => drop(mark("patch-strategy", Value::from("merge,retainKeys"))),
+        (true, false) => drop(mark("patch-strategy", Value::from("merge"))),
+        (false, true) => drop(mark("patch-strategy", Value::from("retainKeys"))),
+        (false, false) if field.patch.replace => drop(mark("patch-strategy", Value::from("replace"))),
+        (false, false) => {}
+    }
+    match &field.list_type {
+        None => {}
+        Some(ListType::Atomic) if is_list => drop(mark("list-type", Value::from("atomic"))),
+        Some(ListType::Atomic) => drop(mark("map-type", Value::from("atomic"))),
+        Some(ListType::Granular) => drop(mark("map-type", Value::from("granular"))),
+        Some(ListType::Set) => drop(mark("list-type", Value::from("set"))),
+        Some(ListType::Map(keys)) => {
+            mark("list-map-keys", Value::from(keys.to_vec()));
+            mark("list-type", Value::from("map"));
+        }
+    }
+}
+
+/// Adds Go's zero values as defaults for fields that are not pointers.
+fn defaults(members: &mut Map<String, Value>, field: &Field, required: bool) {
+    let zero = match field.form {
+        Form::String => json!(""),
+        Form::Bool => json!(false),
+        Form::Int32 | Form::Int64 | Form::Double => json!(0),
+        Form::Message(_) => json!({}),
+        Form::Bytes
+        | Form::Quantity
+        | Form::IntOrString
+        | Form::Time
+        | Form::MicroTime
+        | Form::Duration
+        | Form::RawExtension
+        | Form::FieldsV1
+        | Form::Strings
+        | Form::Alternative(_) => return,
+    };
+    let is_message = matches!(field.form, Form::Message(_));
+    let inner = match field.shape {
+        Shape::Inline => return,
+        Shape::One => {
+            if let Some(default) = field.key_default {
+                members.insert("default".to_owned(), Value::from(default));
+            } else if if is_message { field.always_written } else { required } {
+                with_default(members, zero);
+            }
+            return;
+        }
+        Shape::List => members.get_mut("items"),
+        Shape::Map => members.get_mut("additionalProperties"),
+    };
+    if let Some(Value::Object(inner)) = inner {
+        with_default(inner, zero);
+    }
+}
+
+/// Adds a default. OpenAPI 3.0 ignores the siblings of a reference.
+fn with_default(members: &mut Map<String, Value>, default: Value) {
+    if let Some(reference) = members.remove("$ref") {
+        members.insert("allOf".to_owned(), json!([{ "$ref": reference }]));
+    }
+    members.insert("default".to_owned(), default);
+}
+
+fn enumeration(members: &mut Map<String, Value>, message: Schema, field: &Field) {
+    let name = format!("{}.{} ", message.name(), field.json);
+    let Some(values) = ENUMS.lines().find_map(|line| line.strip_prefix(&name)) else {
+        return;
+    };
+    let values: Vec<&str> = values.split(' ').map(|value| value.trim_matches('"')).collect();
+    if let Some(Value::String(description)) = members.get_mut("description") {
+        let lines = values.iter().map(|value| format!("\n - `{value:?}`"));
+        description.push_str("\n\nPossible enum values:");
+        description.extend(lines);
+    }
+    let values = json!(values);
+    match members.get_mut("items") {
+        Some(Value::Object(items)) => items.insert("enum".to_owned(), values),
+        _ => members.insert("enum".to_owned(), values),
+    };
+}

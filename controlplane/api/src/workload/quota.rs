@@ -1,0 +1,303 @@
+//! Usage of a `ResourceQuota` by objects, as admission charges it and the quota controller counts
+//! it.
+
+mod scope;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+
+use crate::object::Object;
+use crate::value::quantity::Quantity;
+use crate::workload::pod::{self, Resources};
+pub use scope::covers;
+
+/// Resources that also have a quota under their own name.
+const COUNTED: [&str; 6] = [
+    "configmaps",
+    "persistentvolumeclaims",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+];
+/// Compute resources that each container must specify if a quota limits them.
+const STATED: [&str; 6] = [
+    "cpu",
+    "limits.cpu",
+    "limits.memory",
+    "memory",
+    "requests.cpu",
+    "requests.memory",
+];
+/// Infix of a storage class's quota names, after the class's name.
+const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
+
+/// `count/pods`, `count/deployments.apps`
+pub fn count_name(group: &str, plural: &str) -> String {
+    if group.is_empty() {
+        format!("count/{plural}")
+    } else {
+        format!("count/{plural}.{group}")
+    }
+}
+
+/// True if a quota name concerns objects of a resource.
+pub fn is_about(group: &str, plural: &str, name: &str) -> bool {
+    if name.starts_with("count/") {
+        return name == count_name(group, plural);
+    }
+    if !group.is_empty() {
+        return false;
+    }
+    if name == plural {
+        return plural == "pods" || COUNTED.contains(&plural);
+    }
+    match plural {
+        "pods" => {
+            let requested = name.strip_prefix("requests.").is_some_and(|of| of != "storage");
+            let computing = ["cpu", "memory", "ephemeral-storage"].contains(&name);
+            computing || (requested && !name.contains(OF_CLASS)) || name.starts_with("limits.") || is_huge(name)
+        }
+        "services" => name == "services.nodeports" || name == "services.loadbalancers",
+        "persistentvolumeclaims" => name == "requests.storage" || name.contains(OF_CLASS),
+        _ => false,
+    }
+}
+
+fn is_huge(name: &str) -> bool {
+    name.starts_with("hugepages-")
+}
+
+/// Usage of an object, by the names that a quota may limit.
+pub fn usage(group: &str, plural: &str, object: &dyn Object) -> Resources {
+    let one = Quantity::units(1);
+    let mut usage = Resources::from([(count_name(group, plural), one)]);
+    if group.is_empty() && COUNTED.contains(&plural) {
+        usage.insert(plural.to_owned(), one);
+    }
+    let object = object.as_any();
+    if let Some(pod) = object.downcast_ref::<Pod>() {
+        of_pod(pod, &mut usage);
+    } else if let Some(service) = object.downcast_ref::<Service>() {
+        of_service(service, &mut usage);
+    } else if let Some(claim) = object.downcast_ref::<PersistentVolumeClaim>() {
+        of_claim(claim, &mut usage);
+    }
+    usage
+}
+
+/// Adds the usage of a pod. A terminated pod counts as an object, but uses nothing.
+fn of_pod(pod: &Pod, usage: &mut Resources) {
+    let Some(spec) = pod.spec.as_ref().filter(|_| !pod::is_terminal(pod)) else {
+        return;
+    };
+    usage.insert("pods".to_owned(), Quantity::units(1));
+    computing(&pod::requests(spec), &pod::limits(spec), usage);
+}
+
+fn computing(requests: &Resources, limits: &Resources, usage: &mut Resources) {
+    for (name, amount) in requests {
+        let basic = ["cpu", "memory", "ephemeral-storage"].contains(&name.as_str());
+        if basic || is_huge(name) {
+            usage.insert(name.clone(), *amount);
+        }
+        if basic || is_huge(name) || is_extended(name) {
+            usage.insert(format!("requests.{name}"), *amount);
+        }
+    }
+    for (name, amount) in limits {
+        if ["cpu", "memory", "ephemeral-storage"].contains(&name.as_str()) {
+            usage.insert(format!("limits.{name}"), *amount);
+        }
+    }
+}
+
+/// True for an extended resource such as `nvidia.com/gpu`.
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
+fn of_service(service: &Service, usage: &mut Resources) {
+    let Some(spec) = &service.spec else { return };
+    let ports = spec.ports.iter().flatten();
+    let taken = match spec.type_.as_deref() {
+        Some("NodePort") => ports.count(),
+        Some("LoadBalancer") => {
+            usage.insert("services.loadbalancers".to_owned(), Quantity::units(1));
+            let allocates = spec.allocate_load_balancer_node_ports != Some(false);
+            ports
+                .filter(|port| allocates || port.node_port.is_some_and(|number| number != 0))
+                .count()
+        }
+        _ => 0,
+    };
+    if taken > 0 {
+        let taken = i64::try_from(taken).unwrap_or(i64::MAX);
+        usage.insert("services.nodeports".to_owned(), Quantity::units(taken));
+    }
+}
+
+fn of_claim(claim: &PersistentVolumeClaim, usage: &mut Resources) {
+    let Some(spec) = &claim.spec else { return };
+    let requests = spec
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.requests.as_ref());
+    let storage = requests.and_then(|requests| requests.get("storage")).map(Quantity::of);
+    let annotations = claim.metadata.annotations.as_ref();
+    let class = annotations
+        .and_then(|annotations| annotations.get("volume.beta.kubernetes.io/storage-class"))
+        .or(spec.storage_class_name.as_ref())
+        .filter(|class| !class.is_empty());
+    if let Some(storage) = storage {
+        usage.insert("requests.storage".to_owned(), storage);
+    }
+    if let Some(class) = class {
+        usage.insert(format!("{class}{OF_CLASS}persistentvolumeclaims"), Quantity::units(1));
+        if let Some(storage) = storage {
+            usage.insert(format!("{class}{OF_CLASS}requests.storage"), storage);
+        }
+    }
+}
+
+/// Message about requests and limits that a quota with these names requires of every container and
+/// that a pod lacks, in upstream's words.
+pub fn unstated<'a>(object: &dyn Object, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let spec = object.as_any().downcast_ref::<Pod>()?.spec.as_ref()?;
+    let demanded: Vec<&str> = names.filter(|name| STATED.contains(name)).collect();
+    let read = |amounts: Option<&BTreeMap<String, Text>>| -> Resources {
+        let amounts = amounts.into_iter().flatten();
+        amounts
+            .map(|(name, amount)| (name.clone(), Quantity::of(amount)))
+            .collect()
+    };
+    let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    // Pod-level resources need not be repeated by the containers.
+    let mut stated = Resources::new();
+    if let Some(own) = pod::level::own(spec) {
+        computing(&read(own.requests.as_ref()), &read(own.limits.as_ref()), &mut stated);
+    }
+    let demanded: Vec<&str> = demanded
+        .into_iter()
+        .filter(|demand| !stated.contains_key(*demand))
+        .collect();
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    for container in containers {
+        let Container { name, resources, .. } = container;
+        let resources = resources.as_ref();
+        let requests = read(resources.and_then(|resources| resources.requests.as_ref()));
+        let limits = read(resources.and_then(|resources| resources.limits.as_ref()));
+        let mut stated = Resources::new();
+        computing(&requests, &limits, &mut stated);
+        for demand in demanded.iter().filter(|demand| !stated.contains_key(**demand)) {
+            missing.entry(demand).or_default().insert(name);
+        }
+    }
+    if missing.is_empty() {
+        return None;
+    }
+    let parts: Vec<String> = missing
+        .into_iter()
+        .map(|(resource, containers)| {
+            let containers: Vec<&str> = containers.into_iter().collect();
+            format!("{resource} for: {}", containers.join(","))
+        })
+        .collect();
+    Some(format!("must specify {}", parts.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
+    use serde_json::{Value, json};
+
+    use super::{covers, is_about, unstated, usage};
+    use crate::kind::Kind;
+
+    fn taken<K: crate::object::Object + serde::de::DeserializeOwned>(plural: &str, object: Value) -> String {
+        let object: K = serde_json::from_value(object).unwrap();
+        let usage = usage("", plural, &object);
+        assert!(usage.keys().all(|name| is_about("", plural, name)), "{usage:?}");
+        let texts: Vec<String> = usage.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+        texts.join(" ")
+    }
+
+    #[test]
+    fn what_objects_take() {
+        let resources = json!({"requests": {"cpu": "1", "nvidia.com/gpu": "2"}, "limits": {"cpu": "2"}});
+        let pod = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
+        assert_eq!(
+            taken::<Pod>("pods", pod.clone()),
+            "count/pods=1 cpu=1 limits.cpu=2 pods=1 requests.cpu=1 requests.nvidia.com/gpu=2"
+        );
+        let mut ended = pod;
+        ended["status"] = json!({"phase": "Succeeded"});
+        assert_eq!(taken::<Pod>("pods", ended), "count/pods=1");
+        let service = json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}});
+        assert_eq!(
+            taken::<Service>("services", service),
+            "count/services=1 services=1 services.loadbalancers=1 services.nodeports=2"
+        );
+        let claim = json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}});
+        assert_eq!(
+            taken::<PersistentVolumeClaim>("persistentvolumeclaims", claim),
+            "count/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 \
+             fast.storageclass.storage.k8s.io/requests.storage=1Gi persistentvolumeclaims=1 requests.storage=1Gi"
+        );
+    }
+
+    #[test]
+    fn containers_state_what_a_quota_limits() {
+        let pod = json!({"spec": {"containers": [
+            {"name": "b", "resources": {"requests": {"cpu": "1"}}},
+            {"name": "a"},
+        ]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let demanded = ["cpu", "limits.cpu", "pods"];
+        assert_eq!(
+            unstated(&pod, demanded.into_iter()).as_deref(),
+            Some("must specify cpu for: a; limits.cpu for: a,b")
+        );
+        assert_eq!(unstated(&pod, ["pods"].into_iter()), None);
+    }
+
+    #[test]
+    fn scopes() {
+        let pod = |spec: Value| {
+            let mut pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            pod.set_defaults();
+            pod
+        };
+        let covered = |quota: Value, spec: Value| {
+            let quota: ResourceQuota = serde_json::from_value(json!({"spec": quota})).unwrap();
+            covers(&quota, &pod(spec))
+        };
+        let plain = json!({"containers": [{"name": "c"}]});
+        let short = json!({"containers": [{"name": "c"}], "activeDeadlineSeconds": 5, "priorityClassName": "high"});
+        for (scopes, of_plain, of_short) in [
+            (json!([]), true, true),
+            (json!(["Terminating"]), false, true),
+            (json!(["NotTerminating"]), true, false),
+            (json!(["BestEffort", "Terminating"]), false, true),
+            (json!(["NotBestEffort"]), false, false),
+            (json!(["PriorityClass"]), false, true),
+        ] {
+            let quota = json!({"scopes": scopes});
+            assert_eq!(covered(quota.clone(), plain.clone()), of_plain, "{scopes}");
+            assert_eq!(covered(quota, short.clone()), of_short, "{scopes}");
+        }
+        for (operator, values, of_plain, of_short) in [
+            ("In", json!(["high"]), false, true),
+            ("NotIn", json!(["high"]), true, false),
+            ("Exists", json!(null), false, true),
+            ("DoesNotExist", json!(null), true, false),
+        ] {
+            let expression = json!({"scopeName": "PriorityClass", "operator": operator, "values": values});
+            let quota = json!({"scopeSelector": {"matchExpressions": [expression]}});
+            assert_eq!(covered(quota.clone(), plain.clone()), of_plain, "{operator}");
+            assert_eq!(covered(quota, short.clone()), of_short, "{operator}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Validation that several kinds share, with upstream's paths and messages
+//! (`k8s.io/kubernetes/pkg/apis/core/validation`).
+
+mod affinity;
+pub(crate) mod annotations;
+pub(crate) mod apparmor;
+mod container;
+pub(crate) mod counts;
+mod dns;
+mod ephemeral;
+mod field_ref;
+mod file_key;
+pub(crate) mod internal;
+pub mod metadata;
+mod mounts;
+mod os;
+pub mod pod_spec;
+mod probe;
+pub(crate) mod rbac;
+pub(crate) mod resources;
+mod restart;
+pub(crate) mod selector;
+mod stop_signal;
+pub(crate) mod storage;
+pub(crate) mod time_zone;
+mod volume;
+mod windows_user;
+pub mod workload;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+pub(crate) use self::affinity::{unique_tolerations, volume_node_affinity};
+pub(crate) use self::volume::volume_path;
+use crate::value::invalid::Invalid;
+use crate::value::names;
+
+/// Upstream's message for an immutable field.
+pub const IMMUTABLE: &str = "field is immutable";
+
+/// Errors that the stored object does not have: objects from before a rule was added may still be
+/// updated.
+pub(crate) fn newly(found: Vec<Invalid>, before: impl FnOnce() -> Vec<Invalid>) -> Vec<Invalid> {
+    if found.is_empty() {
+        return found;
+    }
+    let before: BTreeSet<String> = before().iter().map(ToString::to_string).collect();
+    let is_new = |error: &Invalid| !before.contains(&error.to_string());
+    found.into_iter().filter(is_new).collect()
+}
+
+/// Adds one error for each message about one value.
+pub(crate) fn each(errors: &mut Vec<Invalid>, field: &str, value: &str, messages: Vec<String>) {
+    errors.extend(
+        messages
+            .into_iter()
+            .map(|message| Invalid::value(field, value, message)),
+    );
+}
+
+/// Number of errors of one list after which validation stops: an object may have a hundred thousand
+/// labels.
+pub(crate) const ENOUGH: usize = 200;
+
+/// Value that several errors show: a long one only in the first, so that a list is not repeated for
+/// each of its items.
+pub(crate) struct Shown(String);
+
+impl Shown {
+    pub(crate) fn new<T: serde::Serialize + ?Sized>(value: &T) -> Self {
+        Self(serde_json::to_string(value).unwrap_or_default())
+    }
+
+    pub(crate) fn next(&mut self) -> String {
+        const LONG: usize = 4096;
+        if self.0.len() > LONG {
+            std::mem::take(&mut self.0)
+        } else {
+            self.0.clone()
+        }
+    }
+}
+
+/// Validates a path that begins with a domain, `acme.io/foo`.
+pub fn domain_prefixed_path(field: &str, text: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let parts = text
+        .split_once('/')
+        .filter(|(host, path)| !host.is_empty() && !path.is_empty());
+    let Some((host, path)) = parts else {
+        let detail = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        return vec![Invalid::value(field, text, detail)];
+    };
+    each(&mut errors, field, host, names::dns1123_subdomain(host));
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if !path.bytes().all(fits) {
+        let detail = r"Invalid path (regex used for validation is '[A-Za-z0-9/\-._~%!$&'()*+,;=:]+')";
+        errors.push(Invalid::value(field, path, detail));
+    }
+    errors
+}
+
+/// Reports a negative number.
+pub(crate) fn non_negative(errors: &mut Vec<Invalid>, field: &str, value: i64) {
+    if value < 0 {
+        errors.push(Invalid::value(field, value, "must be greater than or equal to 0"));
+    }
+}
+
+/// Reports a changed field; the value is shown as JSON.
+pub(crate) fn immutable<T: PartialEq + serde::Serialize>(errors: &mut Vec<Invalid>, field: &str, new: &T, old: &T) {
+    let json = |new: &T| serde_json::to_string(new).unwrap_or_default();
+    immutable_shown(errors, field, (new, old), json);
+}
+
+/// Like [`immutable`], with the value formatted by `show`.
+pub(crate) fn immutable_shown<T: PartialEq>(
+    errors: &mut Vec<Invalid>,
+    field: &str,
+    (new, old): (&T, &T),
+    show: impl FnOnce(&T) -> String,
+) {
+    if new != old {
+        errors.push(Invalid::rendered(field, show(new), IMMUTABLE));
+    }
+}
+
+/// Reports a number that is not a port.
+pub(crate) fn port(errors: &mut Vec<Invalid>, field: &str, number: i32) {
+    if !(1..=65535).contains(&number) {
+        errors.push(Invalid::value(field, number, "must be between 1 and 65535, inclusive"));
+    }
+}
+
+/// Reports a user or group ID that is out of range.
+pub(crate) fn id(errors: &mut Vec<Invalid>, field: &str, id: Option<i64>) {
+    if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
+        errors.push(Invalid::value(field, id, "must be between 0 and 2147483647, inclusive"));
+    }
+}
+
+/// Reports a text that is missing or not supported.
+pub(crate) fn one_of(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>, supported: &[&str]) {
+    match value.unwrap_or_default() {
+        "" => errors.push(Invalid::required(field, "")),
+        value if supported.contains(&value) => {}
+        value => errors.push(Invalid::not_supported(field, value, supported)),
+    }
+}
+
+/// Like [`one_of`], for optional texts.
+pub(crate) fn one_of_or_none(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>, supported: &[&str]) {
+    if let Some(value) = value.filter(|value| !supported.contains(value)) {
+        errors.push(Invalid::not_supported(field, value, supported));
+    }
+}
+
+/// Reports a text that is missing or empty; true if it is present.
+pub(crate) fn required(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>) -> bool {
+    let there = value.is_some_and(|value| !value.is_empty());
+    if !there {
+        errors.push(Invalid::required(field, ""));
+    }
+    there
+}
+
+/// Text, unless it is missing or empty.
+pub(crate) fn non_empty(text: Option<&str>) -> Option<&str> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// Validates a port number or name.
+pub(crate) fn port_or_name(errors: &mut Vec<Invalid>, field: &str, value: &IntOrString) {
+    match value {
+        IntOrString::Int(number) => port(errors, field, *number),
+        IntOrString::String(name) => each(errors, field, name, names::port_name(name)),
+    }
+}
+
+/// Effects of taints on pods that do not tolerate them.
+pub(crate) const TAINT_EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+/// The protocols that ports may have.
+pub(crate) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+
+/// Parses a CIDR.
+pub(crate) fn range(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    let (address, length) = (address.parse::<IpAddr>().ok()?, length.parse::<u8>().ok()?);
+    (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
+}
+
+/// Upstream's message for an invalid CIDR.
+pub(crate) const RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+
+/// Reports a text that is not a CIDR in canonical form: its first address, as short as possible.
+pub(crate) fn canonical_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
+    let Some((address, length)) = range(text) else {
+        return errors.push(Invalid::value(field, text, RANGE));
+    };
+    let first = first(address, length);
+    if first != address {
+        let detail = "must not have bits set beyond the prefix length";
+        errors.push(Invalid::value(field, text, detail));
+    }
+    let wanted = format!("{address}/{length}");
+    if first == address && wanted != text {
+        errors.push(Invalid::value(
+            field,
+            text,
+            format!("must be in canonical form ({wanted:?})"),
+        ));
+    }
+}
+
+/// First address of a CIDR.
+pub(crate) fn first(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(u32::from(32 - length.min(32))).unwrap_or(0);
+            IpAddr::from((u32::from(address) & mask).to_be_bytes())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(u32::from(128 - length.min(128))).unwrap_or(0);
+            IpAddr::from((u128::from(address) & mask).to_be_bytes())
+        }
+    }
+}
+
+/// Reports a text that is not an IP address, or is ambiguous.
+pub(crate) fn address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
+    let detail = match text.parse::<IpAddr>() {
+        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
+        Ok(_) => return,
+        Err(_) if without_zeros(text).is_some() => "must not have leading 0s",
+        Err(_) => names::ADDRESS,
+    };
+    errors.push(Invalid::value(field, text, detail));
+}
+
+/// Reports a text that is not a CIDR, or is ambiguous.
+pub(crate) fn plain_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
+    let parts = text.split_once('/').and_then(|(address, length)| {
+        let read = address.parse().ok().or_else(|| without_zeros(address))?;
+        let is_short = length.len() == 1 || !length.starts_with('0');
+        let digits = length.bytes().all(|byte| byte.is_ascii_digit());
+        let length = length.parse::<u8>().ok().filter(|_| digits)?;
+        let is_plain = is_short && address.parse::<IpAddr>().is_ok();
+        (length <= if read.is_ipv4() { 32 } else { 128 }).then_some((read, length, is_plain))
+    });
+    let detail = match parts {
+        None => RANGE,
+        Some((_, _, false)) => "must not have leading 0s in IP or prefix length",
+        Some((IpAddr::V6(address), _, _)) if address.to_ipv4_mapped().is_some() => {
+            "must not have an IPv4-mapped IPv6 address"
+        }
+        Some((address, length, _)) if first(address, length) != address => {
+            "must not have bits set beyond the prefix length"
+        }
+        Some(_) => return,
+    };
+    errors.push(Invalid::value(field, text, detail));
+}
+
+/// Parses an IPv4 address, or an IPv6 address that ends with one, after stripping leading zeros.
+fn without_zeros(text: &str) -> Option<IpAddr> {
+    let (head, numbers) = text.rsplit_once(':').map_or(("", text), |(head, rest)| (head, rest));
+    let colon = if text.contains(':') { ":" } else { "" };
+    let numbers: Vec<&str> = numbers.split('.').collect();
+    let short = numbers.iter().map(|number| match number.trim_start_matches('0') {
+        "" if !number.is_empty() => "0",
+        rest => rest,
+    });
+    let short = short.collect::<Vec<_>>().join(".");
+    format!("{head}{colon}{short}")
+        .parse()
+        .ok()
+        .filter(|_| numbers.len() == 4)
+}
+
+/// Reports addresses that an endpoint of a Service must not have.
+pub(crate) fn endpoint_address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
+    let Ok(address) = text.parse::<IpAddr>() else { return };
+    let (link_local, multicast) = match address {
+        IpAddr::V4(address) => (address.is_link_local(), matches!(address.octets(), [224, 0, 0, _])),
+        IpAddr::V6(address) => {
+            let first = address.segments().into_iter().next().unwrap_or_default();
+            (address.is_unicast_link_local(), first & 0xff0f == 0xff02)
+        }
+    };
+    let mut wrong = |detail: String| errors.push(Invalid::value(field, text, detail));
+    if address.is_unspecified() {
+        wrong(format!("may not be unspecified ({text})"));
+    }
+    if address.is_loopback() {
+        wrong("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned());
+    }
+    if link_local {
+        wrong("may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned());
+    }
+    if multicast {
+        wrong("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned());
+    }
+}
+
+/// Validates a reference to an object of any kind in the same namespace.
+pub(crate) fn reference(errors: &mut Vec<Invalid>, path: &str, group: Option<&str>, kind: &str, name: &str) {
+    if let Some(group) = group {
+        each(
+            errors,
+            &format!("{path}.apiGroup"),
+            group,
+            names::dns1123_subdomain(group),
+        );
+    }
+    for (field, text) in [("kind", kind), ("name", name)] {
+        let field = format!("{path}.{field}");
+        if required(errors, &field, Some(text)) {
+            each(errors, &field, text, names::Rule::PathSegment.check(text, false));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Validation of volume mounts.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Container, VolumeMount};
+
+use super::volume::{local_path, no_backsteps};
+use super::{one_of_or_none, required};
+use crate::value::invalid::Invalid;
+
+/// Validates the mounts of a container for these volumes.
+pub(super) fn mounts(errors: &mut Vec<Invalid>, container: &Container, path: &str, volumes: &BTreeSet<&str>) {
+    let privileged = container.security_context.as_ref().and_then(|own| own.privileged) == Some(true);
+    let mut points = BTreeSet::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let path = format!("{path}[{index}]");
+        let field = format!("{path}.name");
+        if required(errors, &field, Some(&mount.name)) && !volumes.contains(mount.name.as_str()) {
+            errors.push(Invalid::not_found(field, &mount.name));
+        }
+        let field = format!("{path}.mountPath");
+        if required(errors, &field, Some(&mount.mount_path)) && !points.insert(mount.mount_path.as_str()) {
+            errors.push(Invalid::value(field, &mount.mount_path, "must be unique"));
+        }
+        let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
+        let expression = mount.sub_path_expr.as_deref().filter(|path| !path.is_empty());
+        if let Some(sub_path) = sub_path {
+            local_path(errors, &format!("{path}.subPath"), sub_path);
+        }
+        if let Some(expression) = expression {
+            no_backsteps(errors, &format!("{path}.subPathExpr"), expression);
+            if sub_path.is_some() {
+                let detail = "subPathExpr and subPath are mutually exclusive";
+                errors.push(Invalid::value(format!("{path}.subPathExpr"), expression, detail));
+            }
+        }
+        propagation(errors, mount, privileged, &path);
+    }
+}
+
+/// Validates mount propagation and recursive read-only mounts.
+fn propagation(errors: &mut Vec<Invalid>, mount: &VolumeMount, privileged: bool, path: &str) {
+    let later = mount.mount_propagation.as_deref();
+    let field = format!("{path}.mountPropagation");
+    one_of_or_none(errors, &field, later, &["Bidirectional", "HostToContainer", "None"]);
+    if later == Some("Bidirectional") && !privileged {
+        let detail = "Bidirectional mount propagation is available only to privileged containers";
+        errors.push(Invalid::forbidden(field, detail));
+    }
+    let below = mount.recursive_read_only.as_deref();
+    let field = format!("{path}.recursiveReadOnly");
+    one_of_or_none(errors, &field, below, &["Disabled", "Enabled", "IfPossible"]);
+    if matches!(below, Some("Enabled" | "IfPossible")) {
+        if mount.read_only != Some(true) {
+            errors.push(Invalid::forbidden(
+                field.as_str(),
+                "may only be specified when readOnly is true",
+            ));
+        }
+        if later.is_some_and(|later| later != "None") {
+            let detail = "may only be specified when mountPropagation is None or not specified";
+            errors.push(Invalid::forbidden(field, detail));
+        }
+    }
+}
