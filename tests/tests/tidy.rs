@@ -124,6 +124,37 @@ const MOST_LINES: usize = 500;
 /// Files that may be longer, each with its reason.
 const LONG_FILES: &[(&str, &str)] = &[];
 
+/// Maximum number of modules beside each other in a folder of a crate; more needs a reason in
+/// [`WIDE_FOLDERS`].
+const MOST_MODULES: usize = 12;
+
+/// Folders that may have more modules, each with its reason.
+const WIDE_FOLDERS: &[(&str, &str)] = &[
+    ("agent/image/src", "steps of one pull"),
+    ("agent/network/src/bridge", "parts of one bridge"),
+    ("agent/plan/src", "one decision each"),
+    ("agent/runtime/src", "the interface and both implementations"),
+    ("agent/runtime/src/containerd", "one call of containerd each"),
+    ("agent/runtime/src/supervisor", "steps of one container's start"),
+    ("agent/src", "one task of the agent each"),
+    ("agent/src/serve", "one endpoint each"),
+    ("agent/src/worker", "steps of one pod's worker"),
+    ("agent/volume/src", "one type of volume each"),
+    ("controlplane/api/src/kinds", "one kind each"),
+    ("controlplane/api/src/schema/managed", "parts of one merge"),
+    ("controlplane/api/src/workload/pod", "one rule of pods each"),
+    ("controlplane/api/src/workload/validation", "one field each"),
+    ("controlplane/cel/src", "stages of one compiler"),
+    ("controlplane/plan/src", "one controller each"),
+    ("controlplane/schema/src", "parts of one schema"),
+    ("controlplane/server/src", "one concern of a request each"),
+    ("controlplane/server/src/admission", "one plugin each"),
+    ("controlplane/server/src/verbs", "one verb each"),
+    ("controlplane/store/src", "parts of one store"),
+    ("ctl/src", "one command each"),
+    ("ctl/src/cluster", "one part of a cluster each"),
+];
+
 fn root() -> PathBuf {
     Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the tests are"))
         .parent()
@@ -240,26 +271,52 @@ fn the_fuzz_targets_lock_has_what_our_crates_use() {
     );
 }
 
-#[test]
-fn files_are_short() {
-    let reasons: BTreeMap<&str, &str> = LONG_FILES.iter().copied().collect();
-    let long: BTreeMap<String, usize> = [".rs", ".ts", ".svelte", ".mjs"]
-        .into_iter()
-        .flat_map(tracked)
-        .map(|name| (read(&name).lines().count(), name))
-        .filter(|(lines, _)| *lines > MOST_LINES)
-        .map(|(lines, name)| (name, lines))
-        .collect();
-    let unexplained: Vec<_> = long
+/// Fails for names whose number is over `most` without a reason, and for reasons without such a name.
+fn explained(mut numbers: BTreeMap<String, usize>, most: usize, reasons: &[(&str, &str)]) {
+    numbers.retain(|_, number| *number > most);
+    let reasons: BTreeMap<&str, &str> = reasons.iter().copied().collect();
+    let unexplained: Vec<_> = numbers
         .iter()
         .filter(|(name, _)| !reasons.contains_key(name.as_str()))
         .collect();
+    assert!(unexplained.is_empty(), "over {most} without a reason: {unexplained:#?}");
+    let stale: Vec<_> = reasons.keys().filter(|name| !numbers.contains_key(**name)).collect();
     assert!(
-        unexplained.is_empty(),
-        "files over {MOST_LINES} lines without a reason: {unexplained:#?}"
+        stale.is_empty(),
+        "reasons for what is not over {most} or gone: {stale:#?}"
     );
-    let stale: Vec<_> = reasons.keys().filter(|name| !long.contains_key(**name)).collect();
-    assert!(stale.is_empty(), "reasons for files that are short or gone: {stale:#?}");
+}
+
+#[test]
+fn files_are_short() {
+    let lines = [".rs", ".ts", ".svelte", ".mjs"]
+        .into_iter()
+        .flat_map(tracked)
+        .map(|name| (name.clone(), read(&name).lines().count()))
+        .collect();
+    explained(lines, MOST_LINES, LONG_FILES);
+}
+
+#[test]
+fn folders_are_narrow() {
+    let mut modules: BTreeMap<String, usize> = BTreeMap::new();
+    for name in tracked(".rs") {
+        let path = Path::new(&name);
+        let folder = path.parent().unwrap_or(path);
+        let folder = if name.ends_with("/mod.rs") {
+            folder.parent()
+        } else {
+            Some(folder)
+        };
+        if let Some(folder) = folder.and_then(Path::to_str)
+            && !is_root(&name)
+            && !name.ends_with("/tests.rs")
+            && path.iter().any(|part| part == "src")
+        {
+            *modules.entry(folder.to_owned()).or_default() += 1;
+        }
+    }
+    explained(modules, MOST_MODULES, WIDE_FOLDERS);
 }
 
 /// Every module file is named by a `mod` line (or a `#[path]`) of a file beside or above it.
