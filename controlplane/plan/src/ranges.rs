@@ -96,14 +96,12 @@ impl Ranges {
         if changes.is_empty() {
             return None;
         }
-        let gone: Vec<_> = had.iter().filter(|(node, _)| !given.contains_key(*node)).collect();
-        if !gone.is_empty() {
+        let mut gone = had.iter().filter(|(node, _)| !given.contains_key(*node)).peekable();
+        if gone.peek().is_some() {
             let all: BTreeSet<&str> = given.values().flatten().map(String::as_str).collect();
             // Other nodes have theirs.
-            let gone = gone
-                .into_iter()
-                .filter(|(_, ranges)| ranges.split(',').all(|range| all.contains(range)));
-            changes.extend(gone.map(|(node, _)| (node.clone(), None)));
+            gone.filter(|(_, ranges)| ranges.split(',').all(|range| all.contains(range)))
+                .for_each(|(node, _)| drop(changes.insert(node.clone(), None)));
         }
         let outcome = Outcome::default();
         Some(match there {
