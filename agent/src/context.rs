@@ -26,26 +26,26 @@ use tokio::time::Instant;
 use tracing::warn;
 use volume::{LocalPath, Volumes};
 
-use crate::apparmor::AppArmor;
-use crate::begun::Begun;
-use crate::crashes::Crashes;
-use crate::events::{Kind, Recorder};
-use crate::granted::Granted;
+use crate::client::events::{Kind, Recorder};
+use crate::client::objects::Objects;
+use crate::client::tokens::Tokens;
 use crate::images;
-use crate::measure::Memory;
-use crate::milestones::{Milestones, Step};
-use crate::names::Names;
-use crate::node_routes::Routed;
-use crate::objects::Objects;
-use crate::policies::Admissions;
-use crate::preempted::Preempted;
-use crate::pressure::Order;
-use crate::rights::Rights;
-use crate::selinux::SeLinux;
+use crate::images::credentials::Rights;
+use crate::networking::dns::Names;
+use crate::networking::policies::Admissions;
+use crate::networking::routes::Routed;
+use crate::networking::services::{Programmed, ServiceProxy, Services, Slices};
+use crate::node::apparmor::AppArmor;
+use crate::node::measure::Memory;
+use crate::node::pressure::Order;
+use crate::node::selinux::SeLinux;
+use crate::pod::allocation::Granted;
+use crate::pod::crashes::Crashes;
+use crate::pod::milestones::{Milestones, Step};
+use crate::pod::preempted::Preempted;
+use crate::pod::started::Begun;
+use crate::pod::users::UserIds;
 use crate::serve::{Access, Asking, Looks, Probes};
-use crate::services::{Programmed, ServiceProxy, Services, Slices};
-use crate::tokens::Tokens;
-use crate::users::UserIds;
 
 /// Time between two requests to a runtime that does not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -187,7 +187,7 @@ pub struct Context {
     /// Queue of pods that wait for their network policies.
     pub(crate) admissions: Admissions,
     pub(crate) recorder: Recorder,
-    pub(crate) machine: crate::machine::Machine,
+    pub(crate) machine: crate::node::machine::Machine,
     /// Resources that pods may use (allocatable).
     pub(crate) allocatable: Amounts,
     /// Limits concurrent image pulls.
@@ -312,7 +312,7 @@ impl Context {
         Surroundings {
             pod_addresses: pod_addresses.iter().map(ToString::to_string).collect(),
             host_addresses: self.config.host_addresses().iter().map(ToString::to_string).collect(),
-            hostname: crate::machine::hostname(),
+            hostname: crate::node::machine::hostname(),
             cluster_domain: self.config.dns.domain.clone(),
             allocatable: self.allocatable_milli(),
             services: Vec::new(),

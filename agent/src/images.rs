@@ -1,5 +1,7 @@
 //! Sources of images: the node's image store, or in tests one in which every image exists.
 
+pub(crate) mod credentials;
+
 use std::path::Path;
 use std::sync::Arc;
 

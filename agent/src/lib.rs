@@ -7,47 +7,27 @@
 //!
 //! All of its state can be rebuilt from the API, the runtime and the node: it may be killed and
 //! replaced while pods are running.
+//!
+//! * `client`: the connection to the API server, and what is read and written there
+//! * `images`: the node's images, and which pods may use them
+//! * `networking`: the cluster's name server, Services, network policies and routes
+//! * `node`: the Node object, the machine, evictions under pressure, and shutdown
+//! * `pod`: the pods of this node, and a worker for each
+//! * `probe`: attempts of probes and hooks
+//! * `serve`: the kubelet's endpoints
+//! * `context`: the state that all of them share
 
-mod apparmor;
-mod begun;
-mod classes;
+mod client;
 pub mod clock;
 mod confined;
-pub mod connection;
 pub mod context;
-mod crashes;
-pub mod events;
 pub mod fuzzing;
-mod granted;
 pub mod images;
-mod leftovers;
-pub mod lock;
-pub mod machine;
-mod measure;
-mod mending;
-mod milestones;
-mod names;
-mod newcomers;
+mod networking;
 mod node;
-mod node_routes;
-mod objects;
-mod pods;
-mod policies;
-mod preempted;
-mod pressure;
-mod probing;
-pub mod requests;
-mod resolver;
-mod rights;
-mod selinux;
+mod pod;
+mod probe;
 pub mod serve;
-mod services;
-mod shutdown;
-mod sources;
-mod tokens;
-mod users;
-mod wishes;
-mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -64,8 +44,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use client::{connection, events, requests};
 pub use context::{Clock, Config, Context, Parts, Upkeep};
-pub use services::ServiceProxy;
+pub use networking::services::ServiceProxy;
+pub use node::{lock, machine};
 
 const PULLS: usize = 4;
 const STARTS: usize = 8;
@@ -155,39 +137,39 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
             config.state_directory.join("pods"),
         ),
         access: serve::Access::default(),
-        rights: rights::Rights::open(config.state_directory.join("rights.json"), &parts.images.list()),
-        crashes: crashes::Crashes::new(config.state_directory.join("crashes")),
+        rights: images::credentials::Rights::open(config.state_directory.join("rights.json"), &parts.images.list()),
+        crashes: pod::crashes::Crashes::new(config.state_directory.join("crashes")),
         spares,
-        milestones: milestones::Milestones::default(),
-        objects: objects::Objects::new(parts.client.clone()),
-        tokens: tokens::Tokens::default(),
-        users: users::UserIds::new(&config.state_directory),
+        milestones: pod::milestones::Milestones::default(),
+        objects: client::objects::Objects::new(parts.client.clone()),
+        tokens: client::tokens::Tokens::default(),
+        users: pod::users::UserIds::new(&config.state_directory),
         services: watch::Sender::new(None),
         slices: Mutex::default(),
-        names: names::Names::open(config.state_directory.join("names.json")),
-        programmed: services::Programmed::default(),
-        admissions: policies::Admissions::default(),
+        names: networking::dns::Names::open(config.state_directory.join("names.json")),
+        programmed: networking::services::Programmed::default(),
+        admissions: networking::policies::Admissions::default(),
         pulls: Semaphore::new(PULLS),
-        app_armor: apparmor::AppArmor::default(),
-        se_linux: selinux::SeLinux::default(),
+        app_armor: node::apparmor::AppArmor::default(),
+        se_linux: node::selinux::SeLinux::default(),
         starts: Semaphore::new(STARTS),
         drafts: Arc::new(Semaphore::new(DRAFTS)),
         pods: Mutex::new(BTreeMap::new()),
-        granted: granted::Granted::default(),
+        granted: pod::allocation::Granted::default(),
         discounted: Mutex::new(BTreeSet::new()),
-        preempted: preempted::Preempted::default(),
-        begun: begun::Begun::default(),
+        preempted: pod::preempted::Preempted::default(),
+        begun: pod::started::Begun::default(),
         running: watch::Sender::new(BTreeMap::new()),
         pods_changed: Notify::new(),
         shutting_down: watch::Sender::new(false),
         orders: OnceLock::new(),
-        measured: measure::Memory::default(),
+        measured: node::measure::Memory::default(),
         looks: serve::Looks::default(),
         asking: serve::Asking::default(),
         counting: Arc::default(),
         probes: serve::Probes::default(),
         blocked: watch::Sender::new(None),
-        routed: watch::Sender::new(node_routes::Routed::default()),
+        routed: watch::Sender::new(networking::routes::Routed::default()),
         pressures: watch::Sender::new(BTreeSet::new()),
         node: Mutex::default(),
         turned: Mutex::new(tokio::time::Instant::now()),
@@ -243,7 +225,10 @@ pub async fn run(
         };
         let network = async {
             context.parts.network.start(ranges).await?;
-            let (named, routes) = tokio::join!(names::start(&context, None), node_routes::begin(&context));
+            let (named, routes) = tokio::join!(
+                networking::dns::start(&context, None),
+                networking::routes::begin(&context)
+            );
             Ok::<_, Error>((named, routes))
         };
         // The Node is registered while the bridge is created, and Ready when both are done. Names
@@ -261,18 +246,18 @@ pub async fn run(
     ready();
     tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
     tasks.spawn(node::keep(Arc::clone(&context), node));
-    tasks.spawn(services::run(Arc::clone(&context)));
-    tasks.spawn(policies::run(Arc::clone(&context)));
-    tasks.spawn(names::run(Arc::clone(&context), named));
-    tasks.spawn(node_routes::run(Arc::clone(&context), routes));
-    tasks.spawn(classes::run(Arc::clone(&context)));
-    tasks.spawn(mending::run(Arc::clone(&context)));
+    tasks.spawn(networking::services::run(Arc::clone(&context)));
+    tasks.spawn(networking::policies::run(Arc::clone(&context)));
+    tasks.spawn(networking::dns::run(Arc::clone(&context), named));
+    tasks.spawn(networking::routes::run(Arc::clone(&context), routes));
+    tasks.spawn(node::qos::run(Arc::clone(&context)));
+    tasks.spawn(networking::repair::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
     // Set here only.
     drop(context.orders.set(orders.clone()));
-    tasks.spawn(shutdown::run(Arc::clone(&context), orders.clone()));
-    tasks.spawn(pressure::run(Arc::clone(&context), orders));
-    tasks.spawn(pods::run(Arc::clone(&context), taken));
+    tasks.spawn(node::shutdown::run(Arc::clone(&context), orders.clone()));
+    tasks.spawn(node::pressure::run(Arc::clone(&context), orders));
+    tasks.spawn(pod::run(Arc::clone(&context), taken));
     let ended = tokio::select! {
         ended = tasks.join_next() => ended,
         () = cancel.cancelled() => return Err(Error::Cancelled),
@@ -286,11 +271,15 @@ pub async fn run(
 }
 
 /// The Node, the name server, and the routes to other nodes' pods.
-type Started = (Node, Option<names::Started>, Option<node_routes::Follower>);
+type Started = (
+    Node,
+    Option<networking::dns::Started>,
+    Option<networking::routes::Follower>,
+);
 
 /// Registers the Node first, then waits for its allocated pod CIDR.
 async fn start_with_allocated_range(context: &Arc<Context>) -> Result<Started, Error> {
-    let resumed = names::resume(context).await;
+    let resumed = networking::dns::resume(context).await;
     let mut node = node::register(context).await;
     if node::ranges(&node).is_none() {
         let waiting = "container runtime network not ready: the node has no pod range yet".to_owned();
@@ -303,7 +292,10 @@ async fn start_with_allocated_range(context: &Arc<Context>) -> Result<Started, E
         node = node::wait_for_range(context).await;
     };
     serve(context, ranges).await?;
-    let (named, routes) = tokio::join!(names::start(context, resumed), node_routes::begin(context));
+    let (named, routes) = tokio::join!(
+        networking::dns::start(context, resumed),
+        networking::routes::begin(context)
+    );
     let node = node::announce_state(context, node, node::health(context).await).await;
     Ok((node, named, routes))
 }

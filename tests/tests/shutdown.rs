@@ -12,7 +12,7 @@ use tests::images;
 use tests::machine::{Machine, Namespace, Setup, eventually};
 
 #[allow(dead_code, reason = "the agent's end of the bus has more than this uses")]
-#[path = "../../agent/src/shutdown/bus/mod.rs"]
+#[path = "../../agent/src/node/shutdown/bus/mod.rs"]
 mod bus;
 #[path = "shutdown/service.rs"]
 mod service;

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::node_routes::Routed;
+use crate::networking::routes::Routed;
 
 /// Type of the condition that a firewall of the node drops pods' traffic; present only after it was
 /// true.

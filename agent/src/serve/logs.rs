@@ -1,5 +1,8 @@
 //! `/containerLogs/NAMESPACE/POD/CONTAINER`: log of a container, from its file, and as it grows.
 
+mod growth;
+pub(super) mod node;
+
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -19,12 +22,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::debug;
 
-use super::growth::Growth;
+use super::logs::growth::Growth;
 use super::streams;
 use crate::confined;
 use crate::context::{Context, Run};
-use crate::pressure::Order;
-use crate::worker::Question;
+use crate::node::pressure::Order;
+use crate::pod::worker::Question;
 
 const CHUNK: usize = 64 * 1024;
 const LONGEST_RECORD: usize = 1024 * 1024;

@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use serde::Deserialize;
 
 use crate::context::Context;
-use crate::milestones::Times;
+use crate::pod::milestones::Times;
 
 /// Query parameters.
 #[derive(Deserialize)]

@@ -138,7 +138,7 @@ async fn export(State(images): State<Images>, Query(parameters): Parameters) -> 
 /// Removes unused images; with `all` also those that were imported.
 async fn prune(State(context): State<Arc<Context>>, Query(parameters): Parameters) -> Response {
     let all = parameters.get("all").is_some_and(|all| all == "true");
-    match crate::pressure::prune(&context, all).await {
+    match crate::node::pressure::prune(&context, all).await {
         Ok(removed) => {
             let bytes = removed.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
             let images = removed.iter().map(|(image, _)| image.to_json());

@@ -23,7 +23,7 @@ use super::websocket::{self, Form};
 use super::{VERSION, agreed, disagreed, refused, versions};
 use crate::context::Context;
 use crate::serve::logs::parameters;
-use crate::serve::upgrade;
+use crate::serve::streams::upgrade;
 
 const WEBSOCKET: [&str; 6] = [
     "v5.channel.k8s.io",

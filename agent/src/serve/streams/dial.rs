@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::refused;
 use crate::context::Context;
-use crate::serve::upgrade;
+use crate::serve::streams::upgrade;
 
 /// Timeout of a connection to a pod.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -21,7 +21,7 @@ use super::websocket::{self, Form};
 use super::{VERSION, agreed, disagreed, refused, versions};
 use crate::context::Context;
 use crate::serve::logs::parameters;
-use crate::serve::upgrade::{self, Io};
+use crate::serve::streams::upgrade::{self, Io};
 
 const SPDY: &str = "portforward.k8s.io";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";

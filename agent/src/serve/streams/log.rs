@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tracing::debug;
 
 use super::{agreed, disagreed, refused, websocket};
-use crate::serve::upgrade::{self, Io};
+use crate::serve::streams::upgrade::{self, Io};
 
 const BINARY: &str = "binary.k8s.io";
 const BASE64_TEXT: &str = "base64.binary.k8s.io";

@@ -1,0 +1,13 @@
+//! Client of the API server: its connection, and what the agent reads and writes there.
+//!
+//! * [`connection`], [`requests`]: the connection, and requests with timeouts
+//! * [`events`]: Events of pods and of the node
+//! * [`objects`], [`sources`]: ConfigMaps and Secrets that pods refer to
+//! * [`tokens`]: service account tokens of pods
+
+pub mod connection;
+pub mod events;
+pub(crate) mod objects;
+pub mod requests;
+pub(crate) mod sources;
+pub(crate) mod tokens;

@@ -1,0 +1,152 @@
+//! Service account tokens of pods: requested in the pod's name, cached, and renewed in time.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use agent_plan::tokens::TokenWish;
+use agent_plan::{Timestamp, after, pods};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, ServiceAccount, Volume};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tracing::warn;
+
+use crate::client::sources;
+
+/// Maximum age of a token before its renewal, for any lifetime.
+const OLDEST_SECONDS: i64 = 24 * 3600;
+
+struct Kept {
+    token: String,
+    ends: Timestamp,
+    renew_at: Timestamp,
+}
+
+/// Tokens of this node's pods, by UID.
+#[derive(Default)]
+pub(crate) struct Tokens(Mutex<BTreeMap<String, BTreeMap<TokenWish, Kept>>>);
+
+impl Tokens {
+    /// Returns the tokens that the pod's volumes show.
+    pub(crate) async fn fetch(
+        &self,
+        client: &Client,
+        pod: &Pod,
+        now: Timestamp,
+    ) -> Result<BTreeMap<TokenWish, String>, kube::Error> {
+        let mut tokens = BTreeMap::new();
+        for wish in TokenWish::of_volumes(pod) {
+            let known = self.valid(pods::uid(pod), &wish, now);
+            let token = match known {
+                Some((token, true)) => token,
+                Some((token, false)) => match self.request(client, pod, &wish, now).await {
+                    Ok(fresh) => fresh,
+                    Err(error) => {
+                        warn!(pod = pods::name(pod), %error, "a token could not be renewed; the old one stays");
+                        token
+                    }
+                },
+                None => self.request(client, pod, &wish, now).await?,
+            };
+            tokens.insert(wish, token);
+        }
+        Ok(tokens)
+    }
+
+    /// Returns a cached token that has not expired, and whether it is fresh.
+    fn valid(&self, uid: &str, wish: &TokenWish, now: Timestamp) -> Option<(String, bool)> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.get(uid)?.get(wish).filter(|kept| now < kept.ends)?;
+        Some((kept.token.clone(), now < kept.renew_at))
+    }
+
+    async fn request(
+        &self,
+        client: &Client,
+        pod: &Pod,
+        wish: &TokenWish,
+        now: Timestamp,
+    ) -> Result<String, kube::Error> {
+        let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(wish.audience.clone())
+                    .filter(|audience| !audience.is_empty())
+                    .map(|audience| vec![audience]),
+                expiration_seconds: Some(wish.seconds),
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    name: Some(pods::name(pod).to_owned()),
+                    uid: Some(pods::uid(pod).to_owned()),
+                }),
+            }),
+            ..TokenRequest::default()
+        };
+        let api: Api<ServiceAccount> = Api::namespaced(client.clone(), pods::namespace(pod));
+        let account = account.filter(|account| !account.is_empty()).unwrap_or("default");
+        let answer: TokenRequest = api
+            .create_subresource("token", account, &PostParams::default(), &request)
+            .await?;
+        let status = answer.status.unwrap_or_default();
+        let (token, ends) = (status.token.unwrap_or_default(), status.expiration_timestamp);
+        let lives = ends
+            .as_ref()
+            .map_or(wish.seconds, |ends| ends.0.duration_since(now).as_secs());
+        let kept = Kept {
+            token: token.clone(),
+            ends: after(now, lives),
+            renew_at: after(now, (lives / 5 * 4).min(OLDEST_SECONDS)),
+        };
+        let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens
+            .entry(pods::uid(pod).to_owned())
+            .or_default()
+            .insert(wish.clone(), kept);
+        Ok(token)
+    }
+
+    /// Returns when the first of a pod's tokens is due for renewal.
+    pub(crate) fn renew_at(&self, uid: &str) -> Option<Timestamp> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(uid)?.values().map(|kept| kept.renew_at).min()
+    }
+
+    /// Drops the tokens of a removed pod.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+}
+
+/// Returns the message for users when a token request fails.
+pub(crate) fn refused(spec: &PodSpec, error: &kube::Error) -> String {
+    let shows = |volume: &&Volume| {
+        let mut sources = volume.projected.iter().flat_map(|all| all.sources.iter().flatten());
+        sources.any(|source| source.service_account_token.is_some())
+    };
+    let mut volumes = spec.volumes.iter().flatten();
+    let volume = volumes.find(shows).map_or("", |volume| volume.name.as_str());
+    let cause = sources::told(error);
+    format!("MountVolume.SetUp failed for volume {volume:?} : failed to fetch token: {cause}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_token_that_is_refused_is_told_in_the_words_of_the_api() {
+        let spec = json!({"containers": [], "volumes": [
+            {"name": "own", "projected": {"sources": [{"configMap": {"name": "c"}}]}},
+            {"name": "kube-api-access-x", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+        ]});
+        let status = json!({"status": "Failure", "code": 404, "reason": "NotFound", "message": "pods \"p\" not found"});
+        let error = kube::Error::Api(serde_json::from_value(status).unwrap());
+        assert_eq!(
+            refused(&serde_json::from_value(spec).unwrap(), &error),
+            "MountVolume.SetUp failed for volume \"kube-api-access-x\" : failed to fetch token: pods \"p\" not found"
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! Network of the pods on this node, as the API describes it. The kernel's side is in the `network` crate.
+//!
+//! * [`dns`], [`resolver`]: the cluster's name server, and the name servers that it forwards to
+//! * [`policies`]: network policies, and the tables that enforce them
+//! * [`routes`]: routes to the pods of other nodes
+//! * [`services`]: Services and EndpointSlices
+//! * [`repair`]: repair after changes by other programs
+
+pub(crate) mod dns;
+pub(crate) mod policies;
+pub(crate) mod repair;
+pub(crate) mod resolver;
+pub(crate) mod routes;
+pub(crate) mod services;

@@ -1,0 +1,331 @@
+//! DNS server of the cluster on this node: pods of the built-in network query it at their gateway,
+//! an address of the node, so that queries pass no Service and no other node. Servers that an
+//! operator sets by `--cluster-dns` take precedence.
+//!
+//! While the API server is unavailable, the last known names are served: from memory, and after a
+//! restart from a file ([`last`]).
+
+mod forwarding;
+mod last;
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use agent_plan::dns::{Directory, Forwarding};
+use agent_plan::files::{self, ClusterDns};
+use agent_plan::proxy::{Name, Service, Slice};
+use dns::{Bound, Forwarder, Rules};
+use last::Last;
+use network::Ranges;
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::{debug, info, warn};
+
+use crate::Error;
+use crate::client::events::Kind;
+use crate::context::Context;
+use crate::networking::resolver;
+use crate::networking::services::{Services, Slices, slices_of};
+
+const PORT: u16 = 53;
+
+/// Interval between reads of the machine's `resolv.conf`.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time before a server whose sockets failed is started again.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+
+/// Changes within this time are written together.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Least time between two writes of what is known.
+const WRITE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// State of the node's name server.
+pub(crate) struct Names {
+    servers: OnceLock<Vec<IpAddr>>,
+    /// True once all Services and EndpointSlices are listed.
+    complete: AtomicBool,
+    /// State of an earlier run, used until then.
+    last: Mutex<Option<Last>>,
+    file: PathBuf,
+    changed: Notify,
+    /// Upstream servers that the operator has configured.
+    forwarding: Mutex<Forwarding>,
+}
+
+impl Names {
+    /// Reads the state of an earlier run.
+    pub(crate) fn open(file: PathBuf) -> Self {
+        let last = Last::read(&file);
+        let forwarding = last.as_ref().map(|last| last.forwarding.clone());
+        Self {
+            servers: OnceLock::new(),
+            complete: AtomicBool::new(false),
+            last: Mutex::new(last),
+            file,
+            changed: Notify::new(),
+            forwarding: Mutex::new(forwarding.unwrap_or_default()),
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forwarding(&self) -> Forwarding {
+        self.forwarding.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Called once all Services and EndpointSlices are listed, and after changes.
+    pub(crate) fn learn(&self) {
+        if !self.complete.swap(true, Ordering::Relaxed) {
+            *self.last() = None;
+        }
+        self.changed.notify_one();
+    }
+
+    /// True if this node runs a name server of the cluster.
+    pub(crate) fn is_served(&self) -> bool {
+        self.servers.get().is_some_and(|servers| !servers.is_empty())
+    }
+
+    /// Value of the annotation that announces the server's addresses to the control plane.
+    pub(crate) fn told(&self) -> Option<String> {
+        let servers = self.servers.get().filter(|servers| !servers.is_empty())?;
+        let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        Some(servers.join(","))
+    }
+
+    /// Servers and domain in the pods' `resolv.conf`.
+    pub(crate) fn cluster(&self, configured: &ClusterDns) -> ClusterDns {
+        let own = self.servers.get().into_iter().flatten().map(ToString::to_string);
+        let servers = if configured.servers.is_empty() {
+            own.collect()
+        } else {
+            configured.servers.clone()
+        };
+        ClusterDns {
+            servers,
+            domain: configured.domain.clone(),
+        }
+    }
+}
+
+/// The agent's Services and EndpointSlices as a zone.
+pub(crate) struct Known(Arc<Context>);
+
+impl Known {
+    /// Looks up the current state: the last known one until all objects are listed.
+    fn look<T>(&self, look: impl FnOnce(&Services, &Slices) -> T) -> T {
+        let names = &self.0.names;
+        if !names.complete.load(Ordering::Relaxed)
+            && let Some(last) = &*names.last()
+        {
+            return look(&last.services, &last.slices);
+        }
+        let services = self.0.services.borrow().clone().unwrap_or_default();
+        look(&services, &self.0.slices())
+    }
+}
+
+impl Directory for Known {
+    fn is_complete(&self) -> bool {
+        self.0.names.complete.load(Ordering::Relaxed) || self.0.names.last().is_some()
+    }
+
+    fn service(&self, name: &Name) -> Option<Arc<Service>> {
+        self.look(|services, _| services.get(name).cloned())
+    }
+
+    fn slices(&self, service: &Name) -> Vec<Arc<Slice>> {
+        self.look(|_, slices| slices_of(slices, service).cloned().collect())
+    }
+
+    fn has_namespace(&self, namespace: &str) -> bool {
+        self.look(|services, _| {
+            let mut from = services.range((namespace.to_owned(), String::new())..);
+            from.next().is_some_and(|((own, _), _)| own == namespace)
+        })
+    }
+
+    fn at(&self, address: IpAddr) -> Vec<Name> {
+        self.look(|services, slices| {
+            let mut found: Vec<Name> = services
+                .iter()
+                .filter(|(_, service)| service.cluster_ips.contains(&address))
+                .map(|(name, _)| name.clone())
+                .collect();
+            let with = slices.iter().filter(|(_, slice)| {
+                let mut endpoints = slice.endpoints.iter();
+                endpoints.any(|endpoint| endpoint.address == address)
+            });
+            found.extend(with.map(|((namespace, _), slice)| (namespace.clone(), slice.service.to_string())));
+            found
+        })
+    }
+}
+
+/// Running name server.
+pub(crate) struct Started {
+    server: Bound<Known>,
+    forwarder: Forwarder,
+    gateways: Vec<IpAddr>,
+}
+
+/// Serves at the addresses of an earlier run, before the node's pod CIDR is allocated again.
+pub(crate) async fn resume(context: &Arc<Context>) -> Option<Started> {
+    if !context.config.dns.servers.is_empty() {
+        return None;
+    }
+    let ranges = context.names.last().as_ref()?.ranges?;
+    let forwarder = Forwarder::default();
+    // After a reboot the address does not exist yet.
+    let failed = |error: &dns::Error| debug!(error = image::chain(error), "names are not answered yet");
+    let (server, gateways) = listen(context, &forwarder, ranges).await.inspect_err(failed).ok()?;
+    Some(Started {
+        server,
+        forwarder,
+        gateways,
+    })
+}
+
+/// Starts the server, before the first pod is configured. Without a server, pods use those of the
+/// machine.
+pub(crate) async fn start(context: &Arc<Context>, resumed: Option<Started>) -> Option<Started> {
+    if !context.config.dns.servers.is_empty() {
+        return None;
+    }
+    let ranges = context.parts.network.served().map(|served| served.ranges);
+    let same = |resumed: &Started| ranges.is_some_and(|ranges| resumed.gateways == gateways(ranges));
+    let started = if let Some(resumed) = resumed.filter(same) {
+        Some(resumed)
+    } else {
+        begin(context, ranges).await
+    };
+    if let Some(started) = &started {
+        info!(gateways = ?started.gateways, "names of the cluster are answered");
+        context.names.servers.get_or_init(|| started.gateways.clone());
+    } else {
+        // Upstream records it for each pod, which would be every pod of a cluster without name
+        // servers.
+        let message = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. \
+                       Falling back to \"Default\" policy.";
+        context.node_event(Kind::Warning, "MissingClusterDNS", message.to_owned());
+    }
+    started
+}
+
+async fn begin(context: &Arc<Context>, ranges: Option<Ranges>) -> Option<Started> {
+    let forwarder = Forwarder::default();
+    let listening = listen(context, &forwarder, ranges?).await;
+    let failed = |error: &dns::Error| warn!(error = image::chain(error), "names of the cluster are not answered");
+    let (server, gateways) = listening.inspect_err(failed).ok()?;
+    Some(Started {
+        server,
+        forwarder,
+        gateways,
+    })
+}
+
+fn gateways(ranges: Ranges) -> Vec<IpAddr> {
+    ranges.iter().map(network::Cidr::gateway).collect()
+}
+
+async fn listen(
+    context: &Arc<Context>,
+    forwarder: &Forwarder,
+    ranges: Ranges,
+) -> Result<(Bound<Known>, Vec<IpAddr>), dns::Error> {
+    let gateways = gateways(ranges);
+    forwarder.set(upstreams(context, &gateways));
+    let ranges = ranges.iter().map(|range| (range.address, range.prefix));
+    let own = context.config.addresses.iter().map(|address| {
+        let prefix = if address.is_ipv4() { 32 } else { 128 };
+        (*address, prefix)
+    });
+    let config = dns::Config {
+        listen: gateways.iter().map(|gateway| SocketAddr::new(*gateway, PORT)).collect(),
+        domain: context.config.dns.domain.clone(),
+        clients: dns::networks(ranges.chain(own)),
+    };
+    let bound = dns::bind(config, Arc::new(Known(Arc::clone(context))), forwarder.clone()).await?;
+    Ok((bound, gateways))
+}
+
+/// Serves without end, and follows the machine's own name servers.
+pub(crate) async fn run(context: Arc<Context>, started: Option<Started>) -> Result<Infallible, Error> {
+    let Some(started) = started else {
+        return std::future::pending().await;
+    };
+    let Started { server, forwarder, .. } = started;
+    let mut server = Some(server);
+    loop {
+        let Some(bound) = server.take() else {
+            sleep(RESTART_DELAY).await;
+            if let Some(served) = context.parts.network.served() {
+                let listening = listen(&context, &forwarder, served.ranges).await;
+                let failed = |error: &dns::Error| warn!(error = image::chain(error), "names are not answered");
+                server = listening.inspect_err(failed).ok().map(|(server, _)| server);
+            }
+            continue;
+        };
+        tokio::select! {
+            ended = bound.serve() => if let Err(error) = ended {
+                warn!(error = image::chain(&error), "the name server of this node starts again");
+            },
+            () = reload(&context, &forwarder) => {}
+            () = write_changes(&context) => {}
+            () = forwarding::follow(&context, &forwarder) => {}
+        }
+    }
+}
+
+/// Keeps the file up to date.
+async fn write_changes(context: &Arc<Context>) {
+    loop {
+        context.names.changed.notified().await;
+        sleep(SETTLE).await;
+        if !context.names.complete.load(Ordering::Relaxed) {
+            continue;
+        }
+        let own = Arc::clone(context);
+        let written = tokio::task::spawn_blocking(move || {
+            let services = own.services.borrow().clone().unwrap_or_default();
+            let slices = own.slices().clone();
+            let ranges = own.parts.network.served().map(|served| served.ranges);
+            last::write(&own.names.file, ranges, &own.names.forwarding(), (&services, &slices))
+        });
+        if let Ok(Err(error)) = written.await {
+            warn!(%error, "what is known of Services is not kept for a restart");
+        }
+        sleep(WRITE_INTERVAL).await;
+    }
+}
+
+async fn reload(context: &Context, forwarder: &Forwarder) {
+    let own = context.names.servers.get().cloned().unwrap_or_default();
+    let mut ticks = interval(RELOAD_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        forwarder.set(upstreams(context, &own));
+    }
+}
+
+/// Upstream servers: those that an operator has configured, else those of the machine, including
+/// ones on its loopback. Excludes this server: queries would loop.
+fn upstreams(context: &Context, own: &[IpAddr]) -> Rules {
+    let Forwarding { stubs, mut upstreams } = context.names.forwarding();
+    if upstreams.is_empty() {
+        let text = resolver::of_node(&context.config).unwrap_or_default();
+        let servers = files::servers(&text).into_iter();
+        upstreams = servers.map(|server| SocketAddr::new(server, PORT)).collect();
+    }
+    upstreams.retain(|server| !own.contains(&server.ip()));
+    Rules { upstreams, stubs }
+}

@@ -1,0 +1,196 @@
+//! Status updates: one request at a time, with changes only, immediately if urgent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::observed::Sandbox;
+use agent_plan::shift::shift;
+use agent_plan::{Timestamp, later, lifecycle, patch, pods, status};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::jiff::SignedDuration;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::core::Status;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::{Done, Worker, version};
+use crate::pod::milestones::Step;
+
+/// Time for which changes that are not urgent are batched; longer, with checks at the given
+/// interval, while urgent pods are in progress.
+const GATHER_MILLISECONDS: i64 = 50;
+const LONGEST_GATHER_MILLISECONDS: i64 = 1_000;
+const LOOK_MILLISECONDS: i64 = 200;
+const FIRST_RETRY_MILLISECONDS: i64 = 100;
+const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
+/// Longest time that a removal waits for the status to be acknowledged.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// State of the status in the API.
+#[derive(Debug, Default)]
+pub(super) struct Publisher {
+    in_flight: bool,
+    /// The update in progress is urgent.
+    pressing: bool,
+    /// `resourceVersion` of the pod when the last request was sent.
+    sent_at: Option<String>,
+    /// Time of the first change that is not sent yet.
+    gathering_since: Option<Timestamp>,
+    retry: Option<(Timestamp, i64)>,
+    /// True once the API server has acknowledged the latest status.
+    current: watch::Sender<bool>,
+    /// Number of failures of the sandbox that is being created.
+    pub(super) sandbox_failures: u32,
+}
+
+impl Publisher {
+    /// Waits until the API server has acknowledged the current state, with a timeout.
+    pub(super) fn heard(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.current.send_replace(false);
+        let mut current = self.current.subscribe();
+        async move {
+            drop(tokio::time::timeout(PATIENCE, current.wait_for(|current| *current)).await);
+        }
+    }
+
+    /// True if an urgent update is in progress.
+    pub(super) fn is_pressing(&self) -> bool {
+        self.in_flight && self.pressing
+    }
+
+    /// See [`agent_plan::shift`].
+    pub(super) fn shift(&mut self, step: SignedDuration) {
+        shift(&mut self.gathering_since, step);
+        shift(self.retry.as_mut().map(|(until, _)| until), step);
+    }
+}
+
+impl Worker {
+    /// Sends the status if it changed; returns when to check again.
+    pub(super) fn publish(&mut self, now: Timestamp) -> Option<Timestamp> {
+        if self.gone {
+            // The pod is deleted: there is no status to update.
+            self.publisher.current.send_replace(true);
+            return None;
+        }
+        if self.publisher.in_flight {
+            return None;
+        }
+        if let Some((until, _)) = self.publisher.retry
+            && now < until
+        {
+            return Some(until);
+        }
+        let new = status::build(&self.pod, &self.view, &self.context.scheme(), now);
+        let old = self.pod.status.clone().unwrap_or_default();
+        let Some(change) = patch::status(pods::uid(&self.pod), &old, &new) else {
+            self.publisher.current.send_replace(true);
+            self.publisher.gathering_since = None;
+            return None;
+        };
+        self.publisher.current.send_replace(false);
+        let is_replaced = old.phase == new.phase && lifecycle::replaces_container(&self.pod, &self.view);
+        let pressing = !is_replaced && matters(&old, &new);
+        if !pressing {
+            let since = *self.publisher.gathering_since.get_or_insert(now);
+            let longest = later(since, LONGEST_GATHER_MILLISECONDS);
+            // As the kubelet, which does both between two looks at its containers.
+            let short = later(since, GATHER_MILLISECONDS);
+            let until = if is_replaced { longest } else { short };
+            if now < until {
+                return Some(until);
+            }
+            if now < longest && self.context.recorder.is_urgent() {
+                return Some(later(now, LOOK_MILLISECONDS).min(longest));
+            }
+        }
+        self.publisher.gathering_since = None;
+        self.publisher.in_flight = true;
+        self.publisher.pressing = pressing;
+        self.publisher.sent_at.clone_from(&self.pod.metadata.resource_version);
+        if ready(&new) {
+            self.context.reached(pods::uid(&self.pod), Step::Ready);
+        }
+        debug!(pod = %self.id(), %change, "status");
+        let api: Api<Pod> = Api::namespaced(self.context.parts.client.clone(), pods::namespace(&self.pod));
+        let name = pods::name(&self.pod).to_owned();
+        self.tasks.spawn(async move {
+            let patched = api
+                .patch_status(&name, &PatchParams::default(), &Patch::Strategic(change))
+                .await;
+            Done::Published(Box::new(patched))
+        });
+        self.show_pull_back_off();
+        None
+    }
+
+    pub(super) fn published(&mut self, outcome: Result<Pod, kube::Error>) {
+        self.publisher.in_flight = false;
+        match outcome {
+            Ok(pod) if pod.metadata.resource_version == self.publisher.sent_at => {
+                // The update had no effect, so an immediate retry would have none either.
+                let delay = self.hold_back();
+                warn!(pod = %self.id(), delay, "the stored status stays as it was; it will be tried again");
+            }
+            Ok(pod) => {
+                self.publisher.retry = None;
+                // The watch may have delivered this version already: then that one is kept, which
+                // others share.
+                if version(&pod) > version(&self.pod) {
+                    self.see(Arc::new(pods::kept(pod)));
+                }
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                // The watch is about to report the deletion, or another pod has the name.
+                let until = later(self.context.now(), LONGEST_RETRY_MILLISECONDS);
+                self.publisher.retry = Some((until, LONGEST_RETRY_MILLISECONDS));
+                self.publisher.current.send_replace(true);
+            }
+            // The pod is gone, so its status would never be accepted.
+            Err(kube::Error::Api(status)) if self.view.sandbox == Sandbox::Removed && is_refusal(&status) => {
+                warn!(pod = %self.id(), code = status.code, "the final status is refused");
+                self.publisher.retry = None;
+                self.publisher.current.send_replace(true);
+            }
+            Err(error) => {
+                let delay = self.hold_back();
+                warn!(pod = %self.id(), %error, delay, "the status could not be stored; it will be tried again");
+            }
+        }
+    }
+
+    /// Delays the next request, twice as long each time; returns the delay in milliseconds.
+    fn hold_back(&mut self) -> i64 {
+        let delay = self.publisher.retry.map_or(FIRST_RETRY_MILLISECONDS, |(_, delay)| {
+            (delay * 2).min(LONGEST_RETRY_MILLISECONDS)
+        });
+        self.publisher.retry = Some((later(self.context.now(), delay), delay));
+        delay
+    }
+
+    /// Records that the API has the final status. Returns whether that is new.
+    pub(super) fn settle_final_status(&mut self) -> bool {
+        let settled =
+            *self.publisher.current.borrow() && !self.publisher.in_flight && self.view.sandbox == Sandbox::Removed;
+        let news = settled && !self.view.final_status_stored;
+        self.view.final_status_stored = settled;
+        news
+    }
+}
+
+/// True if the same status would be rejected again: it is invalid, or makes the pod too large.
+fn is_refusal(status: &Status) -> bool {
+    matches!(status.code, 413 | 422) || (status.code == 500 && status.message.ends_with("request is too large"))
+}
+
+/// True if the change is urgent: the phase, readiness, or the address.
+fn matters(old: &PodStatus, new: &PodStatus) -> bool {
+    let was_unset = old.start_time.is_none() && new.phase.as_deref() == Some("Pending");
+    !was_unset && (old.phase != new.phase || ready(old) != ready(new))
+}
+
+fn ready(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

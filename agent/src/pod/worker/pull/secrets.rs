@@ -1,0 +1,72 @@
+//! Credentials of a pod for registries.
+
+use agent_plan::pods;
+use image::Credentials;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::Api;
+use tracing::warn;
+
+use crate::client::events::Kind;
+use crate::context::Context;
+use crate::images::credentials::Key;
+
+/// True if the pod has image pull secrets.
+pub(super) fn are_named(pod: &Pod) -> bool {
+    references(pod).next().is_some()
+}
+
+fn references(pod: &Pod) -> impl Iterator<Item = &str> {
+    let named = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+    named.map(|reference| reference.name.as_str())
+}
+
+/// Returns the pod's pull secrets; missing ones are reported in an event.
+pub(in crate::pod::worker) async fn found(context: &Context, pod: &Pod) -> Vec<Secret> {
+    let api: Api<Secret> = Api::namespaced(context.parts.client.clone(), pods::namespace(pod));
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    for name in references(pod) {
+        match api.get_opt(name).await {
+            Ok(Some(secret)) => found.push(secret),
+            Ok(None) | Err(_) => missing.push(name),
+        }
+    }
+    if !missing.is_empty() {
+        let message = format!(
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            missing.join(", ")
+        );
+        let recorder = &context.recorder;
+        recorder.pod(pod, None, Kind::Warning, "FailedToRetrieveImagePullSecret", message);
+    }
+    found
+}
+
+/// Returns the pod's credentials that apply to an image.
+pub(in crate::pod::worker) async fn keys(context: &Context, pod: &Pod, wanted: &str) -> Vec<(Key, Credentials)> {
+    let mut all = Vec::new();
+    for secret in found(context, pod).await {
+        let name = secret.metadata.name.as_deref().unwrap_or_default();
+        for key in [".dockerconfigjson", ".dockercfg"] {
+            let Some(data) = secret.data.as_ref().and_then(|data| data.get(key)) else {
+                continue;
+            };
+            match Credentials::for_image(&data.0, wanted) {
+                Ok(found) => all.extend(found.into_iter().map(|credentials| {
+                    let uid = secret.metadata.uid.as_deref().unwrap_or_default();
+                    let key = Key::new(pods::namespace(pod), name, uid, &credentials);
+                    (key, credentials)
+                })),
+                Err(error) => warn!(
+                    secret = name,
+                    error = image::chain(&error),
+                    "a pull secret is malformed"
+                ),
+            }
+        }
+    }
+    all
+}

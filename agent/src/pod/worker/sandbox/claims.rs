@@ -1,0 +1,70 @@
+//! Reads the volumes of a pod's claims.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent_plan::claims::{Backing, ClaimError, Wish, backing, volume_of, wishes};
+use agent_plan::pods;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::Api;
+
+use crate::context::Context;
+
+/// Number of reads of an unbound claim, and the time between.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Returns the volumes of claims that are not mounted yet; the error is the message of the pod's
+/// event.
+pub(in crate::pod::worker) async fn fetch(context: &Context, pod: &Pod) -> Result<BTreeMap<String, Backing>, String> {
+    let mut found = BTreeMap::new();
+    let mut problems: Vec<String> = Vec::new();
+    let mut failed: Vec<String> = Vec::new();
+    for wish in wishes(pod) {
+        let mounted = context.volumes.is_mounted(pods::uid(pod), &wish.volume);
+        if mounted.map_err(|error| image::chain(&error))? {
+            continue;
+        }
+        match look(context, pod, &wish).await {
+            Ok(backing) => drop(found.insert(wish.volume, backing)),
+            Err(problem) => {
+                let claim = format!("{}/{}", pods::namespace(pod), wish.claim);
+                problems.push(format!("error processing PVC {claim}: {problem}"));
+                failed.push(wish.volume);
+            }
+        }
+    }
+    if problems.is_empty() {
+        return Ok(found);
+    }
+    let failed = failed.join(" ");
+    let problems = problems.join(", ");
+    Err(format!(
+        "Unable to attach or mount volumes: unmounted volumes=[{failed}], unattached volumes=[], failed to process \
+         volumes=[{failed}]: {problems}"
+    ))
+}
+
+async fn look(context: &Context, pod: &Pod, wish: &Wish) -> Result<Backing, String> {
+    let client = &context.parts.client;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pods::namespace(pod));
+    let mut looks = 0;
+    let (claim, name) = loop {
+        let claim = claims
+            .get_opt(&wish.claim)
+            .await
+            .map_err(|error| image::chain(&error))?;
+        match volume_of(pod, wish, claim.as_ref()) {
+            Ok(name) => break (claim, name),
+            // Pods are scheduled when their claims have volumes; the claim's phase is updated
+            // shortly after.
+            Err(ClaimError::NotBound) if looks < LOOKS => looks += 1,
+            Err(error) => return Err(error.to_string()),
+        }
+        tokio::time::sleep(PAUSE).await;
+    };
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let volume = volumes.get_opt(&name).await.map_err(|error| image::chain(&error))?;
+    let claim = claim.unwrap_or_default();
+    backing(wish, &claim, &name, volume.as_ref()).map_err(|error| error.to_string())
+}

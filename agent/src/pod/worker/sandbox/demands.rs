@@ -1,0 +1,47 @@
+//! Requirements of a pod that are checked on the node only: a `RuntimeClass` handler, and CSI
+//! drivers of volumes.
+//!
+//! A node that does not meet them retries, as they may become available, and reports what is
+//! missing in the pod's events.
+
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Api;
+
+use super::prepare::Failure;
+use crate::context::Context;
+
+/// Returns the handler of the pod's `RuntimeClass`, or why the pod has to wait.
+pub(in crate::pod::worker) async fn check(context: &Context, spec: &PodSpec) -> Result<String, Failure> {
+    if let Some(problem) = driver(spec) {
+        return Err(Failure::mount(problem));
+    }
+    let Some(name) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
+        return Ok(String::new());
+    };
+    let classes: Api<RuntimeClass> = Api::all(context.parts.client.clone());
+    let class = classes.get_opt(name).await;
+    match class.map_err(|error| Failure::sandbox_text(&image::chain(&error)))? {
+        None => Err(Failure::sandbox_text(&format!(
+            "failed to get sandbox runtime: runtimeclass.node.k8s.io {name:?} not found"
+        ))),
+        Some(class) if context.parts.runtime.has_handler(&class.handler) => Ok(class.handler),
+        Some(class) => Err(Failure::sandbox_text(&format!(
+            "failed to get sandbox runtime: no runtime for {:?} is configured",
+            class.handler
+        ))),
+    }
+}
+
+/// Returns the first volume that needs a CSI driver: the node has none.
+fn driver(spec: &PodSpec) -> Option<String> {
+    let mut volumes = spec.volumes.iter().flatten();
+    volumes.find_map(|volume| {
+        let driver = &volume.csi.as_ref()?.driver;
+        Some(format!(
+            "MountVolume.SetUp failed for volume {:?} : kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: \
+             driver name {driver} not found in the list of registered CSI drivers",
+            volume.name
+        ))
+    })
+}

@@ -1,0 +1,65 @@
+//! Files in `/etc` that all containers of a pod share.
+
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use agent_plan::{files, pods};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+use crate::client::events::Kind;
+use crate::context::Context;
+
+/// Files that [`write()`] writes.
+pub(in crate::pod::worker) const NAMES: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
+
+/// Creates them empty, so that containers can be created that mount them.
+pub(in crate::pod::worker) fn place(directory: &Path) -> std::io::Result<()> {
+    let etc = directory.join("etc");
+    NAMES.iter().try_for_each(|name| {
+        let file = std::fs::File::options().create(true).append(true).open(etc.join(name));
+        file.map(drop)
+    })
+}
+
+/// Writes `hosts`, `resolv.conf` and `hostname` in place.
+pub(in crate::pod::worker) fn write(
+    context: &Context,
+    pod: &Pod,
+    spec: &PodSpec,
+    directory: &Path,
+    addresses: &[IpAddr],
+) -> std::io::Result<()> {
+    let etc = directory.join("etc");
+    let hostname = pods::hostname(pod);
+    let aliases = spec.host_aliases.as_deref().unwrap_or(&[]);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let hosts = if pods::host_network(spec) {
+        files::host_network_hosts(&read("/etc/hosts"), aliases)
+    } else {
+        let domain = pods::domain(pod, &context.config.dns.domain);
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        files::hosts(&addresses, &hostname, domain.as_deref(), aliases)
+    };
+    put(&etc.join("hosts"), &hosts)?;
+    let files::Resolution { text, omitted } = files::resolv_conf(
+        spec.dns_policy.as_deref().unwrap_or("ClusterFirst"),
+        spec.dns_config.as_ref(),
+        pods::namespace(pod),
+        pods::host_network(spec),
+        &context.names.cluster(&context.config.dns),
+        &crate::networking::resolver::text(&context.config)?,
+    );
+    put(&etc.join("resolv.conf"), &text)?;
+    for told in omitted {
+        context.recorder.pod(pod, None, Kind::Warning, "DNSConfigForming", told);
+    }
+    let told = files::told_hostname(pod, &context.config.dns.domain, &crate::node::machine::hostname());
+    put(&etc.join("hostname"), &(told + "\n"))
+}
+
+/// Writes a file that is readable by users other than root, whatever the agent's umask is.
+fn put(path: &Path, text: &str) -> std::io::Result<()> {
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
+}

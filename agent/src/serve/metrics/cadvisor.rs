@@ -1,0 +1,210 @@
+//! `/metrics/cadvisor`: usage of containers, pods and the machine, with cAdvisor's names for
+//! dashboards.
+
+mod families;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use agent_plan::pods;
+use axum::extract::State;
+use axum::response::Response;
+use nix::sys::statvfs::statvfs;
+use runtime::Usage;
+
+use super::disk_usage;
+use super::measures::{started, unmeasured};
+use super::network::{self, Interface};
+use super::prometheus::{Family, answer, labels, number};
+use crate::context::Context;
+use crate::node::measure::Look;
+
+/// Control group with its labels.
+struct Subject {
+    /// `container`, `id`, `image`, `name`, `namespace` and `pod`.
+    labels: [(&'static str, String); 6],
+    usage: Usage,
+    interfaces: Vec<Interface>,
+    /// Unix time in seconds.
+    started: Option<f64>,
+    limits: Limits,
+    disk: Option<Disk>,
+}
+
+/// Resource limits in the pod's specification of a container.
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    memory: Option<f64>,
+    /// Cores.
+    processors: Option<f64>,
+    shares: Option<f64>,
+}
+
+/// Capacity of a container's file system, or its usage.
+#[derive(Clone, Copy)]
+struct Disk {
+    used: f64,
+    inodes_free: f64,
+    inodes: f64,
+    size: f64,
+}
+
+impl Subject {
+    fn new(id: String, names: [&str; 5], usage: &Usage) -> Self {
+        let [container, image, name, namespace, pod] = names.map(str::to_owned);
+        Self {
+            labels: [
+                ("container", container),
+                ("id", id),
+                ("image", image),
+                ("name", name),
+                ("namespace", namespace),
+                ("pod", pod),
+            ],
+            usage: *usage,
+            interfaces: Vec::new(),
+            started: None,
+            limits: Limits::default(),
+            disk: None,
+        }
+    }
+
+    fn labels(&self, more: &[(&str, &str)]) -> String {
+        let own = self.labels.iter().map(|(name, value)| (*name, value.as_str()));
+        let mut all: Vec<(&str, &str)> = own.chain(more.iter().copied()).collect();
+        all.sort_unstable();
+        labels(&all)
+    }
+}
+
+pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Response {
+    let Some(look) = context.look().await else {
+        return unmeasured();
+    };
+    let processes = network::processes(&context).await;
+    let subjects = subjects(&context, &look, &processes).await;
+    let mut text = machine(&context);
+    let time = look.time.as_millisecond();
+    let families = families::processors(&subjects)
+        .into_iter()
+        .chain(families::memory(&subjects))
+        .chain(families::network(&subjects))
+        .chain(families::disks(&subjects, &device(&context)))
+        .chain(families::specified(&subjects, look.time.as_duration().as_secs_f64()));
+    for family in families {
+        family.write(&mut text, Some(time));
+    }
+    let errors = "1 if there was an error while getting container metrics, 0 otherwise";
+    Family::new("gauge", "container_scrape_error", errors, [(String::new(), Some(0.0))]).write(&mut text, None);
+    answer(text)
+}
+
+async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<String, i32>) -> Vec<Subject> {
+    let mut root = Subject::new("/".to_owned(), [""; 5], &look.node);
+    root.interfaces = network::of_machine();
+    root.disk = disk(context, None);
+    let mut all = vec![root];
+    let runtime = &context.parts.runtime;
+    for pod in &look.pods {
+        let Some(sandbox) = pod.containers.first().map(|container| &container.sandbox) else {
+            continue;
+        };
+        let (namespace, name) = (pods::namespace(&pod.pod), pods::name(&pod.pod));
+        let id = |container: Option<&str>| runtime.group(sandbox, container).display().to_string();
+        let mut whole = Subject::new(id(None), ["", "", "", namespace, name], &pod.usage);
+        whole.interfaces = network::interfaces(pod, processes);
+        all.push(whole);
+        let parts = disk_usage::parts(context, &pod.pod).await;
+        for container in &pod.containers {
+            let wanted = pods::container(&pod.pod, &container.name);
+            let image = wanted
+                .as_ref()
+                .and_then(|wanted| wanted.image.as_deref())
+                .unwrap_or_default();
+            let names = [container.name.as_str(), image, &container.instance, namespace, name];
+            let mut subject = Subject::new(id(Some(&container.instance)), names, &container.usage);
+            subject.started = started(pod, container).map(|time| time.0.as_duration().as_secs_f64());
+            subject.limits = wanted.as_ref().map(|wanted| limits(wanted)).unwrap_or_default();
+            let used = parts.as_ref().and_then(|parts| {
+                let written = parts.layers.get(&container.name)?.bytes;
+                let logged = parts.logs.get(&container.name).map_or(0, |log| log.bytes);
+                u64::try_from(written.saturating_add(logged)).ok()
+            });
+            subject.disk = used.and_then(|used| disk(context, Some(used)));
+            all.push(subject);
+        }
+    }
+    all
+}
+
+fn limits(container: &k8s_openapi::api::core::v1::Container) -> Limits {
+    let resources = container.resources.as_ref();
+    let amount = |of: Option<&BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>,
+                  name: &str| {
+        let quantity = api::quantity::Quantity::parse(&of?.get(name)?.0).ok()?;
+        u64::try_from(quantity.milli()).ok().map(|milli| number(milli) / 1000.0)
+    };
+    let limits = resources.and_then(|resources| resources.limits.as_ref());
+    let requests = resources.and_then(|resources| resources.requests.as_ref());
+    Limits {
+        memory: amount(limits, "memory"),
+        processors: amount(limits, "cpu"),
+        shares: Some(amount(requests, "cpu").map_or(2.0, |cores| (cores * 1024.0).floor().max(2.0))),
+    }
+}
+
+fn disk(context: &Context, used: Option<u64>) -> Option<Disk> {
+    let stat = statvfs(&context.config.state_directory).ok()?;
+    let bytes = |blocks: u64| number(blocks.saturating_mul(stat.fragment_size()));
+    Some(Disk {
+        used: used.map_or_else(|| bytes(stat.blocks().saturating_sub(stat.blocks_free())), number),
+        inodes_free: number(stat.files_free()),
+        inodes: number(stat.files()),
+        size: bytes(stat.blocks()),
+    })
+}
+
+/// Returns the device of the file system with the agent's files.
+fn device(context: &Context) -> String {
+    let table = trees::mounts::read().unwrap_or_default();
+    let directory = context.config.state_directory.canonicalize().unwrap_or_default();
+    let above = trees::mounts::parse(&table).filter(|mount| directory.starts_with(&mount.point));
+    // Of mounts at the same path, the last one is on top.
+    above
+        .max_by_key(|mount| mount.point.as_os_str().len())
+        .map_or_else(String::new, |mount| mount.source.to_owned())
+}
+
+/// Returns the metrics of the machine.
+fn machine(context: &Context) -> String {
+    let machine = &context.machine;
+    let own = labels(&[
+        ("boot_id", &machine.boot_id),
+        ("machine_id", &machine.machine_id),
+        ("system_uuid", &machine.system_uuid),
+    ]);
+    let amount = |value: i64| Some(u64::try_from(value).map_or(0.0, number));
+    let version = labels(&[("kernelVersion", &machine.kernel), ("osVersion", &machine.os_image)]);
+    let cores = "Number of logical CPU cores.";
+    let memory = "Amount of memory installed on the machine.";
+    let about = "A metric with a constant '1' value labeled by kernel version and OS version.";
+    let mut text = String::new();
+    Family::new("gauge", "cadvisor_version_info", about, [(version, Some(1.0))]).write(&mut text, None);
+    Family::new(
+        "gauge",
+        "machine_cpu_cores",
+        cores,
+        [(own.clone(), amount(machine.processors))],
+    )
+    .write(&mut text, None);
+    Family::new(
+        "gauge",
+        "machine_memory_bytes",
+        memory,
+        [(own, amount(machine.memory_bytes))],
+    )
+    .write(&mut text, None);
+    let failed = "1 if there was an error while getting machine metrics, 0 otherwise.";
+    Family::new("gauge", "machine_scrape_error", failed, [(String::new(), Some(0.0))]).write(&mut text, None);
+    text
+}

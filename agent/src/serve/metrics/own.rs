@@ -1,0 +1,395 @@
+//! `/metrics`: metrics of the agent itself, and usage of the claims' volumes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use agent_plan::{Timestamp, pods};
+use axum::extract::State;
+use axum::response::Response;
+use k8s_openapi::api::core::v1::Pod;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statvfs::{Statvfs, statvfs};
+use nix::unistd::{SysconfVar, sysconf};
+
+use super::prometheus::{Family, answer, labels, number};
+use crate::context::Context;
+use crate::networking::services::Programmed;
+use crate::pod::preempted::Preempted;
+use crate::pod::started::Counts;
+
+/// Longest time to wait for the file systems of volumes: one of them may block.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Queries of the volumes' file systems: one at a time, so that a file system that blocks holds one
+/// thread only.
+#[derive(Debug, Default)]
+pub(crate) struct Asking {
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Set while a query has blocked for too long.
+    stuck: AtomicBool,
+}
+
+pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Response {
+    let mut text = String::new();
+    let mut all = vec![build(), node(&context), running_pods(&context)];
+    all.push(containers(&context).await);
+    all.extend(volumes(&context).await);
+    all.push(preemptions(&context.preempted));
+    all.extend(begun(&context.begun.counts()));
+    all.extend(programmed(&context));
+    all.extend(process());
+    all.push(start_time());
+    for family in all {
+        family.write(&mut text, None);
+    }
+    answer(text)
+}
+
+fn build() -> Family<'static> {
+    let version = labels(&[("gitVersion", crate::node::VERSION), ("major", "1"), ("minor", "36")]);
+    let help = "[ALPHA] A metric with a constant '1' value labeled by major, minor and git version from which \
+                Kubernetes was built.";
+    Family::new("gauge", "kubernetes_build_info", help, [(version, Some(1.0))])
+}
+
+fn node(context: &Context) -> Family<'static> {
+    let name = labels(&[("node", &context.config.node_name)]);
+    let help = "[ALPHA] The node's name. The count is always 1.";
+    Family::new("gauge", "kubelet_node_name", help, [(name, Some(1.0))])
+}
+
+fn running_pods(context: &Context) -> Family<'static> {
+    let running = context.running.borrow();
+    let uids: std::collections::BTreeSet<&str> = running.keys().map(|run| run.pod.as_str()).collect();
+    let count = Some(number(u64::try_from(uids.len()).unwrap_or(u64::MAX)));
+    let help = "[BETA] Number of pods that have a running pod sandbox";
+    Family::new("gauge", "kubelet_running_pods", help, [(String::new(), count)])
+}
+
+fn preemptions(preempted: &Preempted) -> Family<'static> {
+    let each = preempted.counts().into_iter();
+    let each = each.map(|(resource, count)| (labels(&[("preemption_signal", &resource)]), Some(number(count))));
+    let help = "[ALPHA] Cumulative number of pod preemptions by preemption resource";
+    Family::new("counter", "kubelet_preemptions", help, each)
+}
+
+fn begun(counts: &Counts) -> [Family<'static>; 6] {
+    let whole = |name, help, count| Family::new("counter", name, help, [(String::new(), Some(number(count)))]);
+    let each = counts
+        .containers
+        .iter()
+        .map(|(kind, count)| (labels(&[("container_type", kind)]), Some(number(*count))));
+    let failures = counts.container_failures.iter().map(|((kind, reason), count)| {
+        let labels = labels(&[("code", reason), ("container_type", kind)]);
+        (labels, Some(number(*count)))
+    });
+    [
+        whole(
+            "kubelet_started_pods_total",
+            "[ALPHA] Cumulative number of pods started",
+            counts.pods,
+        ),
+        whole(
+            "kubelet_started_pods_errors_total",
+            "[ALPHA] Cumulative number of errors when starting pods",
+            counts.pod_failures,
+        ),
+        whole(
+            "kubelet_started_user_namespaced_pods_total",
+            "[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.",
+            counts.user_pods,
+        ),
+        whole(
+            "kubelet_started_user_namespaced_pods_errors_total",
+            "[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be \
+             collected on Linux.",
+            counts.user_pod_failures,
+        ),
+        Family::new(
+            "counter",
+            "kubelet_started_containers_total",
+            "[ALPHA] Cumulative number of containers started",
+            each,
+        ),
+        Family::new(
+            "counter",
+            "kubelet_started_containers_errors_total",
+            "[ALPHA] Cumulative number of errors when starting containers",
+            failures,
+        ),
+    ]
+}
+
+/// Transactions of Services, with kube-proxy's metric names, and of network policies.
+fn programmed(context: &Context) -> [Family<'static>; 4] {
+    let [services, service_failures] = counts(&context.programmed);
+    let [policies, policy_failures] = counts(&context.admissions.programmed);
+    [
+        Family::new(
+            "histogram",
+            "kubeproxy_sync_proxy_rules_duration_seconds",
+            "[ALPHA] SyncProxyRules latency in seconds",
+            services,
+        ),
+        Family::new(
+            "counter",
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+            "[ALPHA] Cumulative proxy nftables sync failures",
+            service_failures,
+        ),
+        Family::new(
+            "histogram",
+            "skiff_network_policy_sync_duration_seconds",
+            "Time to bring the kernel's tables of NetworkPolicies up to date, in seconds",
+            policies,
+        ),
+        Family::new(
+            "counter",
+            "skiff_network_policy_sync_failures_total",
+            "Changes of NetworkPolicies that the kernel refused",
+            policy_failures,
+        ),
+    ]
+}
+
+/// Durations and failures.
+fn counts(programmed: &Programmed) -> [Vec<(String, Option<f64>)>; 2] {
+    let read = |counter: &AtomicU64| number(counter.load(Ordering::Relaxed));
+    let syncs = read(&programmed.syncs);
+    let took = vec![
+        (format!("_bucket{}", labels(&[("le", "+Inf")])), Some(syncs)),
+        ("_sum".to_owned(), Some(read(&programmed.micros) / 1e6)),
+        ("_count".to_owned(), Some(syncs)),
+    ];
+    let failures = vec![(String::new(), Some(read(&programmed.failures)))];
+    [took, failures]
+}
+
+async fn containers(context: &Context) -> Family<'static> {
+    let mut counts = BTreeMap::from([("created", 0_u64), ("exited", 0), ("running", 0)]);
+    let sandboxes = context.parts.runtime.sandboxes().await.unwrap_or_default();
+    for container in sandboxes.into_iter().flat_map(|sandbox| sandbox.containers) {
+        let state = match container.state {
+            runtime::State::Created => "created",
+            runtime::State::Running { .. } => "running",
+            runtime::State::Exited { .. } => "exited",
+        };
+        *counts.entry(state).or_default() += 1;
+    }
+    let each = counts
+        .into_iter()
+        .map(|(state, count)| (labels(&[("container_state", state)]), Some(number(count))));
+    Family::new(
+        "gauge",
+        "kubelet_running_containers",
+        "[BETA] Number of containers currently running",
+        each,
+    )
+}
+
+/// Name, help and value of a metric.
+type Row = (&'static str, &'static str, fn(&Statvfs) -> u64);
+
+/// Usage of the claims' volumes; empty while one of them does not answer.
+async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
+    let found = ask(context, claims(context).into_iter().collect()).await;
+    let rows: [Row; 6] = [
+        (
+            "kubelet_volume_stats_available_bytes",
+            "[ALPHA] Number of available bytes in the volume",
+            |stat| stat.blocks_available().saturating_mul(stat.fragment_size()),
+        ),
+        (
+            "kubelet_volume_stats_capacity_bytes",
+            "[ALPHA] Capacity in bytes of the volume",
+            |stat| stat.blocks().saturating_mul(stat.fragment_size()),
+        ),
+        (
+            "kubelet_volume_stats_used_bytes",
+            "[ALPHA] Number of used bytes in the volume",
+            |stat| {
+                stat.blocks()
+                    .saturating_sub(stat.blocks_free())
+                    .saturating_mul(stat.fragment_size())
+            },
+        ),
+        (
+            "kubelet_volume_stats_inodes",
+            "[ALPHA] Maximum number of inodes in the volume",
+            |stat| stat.files(),
+        ),
+        (
+            "kubelet_volume_stats_inodes_free",
+            "[ALPHA] Number of free inodes in the volume",
+            |stat| stat.files_free(),
+        ),
+        (
+            "kubelet_volume_stats_inodes_used",
+            "[ALPHA] Number of used inodes in the volume",
+            |stat| stat.files().saturating_sub(stat.files_free()),
+        ),
+    ];
+    let row = |(name, help, value): Row| {
+        let samples = found
+            .iter()
+            .map(|(names, stat)| (names.clone(), Some(number(value(stat)))));
+        Family::new("gauge", name, help, samples)
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// Queries file systems for their usage: empty while one of them blocks.
+async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)>) -> Vec<(Whose, Statvfs)> {
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let asking = &context.asking;
+    let turn = Arc::clone(&asking.turn);
+    let turn = if asking.stuck.load(Ordering::Relaxed) {
+        turn.try_lock_owned().ok()
+    } else {
+        tokio::time::timeout(PATIENCE, turn.lock_owned()).await.ok()
+    };
+    let Some(turn) = turn else {
+        return Vec::new();
+    };
+    asking.stuck.store(false, Ordering::Relaxed);
+    let looking = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let stat = |(whose, path): (Whose, PathBuf)| Some((whose, statvfs(&path).ok()?));
+        all.into_iter().filter_map(stat).collect::<Vec<_>>()
+    });
+    if let Ok(found) = tokio::time::timeout(PATIENCE, looking).await {
+        found.unwrap_or_default()
+    } else {
+        asking.stuck.store(true, Ordering::Relaxed);
+        Vec::new()
+    }
+}
+
+/// Returns a pod's volumes from claims: the volume's name, the claim's, and the usage.
+pub(super) async fn of_claims(context: &Context, pod: &Pod) -> Vec<((String, String), Statvfs)> {
+    ask(context, mounted(context, pod)).await
+}
+
+/// Returns the names of a pod's volumes from claims, those of the claims, and the mount points.
+fn mounted(context: &Context, pod: &Pod) -> Vec<((String, String), PathBuf)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let found = volumes.filter_map(|volume| {
+        let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => claim.claim_name.clone(),
+            (None, Some(_)) => format!("{}-{}", pods::name(pod), volume.name),
+            (None, None) => return None,
+        };
+        let path = context.volumes.mounted(pods::uid(pod), &volume.name)?;
+        Some(((volume.name.clone(), claim), path))
+    });
+    found.collect()
+}
+
+/// Returns the labels and mount points of claims; one that several pods use occurs once.
+fn claims(context: &Context) -> BTreeMap<String, PathBuf> {
+    let mut all = BTreeMap::new();
+    for pod in context.known_pods() {
+        for ((_, claim), path) in mounted(context, &pod) {
+            let names = labels(&[("namespace", pods::namespace(&pod)), ("persistentvolumeclaim", &claim)]);
+            all.insert(names, path);
+        }
+    }
+    all
+}
+
+/// Start time of this process.
+pub(in crate::serve) fn began() -> Option<Timestamp> {
+    let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let booted = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("btime ")?.parse::<i64>().ok())?;
+    let began = i64::try_from(own_stat(22)?).ok()?.saturating_mul(1000) / ticks.max(1);
+    Timestamp::from_millisecond(booted.saturating_mul(1000).saturating_add(began)).ok()
+}
+
+/// Start time of this process as a metric.
+pub(super) fn start_time() -> Family<'static> {
+    let time = began().map(|began| began.as_duration().as_secs_f64());
+    let help = "Start time of the process since unix epoch in seconds.";
+    Family::new("gauge", "process_start_time_seconds", help, [(String::new(), time)])
+}
+
+/// A field of `/proc/self/stat`, counted from 1.
+fn own_stat(field: usize) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The second field, in parentheses, may contain any characters.
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
+}
+
+fn process() -> Vec<Family<'static>> {
+    let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+    let ticks = number(u64::try_from(ticks).unwrap_or(100));
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096);
+    let page = u64::try_from(page).unwrap_or(4096);
+    let spent = own_stat(14).and_then(|user| Some(number(user.saturating_add(own_stat(15)?)) / ticks));
+    let open = std::fs::read_dir("/proc/self/fd").ok();
+    // Excludes the descriptor of the directory that is being read.
+    let open = open.map(|open| open.count().saturating_sub(1));
+    let most = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| number(soft));
+    let one = |kind, name, help, value| Family::new(kind, name, help, [(String::new(), value)]);
+    let total = "Total user and system CPU time spent in seconds.";
+    let resident = own_stat(24).map(|pages| number(pages.saturating_mul(page)));
+    vec![
+        one("counter", "process_cpu_seconds_total", total, spent),
+        one(
+            "gauge",
+            "process_max_fds",
+            "Maximum number of open file descriptors.",
+            most,
+        ),
+        one(
+            "gauge",
+            "process_open_fds",
+            "Number of open file descriptors.",
+            open.and_then(|open| u64::try_from(open).ok()).map(number),
+        ),
+        one(
+            "gauge",
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes.",
+            resident,
+        ),
+        one(
+            "gauge",
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes.",
+            own_stat(23).map(number),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_made_room_are_counted_by_what_was_missing() {
+        let preempted = Preempted::default();
+        let mut text = String::new();
+        preemptions(&preempted).write(&mut text, None);
+        assert_eq!(text, "");
+        for (resource, pods) in [("memory", 2), ("cpu", 1), ("memory", 1)] {
+            preempted.count(resource.to_owned(), pods);
+        }
+        preemptions(&preempted).write(&mut text, None);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        let expected = [
+            "# TYPE kubelet_preemptions counter",
+            "kubelet_preemptions{preemption_signal=\"cpu\"} 1",
+            "kubelet_preemptions{preemption_signal=\"memory\"} 3",
+        ];
+        assert_eq!(lines, expected);
+    }
+}

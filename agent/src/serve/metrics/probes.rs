@@ -1,0 +1,142 @@
+//! `/metrics/probes`: number, results and durations of probes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_plan::pods;
+use agent_plan::probe::Kind;
+use axum::extract::State;
+use axum::response::Response;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::own;
+use super::prometheus::{Family, answer, labels, number};
+use crate::context::Context;
+
+/// Upper bounds of the duration buckets in seconds: Prometheus' defaults.
+const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// Probe counters by the pods' UIDs; those of removed pods are dropped.
+#[derive(Default)]
+pub(crate) struct Probes(Mutex<BTreeMap<String, OfPod>>);
+
+/// By container and type of probe.
+type OfPod = BTreeMap<(String, &'static str), Counted>;
+
+#[derive(Default)]
+struct Counted {
+    namespace: String,
+    pod: String,
+    successful: u64,
+    failed: u64,
+    /// Buckets and sum of the durations of successful probes, as upstream.
+    within: [u64; BOUNDS.len()],
+    took: Duration,
+}
+
+impl Probes {
+    /// Counts a probe with a result.
+    pub(crate) fn count(&self, pod: &Pod, container: &str, kind: Kind, success: bool, took: Duration) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_pod = all.entry(pods::uid(pod).to_owned()).or_default();
+        let counted = of_pod.entry((container.to_owned(), kind.title())).or_default();
+        pods::namespace(pod).clone_into(&mut counted.namespace);
+        pods::name(pod).clone_into(&mut counted.pod);
+        if !success {
+            counted.failed += 1;
+            return;
+        }
+        counted.successful += 1;
+        counted.took = counted.took.saturating_add(took);
+        for (bound, within) in BOUNDS.iter().zip(&mut counted.within) {
+            *within += u64::from(took.as_secs_f64() <= *bound);
+        }
+    }
+
+    pub(crate) fn forget(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    fn tell(&self) -> String {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut results, mut times) = (Vec::new(), Vec::new());
+        for (uid, of_pod) in all.iter() {
+            for ((container, kind), counted) in of_pod {
+                let names = [
+                    ("container", container.as_str()),
+                    ("namespace", &counted.namespace),
+                    ("pod", &counted.pod),
+                ];
+                for (result, count) in [("failed", counted.failed), ("successful", counted.successful)] {
+                    let more = [("pod_uid", uid.as_str()), ("probe_type", kind), ("result", result)];
+                    let known = (count > 0).then(|| number(count));
+                    results.push((labels(&[names.as_slice(), &more].concat()), known));
+                }
+                if counted.successful > 0 {
+                    counted.times(&[names.as_slice(), &[("probe_type", kind)]].concat(), &mut times);
+                }
+            }
+        }
+        let (total, duration) = (
+            "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
+            "[ALPHA] Duration in seconds for a probe response.",
+        );
+        let mut text = String::new();
+        Family::new("counter", "prober_probe_total", total, results).write(&mut text, None);
+        Family::new("histogram", "prober_probe_duration_seconds", duration, times).write(&mut text, None);
+        text
+    }
+}
+
+impl Counted {
+    fn times(&self, names: &[(&str, &str)], into: &mut Vec<(String, Option<f64>)>) {
+        for (bound, within) in BOUNDS.iter().zip(self.within) {
+            let bound = bound.to_string();
+            let all = labels(&[names, &[("le", bound.as_str())]].concat());
+            into.push((format!("_bucket{all}"), Some(number(within))));
+        }
+        let all = labels(&[names, &[("le", "+Inf")]].concat());
+        into.push((format!("_bucket{all}"), Some(number(self.successful))));
+        into.push((format!("_sum{}", labels(names)), Some(self.took.as_secs_f64())));
+        into.push((format!("_count{}", labels(names)), Some(number(self.successful))));
+    }
+}
+
+pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Response {
+    let mut text = context.probes.tell();
+    own::start_time().write(&mut text, None);
+    answer(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn probes_are_counted_until_their_pod_is_gone() {
+        let pod = json!({"metadata": {"namespace": "n", "name": "p", "uid": "u"}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let probes = Probes::default();
+        probes.count(&pod, "c", Kind::Liveness, true, Duration::from_millis(30));
+        probes.count(&pod, "c", Kind::Liveness, true, Duration::from_secs(20));
+        probes.count(&pod, "c", Kind::Liveness, false, Duration::from_secs(1));
+        let text = probes.tell();
+        let own = "container=\"c\",namespace=\"n\",pod=\"p\"";
+        for line in [
+            format!("prober_probe_total{{{own},pod_uid=\"u\",probe_type=\"Liveness\",result=\"failed\"}} 1"),
+            format!("prober_probe_total{{{own},pod_uid=\"u\",probe_type=\"Liveness\",result=\"successful\"}} 2"),
+            format!("prober_probe_duration_seconds_bucket{{{own},probe_type=\"Liveness\",le=\"0.025\"}} 0"),
+            format!("prober_probe_duration_seconds_bucket{{{own},probe_type=\"Liveness\",le=\"0.05\"}} 1"),
+            format!("prober_probe_duration_seconds_bucket{{{own},probe_type=\"Liveness\",le=\"+Inf\"}} 2"),
+            format!("prober_probe_duration_seconds_sum{{{own},probe_type=\"Liveness\"}} 20.03"),
+            format!("prober_probe_duration_seconds_count{{{own},probe_type=\"Liveness\"}} 2"),
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line}: {text}");
+        }
+        probes.forget("u");
+        assert_eq!(probes.tell(), "");
+    }
+}

@@ -1,0 +1,96 @@
+//! Prometheus' text format.
+
+use std::fmt::Write as _;
+
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Metric family: name, help, type, and samples with labels and values. For histograms, the suffix
+/// of the name precedes the labels.
+pub(super) struct Family<'a> {
+    pub(in crate::serve) name: &'a str,
+    pub(super) help: &'a str,
+    pub(in crate::serve) kind: &'a str,
+    pub(super) samples: Vec<(String, Option<f64>)>,
+}
+
+impl<'a> Family<'a> {
+    pub(in crate::serve) fn new(
+        kind: &'a str,
+        name: &'a str,
+        help: &'a str,
+        samples: impl IntoIterator<Item = (String, Option<f64>)>,
+    ) -> Self {
+        let samples = samples.into_iter().collect();
+        Self {
+            name,
+            help,
+            kind,
+            samples,
+        }
+    }
+
+    /// Writes samples with a timestamp in milliseconds; nothing without samples.
+    pub(in crate::serve) fn write(&self, text: &mut String, time: Option<i64>) {
+        let name = self.name;
+        let mut lines = format!("# HELP {name} {}\n# TYPE {name} {}\n", self.help, self.kind);
+        let time = time.map_or_else(String::new, |time| format!(" {time}"));
+        let mut some = false;
+        for (labels, value) in &self.samples {
+            let Some(value) = value else { continue };
+            some = true;
+            // Writing to a String cannot fail.
+            writeln!(lines, "{name}{labels} {value}{time}").ok();
+        }
+        if some {
+            text.push_str(&lines);
+        }
+    }
+}
+
+/// `{name="value",…}`, in the order given.
+pub(super) fn labels(pairs: &[(&str, &str)]) -> String {
+    let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let each = pairs
+        .iter()
+        .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+    format!("{{{}}}", each.collect::<Vec<_>>().join(","))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the format has floating point numbers; 2^53 of anything are enough"
+)]
+pub(in crate::serve) fn number(value: u64) -> f64 {
+    value as f64
+}
+
+pub(in crate::serve) fn answer(text: String) -> Response {
+    ([(header::CONTENT_TYPE, TEXT)], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_escaped_and_families_without_samples_left_out() {
+        let of = |value: &str| labels(&[("a", value), ("b", "")]);
+        let samples = [(of("x\\y\"z\n"), Some(1.5)), (of("unknown"), None)];
+        let mut text = String::new();
+        Family::new("gauge", "own", "Help", samples).write(&mut text, Some(7));
+        Family::new("gauge", "other", "Help", [(String::new(), None)]).write(&mut text, None);
+        let parts = [
+            (format!("_bucket{}", labels(&[("le", "+Inf")])), Some(2.0)),
+            ("_count".to_owned(), Some(2.0)),
+        ];
+        Family::new("histogram", "took", "Help", parts).write(&mut text, None);
+        assert_eq!(
+            text,
+            "# HELP own Help\n# TYPE own gauge\nown{a=\"x\\\\y\\\"z\\n\",b=\"\"} 1.5 7\n\
+             # HELP took Help\n# TYPE took histogram\ntook_bucket{le=\"+Inf\"} 2\ntook_count 2\n"
+        );
+    }
+}
