@@ -135,7 +135,6 @@ const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("agent/plan/src", "one decision each"),
     ("agent/runtime/src", "the interface and both implementations"),
     ("agent/runtime/src/containerd", "one call of containerd each"),
-    ("agent/runtime/src/supervisor", "steps of one container's start"),
     ("agent/volume/src", "one type of volume each"),
     ("controlplane/api/src/kinds", "one kind each"),
     ("controlplane/api/src/schema/managed", "parts of one merge"),

@@ -10,7 +10,7 @@ use oci_spec::runtime::Spec;
 use rustix::fs::{XattrFlags, setxattr};
 
 use crate::Refusal;
-use crate::supervisor::program::words;
+use crate::supervisor::process::program::words;
 
 /// Mount option that labels all files of the mount.
 pub(crate) const OPTION: &str = "context";

@@ -41,7 +41,7 @@ pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
 pub use spares::Spares;
 pub use spread::spread;
-pub use supervisor::log::rotated;
+pub use supervisor::streams::log::rotated;
 
 /// Signals [`Runtime::create_sandbox`] that the sandbox's network namespace exists.
 pub type Connected = oneshot::Receiver<()>;

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use crate::supervisor::log::Stream;
-use crate::supervisor::sink::Sinks;
+use crate::supervisor::streams::log::Stream;
+use crate::supervisor::streams::sink::Sinks;
 use crate::sys;
 
 /// Socket in the container's directory.

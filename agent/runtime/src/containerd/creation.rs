@@ -21,9 +21,9 @@ use super::pause::Process;
 use super::records::Record;
 use super::{Shared, handlers, holding, root, sysfs};
 use crate::cgroup::TOGETHER;
-use crate::supervisor::confine::{Place, confine, is_closed};
-use crate::supervisor::memory::TARGET;
-use crate::supervisor::user;
+use crate::supervisor::container::spec::{Place, confine, is_closed};
+use crate::supervisor::process::user;
+use crate::supervisor::rootfs::shm::TARGET;
 use crate::{ContainerSpec, Error, Refusal, State, Stdin};
 use crate::{label, record};
 
@@ -42,7 +42,7 @@ fn make_directory(directory: &Path, spec: &ContainerSpec) -> Result<Order, Refus
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     // Check the log first: a path that is not a regular file is refused here, instead of a logger
     // that writes nothing.
-    drop(crate::supervisor::log::LogFile::open(&spec.log_path).map_err(failed("open the log"))?);
+    drop(crate::supervisor::streams::log::LogFile::open(&spec.log_path).map_err(failed("open the log"))?);
     let made = fs::DirBuilder::new().mode(0o700).create(directory);
     made.map_err(failed("create the container's directory"))?;
     let process = spec.spec.process().as_ref();

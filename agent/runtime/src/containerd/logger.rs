@@ -25,7 +25,7 @@ use crate::clock::{monotonic, now};
 use crate::embedded::Zygote;
 use crate::record;
 use crate::supervisor::dev_null;
-use crate::supervisor::log::{FRESH, Lines, LogFile, Stream};
+use crate::supervisor::streams::log::{FRESH, Lines, LogFile, Stream};
 use crate::supervisor::zygote;
 use crate::{Stdin, sys};
 

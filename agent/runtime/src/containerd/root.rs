@@ -19,7 +19,7 @@ use oci_spec::runtime::{Mount as Bound, Spec};
 use super::Shared;
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use crate::overlay::{self, Writable};
-use crate::supervisor::declared;
+use crate::supervisor::rootfs::declared;
 use crate::sys::open_in_root;
 use crate::{Error, Refusal, Written, label};
 

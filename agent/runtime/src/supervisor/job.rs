@@ -11,11 +11,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
 
-use super::confine::PidNamespace;
+use super::container::spec::PidNamespace;
+use super::container::start::Starter;
 use super::give_back_signals;
-use super::log::LogFile;
-use super::starter::Starter;
 use super::state::Stdio;
+use super::streams::log::LogFile;
 use crate::protocol::{self, Answer};
 use crate::{Container, Limits, Refusal, sys};
 

@@ -7,9 +7,10 @@ use std::os::unix::net::UnixStream;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::container::foreseen;
 use super::job::Ticket;
 use super::state::{Entry, Supervisor};
-use super::{attach, foreseen};
+use super::streams::attach;
 use crate::clock::now;
 use crate::protocol::{self, Message, Request};
 use crate::sys;

@@ -16,9 +16,9 @@ use nix::sys::socket::{
 };
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, setsid};
 
-use super::ahead::Ready;
-use super::memory::SharedMemory;
-use super::stage::Stage;
+use super::namespaces::ready::Ready;
+use super::rootfs::namespace::Stage;
+use super::rootfs::shm::SharedMemory;
 use super::{Failure, at};
 use crate::sys;
 

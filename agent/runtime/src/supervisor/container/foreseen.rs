@@ -1,0 +1,156 @@
+//! Containers that are created ahead of their request, while the network and the volumes of their
+//! pod are set up.
+//!
+//! A child goes as far as it can without those, and waits. When the request matches the foreseen
+//! container, little is left to do; otherwise the child is killed and its work is removed. If the
+//! mount points of all volumes exist from the beginning, only the network is missing: then the
+//! child creates the whole container, reports that, and waits for the request before it is started.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::environment::{Asked, Ground};
+use super::hold::Hold;
+use super::spec::PidNamespace;
+use crate::clock::monotonic;
+use crate::protocol::{self, Early, FORESEEN};
+use crate::supervisor::exits::remove_traces;
+use crate::supervisor::job::{Foreseen, Job, Purpose};
+use crate::supervisor::read_frame;
+use crate::supervisor::state::Supervisor;
+use crate::{Refusal, SandboxSpec};
+
+/// Time after which a foreseen container that was not requested is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Reads the agent's early messages until the pod's network exists (with `wait`) or none is
+/// pending, and begins the announced containers if there is a [`Ground`]. Returns whether the
+/// network exists. End-of-file, because there will be none, is an error.
+pub(in crate::supervisor) fn hear(
+    agent: &mut UnixStream,
+    spec: &SandboxSpec,
+    ground: Option<&Ground<'_>>,
+    jobs: &mut Vec<Job>,
+    wait: bool,
+) -> io::Result<bool> {
+    loop {
+        if !wait && poll(&mut [PollFd::new(agent.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? == 0 {
+            return Ok(false);
+        }
+        let (asked, container) = match read_frame(agent)? {
+            (Early::Connected, _) => return Ok(true),
+            (
+                Early::Foresee {
+                    container_id,
+                    stdio,
+                    placed,
+                },
+                body,
+            ) => ((container_id, stdio, placed), body),
+        };
+        // A container that joins a namespace that does not exist yet cannot begin.
+        let joins = spec.share_process_namespace && !spec.host_pid;
+        if let Some(ground) = ground.filter(|_| !joins && jobs.len() < FORESEEN) {
+            let foreign = [signals(jobs), vec![agent.as_raw_fd()]].concat();
+            // A failure is reported when the container is requested.
+            jobs.extend(begin(spec, ground, asked, container, foreign).ok());
+            failpoint::reach("container foreseen");
+        }
+    }
+}
+
+fn begin(
+    spec: &SandboxSpec,
+    ground: &Ground<'_>,
+    (id, wanted, placed): (String, protocol::Stdio, bool),
+    container: Vec<u8>,
+    mut foreign: Vec<RawFd>,
+) -> Result<Job, Refusal> {
+    let (ours, go) = io::pipe().map_err(|error| Refusal::failed("make a pipe", &error))?;
+    foreign.push(go.as_raw_fd());
+    let hold = Hold::new(ours, spec.netns.clone(), placed);
+    let pids = if spec.host_pid {
+        PidNamespace::Host
+    } else {
+        PidNamespace::Own
+    };
+    let asked = Asked {
+        id: &id,
+        spec: &container,
+        stdio: wanted,
+        pids,
+        hold: Some(hold),
+    };
+    let (child, ends) = ground.begin(asked, &foreign)?;
+    let foreseen = Foreseen {
+        id,
+        spec: container,
+        wanted,
+        ends,
+        go,
+        over: false,
+    };
+    Ok(child.job(monotonic() + PATIENCE, Purpose::Foreseen(foreseen)))
+}
+
+/// Descriptors that end the wait of children, and the input of their containers: another child that
+/// inherited them would keep them open.
+pub(in crate::supervisor) fn signals(jobs: &[Job]) -> Vec<RawFd> {
+    let own = |job: &Job| match &job.purpose {
+        Purpose::Foreseen(foreseen) => foreseen.signals(),
+        Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => Vec::new(),
+    };
+    jobs.iter().flat_map(own).collect()
+}
+
+/// Tells children that their pod's network exists.
+pub(in crate::supervisor) fn connect(jobs: &mut [Job]) {
+    for job in jobs {
+        if let Purpose::Foreseen(foreseen) = &mut job.purpose {
+            foreseen.go_on();
+        }
+    }
+}
+
+/// Restarts the deadlines of foreseen containers: they could not be requested before.
+pub(in crate::supervisor) fn wait_on(jobs: Vec<Job>) -> Vec<Job> {
+    let deadline = monotonic() + PATIENCE;
+    jobs.into_iter()
+        .map(|job| job.turned(deadline, |purpose| purpose))
+        .collect()
+}
+
+impl Supervisor {
+    /// Returns the child of a foreseen container, if it `fits`; otherwise ends the child.
+    pub(in crate::supervisor) fn foreseen(&mut self, id: &str, fits: impl FnOnce(&Foreseen) -> bool) -> Option<Job> {
+        let waits = |job: &Job| matches!(&job.purpose, Purpose::Foreseen(foreseen) if foreseen.id == id);
+        let index = self.jobs.iter().position(waits)?;
+        let job = self.jobs.swap_remove(index);
+        if matches!(&job.purpose, Purpose::Foreseen(foreseen) if !job.has_ended() && fits(foreseen)) {
+            return Some(job);
+        }
+        // Throttled by the quota, it would not even die.
+        self.unthrottle(&self.group.join(id));
+        if job.end() {
+            self.forget(id);
+        } else {
+            // Handled at its exit; until then it uses the directory.
+            self.jobs.push(job);
+        }
+        self.throttle();
+        None
+    }
+
+    /// Removes the remains of a child that created a container ahead.
+    pub(in crate::supervisor) fn forget(&self, id: &str) {
+        let (directory, group) = (self.container_directory(id), self.group.join(id));
+        // Throttled by the quota, a container that was not requested would not even die.
+        self.unthrottle(&group);
+        // The creator of the container reports what cannot be removed.
+        drop(remove_traces(&self.cgroups, &group, &directory));
+    }
+}
