@@ -21,6 +21,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -275,6 +276,37 @@ async fn one_without_the_clusters_keys_does_not_start() {
         !status.success() && log.contains("holds a cluster whose keys are not in"),
         "{status}: {log}"
     );
+}
+
+/// Creates a definition; whether it was given its names.
+async fn defines(client: &Client, plural: &str, kind: &str) -> bool {
+    let definition: CustomResourceDefinition = serde_json::from_value(json!({
+        "metadata": {"name": format!("{plural}.example.com")},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": plural, "kind": kind}, "versions": [
+            {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}},
+        ]},
+    }))
+    .unwrap();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let made = definitions.create(&PostParams::default(), &definition).await.unwrap();
+    let conditions = made.status.and_then(|status| status.conditions).unwrap_or_default();
+    conditions
+        .iter()
+        .any(|own| own.type_ == "NamesAccepted" && own.status == "True")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_given_to_one_definition_whichever_control_plane_is_asked() {
+    let etcd = Etcd::start();
+    let first = Plane::start(&etcd, None);
+    let one = first.client().await;
+    let second = Plane::start(&etcd, Some(&first));
+    let other = second.client().await;
+    for round in 0..20 {
+        let (plurals, kind) = ([format!("as{round}"), format!("bs{round}")], format!("Thing{round}"));
+        let both = tokio::join!(defines(&one, &plurals[0], &kind), defines(&other, &plurals[1], &kind));
+        assert_ne!(both.0, both.1, "{kind}: {both:?}");
+    }
 }
 
 fn config_map(name: &str, count: u64) -> ConfigMap {

@@ -137,11 +137,16 @@ impl Context {
         &self.server.store
     }
 
-    /// Stores a change and those that go with it, if the client's fence holds and the definition of
-    /// the request's kind is still the same.
-    pub(crate) async fn commit(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
+    /// Stores a change and those that go with it, if the client's fence and the guard hold and the
+    /// definition of the request's kind is still the same.
+    pub(crate) async fn commit(
+        &self,
+        write: Write,
+        also: Vec<Write>,
+        guard: Option<Guard>,
+    ) -> Result<Entry, CommitError> {
         let definition = self.table.seen(&self.registration).map(Guard::from);
-        let guards = self.fence.iter().cloned().chain(definition).collect();
+        let guards = self.fence.iter().cloned().chain(definition).chain(guard).collect();
         self.store().commit_if(write, also, guards).await
     }
 

@@ -41,7 +41,7 @@ use crate::follower::{Follow, Follower};
 use crate::openapi::{Documents, Program};
 
 pub(crate) use conversion::{Converter, PATIENT_LIMIT};
-pub(crate) use names::{mark_deleted, settle};
+pub(crate) use names::{Names, mark_deleted, settle};
 pub(crate) use rules::{may_create, schemas};
 pub(crate) use span::Span;
 pub(crate) use upkeep::run;

@@ -114,7 +114,7 @@ impl Fence {
             spec.and_then(|spec| spec.holder_identity)
                 .is_some_and(|now| now == holder)
         };
-        Some(Self(Guard {
+        Some(Self(Guard::Object {
             key,
             holds: Arc::new(holds),
         }))

@@ -135,6 +135,13 @@ impl Cache {
             .take_while(move |entry| prefix.contains(&entry.key))
     }
 
+    /// The revision of the last change of a prefix's resource.
+    pub(crate) fn last_change(&self, prefix: &Prefix) -> u64 {
+        self.resources
+            .get(prefix.resource_name())
+            .map_or(self.base, |resource| *resource.last.borrow())
+    }
+
     pub(crate) fn subscribe(&mut self, prefix: &Prefix) -> watch::Receiver<u64> {
         let base = self.base;
         resource(&mut self.resources, base, prefix.resource_name())
@@ -212,10 +219,7 @@ impl Cache {
 
     /// The changes of the prefix's resource after a revision, followed back through the ring.
     pub(crate) fn recent(&self, prefix: &Prefix, after: u64) -> Recent {
-        let last = self
-            .resources
-            .get(prefix.resource_name())
-            .map_or(self.base, |resource| *resource.last.borrow());
+        let last = self.last_change(prefix);
         let mut events = Vec::new();
         let mut at = last;
         while at > after {

@@ -294,8 +294,8 @@ impl Store {
         self.commit_if(write, also, Vec::new()).await
     }
 
-    /// Like [`Store::commit_with`], if all guards hold at that very revision; otherwise the error
-    /// is [`CommitError::Guarded`].
+    /// Like [`Store::commit_with`], if the guards hold at that very revision; otherwise the error
+    /// is [`CommitError::Guarded`] or [`CommitError::Changed`].
     pub async fn commit_if(&self, write: Write, also: Vec<Write>, guards: Vec<Guard>) -> Result<Entry, CommitError> {
         let request = Request { write, also, guards };
         self.committer.commit(&self.shared, request).await

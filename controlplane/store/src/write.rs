@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Attributes, BackendError, Entry, Key, Value};
+use crate::{Attributes, BackendError, Entry, Key, Prefix, Value};
 
 /// A change of one object. Every change is on disk before it is acknowledged.
 #[derive(Debug, Clone)]
@@ -87,20 +87,30 @@ impl Seen {
     }
 }
 
-/// Precondition of a write on the state of an object, mostly another one.
+/// Precondition of a write on the state of other objects.
 #[derive(Clone)]
-pub struct Guard {
-    /// The object's name.
-    pub key: Key,
-    /// Returns true if the precondition holds.
-    pub holds: Condition,
+pub enum Guard {
+    /// Precondition on one object.
+    Object {
+        /// The object's name.
+        key: Key,
+        /// Returns true if the precondition holds.
+        holds: Condition,
+    },
+    /// No object of a resource has changed after a revision.
+    Unchanged {
+        /// The whole resource.
+        prefix: Prefix,
+        /// Revision returned by [`Store::last_change`](crate::Store::last_change).
+        since: u64,
+    },
 }
 
 impl From<Seen> for Guard {
     /// Requires that the object has not changed since.
     fn from(seen: Seen) -> Self {
         let Seen { key, revision } = seen;
-        Self {
+        Self::Object {
             key,
             holds: Arc::new(move |entry| entry.is_some_and(|entry| entry.revision == revision)),
         }
@@ -112,10 +122,17 @@ pub type Condition = Arc<dyn Fn(Option<&Entry>) -> bool + Send + Sync>;
 
 impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Guard")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
+        match self {
+            Self::Object { key, .. } => formatter
+                .debug_struct("Object")
+                .field("key", key)
+                .finish_non_exhaustive(),
+            Self::Unchanged { prefix, since } => formatter
+                .debug_struct("Unchanged")
+                .field("prefix", prefix)
+                .field("since", since)
+                .finish(),
+        }
     }
 }
 
@@ -154,6 +171,12 @@ pub enum CommitError {
     Moved {
         /// Key of the object that has changed or is gone.
         key: Key,
+    },
+    /// Objects have changed since the writer saw them.
+    #[error("objects under {} have changed meanwhile", prefix.as_str())]
+    Changed {
+        /// Their resource.
+        prefix: Prefix,
     },
     /// The precondition does not hold.
     #[error("{key} does not allow the write")]

@@ -357,10 +357,7 @@ impl Round<'_> {
     }
 
     fn decide(&mut self, request: Request) -> Result<Entry, CommitError> {
-        let refused = |guard: &Guard| !(guard.holds)(self.current(&guard.key));
-        if let Some(guard) = request.guards.into_iter().find(refused) {
-            return Err(CommitError::Guarded { key: guard.key });
-        }
+        request.guards.into_iter().try_for_each(|guard| self.check(guard))?;
         let entry = self.decide_one(request.write)?;
         for (index, write) in request.also.into_iter().enumerate() {
             self.decide_one(write).map_err(|source| CommitError::Accompanying {
@@ -369,6 +366,19 @@ impl Round<'_> {
             })?;
         }
         Ok(entry)
+    }
+
+    fn check(&self, guard: Guard) -> Result<(), CommitError> {
+        match guard {
+            Guard::Object { key, holds } if !holds(self.current(&key)) => Err(CommitError::Guarded { key }),
+            Guard::Unchanged { prefix, since }
+                if self.cache.last_change(&prefix) > since
+                    || self.events.iter().any(|event| prefix.contains(&event.entry.key)) =>
+            {
+                Err(CommitError::Changed { prefix })
+            }
+            Guard::Object { .. } | Guard::Unchanged { .. } => Ok(()),
+        }
     }
 
     fn decide_one(&mut self, mut write: Write) -> Result<Entry, CommitError> {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use common::{create, data, delete, options, pod, pods, update};
 use controlplane_store::{
-    Backend, BackendError, CommitError, EventKind, Followed, History, Loaded, Memory, Newest, Peers, Record, Store,
-    Wake, WatchError,
+    Backend, BackendError, CommitError, EventKind, Followed, Guard, History, Loaded, Memory, Newest, Peers, Record,
+    Store, Wake, WatchError,
 };
 use tokio::task::JoinSet;
 
@@ -196,6 +196,21 @@ async fn only_one_creates_what_several_want_to() {
         second.refresh(Duration::from_secs(5)).await.unwrap();
         second.commit(delete(&key, None)).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_rests_on_a_resource_is_refused_once_others_have_changed_it() {
+    let (first, second, _) = two();
+    let unchanged = || {
+        let since = *second.last_change(&pods()).borrow();
+        vec![Guard::Unchanged { prefix: pods(), since }]
+    };
+    let guards = unchanged();
+    first.commit(create(&pod("a"), "1")).await.unwrap();
+    let refused = second.commit_if(create(&pod("b"), "1"), Vec::new(), guards).await;
+    assert!(matches!(refused, Err(CommitError::Changed { .. })), "{refused:?}");
+    let made = second.commit_if(create(&pod("b"), "1"), Vec::new(), unchanged()).await;
+    assert!(made.is_ok(), "{made:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use store::{Attributes, CommitError, Entry, Key, Value, Write};
 use crate::admission::{self, Review, quota};
 use crate::body;
 use crate::context::Context;
-use crate::definitions;
+use crate::definitions::{self, Names};
 use crate::failure::{Cause, Failure};
 use crate::managers;
 use crate::object::{self, Live};
@@ -100,7 +100,7 @@ pub(crate) async fn amend(
         admission::may_touch(context, &entry)?;
         let live = context.live(entry).await?;
         let entry = live.entry();
-        let (mut new, managed, gone, also, stored, _turn) = {
+        let (mut new, managed, gone, also, stored, (_turn, names)) = {
             let old = object::stored(&context.registration, &live)?;
             let Changed {
                 object: mut new,
@@ -143,9 +143,9 @@ pub(crate) async fn amend(
         let (value, attributes) = object::encode_bounded(&context.registration, &mut *new, &managed, (stored, room))?;
         let expected = entry.revision;
         let write = write_of(&key, gone, expected, (value, attributes));
-        match context.commit(write, also).await {
+        match context.commit(write, also, names.as_ref().map(Names::guard)).await {
             Ok(entry) => return object::external(&context.registration, &context.live(entry).await?),
-            Err(CommitError::Conflict { .. } | CommitError::Accompanying { .. }) => {}
+            Err(CommitError::Conflict { .. } | CommitError::Changed { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, name, &error)),
         }
     }

@@ -11,7 +11,7 @@ use crate::admission::{self, Review, quota};
 use crate::aggregation;
 use crate::body;
 use crate::context::{Context, Identity};
-use crate::definitions;
+use crate::definitions::{self, Names};
 use crate::failure::Failure;
 use crate::managers;
 use crate::negotiation::negotiate;
@@ -83,7 +83,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         let stored = context.to_store(&*object, &managed, dry_run).await?;
         // Webhooks are called before the turn is taken: they may write something themselves.
         let _turn = quota::turn(context).await;
-        let _names = definitions::settle(context, &mut *object).await;
+        let given = definitions::settle(context, &mut *object).await;
         aggregation::settle(context, &mut *object);
         let terms = review.end(Some(&*object))?;
         let name = object.metadata().name.clone().unwrap_or_default();
@@ -102,13 +102,14 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
                 attributes,
                 within: terms.within,
             };
-            context.commit(write, terms.also).await
+            let guard = given.as_ref().map(Names::guard);
+            context.commit(write, terms.also, guard).await
         };
         match outcome {
             Ok(entry) => return Ok(Stored::Entry(entry)),
             Err(CommitError::Exists) if names > 1 => names -= 1,
             // The state that admission saw has changed: repeat it.
-            Err(CommitError::Moved { .. } | CommitError::Accompanying { .. }) => {}
+            Err(CommitError::Moved { .. } | CommitError::Changed { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, &name, &error)),
         }
     }
@@ -175,9 +176,10 @@ pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError)
         CommitError::NotFound => Failure::NotFound {
             target: context.target(name),
         },
-        CommitError::Conflict { .. } | CommitError::Moved { .. } | CommitError::Accompanying { .. } => {
-            modified(context, name)
-        }
+        CommitError::Conflict { .. }
+        | CommitError::Moved { .. }
+        | CommitError::Changed { .. }
+        | CommitError::Accompanying { .. } => modified(context, name),
         CommitError::Full(_) => Failure::Unavailable {
             message: "no space left for the write".into(),
         },

@@ -162,7 +162,7 @@ pub(crate) async fn remove_with(
                 expected,
             },
         };
-        match context.commit(write, also).await {
+        match context.commit(write, also, None).await {
             Ok(entry) => {
                 let bytes = object::external_marked(registration, &live, &mut *object, &entry)?;
                 return Ok(Removed {
