@@ -52,6 +52,11 @@ pub(crate) fn prefix() -> Prefix {
     Prefix::resource(GROUP, PLURAL)
 }
 
+/// Key of the definition of a kind.
+pub(crate) fn key(row: &Registration) -> Option<Key> {
+    Key::new(GROUP, PLURAL, "", &format!("{}.{}", row.plural, row.group)).ok()
+}
+
 /// Snapshot of all kinds, with documents that are derived on demand.
 pub(crate) struct Table {
     pub(crate) kinds: Kinds,

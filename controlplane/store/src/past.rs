@@ -174,6 +174,13 @@ impl Store {
             .await
     }
 
+    /// Newest known revision that deleted an object, after which another one may have its key; 0 if
+    /// there is none.
+    pub async fn deleted(&self, key: &Key) -> Result<u64, PastError> {
+        let key = key.clone();
+        self.read_past(move |history| Ok(history.deleted(&key)?)).await
+    }
+
     /// Reads the ledger or the archive without blocking the asynchronous threads.
     async fn read_past<T: Send + 'static>(
         &self,

@@ -5,8 +5,10 @@
 //! | `at=REVISION`, `at=2026-01-02T03:04:05Z`, `at=10m` (ago; also `3d`) | the object or the list as it was then; ages in tables are those of then |
 //! | `history=COUNT`, of one object, also with `before=REVISION` | its versions, the newest first: `{"since": {…}, "items": [{"resourceVersion", "time", "until", "ended", "deleted", "object"}]}` |
 //!
-//! Users that may `get` or `list` the path now may read its past. A time before the retained
-//! history is answered with `410 Expired`, which tells where that begins.
+//! Users that may `get` or `list` the path now may read its past. A user that may do so in single
+//! namespaces only does not see versions from before the last deletion of the namespace, or of the
+//! definition of the kind: they belonged to another one. A time before the retained history is
+//! answered with `410 Expired`, which tells where that begins.
 
 use std::time::Duration;
 
@@ -17,15 +19,17 @@ use store::{At, Key, ListAt, PastError, Since};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::list::{Head, Token, token};
+use crate::authorization::Attributes;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::negotiate;
 use crate::object;
 use crate::query::Query;
 use crate::recording::until_end;
+use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::selection::Selection;
-use crate::{duration, shape, storage};
+use crate::{definitions, duration, shape, storage};
 
 /// Limit of concurrent reads: objects of past revisions are not shared between them.
 const TOGETHER: usize = 3;
@@ -81,9 +85,11 @@ async fn get(context: &mut Context) -> Result<Response, Failure> {
     let key = context.key(&context.info.name)?;
     let at = point(context)?;
     let prefix = storage::prefix(&context.registration, key.namespace());
+    let hidden = hidden(context).await?;
     let list = context.store().list_at(&prefix, Some(&key), at, false).await;
     let list = list.map_err(|error| failure(context, &error))?;
-    let entry = list.entries.into_iter().next().ok_or_else(|| Failure::NotFound {
+    let entry = list.entries.into_iter().find(|entry| entry.revision > hidden);
+    let entry = entry.ok_or_else(|| Failure::NotFound {
         target: context.own_target(),
     })?;
     let live = context.live(entry).await?;
@@ -108,10 +114,11 @@ async fn list(context: &mut Context) -> Result<Response, Failure> {
     });
     let prefix = storage::prefix(&context.registration, &context.info.namespace);
     let everything = selection.is_everything();
+    let hidden = hidden(context).await?;
     let list = context.store().list_at(&prefix, None, at, !everything).await;
     let list = list.map_err(|error| failure(context, &error))?;
     let mut entries = list.entries;
-    entries.retain(|entry| after.as_ref().is_none_or(|after| entry.key > *after));
+    entries.retain(|entry| entry.revision > hidden && after.as_ref().is_none_or(|after| entry.key > *after));
     let mut count = entries.len();
     if everything {
         entries.truncate(limit);
@@ -140,8 +147,10 @@ async fn history(context: &mut Context) -> Result<Response, Failure> {
     let count = number("history")?.unwrap_or(0).clamp(1, MOST_VERSIONS);
     let before = number("before")?.map_or(u64::MAX, |before| u64::try_from(before).unwrap_or(0));
     let count = usize::try_from(count).unwrap_or(1);
+    let hidden = hidden(context).await?;
     let versions = context.store().versions(&key, before, count).await;
-    let versions = versions.map_err(|error| failure(context, &error))?;
+    let mut versions = versions.map_err(|error| failure(context, &error))?;
+    versions.retain(|version| version.revision > hidden);
     let since = context.store().since().await;
     let since = since.map_err(|error| failure(context, &error))?;
     if versions.is_empty() {
@@ -169,6 +178,34 @@ async fn history(context: &mut Context) -> Result<Response, Failure> {
     let since = json!({"resourceVersion": since.revision.to_string(), "time": time(since.time)});
     let answer = json!({"since": since, "items": items});
     Ok(respond::json(StatusCode::OK, respond::encode(&answer)))
+}
+
+/// Revision up to which the past is hidden from the user: that of the last deletion of the namespace,
+/// or of the definition of the kind. Older versions belong to another namespace or kind of the same
+/// name, to which access to the current one does not extend. Nothing is hidden from a user that may
+/// read the resource in all namespaces.
+async fn hidden(context: &Context) -> Result<u64, Failure> {
+    let info = &context.info;
+    if info.namespace.is_empty() {
+        return Ok(0);
+    }
+    let everywhere = RequestInfo {
+        namespace: String::new(),
+        ..info.clone()
+    };
+    let asked = Attributes::of(&everywhere, "");
+    if context.server.authorizer.decide(&context.user, &asked).is_allowed() {
+        return Ok(0);
+    }
+    let row = &context.registration;
+    let definition = row.is_defined().then(|| definitions::key(row)).flatten();
+    let mut hidden = 0;
+    let namespace = Key::new("", "namespaces", "", &info.namespace).ok();
+    for key in namespace.into_iter().chain(definition) {
+        let deleted = context.store().deleted(&key).await;
+        hidden = deleted.map_err(|error| failure(context, &error))?.max(hidden);
+    }
+    Ok(hidden)
 }
 
 /// The point that the query names; tables are then as of it.

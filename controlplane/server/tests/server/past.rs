@@ -1,8 +1,10 @@
 //! Reads of past revisions through the API: only by users that may read the same objects now.
 
+use crate::definitions::{DEFINITIONS, TABS, define, eventually, started, tab, tabs};
 use crate::support::rights::{as_user, binding, give, jane, role, user};
 use crate::support::{Answer, Api, config_map};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -135,6 +137,100 @@ async fn who_may_not_read_now_does_not_see_what_was() {
     )
     .await;
     assert_eq!(ask(format!("{SECRETS}/own?at={at}")).await, 403);
+}
+
+/// Deletes a namespace with what is in it, as its controller does.
+async fn end(api: &Api, namespace: &str, objects: &[&str]) {
+    let path = format!("/api/v1/namespaces/{namespace}");
+    assert_eq!(api.delete(&path, "").await.code, 200);
+    for object in objects {
+        assert_eq!(api.delete(&format!("{path}/{object}"), "").await.code, 200, "{object}");
+    }
+    let mut ended = api.get(&path).await.json();
+    ended["spec"]["finalizers"] = json!([]);
+    assert_eq!(api.put(&format!("{path}/finalize"), &ended).await.code, 200);
+    assert_eq!(api.get(&path).await.code, 404);
+}
+
+/// Lets jane get and list resources in a namespace.
+async fn let_in(api: &Api, namespace: &str, group: &str, resources: &[&str]) {
+    let rules = json!([{"apiGroups": [group], "resources": resources, "verbs": ["get", "list"]}]);
+    let name = resources[0];
+    give(api, namespace, "roles", &role("Role", name, &rules)).await;
+    let bound = binding("RoleBinding", name, &format!("Role/{name}"), &user("jane"));
+    give(api, namespace, "rolebindings", &bound).await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_was_made_again_does_not_show_what_the_one_before_it_held() {
+    let api = Api::start().await;
+    let team = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    let secrets = "/api/v1/namespaces/team/secrets";
+    let secret =
+        |data: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "data": {"a": data}});
+    api.post("/api/v1/namespaces", &team).await;
+    let theirs = revision(&api.post(secrets, &secret("b2xk")).await);
+    end(&api, "team", &["secrets/key"]).await;
+    api.post("/api/v1/namespaces", &team).await;
+    let own = revision(&api.post(secrets, &secret("bmV3")).await);
+    let_in(&api, "team", "", &["secrets", "namespaces"]).await;
+    let ask = async |path: String| as_user(&api, &jane(), "GET", &path, &Value::Null).await;
+    assert_eq!(ask(format!("{secrets}/key?at={theirs}")).await.code, 404);
+    assert_eq!(names(&ask(format!("{secrets}?at={theirs}")).await), [""; 0]);
+    assert_eq!(ask(format!("/api/v1/namespaces/team?at={theirs}")).await.code, 404);
+    let history = ask(format!("{secrets}/key?history=9")).await.json();
+    let data: Vec<&Value> = history["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["object"]["data"]["a"])
+        .collect();
+    assert_eq!(data, ["bmV3"]);
+    assert_eq!(ask(format!("{secrets}/key?at={own}")).await.json()["data"]["a"], "bmV3");
+    assert_eq!(names(&ask(format!("{secrets}?at={own}")).await), ["key"]);
+    // To read them in all namespaces is to read them in those that are gone, too.
+    let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]);
+    give(&api, "", "clusterroles", &role("ClusterRole", "all", &rules)).await;
+    give(
+        &api,
+        "",
+        "clusterrolebindings",
+        &binding("ClusterRoleBinding", "all", "ClusterRole/all", &user("jane")),
+    )
+    .await;
+    let then = ask(format!("{secrets}/key?at={theirs}")).await;
+    assert_eq!(then.json()["data"]["a"], "b2xk", "{}", then.text());
+    assert_eq!(
+        names(&ask(format!("{secrets}?at={theirs}")).await),
+        [""; 0],
+        "she may not list them"
+    );
+}
+
+#[tokio::test]
+async fn a_definition_that_was_made_again_does_not_show_objects_of_the_one_before_it() {
+    let api = started().await;
+    let theirs = revision(&api.post(TABS, &tab("old", &json!({}))).await);
+    let healed = api.server.clone();
+    let mut upkeep = JoinSet::new();
+    upkeep.spawn(async move { healed.heal().await });
+    assert_eq!(
+        api.delete(&format!("{DEFINITIONS}/tabs.example.com"), "").await.code,
+        200
+    );
+    eventually(&api, &format!("{DEFINITIONS}/tabs.example.com"), |answer| {
+        answer.code == 404
+    })
+    .await;
+    define(&api, &tabs()).await;
+    let own = revision(&api.post(TABS, &tab("new", &json!({}))).await);
+    let_in(&api, "default", "example.com", &["tabs"]).await;
+    let ask = async |path: String| as_user(&api, &jane(), "GET", &path, &Value::Null).await;
+    assert_eq!(names(&api.get(&format!("{TABS}?at={theirs}")).await), ["old"]);
+    assert_eq!(names(&ask(format!("{TABS}?at={theirs}")).await), [""; 0]);
+    assert_eq!(ask(format!("{TABS}/old?at={theirs}")).await.code, 404);
+    assert_eq!(ask(format!("{TABS}/old?history=9")).await.code, 404);
+    assert_eq!(names(&ask(format!("{TABS}?at={own}")).await), ["new"]);
 }
 
 #[tokio::test]

@@ -163,6 +163,12 @@ impl History for Memory {
         Ok(versions)
     }
 
+    fn deleted(&self, key: &Key) -> Result<u64, BackendError> {
+        let ledger = self.ledger.read().unwrap_or_else(PoisonError::into_inner);
+        let deletes = |record: &&Record| record.operation == Operation::Delete && record.key == *key;
+        Ok(ledger.values().rev().find(deletes).map_or(0, |record| record.revision))
+    }
+
     fn blocks(&self) -> bool {
         false
     }

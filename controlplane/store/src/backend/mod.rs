@@ -193,6 +193,11 @@ pub trait History: Send + Sync {
         Err(PastError::NotKept)
     }
 
+    /// Newest known revision that deleted an object; 0 if there is none.
+    fn deleted(&self, _key: &Key) -> Result<u64, BackendError> {
+        Ok(0)
+    }
+
     /// True if reads wait for a disk and must not run on an asynchronous thread.
     fn blocks(&self) -> bool;
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, params};
 
 use super::archive::{ArchiveReader, first_after};
-use super::{backend_error, meta, record, schema, signed, unsigned};
+use super::{backend_error, code, meta, record, schema, signed, unsigned};
 use crate::backend::{BackendError, Change, History, Operation, Record};
 use crate::past::{MOST_BYTES, Moment, Past, PastError, Since};
 use crate::{Key, Prefix};
@@ -219,6 +219,20 @@ impl History for Reader {
         })?;
         let newest = found.into_values().rev();
         Ok(newest.filter(|version| version.revision < before).take(limit).collect())
+    }
+
+    fn deleted(&self, key: &Key) -> Result<u64, BackendError> {
+        let after = self.archived()?;
+        let sql = "SELECT coalesce(max(revision), 0) FROM ledger WHERE revision > ? AND key = ? AND operation = ?";
+        let values = params![signed(after), key.as_str(), code(Operation::Delete)];
+        let found = self.ledger(|ledger| {
+            let mut read = ledger.prepare_cached(sql).map_err(backend_error)?;
+            read.query_row(values, |row| row.get(0)).map_err(backend_error)
+        })?;
+        match unsigned(found) {
+            0 => Ok(self.archive(|archive| archive.deleted(key))?.unwrap_or(0)),
+            found => Ok(found),
+        }
     }
 
     fn blocks(&self) -> bool {

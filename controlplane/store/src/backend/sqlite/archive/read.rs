@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rusqlite::{Connection, Error, Row, params};
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
 use super::super::{backend_error, meta, schema, signed, unsigned};
 use super::State;
@@ -130,6 +130,19 @@ impl ArchiveReader {
             each(connection, &mut codec, sql, values, &mut take)?;
         }
         Ok(())
+    }
+
+    /// Newest archived revision that deleted an object; 0 if there is none.
+    pub(in super::super) fn deleted(&mut self, key: &Key) -> Result<u64, BackendError> {
+        let found = self
+            .connection()?
+            .prepare_cached(
+                "SELECT until FROM version WHERE name = (SELECT id FROM name WHERE key = ?) AND deleted
+                 ORDER BY revision DESC LIMIT 1",
+            )
+            .and_then(|mut read| read.query_row([key.as_str()], |row| row.get(0)).optional())
+            .map_err(backend_error)?;
+        Ok(found.map_or(0, unsigned))
     }
 
     /// Up to `limit` versions of an object that were written before a revision, the newest first.
