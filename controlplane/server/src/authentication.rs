@@ -9,11 +9,11 @@ use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 use crate::failure::Failure;
-use crate::identity::{ANONYMOUS, User};
+use crate::identity::{ANONYMOUS, Until, User};
 use crate::server::Shared;
 use crate::tls::{Known, RefusedCertificate};
 use crate::tokens::{Refused, Used};
-use crate::ui::{self, Bearer, Credential};
+use crate::ui::{self, Bearer, Proof};
 
 pub(crate) use impersonation::{Impersonated, impersonated};
 
@@ -64,12 +64,12 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let session = if token.is_some() {
         None
     } else {
-        ui::session(shared, parts)?
+        ui::session(shared, parts)?.map(|credential| credential.proof)
     };
     let token = match session {
         None => token,
-        Some(Credential::Token(token, _)) => Some(token),
-        Some(Credential::User(user)) => {
+        Some(Proof::Token(token, _)) => Some(token),
+        Some(Proof::User(user)) => {
             let annotations = Vec::new();
             return Ok(Caller { user, annotations });
         }
@@ -90,6 +90,9 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     {
         Ok(proven) => {
             parts.extensions.insert(Bearer(token));
+            if let Some(until) = proven.until {
+                parts.extensions.insert(Until(until));
+            }
             if let Some(used) = proven.used {
                 parts.extensions.insert(used);
             }

@@ -89,6 +89,11 @@ impl User {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source(pub SocketAddr);
 
+/// First second in which the credential of a request is no longer valid; in the request's extensions
+/// if it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Until(pub(crate) i64);
+
 /// A service that speaks to `inner` as one user: it puts the identity where TLS would.
 #[derive(Debug, Clone)]
 pub struct Assumed<S> {

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 use tracing::{debug, warn};
 
-use crate::identity::Source;
+use crate::identity::{Source, Until};
 use crate::pki::PkiError;
 use crate::tunnel::Tunnel;
 use gather::Gather;
@@ -292,7 +292,10 @@ async fn answer(
     let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
     match caller {
         Caller::Nobody => {}
-        Caller::Known { user, until } if now <= until => drop(request.extensions_mut().insert(user)),
+        Caller::Known { user, until } if now <= until => {
+            request.extensions_mut().insert(Until(until.saturating_add(1)));
+            request.extensions_mut().insert(user);
+        }
         Caller::Known { .. } | Caller::Refused => drop(request.extensions_mut().insert(RefusedCertificate)),
     }
     request.extensions_mut().insert(known);

@@ -66,6 +66,8 @@ pub(crate) struct Proven {
     pub(crate) stale: Option<String>,
     /// Use of a Secret-based token.
     pub(crate) used: Option<Used>,
+    /// First second in which the token is no longer valid, if it has such a claim.
+    pub(crate) until: Option<i64>,
 }
 
 /// Verified contents of a token.
@@ -116,6 +118,7 @@ impl Tokens {
                 audiences: audiences.to_vec(),
                 stale: None,
                 used: None,
+                until: None,
             });
         }
         let verified = self.verified(token)?;
@@ -157,6 +160,7 @@ impl Tokens {
             audiences: common,
             stale,
             used,
+            until: Some(verified.ends),
         })
     }
 

@@ -23,7 +23,7 @@ use serde::Deserialize;
 
 use crate::authentication;
 use crate::failure::Failure;
-use crate::identity::{ANONYMOUS, User};
+use crate::identity::{ANONYMOUS, Until, User};
 use crate::query::Query;
 use crate::recording::Outcome;
 use crate::request::RequestInfo;
@@ -31,7 +31,7 @@ use crate::respond::{self, Response};
 use crate::server::Shared;
 use crate::tunnel;
 
-pub(crate) use sessions::{Credential, Sessions};
+pub(crate) use sessions::{Credential, Proof, Sessions};
 pub(crate) use writes::Writes;
 
 /// The header that a page's own requests have.
@@ -277,10 +277,12 @@ fn code(shared: &Shared, parts: &Parts, user: &User) -> Result<Response, Failure
     if user.name == ANONYMOUS || parts.extensions.get::<Shown>().is_some() {
         return Err(Failure::Unauthorized);
     }
-    let credential = match parts.extensions.get() {
-        Some(Bearer(token)) => Credential::Token(token.clone(), user.name.clone()),
-        None => Credential::User(user.clone()),
+    let proof = match parts.extensions.get() {
+        Some(Bearer(token)) => Proof::Token(token.clone(), user.name.clone()),
+        None => Proof::User(user.clone()),
     };
+    let until = parts.extensions.get().map(|Until(until)| *until);
+    let credential = Credential { proof, until };
     let code = shared.sessions.code(credential, (shared.options.clock)());
     let told = serde_json::json!({ "code": code, "seconds": sessions::CODE_LIFETIME });
     Ok(respond::json(StatusCode::CREATED, respond::encode(&told)))
@@ -316,9 +318,10 @@ async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome
         let proven = shared
             .tokens
             .authenticate(&shared.store, &login.token, authentication::audiences(shared), now);
-        proven
-            .ok()
-            .map(|proven| Credential::Token(login.token, proven.user.name))
+        proven.ok().map(|proven| Credential {
+            proof: Proof::Token(login.token, proven.user.name),
+            until: proven.until,
+        })
     };
     let credential = credential.ok_or(Failure::Unauthorized)?;
     // The login request itself is anonymous.

@@ -25,7 +25,15 @@ type Digest = [u8; 32];
 
 /// Credential of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Credential {
+pub(crate) struct Credential {
+    pub(crate) proof: Proof,
+    /// First second in which the proof is no longer valid, if that is known.
+    pub(crate) until: Option<i64>,
+}
+
+/// Proof of identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Proof {
     /// User that a certificate authenticated.
     User(User),
     /// A bearer token, which is checked again with each request, and the name of its user.
@@ -35,10 +43,16 @@ pub(crate) enum Credential {
 impl Credential {
     /// Name of the user.
     pub(super) fn owner(&self) -> &str {
-        match self {
-            Self::User(user) => &user.name,
-            Self::Token(_, name) => name,
+        match &self.proof {
+            Proof::User(user) => &user.name,
+            Proof::Token(_, name) => name,
         }
+    }
+
+    /// End of a code or session that begins now: that of the proof at the latest.
+    fn end(&self, now: i64, seconds: i64) -> i64 {
+        let end = now.saturating_add(seconds);
+        self.until.map_or(end, |until| until.min(end))
     }
 }
 
@@ -94,9 +108,9 @@ impl Sessions {
         codes.expire(now, CODE_LIFETIME);
         let entry = Entry {
             digest,
+            until: credential.end(now, CODE_LIFETIME),
             credential,
             used: now,
-            until: now + CODE_LIFETIME,
         };
         codes.put(entry, CODES);
         secret
@@ -117,9 +131,9 @@ impl Sessions {
         sessions.expire(now, IDLE);
         let entry = Entry {
             digest,
+            until: credential.end(now, LONGEST),
             credential,
             used: now,
-            until: now + LONGEST,
         };
         sessions.put(entry, SESSIONS);
         secret
@@ -164,7 +178,10 @@ mod tests {
     }
 
     fn user(name: &str) -> Credential {
-        Credential::User(User::new(name, []))
+        Credential {
+            proof: Proof::User(User::new(name, [])),
+            until: None,
+        }
     }
 
     #[test]

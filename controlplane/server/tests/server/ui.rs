@@ -1,8 +1,16 @@
 //! Login of the page: rights of a browser session, and protection of it against other sites.
 
-use http::{Method, StatusCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use crate::support::served::{LIFETIME, connect, serve_api};
 use crate::support::{Answer, Api, config_map, pod};
 
 const HOST: (&str, &str) = ("host", "cluster:6443");
@@ -87,14 +95,14 @@ async fn codes_and_sessions_end() {
     let api = Api::start().await;
     let link = code(&api).await;
     let browser = logged_in(&api).await;
-    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    tokio::time::advance(Duration::from_secs(61)).await;
     assert_eq!(
         Browser::new(&api).login(&link).await,
         StatusCode::UNAUTHORIZED,
         "an old code"
     );
     assert_eq!(browser.get(PODS).await.code, StatusCode::OK);
-    tokio::time::advance(std::time::Duration::from_mins(31)).await;
+    tokio::time::advance(Duration::from_mins(31)).await;
     assert_eq!(
         browser.get(PODS).await.code,
         StatusCode::UNAUTHORIZED,
@@ -147,6 +155,76 @@ async fn a_session_by_token_lives_as_long_as_the_token() {
     for browser in [&browser, &linked] {
         assert_eq!(browser.get("/version").await.code, StatusCode::UNAUTHORIZED);
     }
+}
+
+/// The clock of a server whose certificates are judged by the machine's own clock.
+static AHEAD: AtomicI64 = AtomicI64::new(0);
+
+#[tokio::test]
+async fn a_session_by_certificate_ends_with_the_certificate() {
+    let clock = || Timestamp::now() + SignedDuration::from_secs(AHEAD.load(Ordering::Relaxed));
+    let api = Api::start_with(|mut options| {
+        options.clock = Arc::new(clock);
+        options
+    })
+    .await;
+    let served = serve_api(api, |transport| transport).await;
+    let (mut sender, _) = connect(&served).await;
+    let request = Request::post("/ui/codes")
+        .header("host", "localhost")
+        .body(Body::empty())
+        .unwrap();
+    let link = sender
+        .send_request(request)
+        .await
+        .unwrap()
+        .into_body()
+        .collect()
+        .await
+        .unwrap()
+        .to_bytes();
+    let link: Value = serde_json::from_slice(&link).unwrap();
+    let mut browser = Browser::new(&served.api);
+    assert_eq!(
+        browser.login(&json!({"code": link["code"]})).await,
+        StatusCode::CREATED,
+        "{link}"
+    );
+    let lifetime = i64::try_from(LIFETIME.as_secs()).unwrap();
+    AHEAD.store(lifetime - 60, Ordering::Relaxed);
+    assert_eq!(browser.get("/ui/session").await.json()["user"], "root");
+    AHEAD.store(lifetime + 1, Ordering::Relaxed);
+    assert_eq!(browser.get("/ui/session").await.code, StatusCode::UNAUTHORIZED);
+    let page = browser.send(Method::GET, "/ui/", &[], &Value::Null).await;
+    assert_eq!(page.bytes, Browser::new(&served.api).get("/ui/login.html").await.bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_by_token_ends_when_the_token_does() {
+    let api = Api::start().await;
+    api.account("default", "robot").await;
+    let path = "/api/v1/namespaces/default/serviceaccounts/robot/token";
+    let made = api
+        .post(path, &json!({"spec": {"expirationSeconds": 600}}))
+        .await
+        .json();
+    let mut browser = Browser::new(&api);
+    assert_eq!(
+        browser.login(&json!({"token": made["status"]["token"]})).await,
+        StatusCode::CREATED,
+        "{made}"
+    );
+    tokio::time::advance(Duration::from_secs(590)).await;
+    assert_eq!(browser.get("/ui/session").await.code, StatusCode::OK);
+    let script = async || browser.send(Method::GET, "/ui/app.js", &[], &Value::Null).await.code;
+    assert_eq!(script().await, StatusCode::OK);
+    tokio::time::advance(Duration::from_secs(20)).await;
+    assert_eq!(browser.get("/ui/session").await.code, StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        script().await,
+        StatusCode::UNAUTHORIZED,
+        "the login is shown instead of the page"
+    );
 }
 
 #[tokio::test]

@@ -53,7 +53,11 @@ pub fn serving() -> Profile {
 
 /// Serves on a free port; `change` can modify the transport.
 pub async fn serve(change: impl FnOnce(Transport) -> Transport) -> Served {
-    let api = Api::start().await;
+    serve_api(Api::start().await, change).await
+}
+
+/// As [`serve`], of a server that is there.
+pub async fn serve_api(api: Api, change: impl FnOnce(Transport) -> Transport) -> Served {
     let directory = tempfile::tempdir().unwrap();
     let pki = Pki::open(directory.path(), now()).unwrap().with_lifetime(LIFETIME);
     let transport = Transport::new(&pki, &pki.keep("apiserver", &serving(), now()).unwrap()).unwrap();
