@@ -194,12 +194,17 @@ pub(crate) fn take_writes(segments: &mut Vec<String>) -> bool {
 /// Answers paths below `/ui`.
 pub(crate) async fn answer(
     shared: &Shared,
-    parts: Parts,
-    user: &User,
+    mut parts: Parts,
+    caller: User,
     body: Body,
     (segments, outcome): (&[String], &mut Outcome),
 ) -> Result<Response, Failure> {
     outcome.info = RequestInfo::new(&parts.method, segments, &Query::default())?;
+    let asked = (&outcome.info, segments);
+    let impersonated = authentication::impersonated(shared, &caller, asked, &mut parts.headers)?;
+    outcome.impersonated.clone_from(&impersonated);
+    let for_another = impersonated.is_some();
+    let user = &impersonated.map_or(caller, |impersonated| impersonated.user);
     let rest: Vec<&str> = segments.iter().skip(1).map(String::as_str).collect();
     let mut response = match (parts.method.as_str(), rest.as_slice()) {
         ("GET" | "HEAD", []) if !parts.uri.path().ends_with('/') => moved(),
@@ -215,7 +220,7 @@ pub(crate) async fn answer(
             }
             file(known.name)?
         }
-        ("POST", ["codes"]) => code(shared, &parts, user)?,
+        ("POST", ["codes"]) => code(shared, &parts, user, for_another)?,
         ("POST", ["login"]) => login(shared, &parts, body, outcome).await?,
         ("POST", ["logout"]) => logout(shared, &parts)?,
         (_, [] | ["codes" | "login" | "logout" | "session"]) => return Err(Failure::MethodNotAllowed),
@@ -273,11 +278,16 @@ fn current(parts: &Parts, user: &User) -> Result<Response, Failure> {
 
 /// Issues a code to a user that did not authenticate by a session: sessions could else be prolonged
 /// forever.
-fn code(shared: &Shared, parts: &Parts, user: &User) -> Result<Response, Failure> {
+fn code(shared: &Shared, parts: &Parts, user: &User, for_another: bool) -> Result<Response, Failure> {
     if user.name == ANONYMOUS || parts.extensions.get::<Shown>().is_some() {
         return Err(Failure::Unauthorized);
     }
     let proof = match parts.extensions.get() {
+        // The session would outlive the token.
+        Some(Bearer(_)) if for_another => {
+            let message = "no session is opened for a user whom the bearer of a token impersonates";
+            return Err(Failure::bad_request(message));
+        }
         Some(Bearer(token)) => Proof::Token(token.clone(), user.name.clone()),
         None => Proof::User(user.clone()),
     };

@@ -10,6 +10,7 @@ use http_body_util::BodyExt as _;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use crate::support::rights::{binding, give, user};
 use crate::support::served::{LIFETIME, connect, serve_api};
 use crate::support::{Answer, Api, config_map, pod};
 
@@ -155,6 +156,36 @@ async fn a_session_by_token_lives_as_long_as_the_token() {
     for browser in [&browser, &linked] {
         assert_eq!(browser.get("/version").await.code, StatusCode::UNAUTHORIZED);
     }
+}
+
+#[tokio::test]
+async fn a_link_that_is_asked_for_as_somebody_else_is_of_that_user() {
+    let api = Api::start().await;
+    let jane = [("impersonate-user", "jane")];
+    let link = api.request(Method::POST, "/ui/codes", &jane, "").await;
+    let mut browser = Browser::new(&api);
+    assert_eq!(
+        browser.login(&json!({"code": link.json()["code"]})).await,
+        StatusCode::CREATED
+    );
+    assert_eq!(browser.get("/ui/session").await.json()["user"], "jane");
+    assert_eq!(browser.get(PODS).await.code, StatusCode::FORBIDDEN);
+    let robot = api.account("default", "robot").await;
+    let path = "/api/v1/namespaces/default/serviceaccounts/robot/token";
+    let made = api.post(path, &json!({"spec": {}})).await.json();
+    let bearer = format!("Bearer {}", made["status"]["token"].as_str().unwrap());
+    let headers = [("authorization", bearer.as_str()), ("impersonate-user", "jane")];
+    let refused = api.outside(Method::POST, "/ui/codes", &headers, &Value::Null).await;
+    assert_eq!(refused.code, StatusCode::FORBIDDEN, "{robot}: {}", refused.text());
+    let all = binding(
+        "ClusterRoleBinding",
+        "b",
+        "ClusterRole/cluster-admin",
+        &user("system:serviceaccount:default:robot"),
+    );
+    give(&api, "", "clusterrolebindings", &all).await;
+    let refused = api.outside(Method::POST, "/ui/codes", &headers, &Value::Null).await;
+    assert_eq!(refused.code, StatusCode::BAD_REQUEST, "{}", refused.text());
 }
 
 /// The clock of a server whose certificates are judged by the machine's own clock.
