@@ -13,7 +13,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{clock, compact, create, data, delete, keeping, pod, pods, reopen, shown, tick, update};
-use controlplane_store::{At, CommitError, Store};
+use controlplane_store::{At, CommitError, Key, Prefix, Store};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -157,6 +157,78 @@ async fn versions_agree(store: &Store, model: &Model, name: &str) {
     assert_eq!(found, wanted, "{name}");
     let two = store.versions(&pod(name), u64::MAX, 2).await.unwrap();
     assert_eq!(two.len(), wanted.len().min(2));
+}
+
+#[tokio::test]
+async fn an_event_that_is_gone_is_in_the_past_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = keeping(64 << 20);
+    let on_disk = Store::open(&directory.path().join("test.db"), options.clone()).unwrap();
+    for store in [on_disk, Store::in_memory(options)] {
+        let key = Key::new("", "events", "default", "e").unwrap();
+        store.commit(create(&key, "first")).await.unwrap();
+        store.commit(update(&key, "again", 1)).await.unwrap();
+        store.commit(create(&pod("other"), "x")).await.unwrap();
+        store.commit(delete(&key, None)).await.unwrap();
+        for (at, then) in [(2, Some(2)), (3, Some(2)), (4, None)] {
+            let only = store
+                .list_at(&Prefix::resource("", "events"), Some(&key), At::Revision(at), false)
+                .await
+                .unwrap();
+            assert_eq!(only.entries.first().map(|entry| entry.revision), then, "at {at}");
+        }
+        let versions = store.versions(&key, u64::MAX, 9).await.unwrap();
+        let brief: Vec<_> = versions
+            .iter()
+            .map(|own| (own.revision, own.until, own.deleted))
+            .collect();
+        assert_eq!(brief, [(2, Some(4), true)]);
+        assert!(store.versions(&key, 2, 9).await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn of_the_versions_those_that_are_asked_for_may_be_so_large_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(&directory.path().join("test.db"), keeping(64 << 20)).unwrap();
+    let (key, large) = (pod("web"), "x".repeat(3 << 20));
+    store.commit(create(&key, &large)).await.unwrap();
+    for revision in 1..12_u64 {
+        store
+            .commit(update(&key, &format!("{revision}{large}"), revision))
+            .await
+            .unwrap();
+    }
+    store.commit(delete(&key, None)).await.unwrap();
+    store.commit(create(&key, "anew")).await.unwrap();
+    let brief = async |before, limit| {
+        let versions = store.versions(&key, before, limit).await.unwrap();
+        let brief = versions.iter().map(|own| (own.revision, own.until, own.deleted));
+        brief.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        brief(u64::MAX, 3).await,
+        [(14, None, false), (12, Some(13), true), (11, Some(12), false)]
+    );
+    assert_eq!(brief(5, 2).await, [(4, Some(5), false), (3, Some(4), false)]);
+}
+
+#[tokio::test]
+async fn the_deletion_of_an_object_is_remembered_as_long_as_its_past() {
+    let directory = tempfile::tempdir().unwrap();
+    let (database, options) = (directory.path().join("test.db"), keeping(64 << 20));
+    let store = Store::open(&database, options.clone()).unwrap();
+    for text in ["one", "two", "three"] {
+        store.commit(create(&pod("web"), text)).await.unwrap();
+        store.commit(delete(&pod("web"), None)).await.unwrap();
+    }
+    store.commit(create(&pod("web"), "four")).await.unwrap();
+    store.commit(create(&pod("other"), "x")).await.unwrap();
+    assert_eq!(store.deleted(&pod("web")).await.unwrap(), 6);
+    assert_eq!(store.deleted(&pod("other")).await.unwrap(), 0);
+    let store = reopen(store, &database, &options).await;
+    assert_eq!(store.deleted(&pod("web")).await.unwrap(), 6);
+    assert_eq!(store.deleted(&pod("other")).await.unwrap(), 0);
 }
 
 proptest! {

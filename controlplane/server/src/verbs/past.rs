@@ -270,9 +270,16 @@ fn failure(context: &Context, error: &PastError) -> Failure {
         PastError::Before { since } => Failure::expired(before(*since)),
         PastError::Future { .. } => Failure::bad_request(error.to_string()),
         PastError::NotKept => Failure::bad_request(format!("the past of {} is not kept", context.resource())),
-        PastError::TooLarge => Failure::TooManyParts {
-            message: format!("{error}; ask for one namespace"),
-        },
+        PastError::TooLarge => {
+            let fewer = if context.info.named {
+                "fewer versions"
+            } else {
+                "one namespace"
+            };
+            Failure::TooManyParts {
+                message: format!("{error}; ask for {fewer}"),
+            }
+        }
         PastError::Failed(source) => {
             tracing::error!(error = &**source as &dyn std::error::Error, "read the past");
             Failure::internal(format!("read the past: {source}"))

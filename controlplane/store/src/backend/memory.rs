@@ -130,7 +130,15 @@ impl History for Memory {
         let asked = later.filter(|later| prefix.contains(&later.key) && only.is_none_or(|only| *only == later.key));
         let found: Vec<Record> = asked
             .filter(|later| later.previous <= at.revision)
-            .filter_map(|later| ledger.get(&later.previous).cloned())
+            .filter_map(|later| match ledger.get(&later.previous) {
+                // Without history, the record of a deletion holds the last version.
+                None if later.operation == Operation::Delete => Some(Record {
+                    revision: later.previous,
+                    time: 0,
+                    ..later.clone()
+                }),
+                previous => previous.cloned(),
+            })
             .collect();
         if found.iter().map(|record| record.bytes.len()).sum::<usize>() > MOST_BYTES {
             return Err(PastError::TooLarge);
@@ -146,13 +154,14 @@ impl History for Memory {
             if let Some(last) = versions.last_mut().filter(|last| last.revision == record.previous) {
                 (last.until, last.ended, last.deleted) = (Some(*revision), record.time, deleted);
             }
-            if !deleted {
+            let is_last = deleted && !ledger.contains_key(&record.previous);
+            if !deleted || is_last {
                 versions.push(Past {
-                    revision: *revision,
-                    began: record.time,
-                    until: None,
-                    ended: 0,
-                    deleted: false,
+                    revision: if is_last { record.previous } else { *revision },
+                    began: if is_last { 0 } else { record.time },
+                    until: is_last.then_some(*revision),
+                    ended: if is_last { record.time } else { 0 },
+                    deleted,
                     bytes: record.bytes.clone(),
                 });
             }

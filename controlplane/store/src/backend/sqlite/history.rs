@@ -152,8 +152,10 @@ impl History for Reader {
         self.ledger(|ledger| {
             let mut statement = ledger
                 .prepare_cached(
-                    "SELECT p.revision, p.key, p.operation, p.previous, p.checksum, p.value
-                     FROM ledger l JOIN ledger p ON p.revision = l.previous
+                    // Without history, the row of a deletion holds the last version.
+                    "SELECT p.revision, p.key, p.operation, p.previous, p.checksum, p.value, l.previous
+                     FROM ledger l JOIN ledger p ON p.revision = coalesce(
+                        (SELECT revision FROM ledger WHERE revision = l.previous), iif(l.operation = 2, l.revision, NULL))
                      WHERE l.revision > ? AND l.previous BETWEEN 1 AND ? AND l.key >= ? AND l.key < ?",
                 )
                 .map_err(backend_error)?;
@@ -161,7 +163,8 @@ impl History for Reader {
                 .query(params![signed(after), signed(at.revision), begin, end])
                 .map_err(backend_error)?;
             while let Some(row) = rows.next().map_err(backend_error)? {
-                let record = record(row)?;
+                let mut record = record(row)?;
+                record.revision = unsigned(row.get(6).map_err(backend_error)?);
                 size = size.saturating_add(record.bytes.len());
                 if size > MOST_BYTES {
                     return Err(PastError::TooLarge);
@@ -193,32 +196,30 @@ impl History for Reader {
     }
 
     fn versions(&self, key: &Key, before: u64, limit: usize) -> Result<Vec<Past>, PastError> {
-        let mut found: BTreeMap<u64, Past> = BTreeMap::new();
         let after = self.archived()?;
-        self.ledger(|ledger| ledger_versions(ledger, key, after, &mut found))?;
-        let mut size: usize = found.values().map(|version| version.bytes.len()).sum();
+        let mut found = self.ledger(|ledger| ledger_versions(ledger, key, after, (before, limit)))?;
+        // Versions may have moved to the archive meanwhile.
+        let before = found.last().map_or(before, |oldest| oldest.revision);
+        let mut size: usize = found.iter().map(|version| version.bytes.len()).sum();
+        let left = limit.saturating_sub(found.len());
         self.archive(|archive| {
-            archive.versions(key, before, limit, &mut |version| {
+            archive.versions(key, before, left, &mut |version| {
                 size = size.saturating_add(version.bytes.len());
                 if size > MOST_BYTES {
                     return Err(PastError::TooLarge);
                 }
-                found.insert(
-                    version.revision,
-                    Past {
-                        revision: version.revision,
-                        began: version.began,
-                        until: Some(version.until),
-                        ended: version.ended,
-                        deleted: version.deleted,
-                        bytes: version.bytes,
-                    },
-                );
+                found.push(Past {
+                    revision: version.revision,
+                    began: version.began,
+                    until: Some(version.until),
+                    ended: version.ended,
+                    deleted: version.deleted,
+                    bytes: version.bytes,
+                });
                 Ok(())
             })
         })?;
-        let newest = found.into_values().rev();
-        Ok(newest.filter(|version| version.revision < before).take(limit).collect())
+        Ok(found)
     }
 
     fn deleted(&self, key: &Key) -> Result<u64, BackendError> {
@@ -240,53 +241,62 @@ impl History for Reader {
     }
 }
 
-/// Versions of an object in the ledger: those written or superseded after a revision, and the
-/// current one.
+/// Up to `limit` versions of an object in the ledger that were written before a revision, newest
+/// first: of those written or superseded after `after`, and of the current one.
 fn ledger_versions(
     ledger: &Connection,
     key: &Key,
     after: u64,
-    found: &mut BTreeMap<u64, Past>,
-) -> Result<(), PastError> {
+    (before, limit): (u64, usize),
+) -> Result<Vec<Past>, PastError> {
     let mut statement = ledger
         .prepare_cached(
-            "SELECT revision, key, operation, previous, checksum, value, time FROM ledger WHERE revision IN (
+            "SELECT l.revision, l.key, l.operation, l.previous, l.checksum, iif(l.previous < ?4, l.value, NULL), l.time,
+                    EXISTS (SELECT 1 FROM ledger WHERE revision = l.previous)
+             FROM ledger l WHERE l.revision IN (
                 SELECT revision FROM ledger WHERE revision > ?1 AND key >= ?2 AND key < ?3
                 UNION SELECT previous FROM ledger WHERE revision > ?1 AND key >= ?2 AND key < ?3
                 UNION SELECT revision FROM head WHERE key = ?2)
-             ORDER BY revision",
+             ORDER BY l.revision DESC",
         )
         .map_err(backend_error)?;
     let (begin, end) = bounds(&Prefix::resource("", ""), Some(key));
     let mut rows = statement
-        .query(params![signed(after), begin, end])
+        .query(params![signed(after), begin, end, signed(before)])
         .map_err(backend_error)?;
-    let mut size = 0_usize;
-    while let Some(row) = rows.next().map_err(backend_error)? {
-        let record = record(row)?;
-        let time = unsigned(row.get(6).map_err(backend_error)?);
-        let deleted = record.operation == Operation::Delete;
-        if let Some(previous) = found.get_mut(&record.previous) {
-            (previous.until, previous.ended, previous.deleted) = (Some(record.revision), time, deleted);
+    let (mut found, mut size, mut later) = (Vec::new(), 0_usize, None);
+    while found.len() < limit
+        && let Some(row) = rows.next().map_err(backend_error)?
+    {
+        let number = |column: usize| row.get(column).map(unsigned).map_err(backend_error);
+        let (revision, previous, time) = (number(0)?, number(3)?, number(6)?);
+        let is_deletion = number(2)? == u64::from(code(Operation::Delete));
+        // Without history, the row of a deletion holds the last version.
+        let is_last = is_deletion && number(7)? == 0;
+        let next = later.replace((previous, revision, time, is_deletion));
+        let mut version = Past {
+            revision,
+            began: time,
+            until: None,
+            ended: 0,
+            deleted: false,
+            bytes: Bytes::new(),
+        };
+        if is_last {
+            (version.revision, version.began) = (previous, 0);
+            (version.until, version.ended, version.deleted) = (Some(revision), time, true);
+        } else if let Some((_, until, ended, deleted)) = next.filter(|(previous, ..)| *previous == revision) {
+            (version.until, version.ended, version.deleted) = (Some(until), ended, deleted);
         }
-        if deleted {
+        if version.revision >= before || is_deletion && !is_last {
             continue;
         }
-        size = size.saturating_add(record.bytes.len());
+        version.bytes = record(row)?.bytes;
+        size = size.saturating_add(version.bytes.len());
         if size > MOST_BYTES {
             return Err(PastError::TooLarge);
         }
-        found.insert(
-            record.revision,
-            Past {
-                revision: record.revision,
-                began: time,
-                until: None,
-                ended: 0,
-                deleted: false,
-                bytes: record.bytes,
-            },
-        );
+        found.push(version);
     }
-    Ok(())
+    Ok(found)
 }
