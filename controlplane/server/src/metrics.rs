@@ -75,6 +75,7 @@ pub(crate) struct Metrics {
     pub(crate) webhooks: Webhooks,
     pub(crate) flow: Arc<Numbers>,
     pub(crate) policies: Policies,
+    unarchived: Gauge,
     audited: Counter,
     unaudited: Family<Plugin, Counter>,
     process: Process,
@@ -140,6 +141,7 @@ impl Metrics {
             webhooks: Webhooks::default(),
             flow: Arc::default(),
             policies: Policies::default(),
+            unarchived: Gauge::default(),
             audited: Counter::default(),
             unaudited: Family::default(),
             process: Process::new(&mut registry),
@@ -169,6 +171,7 @@ impl Metrics {
         add(registry, "apiserver_resource_objects", self.resources.clone());
         add(registry, "kubernetes_healthcheck", self.slis.checks());
         add(registry, "kubernetes_healthchecks", self.slis.all_checked());
+        add(registry, "skiff_history_archive_failing", self.unarchived.clone());
         add(registry, "apiserver_audit_event", self.audited.clone());
         add(registry, "apiserver_audit_error", self.unaudited.clone());
         add(registry, "authentication_attempts", self.access.authentications.clone());
@@ -245,6 +248,7 @@ impl Metrics {
                 counter.inner().store(failures, Ordering::Relaxed);
             }
         }
+        self.unarchived.set(i64::from(!shared.store.archives()));
         self.process.read();
         let mut page = String::new();
         // Writing to a String cannot fail.

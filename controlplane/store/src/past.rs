@@ -181,6 +181,11 @@ impl Store {
         self.read_past(move |history| Ok(history.deleted(&key)?)).await
     }
 
+    /// False while superseded versions cannot be archived.
+    pub fn archives(&self) -> bool {
+        self.shared.history.archives()
+    }
+
     /// Reads the ledger or the archive without blocking the asynchronous threads.
     async fn read_past<T: Send + 'static>(
         &self,

@@ -19,7 +19,7 @@ use common::{
     clock, compact, count, create, data, delete, history, keeping, options, pod, pods, reopen, shown, tick, update,
     used,
 };
-use controlplane_store::{At, Key, ListAt, ListError, Options, PastError, Prefix, Store};
+use controlplane_store::{At, Class, Key, ListAt, ListError, Options, PastError, Prefix, Store};
 use rusqlite::Connection;
 
 /// A store with an object of three versions, of which all but the last are archived.
@@ -225,6 +225,60 @@ async fn of_an_event_that_is_gone_the_last_version_is_kept() {
             .entries
             .is_empty()
     );
+}
+
+/// Maintains until the archive is said to work, or not.
+async fn archives(store: &Store, wanted: bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while store.archives() != wanted {
+        store.maintain().await;
+        assert!(tokio::time::Instant::now() < deadline, "archives: {}", !wanted);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_archive_that_cannot_be_written_is_told_of_until_it_can() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, database, options) = archived(directory.path()).await;
+    assert!(store.archives());
+    store.commit(update(&pod("web"), "four", 3)).await.unwrap();
+    store.close().await.unwrap();
+    let archive = database.with_added_extension("history");
+    std::fs::remove_file(&archive).unwrap();
+    std::fs::create_dir(&archive).unwrap();
+    let store = Store::open(&database, options).unwrap();
+    store.maintain().await;
+    assert!(!store.archives());
+    std::fs::remove_dir(&archive).unwrap();
+    archives(&store, true).await;
+    store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_its_thread_the_archive_is_told_of_and_the_past_is_that_of_the_ledger() {
+    fn class(resource: &str) -> Class {
+        assert_ne!(
+            std::thread::current().name(),
+            Some("store-archive"),
+            "meant by the test: {resource}"
+        );
+        common::class(resource)
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (database, options) = (directory.path().join("test.db"), keeping(64 << 20));
+    let options = Options { class, ..options };
+    let store = Store::open(&database, options.clone()).unwrap();
+    store.commit(create(&pod("web"), "one")).await.unwrap();
+    store.commit(update(&pod("web"), "two", 1)).await.unwrap();
+    let store = reopen(store, &database, &options).await;
+    archives(&store, false).await;
+    assert!(matches!(
+        shown(&store, &pods(), At::Revision(1)).await,
+        Err(PastError::Before { .. })
+    ));
+    assert_eq!(shown(&store, &pods(), At::Revision(2)).await.unwrap()["web"].1, "two");
+    store.close().await.unwrap();
 }
 
 #[tokio::test]

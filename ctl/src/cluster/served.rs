@@ -100,7 +100,8 @@ pub(super) async fn tell(state_dir: &Path) -> anyhow::Result<()> {
         ("pods", pods),
         ("kubeconfig", kubeconfig.display().to_string()),
     ];
-    let rows = rows.map(|(name, value)| vec![name.to_owned(), value]);
+    let rows = rows.into_iter().chain(super::status::unarchived(api.as_ref()).await);
+    let rows: Vec<_> = rows.map(|(name, value)| vec![name.to_owned(), value]).collect();
     terminal::write(&terminal::columns(&rows))?;
     if !ready {
         bail!("the control plane is not ready")

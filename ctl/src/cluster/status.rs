@@ -79,13 +79,15 @@ async fn tell(state_dir: &Path, settings: Settings) -> anyhow::Result<()> {
     } else {
         ("/api/v1/pods".to_owned(), settings.pod_cidr)
     };
+    let api = api.ok().filter(|_| ready);
     rows.extend([
-        ("pods", count(api.ok().filter(|_| ready).as_ref(), &pods).await),
+        ("pods", count(api.as_ref(), &pods).await),
         ("pod addresses", ranges),
         ("kubeconfig", kubeconfig.display().to_string()),
     ]);
     let rows: Vec<Vec<String>> = rows
         .into_iter()
+        .chain(unarchived(api.as_ref()).await)
         .map(|(name, value)| vec![name.to_owned(), value.trim().to_owned()])
         .collect();
     terminal::write(&terminal::columns(&rows))?;
@@ -95,6 +97,13 @@ async fn tell(state_dir: &Path, settings: Settings) -> anyhow::Result<()> {
         let what = if settings.joined.is_some() { "node" } else { "cluster" };
         bail!("the {what} is not ready")
     }
+}
+
+/// Returns a row if the server cannot archive the past. Nodes may not read its metrics.
+pub(super) async fn unarchived(api: Option<&Api>) -> Option<(&'static str, String)> {
+    let metrics = api?.text("/metrics").await.ok()?;
+    let failing = metrics.lines().any(|line| line == "skiff_history_archive_failing 1");
+    failing.then(|| ("past", red("not archived; the control plane's log says why")))
 }
 
 fn yes(is: bool, then: &str, otherwise: &str) -> String {

@@ -147,6 +147,10 @@ const TEXTS: &[(&str, &str)] = &[
         "serviceaccount_legacy_manual_token_uses",
         "[ALPHA] Cumulative manually created legacy tokens used",
     ),
+    (
+        "skiff_history_archive_failing",
+        "1 while superseded versions of objects cannot be archived, so that the past may end with the ledger",
+    ),
 ];
 
 /// Help text of a series, by its name without `_total`.

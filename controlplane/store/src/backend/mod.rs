@@ -198,6 +198,11 @@ pub trait History: Send + Sync {
         Ok(0)
     }
 
+    /// False while superseded versions cannot be archived.
+    fn archives(&self) -> bool {
+        true
+    }
+
     /// True if reads wait for a disk and must not run on an asynchronous thread.
     fn blocks(&self) -> bool;
 

@@ -55,8 +55,23 @@ pub(super) struct State {
     wanted: AtomicU64,
     /// The disk is short of space.
     short: AtomicBool,
+    /// The last transaction failed.
+    failing: AtomicBool,
+    /// The thread has ended and compaction goes on without it: the archive has a gap.
+    lost: AtomicBool,
     /// Incremented when the file is replaced.
     pub(super) generation: AtomicU64,
+}
+
+impl State {
+    /// True if superseded versions get into the archive.
+    pub(super) fn works(&self) -> bool {
+        !self.is_lost() && !self.failing.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
 }
 
 /// The archive's thread.
@@ -119,6 +134,8 @@ impl Archiver {
             archived: AtomicU64::new(table.as_ref().map_or(swept, |table| table.archived)),
             wanted: AtomicU64::new(0),
             short: AtomicBool::new(false),
+            failing: AtomicBool::new(table.is_none()),
+            lost: AtomicBool::new(false),
             generation: AtomicU64::new(0),
         });
         let worker = Worker {
@@ -156,6 +173,9 @@ impl Archiver {
                 && let Err(TrySendError::Disconnected(())) = wake.try_send(())
             {
                 // Without its thread there is no archive, and the ledger must not grow for it.
+                if !self.state.lost.swap(true, Ordering::Release) {
+                    error!("the archive's thread has ended: until the next start the past is that of the ledger alone");
+                }
                 return floor;
             }
         }
@@ -235,6 +255,7 @@ impl Worker {
                 Ok(left) => {
                     more = left;
                     self.told = false;
+                    self.state.failing.store(false, Ordering::Relaxed);
                 }
                 Err(failure) => {
                     more = false;
@@ -364,6 +385,7 @@ impl Worker {
 
     /// Gives up the past if the archive cannot be written; otherwise retries when the floor rises.
     fn fail(&mut self, failure: &BackendError, wanted: u64) {
+        self.state.failing.store(true, Ordering::Relaxed);
         let first = !std::mem::replace(&mut self.told, true);
         if first {
             error!(failure = failure as &dyn std::error::Error, "archive the past");

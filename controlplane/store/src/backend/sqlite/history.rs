@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use rusqlite::{Connection, params};
 
-use super::archive::{ArchiveReader, first_after};
+use super::archive::{self, ArchiveReader, first_after};
 use super::{backend_error, code, meta, record, schema, signed, unsigned};
 use crate::backend::{BackendError, Change, History, Operation, Record};
 use crate::past::{MOST_BYTES, Moment, Past, PastError, Since};
@@ -21,6 +21,7 @@ pub(super) struct Reader {
     state: Mutex<State>,
     /// Separate from the ledger's: watchers do not wait for reads of the archive.
     archive: Mutex<Option<ArchiveReader>>,
+    archiving: Option<Arc<archive::State>>,
 }
 
 #[derive(Debug)]
@@ -35,6 +36,7 @@ impl Reader {
         Self {
             path: path.to_owned(),
             state: Mutex::new(State::Unopened),
+            archiving: archive.as_ref().map(ArchiveReader::state),
             archive: Mutex::new(archive),
         }
     }
@@ -55,7 +57,11 @@ impl Reader {
         read(connection)
     }
 
+    /// Reads the archive, if there is one without a gap.
     fn archive<T, E>(&self, read: impl FnOnce(&mut ArchiveReader) -> Result<T, E>) -> Result<Option<T>, E> {
+        if self.archiving.as_ref().is_none_or(|archiving| archiving.is_lost()) {
+            return Ok(None);
+        }
         let mut archive = self.archive.lock().unwrap_or_else(PoisonError::into_inner);
         archive.as_mut().map(read).transpose()
     }
@@ -220,6 +226,10 @@ impl History for Reader {
             })
         })?;
         Ok(found)
+    }
+
+    fn archives(&self) -> bool {
+        self.archiving.as_ref().is_none_or(|archiving| archiving.works())
     }
 
     fn deleted(&self, key: &Key) -> Result<u64, BackendError> {

@@ -36,6 +36,11 @@ impl ArchiveReader {
         }
     }
 
+    /// State of the archive's thread.
+    pub(in super::super) fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state)
+    }
+
     /// Versions superseded up to this revision are archived.
     pub(in super::super) fn archived(&self) -> u64 {
         self.state.archived.load(Ordering::Acquire)
