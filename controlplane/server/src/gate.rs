@@ -43,11 +43,18 @@ const OF_USER: usize = PIECES / 16;
 /// Bytes that watches buffer for slow clients, in total; one user may have half.
 const UNREAD: usize = 128 << 20;
 
+/// Limit of concurrent reads of the past, two of them by one user: each holds up to 32 MiB of objects
+/// that are not shared.
+const PAST: usize = 3;
+/// Maximum wait for a read of the past.
+const PAST_WAIT: Duration = Duration::from_secs(10);
+
 /// Resource limits of a server.
 pub(crate) struct Gates {
     lasting: Arc<Shares>,
     bodies: Arc<Shares>,
     unread: Arc<Shares>,
+    past: Arc<Shares>,
     ending: CancellationToken,
 }
 
@@ -70,6 +77,7 @@ impl Gates {
             lasting: Shares::new(LASTING, LASTING / 2),
             bodies: Shares::new(PIECES, OF_USER),
             unread: Shares::of_bytes(UNREAD),
+            past: Shares::new(PAST, PAST.div_ceil(2)),
             ending: CancellationToken::new(),
         }
     }
@@ -91,6 +99,21 @@ impl Gates {
     pub(crate) fn enter(&self, user: &str) -> Result<Pass, Failure> {
         let lasting = self.lasting.take_now(user).ok_or(Failure::OVERLOADED)?;
         Ok(Pass { _lasting: lasting })
+    }
+
+    /// Acquires a slot for a read of the past.
+    ///
+    /// # Errors
+    /// 429
+    pub(crate) async fn past(&self, user: &str) -> Result<Share, Failure> {
+        match tokio::time::timeout(PAST_WAIT, self.past.take(user, 1)).await {
+            Ok(Some(share)) => Ok(share),
+            Ok(None) | Err(_) => Err(Failure::TooManyRequests {
+                message: "too many reads of the past are under way".into(),
+                retry_after: 1,
+                causes: Vec::new(),
+            }),
+        }
     }
 
     /// Requests that last.

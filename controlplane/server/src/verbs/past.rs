@@ -16,7 +16,6 @@ use http::StatusCode;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use store::{At, Key, ListAt, PastError, Since};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::list::{Head, Token, token};
 use crate::authorization::Attributes;
@@ -31,14 +30,8 @@ use crate::respond::{self, Response};
 use crate::selection::Selection;
 use crate::{definitions, duration, shape, storage};
 
-/// Limit of concurrent reads: objects of past revisions are not shared between them.
-const TOGETHER: usize = 3;
-/// Maximum wait for a free slot.
-const WAIT: Duration = Duration::from_secs(10);
 /// The most versions in one answer.
 const MOST_VERSIONS: i64 = 500;
-
-static READERS: Semaphore = Semaphore::const_new(TOGETHER);
 
 /// Answers a request for a past state; `None` for other requests.
 ///
@@ -52,8 +45,8 @@ pub(crate) async fn answer(context: &mut Context) -> Result<Option<Response>, Fa
     if !at && !versions {
         return Ok(None);
     }
-    let permit = match (context.info.verb, context.info.named) {
-        ("get", _) | ("list", false) if at != versions => permit().await?,
+    let share = match (context.info.verb, context.info.named) {
+        ("get", _) | ("list", false) if at != versions => context.server.gates.past(&context.user.name).await?,
         _ => {
             let message = "at and history are for reading objects: at with a get or a list, history with a get";
             return Err(Failure::bad_request(message));
@@ -65,19 +58,8 @@ pub(crate) async fn answer(context: &mut Context) -> Result<Option<Response>, Fa
         (_, true) => list(context).await?,
         (_, false) => return Err(Failure::bad_request("history is of one object")),
     };
-    // The permit is held until the client has read the answer.
-    Ok(Some(until_end(response, permit)))
-}
-
-async fn permit() -> Result<SemaphorePermit<'static>, Failure> {
-    match tokio::time::timeout(WAIT, READERS.acquire()).await {
-        Ok(Ok(permit)) => Ok(permit),
-        Ok(Err(_)) | Err(_) => Err(Failure::TooManyRequests {
-            message: "too many reads of the past are under way".into(),
-            retry_after: 1,
-            causes: Vec::new(),
-        }),
-    }
+    // The share is held until the client has read the answer.
+    Ok(Some(until_end(response, share)))
 }
 
 async fn get(context: &mut Context) -> Result<Response, Failure> {

@@ -3,6 +3,8 @@
 use crate::definitions::{DEFINITIONS, TABS, define, eventually, started, tab, tabs};
 use crate::support::rights::{as_user, binding, give, jane, role, user};
 use crate::support::{Answer, Api, config_map};
+use axum::body::Body;
+use http::{Method, Request};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -188,6 +190,11 @@ async fn a_namespace_that_was_made_again_does_not_show_what_the_one_before_it_he
     assert_eq!(data, ["bmV3"]);
     assert_eq!(ask(format!("{secrets}/key?at={own}")).await.json()["data"]["a"], "bmV3");
     assert_eq!(names(&ask(format!("{secrets}?at={own}")).await), ["key"]);
+    let jane_then = [("impersonate-user", "jane")];
+    let impersonated = api
+        .request(Method::GET, &format!("{secrets}/key?at={theirs}"), &jane_then, "")
+        .await;
+    assert_eq!(impersonated.code, 404, "{}", impersonated.text());
     // To read them in all namespaces is to read them in those that are gone, too.
     let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]);
     give(&api, "", "clusterroles", &role("ClusterRole", "all", &rules)).await;
@@ -231,6 +238,24 @@ async fn a_definition_that_was_made_again_does_not_show_objects_of_the_one_befor
     assert_eq!(ask(format!("{TABS}/old?at={theirs}")).await.code, 404);
     assert_eq!(ask(format!("{TABS}/old?history=9")).await.code, 404);
     assert_eq!(names(&ask(format!("{TABS}?at={own}")).await), ["new"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_the_past_slowly_does_not_shut_others_out() {
+    let api = Api::start().await;
+    let at = revision(&api.post(CONFIG_MAPS, &config_map("a")).await);
+    let_in(&api, "default", "", &["configmaps"]).await;
+    let path = format!("{CONFIG_MAPS}?at={at}");
+    let mut unread = Vec::new();
+    for _ in 0..3 {
+        let request = Request::get(&path).body(Body::empty()).unwrap();
+        unread.push(api.send_as(jane(), request).await);
+    }
+    let codes: Vec<u16> = unread.iter().map(|answer| answer.status().as_u16()).collect();
+    assert_eq!(codes, [200, 200, 429]);
+    assert_eq!(api.get(&path).await.code, 200, "another user");
+    unread.clear();
+    assert_eq!(as_user(&api, &jane(), "GET", &path, &Value::Null).await.code, 200);
 }
 
 #[tokio::test]
