@@ -52,7 +52,7 @@ pub use entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Versi
 pub use fresh::FreshError;
 pub use key::{InvalidKey, Key, Prefix};
 pub use options::{Kept, OpenError, Options};
-pub use past::{At, Moment, Past, PastError, Since};
+pub use past::{At, Moment, Past, PastError, PastList, Since};
 pub use store::{ListAt, ListError, Store};
 pub use value::{InvalidValue, Value};
 pub use watch::{Watch, WatchError};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::entry::{Entry, List};
+use crate::entry::Entry;
 use crate::{Attributes, BackendError, Class, Key, Prefix, Store};
 
 /// Most bytes of objects that one read of the past may return.
@@ -47,6 +47,18 @@ impl Since {
     fn includes(self, moment: Moment) -> bool {
         moment.revision >= self.revision && moment.time >= self.time
     }
+}
+
+/// Objects at a point of the past.
+#[derive(Debug, Clone)]
+pub struct PastList {
+    /// Objects in the order of their keys.
+    pub entries: Vec<Entry>,
+    /// Newest revision at that point.
+    pub revision: u64,
+    /// Time of that point in milliseconds since 1970; 0 if unknown. For a revision without a known
+    /// version it is the time of the last known write before.
+    pub time: u64,
 }
 
 /// A version of an object, with the time in which it was the newest.
@@ -110,7 +122,13 @@ impl Store {
     /// order of their keys, with the revision that was the newest. An Event keeps its newest
     /// version alone, so it is listed from its last change on. Labels and fields for selectors are
     /// filled in if `indexed` is set.
-    pub async fn list_at(&self, prefix: &Prefix, only: Option<&Key>, at: At, indexed: bool) -> Result<List, PastError> {
+    pub async fn list_at(
+        &self,
+        prefix: &Prefix,
+        only: Option<&Key>,
+        at: At,
+        indexed: bool,
+    ) -> Result<PastList, PastError> {
         if self.shared.class_of(prefix) == (Class::HeadOnly { time_to_live: None }) {
             return Err(PastError::NotKept);
         }
@@ -140,6 +158,13 @@ impl Store {
             if !since.includes(moment) {
                 return Err(PastError::Before { since });
             }
+            let time = match at {
+                At::Revision(revision) => {
+                    let times = superseded.iter().map(|record| record.time);
+                    times.fold(history.written(revision)?, u64::max)
+                }
+                At::Time(time) => time,
+            };
             let entries = superseded.into_iter().map(|record| {
                 let attributes = if indexed {
                     index(&record.key, &record.bytes)
@@ -148,13 +173,14 @@ impl Store {
                 };
                 Entry::new(record.key, record.revision, record.bytes, attributes)
             });
-            Ok(entries.collect::<Vec<Entry>>())
+            Ok((entries.collect::<Vec<Entry>>(), time))
         });
-        entries.extend(superseded.await?.into_iter().map(|entry| (entry.key.clone(), entry)));
-        Ok(List {
+        let (superseded, time) = superseded.await?;
+        entries.extend(superseded.into_iter().map(|entry| (entry.key.clone(), entry)));
+        Ok(PastList {
             entries: entries.into_values().collect(),
             revision: moment.revision.min(newest),
-            remaining: 0,
+            time,
         })
     }
 

@@ -231,6 +231,47 @@ async fn the_deletion_of_an_object_is_remembered_as_long_as_its_past() {
     assert_eq!(store.deleted(&pod("other")).await.unwrap(), 0);
 }
 
+#[tokio::test]
+async fn a_revision_of_the_past_has_its_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let (database, options) = (directory.path().join("test.db"), keeping(64 << 20));
+    let store = Store::open(&database, options.clone()).unwrap();
+    let mut times = Vec::new();
+    let mut note = || times.push(tick(1000));
+    note();
+    store.commit(create(&pod("web"), "one")).await.unwrap();
+    note();
+    store.commit(update(&pod("web"), "two", 1)).await.unwrap();
+    note();
+    store.commit(create(&pod("other"), "x")).await.unwrap();
+    note();
+    store.commit(delete(&pod("web"), None)).await.unwrap();
+    note();
+    store.commit(update(&pod("other"), "y", 3)).await.unwrap();
+    let when = async |store: &Store, revision| {
+        let list = store
+            .list_at(&pods(), None, At::Revision(revision), false)
+            .await
+            .unwrap();
+        list.time
+    };
+    for revision in 1..=5 {
+        assert_eq!(
+            when(&store, revision).await,
+            times[usize::try_from(revision).unwrap() - 1],
+            "revision {revision}"
+        );
+    }
+    let store = reopen(store, &database, &options).await;
+    for revision in 1..=5 {
+        assert_eq!(
+            when(&store, revision).await,
+            times[usize::try_from(revision).unwrap() - 1],
+            "archived {revision}"
+        );
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 

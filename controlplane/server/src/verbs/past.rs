@@ -70,6 +70,7 @@ async fn get(context: &mut Context) -> Result<Response, Failure> {
     let hidden = hidden(context).await?;
     let list = context.store().list_at(&prefix, Some(&key), at, false).await;
     let list = list.map_err(|error| failure(context, &error))?;
+    context.as_of = timestamp(list.time);
     let entry = list.entries.into_iter().find(|entry| entry.revision > hidden);
     let entry = entry.ok_or_else(|| Failure::NotFound {
         target: context.own_target(),
@@ -85,7 +86,8 @@ async fn list(context: &mut Context) -> Result<Response, Failure> {
     let limit = context.query.number("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let after = context.query.text("continue").map(Token::parse).transpose()?;
-    let mut at = point(context)?;
+    let asked = point(context)?;
+    let mut at = asked;
     let after = after.map(|(first, after)| {
         // A relative time would be evaluated anew for each page, so the first page's revision is
         // used.
@@ -99,6 +101,10 @@ async fn list(context: &mut Context) -> Result<Response, Failure> {
     let hidden = hidden(context).await?;
     let list = context.store().list_at(&prefix, None, at, !everything).await;
     let list = list.map_err(|error| failure(context, &error))?;
+    context.as_of = timestamp(match asked {
+        At::Time(time) => time,
+        At::Revision(_) => list.time,
+    });
     let mut entries = list.entries;
     entries.retain(|entry| entry.revision > hidden && after.as_ref().is_none_or(|after| entry.key > *after));
     let mut count = entries.len();
@@ -190,20 +196,12 @@ async fn hidden(context: &Context) -> Result<u64, Failure> {
     Ok(hidden)
 }
 
-/// The point that the query names; tables are then as of it.
-fn point(context: &mut Context) -> Result<At, Failure> {
+/// Point of the past in the query.
+fn point(context: &Context) -> Result<At, Failure> {
     if context.query.text("resourceVersion").is_some() {
         return Err(Failure::bad_request("at and resourceVersion exclude each other"));
     }
-    let now = context.now();
-    let at = read_point(&context.query, now)?;
-    if let At::Time(time) = at {
-        let time = i64::try_from(time)
-            .ok()
-            .and_then(|time| Timestamp::from_millisecond(time).ok());
-        context.as_of = time;
-    }
-    Ok(at)
+    read_point(&context.query, context.now())
 }
 
 fn read_point(query: &Query, now: Timestamp) -> Result<At, Failure> {
@@ -241,10 +239,13 @@ fn ago(text: &str) -> Option<Duration> {
 }
 
 /// Formats a time; `None` for one that was not recorded.
-fn time(milliseconds: u64) -> Option<String> {
+fn timestamp(milliseconds: u64) -> Option<Timestamp> {
     let milliseconds = i64::try_from(milliseconds).ok().filter(|time| *time > 0)?;
-    let time = Timestamp::from_millisecond(milliseconds).ok()?;
-    Some(format!("{time:.3}"))
+    Timestamp::from_millisecond(milliseconds).ok()
+}
+
+fn time(milliseconds: u64) -> Option<String> {
+    timestamp(milliseconds).map(|time| format!("{time:.3}"))
 }
 
 fn failure(context: &Context, error: &PastError) -> Failure {

@@ -1,12 +1,15 @@
 //! Reads of past revisions through the API: only by users that may read the same objects now.
 
-use crate::definitions::{DEFINITIONS, TABS, define, eventually, started, tab, tabs};
-use crate::support::rights::{as_user, binding, give, jane, role, user};
-use crate::support::{Answer, Api, config_map};
+use std::time::Duration;
+
 use axum::body::Body;
 use http::{Method, Request};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+
+use crate::definitions::{DEFINITIONS, TABS, define, eventually, started, tab, tabs};
+use crate::support::rights::{as_user, binding, give, jane, role, user};
+use crate::support::{Answer, Api, config_map};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -77,6 +80,22 @@ async fn objects_and_lists_are_shown_as_they_were() {
         (names(&rest), rest.json()["metadata"]["continue"].clone()),
         (vec!["b".into()], Value::Null)
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn ages_are_those_of_the_revision_that_is_shown() {
+    let api = Api::start().await;
+    let at = revision(&api.post(CONFIG_MAPS, &config_map("a")).await);
+    tokio::time::advance(Duration::from_hours(3)).await;
+    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    for path in [
+        format!("{CONFIG_MAPS}/a?at={at}"),
+        format!("{CONFIG_MAPS}?at={at}&limit=5"),
+    ] {
+        let then = api.request(Method::GET, &path, &table, "").await.json();
+        let cells = then["rows"][0]["cells"].as_array().unwrap();
+        assert_eq!(cells.last(), Some(&json!("0s")), "{path}: {then}");
+    }
 }
 
 #[tokio::test]

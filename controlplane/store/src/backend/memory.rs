@@ -124,6 +124,14 @@ impl History for Memory {
         Ok(Moment { revision, time })
     }
 
+    fn written(&self, revision: u64) -> Result<u64, BackendError> {
+        let ledger = self.ledger.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(ledger
+            .range(..=revision)
+            .next_back()
+            .map_or(0, |(_, record)| record.time))
+    }
+
     fn superseded(&self, prefix: &Prefix, only: Option<&Key>, at: Moment) -> Result<Vec<Record>, PastError> {
         let ledger = self.ledger.read().unwrap_or_else(PoisonError::into_inner);
         let later = ledger.range(at.revision.saturating_add(1)..).map(|(_, later)| later);

@@ -181,6 +181,11 @@ pub trait History: Send + Sync {
         Ok(Moment { revision: 0, time })
     }
 
+    /// Time of the newest known write up to a revision, in milliseconds since 1970; 0 if unknown.
+    fn written(&self, _revision: u64) -> Result<u64, BackendError> {
+        Ok(0)
+    }
+
     /// Versions under `prefix`, or of the one key, that were the newest at a moment and are
     /// superseded now. Versions compacted meanwhile may be missing: [`History::since`] shows that
     /// afterwards.

@@ -99,6 +99,7 @@ impl Api {
         let store = Store::in_memory(store::Options {
             index: controlplane_server::storage::index,
             class: controlplane_server::storage::class,
+            clock: || u64::try_from(START.parse::<Timestamp>().unwrap().as_millisecond()).unwrap(),
             ..store::Options::default()
         });
         let began = tokio::time::Instant::now();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::archive::{self, ArchiveReader, first_after};
 use super::{backend_error, code, meta, record, schema, signed, unsigned};
@@ -150,6 +150,17 @@ impl History for Reader {
         Ok(Moment { revision, time })
     }
 
+    fn written(&self, revision: u64) -> Result<u64, BackendError> {
+        let sql = "SELECT time FROM ledger WHERE revision <= ? ORDER BY revision DESC LIMIT 1";
+        let own = self.ledger(|ledger| {
+            let mut read = ledger.prepare_cached(sql).map_err(backend_error)?;
+            let time = read.query_row([signed(revision)], |row| row.get(0)).optional();
+            time.map_err(backend_error)
+        })?;
+        let archived = self.archive(|archive| archive.written(revision))?;
+        Ok(own.map_or(0, unsigned).max(archived.unwrap_or(0)))
+    }
+
     fn superseded(&self, prefix: &Prefix, only: Option<&Key>, at: Moment) -> Result<Vec<Record>, PastError> {
         let mut found = BTreeMap::new();
         let mut size = 0_usize;
@@ -159,7 +170,8 @@ impl History for Reader {
             let mut statement = ledger
                 .prepare_cached(
                     // Without history, the row of a deletion holds the last version.
-                    "SELECT p.revision, p.key, p.operation, p.previous, p.checksum, p.value, l.previous
+                    "SELECT p.revision, p.key, p.operation, p.previous, p.checksum, p.value, l.previous,
+                            iif(p.revision = l.revision, 0, p.time)
                      FROM ledger l JOIN ledger p ON p.revision = coalesce(
                         (SELECT revision FROM ledger WHERE revision = l.previous), iif(l.operation = 2, l.revision, NULL))
                      WHERE l.revision > ? AND l.previous BETWEEN 1 AND ? AND l.key >= ? AND l.key < ?",
@@ -171,6 +183,7 @@ impl History for Reader {
             while let Some(row) = rows.next().map_err(backend_error)? {
                 let mut record = record(row)?;
                 record.revision = unsigned(row.get(6).map_err(backend_error)?);
+                record.time = unsigned(row.get(7).map_err(backend_error)?);
                 size = size.saturating_add(record.bytes.len());
                 if size > MOST_BYTES {
                     return Err(PastError::TooLarge);

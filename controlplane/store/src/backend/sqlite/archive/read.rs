@@ -137,6 +137,16 @@ impl ArchiveReader {
         Ok(())
     }
 
+    /// Time of the newest archived write up to a revision; 0 if there is none.
+    pub(in super::super) fn written(&mut self, revision: u64) -> Result<u64, BackendError> {
+        let ended = self
+            .connection()?
+            .prepare_cached("SELECT ended FROM version WHERE until <= ? ORDER BY until DESC LIMIT 1")
+            .and_then(|mut read| read.query_row([signed(revision)], |row| row.get(0)).optional())
+            .map_err(backend_error)?;
+        Ok(ended.map_or(0, unsigned))
+    }
+
     /// Newest archived revision that deleted an object; 0 if there is none.
     pub(in super::super) fn deleted(&mut self, key: &Key) -> Result<u64, BackendError> {
         let found = self
