@@ -58,10 +58,10 @@ pub struct Config {
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
     pub retention_seconds: u64,
     /// How many days the versions of objects are kept, for reads at a time; 0 keeps them for watches alone
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(..=3650))]
+    #[arg(long, env = "SKIFF_HISTORY_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u64).range(..=3650))]
     pub history_days: u64,
     /// How much room they take at most, in MiB; the oldest go first
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    #[arg(long, env = "SKIFF_HISTORY_MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub history_mib: u64,
     /// Size at which a file of the audit log is put aside, in MiB
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=4096))]

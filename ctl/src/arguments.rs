@@ -15,7 +15,7 @@ use crate::cluster::{self, unit};
 pub(crate) use backends::Backends;
 pub(crate) use machines::{CheckOptions, Part, UninstallOptions, UpgradeOptions};
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
-pub(crate) use past::{DiffOptions, HistoryOptions, UndeleteOptions};
+pub(crate) use past::{DiffOptions, History, HistoryOptions, UndeleteOptions};
 
 const DEFAULT_STATE: &str = "/var/lib/skiff";
 
@@ -199,6 +199,8 @@ pub(crate) struct UpOptions {
     /// such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20 [default: none]
     #[arg(long, value_name = "ADDRESSES")]
     pub(crate) load_balancer_addresses: Option<String>,
+    #[command(flatten)]
+    pub(crate) history: History,
     /// Begin although `skiff check` finds that the machine lacks something
     #[arg(long)]
     pub(crate) skip_checks: bool,

@@ -1,8 +1,38 @@
 //! Options of the commands that show the past.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::TargetOptions;
+
+/// Bounds of the past that the control plane keeps.
+#[derive(Args, Default, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct History {
+    /// How many days the previous versions of objects are kept; 0 keeps none [default: 7]
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(..=3650))]
+    pub(crate) history_days: Option<u64>,
+    /// How much room they take at most, in MiB; the oldest go first [default: 256]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub(crate) history_mib: Option<u64>,
+}
+
+impl History {
+    /// Returns these bounds, completed by others.
+    pub(crate) fn or(&self, others: &Self) -> Self {
+        Self {
+            history_days: self.history_days.or(others.history_days),
+            history_mib: self.history_mib.or(others.history_mib),
+        }
+    }
+
+    /// Returns the control plane's flags.
+    pub(crate) fn flags(&self) -> impl Iterator<Item = String> {
+        let days = self.history_days.map(|days| format!("--history-days={days}"));
+        let room = self.history_mib.map(|room| format!("--history-mib={room}"));
+        days.into_iter().chain(room)
+    }
+}
 
 #[derive(Args)]
 pub(crate) struct HistoryOptions {

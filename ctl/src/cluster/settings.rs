@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{Backends, UpOptions};
+use crate::arguments::{Backends, History, UpOptions};
 
 /// Settings in `DIR/cluster.json`. Those of this machine are absent in a cluster that was restored
 /// elsewhere: the original may still run.
@@ -33,6 +33,8 @@ pub(super) struct Settings {
     /// Flag of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) load_balancer_addresses: Option<String>,
+    #[serde(default)]
+    pub(super) history: History,
     /// URL of the API server that a node has joined; that of a node of `skiff up` is on this
     /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +71,7 @@ impl Settings {
             node_addresses: Vec::new(),
             advertise: Vec::new(),
             load_balancer_addresses: None,
+            history: History::default(),
             joined: None,
             backends: Backends::default(),
         }
@@ -164,6 +167,7 @@ impl Settings {
                 Some(_) | None => options.advertise.clone(),
             },
             load_balancer_addresses: balancers(options, known),
+            history: known.map_or_else(|| options.history.clone(), |known| options.history.or(&known.history)),
             joined,
             backends: known.map_or_else(
                 || options.backends.clone(),
@@ -334,6 +338,7 @@ fn known_as(wants_v6: bool, v4: Option<IpAddr>, v6: impl FnOnce() -> Option<IpAd
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::{Arguments, Command};
 
     #[test]
     fn a_machine_that_leads_anywhere_by_ipv6_alone_is_known_by_that() {
@@ -376,6 +381,38 @@ mod tests {
             chosen.node_addresses.is_empty() && chosen.joined == joined.joined,
             "{chosen:?}"
         );
+    }
+
+    #[test]
+    fn the_bounds_of_the_past_are_kept_and_handed_on() {
+        let words = [
+            "skiff",
+            "up",
+            "--pod-cidr=10.9.0.0/24",
+            "--history-days=30",
+            "--history-mib=512",
+        ];
+        let given = <Arguments as clap::Parser>::parse_from(words);
+        let Command::Up(given) = given.command else {
+            panic!("another command")
+        };
+        let first = Settings::choose(Path::new("/tmp/a"), &given, None).unwrap();
+        let kept: Settings = serde_json::from_slice(&serde_json::to_vec(&first).unwrap()).unwrap();
+        let changed = History {
+            history_days: Some(3),
+            history_mib: None,
+        };
+        for (history, flags) in [
+            (History::default(), ["--history-days=30", "--history-mib=512"]),
+            (changed, ["--history-days=3", "--history-mib=512"]),
+        ] {
+            let options = UpOptions {
+                history,
+                ..UpOptions::default()
+            };
+            let settings = Settings::choose(Path::new("/tmp/a"), &options, Some(&kept)).unwrap();
+            assert_eq!(settings.history.flags().collect::<Vec<_>>(), flags);
+        }
     }
 
     #[test]

@@ -188,6 +188,7 @@ async fn start_control_plane(state_dir: &Path, settings: &Settings, daemon: &Dae
         if let Some(addresses) = &settings.load_balancer_addresses {
             arguments.extend(["--load-balancer-addresses".to_owned(), addresses.clone()]);
         }
+        arguments.extend(settings.history.flags());
         daemon.start(&super::sibling("skiff-controlplane")?, &arguments)
     };
     let mut child = None;
