@@ -20,6 +20,30 @@ async function login(body: { code: string } | { token: string }): Promise<boolea
     return answer?.ok ?? false;
 }
 
+function frame(...children: Node[]): void {
+    const icon = element('img', { src: '/ui/icon.svg', alt: '', width: 48, height: 48 });
+    const title = element('h1', { textContent: text.login.title });
+    const other = element('button', { className: 'plain', type: 'button', textContent: text.other });
+    other.addEventListener('click', () => choose(language === 'ko' ? 'en' : 'ko'));
+    page.replaceChildren(element('div', { className: 'login' }, icon, title, ...children, other));
+}
+
+/**
+ * Asks before a link's code is used: any other site can open a link to here, which would make the browser act as the user who
+ * made that link. The button has no focus, so that no key which is pressed elsewhere reaches it.
+ */
+function confirm(code: string): void {
+    const button = element('button', { className: 'primary', type: 'button', textContent: text.login.enter });
+    button.addEventListener('click', async () => {
+        button.disabled = true;
+        // It is of no use to whoever finds it in the history later, but it need not stand there.
+        history.replaceState(null, '', '/ui/');
+        if (await login({ code })) enter();
+        else show(text.login.used);
+    });
+    frame(element('p', { textContent: text.login.link }), element('p', {}, button));
+}
+
 function show(failure: string): void {
     const token = element('textarea', { id: 'token', rows: 4, autocomplete: 'off', spellcheck: false, required: true });
     const told = element('p', { className: 'failure', textContent: failure });
@@ -36,22 +60,9 @@ function show(failure: string): void {
         if (await login({ token: token.value.trim() })) enter();
         else told.textContent = text.login.refused;
     });
-    const other = element('button', { className: 'plain', type: 'button', textContent: text.other });
-    other.addEventListener('click', () => choose(language === 'ko' ? 'en' : 'ko'));
     const hint = element('p', { textContent: text.login.hint });
     hint.append(' ', element('code', { textContent: 'skiff ui' }));
-    page.replaceChildren(
-        element(
-            'div',
-            { className: 'login' },
-            element('img', { src: '/ui/icon.svg', alt: '', width: 48, height: 48 }),
-            element('h1', { textContent: text.login.title }),
-            hint,
-            told,
-            form,
-            other,
-        ),
-    );
+    frame(hint, told, form);
     token.focus();
 }
 
@@ -64,10 +75,7 @@ function enter(): void {
 async function begin(): Promise<void> {
     const code = new URLSearchParams(location.hash.slice(1)).get('code');
     if (code) {
-        // It is of no use to whoever finds it in the history later, but it need not stand there.
-        history.replaceState(null, '', '/ui/');
-        if (await login({ code })) enter();
-        else show(text.login.used);
+        confirm(code);
         return;
     }
     // A link from elsewhere comes without the cookie; this page's own request has it.

@@ -6,6 +6,7 @@ export const en = {
         hint: 'For a link that logs you in, run this where your kubeconfig is:',
         token: 'Or paste a bearer token',
         enter: 'Log in',
+        link: 'Did you ask for this link by skiff ui yourself? Then log in. Whoever gave you a link chose which user you would act as.',
         refused: 'The server does not accept this token.',
         used: 'This link has been used already, or is older than a minute. Please ask for another one.',
     },
