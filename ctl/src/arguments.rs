@@ -15,7 +15,7 @@ use crate::cluster::{self, unit};
 pub(crate) use backends::Backends;
 pub(crate) use machines::{CheckOptions, Part, UninstallOptions, UpgradeOptions};
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
-pub(crate) use past::{DiffOptions, History, HistoryOptions, UndeleteOptions};
+pub(crate) use past::{DiffOptions, History, HistoryOptions, TraceOptions, UndeleteOptions};
 
 const DEFAULT_STATE: &str = "/var/lib/skiff";
 
@@ -159,7 +159,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Image(ImageCommand),
     /// Show how a Deployment became containers, step by step with milliseconds
-    Trace(TargetOptions),
+    Trace(TraceOptions),
     /// Print a link that logs a browser into the page of the cluster, and open it where there is a browser
     Ui(UiOptions),
     /// Say what is wrong with a pod, with what has pods or with a node, and what to do (exit code 1 when something is)

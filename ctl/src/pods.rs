@@ -59,15 +59,22 @@ pub(crate) struct Owned {
     pub(crate) pods: Vec<Value>,
 }
 
-/// Reads the objects that an object owns.
-pub(crate) async fn owned(api: &Api, resources: &Resources, namespace: &str, target: Value) -> anyhow::Result<Owned> {
-    let makers = makers(api, resources, namespace, &target).await?;
+/// Reads the objects that an object owns, or owned at a point of the past.
+pub(crate) async fn owned(
+    api: &Api,
+    resources: &Resources,
+    namespace: &str,
+    target: Value,
+    at: Option<&str>,
+) -> anyhow::Result<Owned> {
+    let makers = makers(api, resources, namespace, &target, at).await?;
     let owners: Vec<&str> = makers
         .iter()
         .chain([&target])
         .map(|owner| text_at(owner, "/metadata/uid"))
         .collect();
-    let all = api.get(&format!("/api/v1/namespaces/{namespace}/pods")).await?;
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let all = api.get(&with_query(&path, &[("at", at)])).await?;
     let pods: Vec<Value> = items(&all)
         .filter(|pod| owners.iter().any(|uid| owned_by(pod, uid)))
         .cloned()
@@ -77,13 +84,20 @@ pub(crate) async fn owned(api: &Api, resources: &Resources, namespace: &str, tar
 
 /// Returns the newest owned object that creates the target's pods; `None` for a kind that creates
 /// them itself.
-async fn makers(api: &Api, resources: &Resources, namespace: &str, target: &Value) -> anyhow::Result<Vec<Value>> {
+async fn makers(
+    api: &Api,
+    resources: &Resources,
+    namespace: &str,
+    target: &Value,
+    at: Option<&str>,
+) -> anyhow::Result<Vec<Value>> {
     let kind = if target.pointer("/spec/jobTemplate").is_some() {
         "jobs.batch"
     } else {
         "replicasets.apps"
     };
-    let all = api.get(&resources.find(kind)?.collection(Some(namespace))).await?;
+    let path = resources.find(kind)?.collection(Some(namespace));
+    let all = api.get(&with_query(&path, &[("at", at)])).await?;
     let uid = text_at(target, "/metadata/uid");
     let mut owned: Vec<Value> = items(&all).filter(|maker| owned_by(maker, uid)).cloned().collect();
     owned.sort_by_key(|maker| {

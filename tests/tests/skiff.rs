@@ -120,7 +120,16 @@ fn a_deployment_from_apply_to_delete() -> anyhow::Result<()> {
         }
     })?;
     assert_trace(&machine)?;
+    let then = machine.kubectl(["get", "deployment", "web", "-o", "jsonpath={.metadata.resourceVersion}"])?;
     update_and_go_back(&machine, &image)?;
+    let trace = machine.skiff(["trace", "deployment/web", "--at", &then])?;
+    for step in ["request received", "pods stored", "scheduled", "ready stored"] {
+        let line = trace.lines().find(|line| line.starts_with(&format!("{step}  ")));
+        assert!(
+            line.is_some_and(|line| line.contains("ms")),
+            "of what is gone: {step}: {trace}"
+        );
+    }
     machine.finish()
 }
 

@@ -56,6 +56,15 @@ pub(crate) struct DiffOptions {
 }
 
 #[derive(Args)]
+pub(crate) struct TraceOptions {
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
+    /// As of a point of the past, also for what is deleted by now; times from nodes may be unknown
+    #[arg(long, value_name = "TIME|REVISION")]
+    pub(crate) at: Option<String>,
+}
+
+#[derive(Args)]
 pub(crate) struct UndeleteOptions {
     #[command(flatten)]
     pub(crate) target: TargetOptions,

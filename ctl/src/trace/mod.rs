@@ -18,7 +18,7 @@ use futures::StreamExt as _;
 use serde_json::Value;
 
 use crate::api::{Api, text_at, with_query};
-use crate::arguments::{Place, TargetOptions};
+use crate::arguments::{Place, TraceOptions};
 use crate::pods::{self, Owned, items};
 use crate::resource::Resources;
 use crate::terminal;
@@ -42,13 +42,16 @@ pub(crate) struct Material {
     pub(crate) requests: &'static str,
 }
 
-pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Result<()> {
+pub(crate) async fn run(place: &Place, options: &TraceOptions) -> anyhow::Result<()> {
+    let at = options.at.as_deref();
+    let options = &options.target;
     let api = Api::of(place).await?;
     let resources = Resources::discover(&api).await?;
     let (resource, name) = resources.one(&options.target)?;
     let namespace = &options.scope.namespace;
-    let target = api.get(&resource.object(namespace, &name)?).await?;
-    let owned = pods::owned(&api, &resources, namespace, target).await?;
+    let path = resource.object(namespace, &name)?;
+    let target = api.get(&with_query(&path, &[("at", at)])).await?;
+    let owned = pods::owned(&api, &resources, namespace, target, at).await?;
     if owned.pods.is_empty() {
         bail!("{}/{name} has no pods", resource.display());
     }
@@ -57,7 +60,7 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
         let field = format!("involvedObject.uid={}", text_at(pod, "/metadata/uid"));
         let path = with_query(
             &format!("/api/v1/namespaces/{namespace}/events"),
-            &[("fieldSelector", Some(field.as_str()))],
+            &[("fieldSelector", Some(field.as_str())), ("at", at)],
         );
         events.extend(items(&api.get(&path).await?).cloned());
     }
@@ -68,9 +71,10 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
         .join("controlplane/audit");
     let mut audit = audit::read(&directory, namespace, &name);
     let mut requests = "audit log";
-    if audit.is_empty() {
+    // The server's record is of the last writes by name, also of a newer object.
+    if audit.is_empty() && at.is_none() {
         requests = "API server";
-        audit = writes::read(&api, &resources, &resource.object(namespace, &name)?, namespace, &owned).await;
+        audit = writes::read(&api, &resources, &path, namespace, &owned).await;
     }
     if audit.is_empty() {
         terminal::note(format!(

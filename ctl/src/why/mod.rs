@@ -44,7 +44,7 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
         },
         ("", "nodes") => node::run(&api, &target?).await?,
         _ => {
-            let owned = pods::owned(&api, &resources, namespace, target?).await?;
+            let owned = pods::owned(&api, &resources, namespace, target?, None).await?;
             let tells = workload::makes_pods(&owned.target) || owned.target.pointer("/status/conditions").is_some();
             if owned.pods.is_empty() && !tells {
                 bail!("{}/{name} has no pods", resource.display());
