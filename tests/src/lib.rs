@@ -3,6 +3,7 @@
 
 pub mod accounts;
 pub mod cluster;
+pub mod etcd;
 pub mod http;
 pub mod images;
 pub mod leaks;

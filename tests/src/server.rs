@@ -18,6 +18,8 @@ use crate::process;
 pub struct Server {
     home: tempfile::TempDir,
     listen: String,
+    /// Further arguments.
+    arguments: Vec<String>,
     child: Option<Child>,
     /// Lives as long as the server.
     namespace: Option<Namespace>,
@@ -29,12 +31,53 @@ impl Server {
     /// # Errors
     /// Fails if the program cannot be started.
     pub fn start(namespace: Option<Namespace>, listen: &str) -> anyhow::Result<Self> {
+        Self::start_with(namespace, listen, &[])
+    }
+
+    /// Like [`Server::start`], with further arguments.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start_with(namespace: Option<Namespace>, listen: &str, arguments: &[&str]) -> anyhow::Result<Self> {
         let home = tempfile::Builder::new().prefix("skiff-").tempdir()?;
         let mut server = Self {
             home,
             listen: listen.to_owned(),
+            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
             child: None,
             namespace,
+        };
+        server.again()?;
+        Ok(server)
+    }
+
+    /// Starts another control plane of the same cluster, with a copy of its keys and the same arguments.
+    ///
+    /// # Errors
+    /// As [`Server::beside`].
+    pub fn joined(&self, listen: &str) -> anyhow::Result<Self> {
+        Self::beside(self.home.path(), listen, self.arguments.clone())
+    }
+
+    /// Starts another control plane of the cluster that has this state directory.
+    ///
+    /// # Errors
+    /// When the keys cannot be copied, or the program cannot be started.
+    pub fn beside(state: &Path, listen: &str, arguments: Vec<String>) -> anyhow::Result<Self> {
+        let home = tempfile::Builder::new().prefix("skiff-").tempdir()?;
+        let keys = Path::new("controlplane/pki");
+        std::fs::create_dir_all(home.path().join("controlplane"))?;
+        process::run(
+            Command::new("cp")
+                .arg("-a")
+                .args([state.join(keys), home.path().join(keys)]),
+        )?;
+        let mut server = Self {
+            home,
+            listen: listen.to_owned(),
+            arguments,
+            child: None,
+            namespace: None,
         };
         server.again()?;
         Ok(server)
@@ -53,7 +96,8 @@ impl Server {
         command
             .arg("--state-dir")
             .arg(self.home.path())
-            .args(["--listen", &self.listen]);
+            .args(["--listen", &self.listen])
+            .args(&self.arguments);
         self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
         Ok(())
     }

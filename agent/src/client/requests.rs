@@ -108,7 +108,9 @@ mod tests {
     async fn what_was_asked_is_on_its_way_before_other_work() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap());
-        let client = crate::client::connection::open(kube::Config::new(server.parse().unwrap())).unwrap();
+        let configuration = kube::Config::new(server.parse().unwrap());
+        let client =
+            crate::client::connection::open(configuration, &crate::client::connection::Servers::new(&[])).unwrap();
         let answered = tokio::task::spawn_blocking(move || answer_one(&listener));
         let (answer, connection) = tokio::join!(asked(&client, "/"), answered);
         answer.unwrap();

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use agent::connection::Servers;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +20,7 @@ use crate::renewal::{self, CLIENT_SIGNER, Own, SERVING_SIGNER, Wanted};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Requests missing or expired certificates, if a bootstrap kubeconfig is given.
-pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(arguments: &Arguments, servers: &Servers) -> anyhow::Result<()> {
     let Some(bootstrap) = &arguments.bootstrap_kubeconfig else {
         return Ok(());
     };
@@ -37,7 +38,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
             own: &own,
             names: Vec::new(),
         };
-        let asked = wanted.ask(renewal::connect(&text).await?, LIMIT).await;
+        let asked = wanted.ask(renewal::connect(&text, servers).await?, LIMIT).await;
         let (certificate, key) = asked.context("get the node's certificate by the token")?;
         let mut value = renewal::parse(&text)?;
         if let Some(user) = value.pointer_mut("/users/0/user") {
@@ -68,7 +69,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
             own: &own,
             names: vec![arguments.node_name.clone()],
         };
-        let asked = wanted.ask(renewal::connect(&text).await?, LIMIT).await;
+        let asked = wanted.ask(renewal::connect(&text, servers).await?, LIMIT).await;
         let (certificate, key) = asked.context("get the certificate of the node's server")?;
         renewal::write(&files.key, &key)?;
         renewal::write(&files.certificate, &certificate)?;

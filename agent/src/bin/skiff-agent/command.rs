@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::connection::Servers;
 use agent::serve::Files;
 use agent::{Config, Parts, clock};
 use agent_plan::files::ClusterDns;
@@ -15,6 +16,7 @@ use agent_plan::node_routes::Mode;
 use anyhow::Context;
 use clap::Parser;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use http::Uri;
 use image::Images;
 use kube::config::Kubeconfig;
 use network::{Cidr, Ranges};
@@ -89,6 +91,10 @@ pub(crate) struct Arguments {
     /// How to reach the API server, as user system:node:NAME
     #[arg(long)]
     kubeconfig: PathBuf,
+    /// Address of an API server, HOST:PORT, instead of that in the kubeconfig; may be repeated, or with commas between. The first
+    /// one is asked, and the next one when it does not answer
+    #[arg(long, env = "SKIFF_SERVER", value_name = "ADDRESS", value_delimiter = ',', value_parser = server)]
+    server: Vec<Uri>,
     /// How to reach the API server, with a token, as long as there is no valid certificate in --kubeconfig: one is asked for, and
     /// for the agent's own server, and written to where the other flags say
     #[arg(long, value_name = "FILE")]
@@ -196,6 +202,22 @@ pub(crate) fn parse() -> Arguments {
     Arguments::parse()
 }
 
+/// The address of an API server is none.
+#[derive(Debug, thiserror::Error)]
+#[error("expected HOST:PORT, such as 10.0.0.1:6443, or https://HOST:PORT")]
+struct InvalidServer;
+
+fn server(text: &str) -> Result<Uri, InvalidServer> {
+    let authority = text.strip_prefix("https://").unwrap_or(text).trim_end_matches('/');
+    let uri: Uri = format!("https://{authority}")
+        .parse()
+        .map_err(|_invalid| InvalidServer)?;
+    let is_bare = uri.path() == "/" && uri.query().is_none() && !authority.contains('@');
+    (is_bare && uri.port_u16().is_some())
+        .then_some(uri)
+        .ok_or(InvalidServer)
+}
+
 fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text
         .split_once('=')
@@ -287,15 +309,20 @@ impl Arguments {
                 domain: self.cluster_domain.clone(),
             },
             resolv_conf: self.resolv_conf.clone(),
-            server: self.server(),
+            server: self.server_address(),
             secrets_in_memory: true,
             instance_id: self.instance_id.clone(),
             labels: self.node_label.iter().cloned().collect(),
         })
     }
 
+    /// The servers that are asked.
+    pub(crate) fn servers(&self) -> Servers {
+        Servers::new(&self.server)
+    }
+
     /// IPv4 address of the API server.
-    fn server(&self) -> Option<SocketAddrV4> {
+    fn server_address(&self) -> Option<SocketAddrV4> {
         let uri = self.server_url().ok()?;
         let host = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(443));
         let addresses = host.to_socket_addrs().ok()?;
@@ -305,7 +332,11 @@ impl Arguments {
         })
     }
 
-    fn server_url(&self) -> anyhow::Result<http::Uri> {
+    /// URL of the first server that is asked.
+    fn server_url(&self) -> anyhow::Result<Uri> {
+        if let Some(first) = self.server.first() {
+            return Ok(first.clone());
+        }
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).context("read the kubeconfig")?;
         let cluster = kubeconfig.clusters.first().and_then(|cluster| cluster.cluster.as_ref());
         let server = cluster
@@ -331,5 +362,28 @@ impl Arguments {
             .then(|| source(if v6 { ANYWHERE_V6 } else { ANYWHERE }))
             .flatten();
         Ok(std::iter::once(own).chain(other).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_have_a_port_and_no_path() {
+        for (text, expected) in [
+            ("10.0.0.1:6443", Some("https://10.0.0.1:6443/")),
+            ("https://plane.example:443/", Some("https://plane.example:443/")),
+            ("[fd30::1]:6443", Some("https://[fd30::1]:6443/")),
+            ("10.0.0.1", None),
+            ("http://10.0.0.1:6443", None),
+            ("10.0.0.1:6443/path", None),
+            ("10.0.0.1:6443?a", None),
+            ("a@10.0.0.1:6443", None),
+            ("", None),
+        ] {
+            let read = server(text).map(|uri| uri.to_string()).ok();
+            assert_eq!(read.as_deref(), expected, "{text}");
+        }
     }
 }

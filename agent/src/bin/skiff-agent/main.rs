@@ -91,8 +91,9 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .with_context(|| format!("listen on {}", arguments.listen))?;
     let port = listener.local_addr().context("the own address")?.port();
     let images = patience::open(arguments, || arguments.images()).await?;
-    bootstrap::run(arguments).await?;
-    let (credentials, client) = Credentials::open(arguments.kubeconfig(), arguments.tls_files()).await?;
+    let servers = arguments.servers();
+    bootstrap::run(arguments, &servers).await?;
+    let (credentials, client) = Credentials::open(arguments.kubeconfig(), servers, arguments.tls_files()).await?;
     let parts = patience::open(arguments, || arguments.parts(client.clone(), &images)).await?;
     let config = arguments.config(port)?;
     remove_unwanted(arguments, &config);

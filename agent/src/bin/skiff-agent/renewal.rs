@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use agent::connection::Servers;
 use agent::serve::Files;
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -40,6 +41,7 @@ const KEY: &str = "/users/0/user/client-key-data";
 /// Kubeconfig of the agent and the certificate of its server.
 pub(crate) struct Credentials {
     kubeconfig: PathBuf,
+    servers: Servers,
     serving: Files,
     current: Arc<RwLock<kube::Client>>,
     /// Kubeconfig in use.
@@ -65,9 +67,13 @@ pub(crate) struct Wanted<'a> {
 
 impl Credentials {
     /// Reads the kubeconfig. The client uses renewed credentials.
-    pub(crate) async fn open(kubeconfig: &Path, serving: Files) -> anyhow::Result<(Self, kube::Client)> {
+    pub(crate) async fn open(
+        kubeconfig: &Path,
+        servers: Servers,
+        serving: Files,
+    ) -> anyhow::Result<(Self, kube::Client)> {
         let used = read(kubeconfig)?;
-        let current = Arc::new(RwLock::new(connect(&used).await?));
+        let current = Arc::new(RwLock::new(connect(&used, &servers).await?));
         let namespace = "default";
         let inner = Arc::clone(&current);
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
@@ -77,6 +83,7 @@ impl Credentials {
         let client = kube::Client::new(service, namespace);
         let own = Self {
             kubeconfig: kubeconfig.to_owned(),
+            servers,
             serving,
             current,
             used,
@@ -145,7 +152,7 @@ impl Credentials {
     }
 
     async fn take_up(&mut self, text: String) -> anyhow::Result<()> {
-        let client = connect(&text).await?;
+        let client = connect(&text, &self.servers).await?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
         self.used = text;
         info!("the client's credentials have changed");
@@ -243,13 +250,17 @@ impl Own {
     }
 }
 
-pub(crate) async fn connect(text: &str) -> anyhow::Result<kube::Client> {
+pub(crate) async fn connect(text: &str, servers: &Servers) -> anyhow::Result<kube::Client> {
     let kubeconfig = Kubeconfig::from_yaml(text).context("read the kubeconfig")?;
     let mut configuration = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    anyhow::ensure!(
+        configuration.proxy_url.is_none() || servers.is_empty(),
+        "a proxy leads to the kubeconfig's server alone: leave out --server, or the proxy"
+    );
     // Watches are idle for long; all other requests have timeouts of their own.
     configuration.read_timeout = Some(Duration::from_mins(6));
     configuration.connect_timeout = Some(Duration::from_secs(5));
-    agent::connection::open(configuration).context("make the API client")
+    agent::connection::open(configuration, servers).context("make the API client")
 }
 
 pub(crate) fn parse(text: &str) -> anyhow::Result<Value> {
