@@ -63,7 +63,7 @@ async function logsIn(browser) {
     await page.waitForSelector('header .user:has-text("kubernetes-admin")');
     assert.equal(new URL(page.url()).hash.includes('code'), false, page.url());
     const [cookie] = await context.cookies();
-    assert.deepEqual([cookie.httpOnly, cookie.secure, cookie.sameSite], [true, true, 'Strict']);
+    assert.deepEqual([cookie.httpOnly, cookie.secure, cookie.sameSite], [true, true, 'Lax']);
     const other = await window(browser);
     await other.page.goto(used);
     await other.page.getByRole('button', { name: 'Log in' }).click();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::USER_AGENT;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
@@ -33,8 +33,10 @@ const SILENCE: Duration = Duration::from_secs(30);
 const IDLE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Longest time until an answer begins, before another server is asked.
-const ANSWER: Duration = Duration::from_secs(10);
+/// Longest time until an answer begins, before the server is asked whether it lives.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Longest time that a slow server has to show that it lives.
+const ALIVE: Duration = Duration::from_secs(3);
 
 /// Servers of the cluster, in the order in which they are asked. Clones turn to another one together.
 #[derive(Clone, Debug)]
@@ -114,7 +116,18 @@ where
             let at = *self.servers.current.borrow();
             let way = self.ways.get(at).cloned().ok_or(Left)?;
             let again = several.then(|| copy(&request)).flatten();
-            let (unsent, failure) = match tokio::time::timeout(limit, way.oneshot(request)).await {
+            let mut asked = Box::pin(way.clone().oneshot(request));
+            let answer = match tokio::time::timeout(limit, asked.as_mut()).await {
+                // Slow, as with a webhook that is: callers have limits of their own.
+                Err(_) if is_alive(way).await => Ok(asked.await),
+                answer => answer,
+            };
+            let (unsent, failure) = match answer {
+                // A server that has lost its store answers so.
+                Ok(Ok(answer)) if several && answer.status() == StatusCode::GATEWAY_TIMEOUT => {
+                    self.servers.leave(at);
+                    return Ok(answer.map(|inner| Held { inner, left: None }));
+                }
                 Ok(Ok(answer)) => {
                     let left = self.servers.left(at);
                     return Ok(answer.map(|inner| Held { inner, left }));
@@ -149,6 +162,17 @@ where
         let own = self.clone();
         Box::pin(async move { own.ask(request).await })
     }
+}
+
+async fn is_alive<S>(way: BaseUri<S>) -> bool
+where
+    S: Service<Request<Body>, Response = Response<Incoming>, Error = legacy::Error>,
+{
+    let Ok(request) = Request::get("/livez").body(Body::empty()) else {
+        return false;
+    };
+    let answer = tokio::time::timeout(ALIVE, way.oneshot(request)).await;
+    answer.is_ok_and(|answer| answer.is_ok())
 }
 
 /// Copies a request, unless its body is a stream.
@@ -294,6 +318,15 @@ mod tests {
             assert_eq!(asked.unwrap().into_body().collect().await.unwrap().to_bytes(), "{}");
         }
         assert!(watch.frame().await.unwrap().is_err(), "the watch of the first one ends");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_lost_its_store_is_left() {
+        let ((first, one), (second, other)) = (listen().await, listen().await);
+        let client = client(&[one, other]);
+        let lost = "HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let (asked, ..) = tokio::join!(client.send(get("/")), answer(&first, lost), answer(&second, WHOLE));
+        assert_eq!(asked.unwrap().status(), StatusCode::OK);
     }
 
     #[tokio::test]

@@ -145,7 +145,11 @@ impl Members {
         match clients(&self.address, &files).await {
             Ok(clients) => {
                 info!("the certificates for etcd have changed");
-                self.connected.write().unwrap_or_else(PoisonError::into_inner).clients = clients;
+                let mut connected = self.connected.write().unwrap_or_else(PoisonError::into_inner);
+                // Another request may have read newer ones meanwhile.
+                if connected.files == files {
+                    connected.clients = clients;
+                }
             }
             Err(error) => warn!(
                 error = &error as &dyn std::error::Error,

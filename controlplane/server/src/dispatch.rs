@@ -249,8 +249,8 @@ async fn elsewhere(
     };
     let passes = turn.outside && (lasting || !is_whole);
     let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
-    // An oversized body takes none: its client may send it slowly.
-    let _seat = if is_whole {
+    // A body that is still to come takes none: its client may send it slowly.
+    let _seat = if is_whole && (turn.lasts || !lasting) {
         turn.seat(shared, outcome).await?
     } else {
         None

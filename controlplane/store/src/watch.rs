@@ -101,6 +101,26 @@ impl Watch {
         }
     }
 
+    /// Like [`Self::next`], but `None` once all changes up to a published revision were returned.
+    pub async fn next_until(&mut self, end: u64) -> Result<Option<Arc<Event>>, WatchError> {
+        loop {
+            if let Some(event) = self.buffer.pop_front() {
+                self.delivered = event.revision;
+                return Ok(Some(event));
+            }
+            match self.fill()? {
+                Filled::Yes => {}
+                Filled::Gap { until } => self.read_ledger(until).await?,
+                Filled::Idle if self.progress() >= end => return Ok(None),
+                Filled::Idle => {
+                    if self.receiver.changed().await.is_err() {
+                        return Err(WatchError::Closed);
+                    }
+                }
+            }
+        }
+    }
+
     /// A revision up to which `next` has returned every change, for bookmarks.
     pub fn progress(&mut self) -> u64 {
         self.promised = self.promised.max(self.reached());

@@ -59,6 +59,31 @@ async fn storm(store: &Store, rounds: u32) {
     writers.join_all().await;
 }
 
+#[tokio::test]
+async fn a_watch_up_to_a_revision_ends_there_from_behind_the_ring() {
+    let options = Options {
+        ring_events: 4,
+        ..options()
+    };
+    for (kind, store, _directory) in stores(&options) {
+        let mut watch = store.watch(&pods(), 0).unwrap();
+        for number in 0..100 {
+            store.commit(create(&pod(&format!("p{number}")), "x")).await.unwrap();
+        }
+        let other = Key::new("", "podtemplates", "default", "t").unwrap();
+        store.commit(create(&other, "x")).await.unwrap();
+        let until_end = async {
+            let mut told = 0;
+            while watch.next_until(store.revision()).await.unwrap().is_some() {
+                told += 1;
+            }
+            told
+        };
+        let told = tokio::time::timeout(Duration::from_secs(30), until_end).await;
+        assert_eq!(told, Ok(100), "{kind}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_change_once_and_in_order() {
     // With a ring this small watchers read from the ledger repeatedly.

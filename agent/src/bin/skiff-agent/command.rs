@@ -93,8 +93,8 @@ pub(crate) struct Arguments {
     kubeconfig: PathBuf,
     /// Address of an API server, HOST:PORT, instead of that in the kubeconfig; may be repeated, or with commas between. The first
     /// one is asked, and the next one when it does not answer
-    #[arg(long, env = "SKIFF_SERVER", value_name = "ADDRESS", value_delimiter = ',', value_parser = server)]
-    server: Vec<Uri>,
+    #[arg(long, env = "SKIFF_SERVER", value_name = "ADDRESS", value_parser = servers)]
+    server: Vec<Vec<Uri>>,
     /// How to reach the API server, with a token, as long as there is no valid certificate in --kubeconfig: one is asked for, and
     /// for the agent's own server, and written to where the other flags say
     #[arg(long, value_name = "FILE")]
@@ -207,6 +207,12 @@ pub(crate) fn parse() -> Arguments {
 #[error("expected HOST:PORT, such as 10.0.0.1:6443, or https://HOST:PORT")]
 struct InvalidServer;
 
+/// Reads addresses with commas between; empty places are passed over.
+fn servers(text: &str) -> Result<Vec<Uri>, InvalidServer> {
+    let each = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+    each.map(server).collect()
+}
+
 fn server(text: &str) -> Result<Uri, InvalidServer> {
     let authority = text.strip_prefix("https://").unwrap_or(text).trim_end_matches('/');
     let uri: Uri = format!("https://{authority}")
@@ -318,7 +324,7 @@ impl Arguments {
 
     /// The servers that are asked.
     pub(crate) fn servers(&self) -> Servers {
-        Servers::new(&self.server)
+        Servers::new(&self.server.concat())
     }
 
     /// IPv4 address of the API server.
@@ -334,7 +340,7 @@ impl Arguments {
 
     /// URL of the first server that is asked.
     fn server_url(&self) -> anyhow::Result<Uri> {
-        if let Some(first) = self.server.first() {
+        if let Some(first) = self.server.iter().flatten().next() {
             return Ok(first.clone());
         }
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).context("read the kubeconfig")?;
@@ -385,5 +391,7 @@ mod tests {
             let read = server(text).map(|uri| uri.to_string()).ok();
             assert_eq!(read.as_deref(), expected, "{text}");
         }
+        assert_eq!(servers("a:1, b:2,").unwrap().len(), 2);
+        assert_eq!(servers("").unwrap().len(), 0, "an emptied line of the unit's file");
     }
 }

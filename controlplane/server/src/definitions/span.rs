@@ -48,6 +48,11 @@ impl Definitions {
 }
 
 impl Span {
+    /// Revision of the end of the rows, if it is known.
+    pub(crate) const fn known(&self) -> Option<u64> {
+        self.ended
+    }
+
     /// True if a change at a published revision comes after the end of the rows.
     pub(crate) async fn is_over(&mut self, revision: u64) -> bool {
         while self.ended.is_none() && self.seen < revision {

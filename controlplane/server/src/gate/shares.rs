@@ -147,7 +147,13 @@ impl Shares {
 
     /// Empty share and the user's own semaphore.
     fn empty(self: &Arc<Self>, user: &str) -> (Share, Arc<Semaphore>) {
-        let user: Arc<str> = user.into();
+        // Whoever may make one service account of a namespace may make any number of them.
+        let account = user.strip_prefix("system:serviceaccount:");
+        let account = account.and_then(|account| account.split_once(':'));
+        let user: Arc<str> = account.map_or_else(
+            || user.into(),
+            |(namespace, _)| format!("system:serviceaccounts:{namespace}").into(),
+        );
         let mut users = self.locked();
         let own = users.entry(Arc::clone(&user)).or_insert_with(|| Own {
             free: Arc::new(Semaphore::new(self.most)),

@@ -149,7 +149,7 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "skiff_history_archive_failing",
-        "1 while superseded versions of objects cannot be archived, so that the past may end with the ledger",
+        "[ALPHA] 1 while superseded versions of objects cannot be archived, so that the past may end with the ledger",
     ),
 ];
 

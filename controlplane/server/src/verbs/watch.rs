@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::stream::unfold;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
-use store::{ListAt, Watch, WatchError};
+use store::{Event, ListAt, Watch, WatchError};
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep_until};
 
 use self::frames::{Frames, Kind};
@@ -249,10 +249,11 @@ impl Watcher {
             let Some(changes) = &mut self.changes else {
                 return self.last.take();
             };
+            let end = self.span.as_ref().and_then(Span::known);
             tokio::select! {
                 biased;
-                change = changes.next() => match change {
-                    Ok(event) => {
+                change = next(changes, end) => match change {
+                    Ok(Some(event)) => {
                         // Later changes are not of this version of the kind.
                         if is_over(&mut self.span, event.revision).await {
                             self.changes = None;
@@ -273,23 +274,17 @@ impl Watcher {
                             }
                         }
                     }
-                    Err(WatchError::Closed) => self.changes = None,
+                    // Without a definition it ends like upstream's watches when their storage is
+                    // torn down (`pkg/apiserver/customresource_handler.go`).
+                    Ok(None) | Err(WatchError::Closed) => self.changes = None,
                     Err(error) => {
                         let frame = self.frames.error(&ending(&error, 0));
                         self.changes = None;
                         return Some(frame);
                     }
                 },
-                // Ends like upstream's watches when their storage is torn down
-                // (`pkg/apiserver/customresource_handler.go`).
-                end = ended(&mut self.span) => {
-                    if changes.progress() >= end {
-                        self.changes = None;
-                    } else {
-                        // An earlier change is published and about to arrive.
-                        tokio::task::yield_now().await;
-                    }
-                }
+                // Changes before the end are still to come.
+                _ = ended(&mut self.span), if end.is_none() => {}
                 () = self.deadline.as_mut() => {
                     let revision = changes.progress();
                     self.changes = None;
@@ -348,6 +343,14 @@ async fn is_over(span: &mut Option<Span>, revision: u64) -> bool {
     match span {
         Some(span) => span.is_over(revision).await,
         None => false,
+    }
+}
+
+/// The next change; `None` after the last one up to the end.
+async fn next(changes: &mut Watch, end: Option<u64>) -> Result<Option<Arc<Event>>, WatchError> {
+    match end {
+        Some(end) => changes.next_until(end).await,
+        None => changes.next().await.map(Some),
     }
 }
 
