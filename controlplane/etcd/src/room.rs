@@ -100,6 +100,10 @@ impl Room {
             if let Some((_, used)) = sizes(&member).await
                 && used.saturating_add(wanted) > self.most
             {
+                // While the alarm is armed, not even the ledger's history can be shortened.
+                if is_armed(&member).await {
+                    rewrite(ledger).await?;
+                }
                 return Ok(false);
             }
         }
@@ -137,6 +141,14 @@ async fn sizes(member: &Member) -> Option<(i64, i64)> {
     let mut maintenance = member.maintenance.clone();
     let status = tokio::time::timeout(PATIENCE, maintenance.status()).await.ok()?.ok()?;
     Some((status.db_size(), status.raft_used_db_size()))
+}
+
+/// True if the members refuse writes for want of space.
+async fn is_armed(member: &Member) -> bool {
+    let mut maintenance = member.maintenance.clone();
+    let asked = maintenance.alarm(AlarmAction::Get, AlarmType::Nospace, None);
+    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    answer.is_ok_and(|answer| answer.is_ok_and(|alarms| !alarms.alarms().is_empty()))
 }
 
 /// Compacts etcd's history, defragments every member, and disarms the alarms.

@@ -284,10 +284,15 @@ async fn a_write_that_may_be_on_its_way_is_unknown_when_its_repetition_is_refuse
 
 /// Writes until there is no room any more; how many objects were made.
 async fn fill(store: &Store) -> usize {
+    fill_with(store, "p").await
+}
+
+/// Creates objects with names that begin so, until there is no space left.
+async fn fill_with(store: &Store, name: &str) -> usize {
     let large = "x".repeat(900 << 10);
     let mut made = 0;
     let full = loop {
-        match store.commit(create(&key(&format!("p{made}")), &large)).await {
+        match store.commit(create(&key(&format!("{name}{made}")), &large)).await {
             Ok(_) => made += 1,
             Err(failure) => break failure,
         }
@@ -319,9 +324,10 @@ async fn room_that_one_process_has_given_to_deletions_is_for_those_of_all() {
     eventually("both take writes again", async || {
         // What goes on in every cluster: writes, and a compaction every few minutes.
         let mut beside = beside.clone();
-        let beat = beside.put("/beat", "", None).await.map_err(|error| error.to_string());
-        let beat = beat?;
-        drop(beside.compact(beat.header().unwrap().revision(), None).await);
+        // Without space the former are refused.
+        drop(beside.put("/beat", "", None).await);
+        let head = beside.get("/beat", None).await.map_err(|error| error.to_string())?;
+        drop(beside.compact(head.header().unwrap().revision(), None).await);
         for (store, name) in [(&first, "one"), (&second, "other")] {
             store.maintain().await;
             match store.commit(create(&key(name), "1")).await {
@@ -332,7 +338,7 @@ async fn room_that_one_process_has_given_to_deletions_is_for_those_of_all() {
         Ok(())
     })
     .await;
-    let again = fill(&second).await;
+    let again = fill_with(&second, "q").await;
     let small = first.commit(create(&key("small"), "1")).await;
     assert!(matches!(small, Err(CommitError::Full(_))), "after {again}: {small:?}");
 }
