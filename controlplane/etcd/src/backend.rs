@@ -77,6 +77,8 @@ impl Etcd {
         }
         let mut room = Room::default();
         if let Err(failure) = room.take(&ledger).await {
+            // If another process has given it, the first transaction finds out.
+            room.kept = matches!(failure, Failure::Full(_));
             warn!(
                 error = &failure as &dyn std::error::Error,
                 "keep room for deletions in etcd"
@@ -170,6 +172,9 @@ impl Etcd {
             number: self.batches,
         };
         let (sent, answer) = self.ledger.txn(self.transaction(records, batch, last.revision)).await;
+        // etcd may say so of a transaction that it has done (`quotaApplierV3` of
+        // `server/etcdserver/apply`, v3.5), and of an earlier attempt it says nothing.
+        let unclear = sent > 1 || matches!(answer, Err(Failure::Full(_)));
         let missed = match answer {
             Ok(answer) if answer.succeeded() => {
                 self.revision = last.revision;
@@ -179,7 +184,7 @@ impl Etcd {
                 self.room.notice(&answer);
                 self.ledger.in_order(self.known(), &answer).map_err(backend_error)?
             }
-            Err(failure) if sent > 1 && failure.is_answer() => self.changed_beside(failure).await?,
+            Err(failure) if unclear && failure.is_answer() => self.changed_beside(failure, sent).await?,
             Err(failure) => return Err(backend_error(failure)),
         };
         self.take_rows(missed.map(|missed| missed.rows).unwrap_or_default());
@@ -190,13 +195,13 @@ impl Etcd {
         };
         let next = self.pending.front().filter(|_| self.anew.is_none());
         match next.map(|row| row.batch == batch && row.record.revision == first.revision) {
-            // Done by an earlier attempt, whose answer was lost.
+            // Done, though the answer was lost or said otherwise.
             Some(true) => {
                 self.revision = last.revision;
                 self.pending.retain(|row| row.record.revision > last.revision);
                 Ok(())
             }
-            None if sent > 1 => Err(BackendError::Unknown(
+            None if unclear => Err(BackendError::Unknown(
                 "the changes meanwhile are not to be had any more".into(),
             )),
             Some(false) | None if self.room.is_given() => Err(BackendError::Full(GIVEN.into())),
@@ -204,13 +209,15 @@ impl Etcd {
         }
     }
 
-    /// Changes since the newest known one, after a retry was refused for another reason. The refusal
-    /// says nothing about earlier attempts: while nothing has changed, one of them may still be done.
-    async fn changed_beside(&self, refusal: Failure) -> Result<Option<Missed>, BackendError> {
+    /// Changes since the newest known one, after a refusal for another reason. While nothing has
+    /// changed, an earlier attempt may still be done; the only one was refused.
+    async fn changed_beside(&self, refusal: Failure, sent: u32) -> Result<Option<Missed>, BackendError> {
         match self.ledger.missed(self.known()).await {
-            Ok(Some(missed)) if missed.rows.is_empty() && self.pending.is_empty() => {
-                Err(BackendError::Unknown(refusal.into()))
-            }
+            Ok(Some(missed)) if missed.rows.is_empty() && self.pending.is_empty() => Err(if sent > 1 {
+                BackendError::Unknown(refusal.into())
+            } else {
+                backend_error(refusal)
+            }),
             Ok(missed) => Ok(missed),
             Err(failure) => Err(BackendError::Unknown(failure.into())),
         }

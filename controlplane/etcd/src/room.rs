@@ -19,8 +19,10 @@ use tracing::warn;
 use crate::ledger::{PATIENCE, Shared};
 use crate::members::{Failure, Member};
 
-/// Values that make up the reserve, and the size of each: below the limit of a request.
-const VALUES: usize = 8;
+/// Values that make up the reserve, and the size of each: below the limit of a request. etcd looks
+/// at its size when it commits a batch (`--backend-batch-interval`, 100 ms): quick writes go beyond
+/// the quota by what they write meanwhile, which the reserve has to make good.
+const VALUES: usize = 24;
 const SIZE: usize = 1 << 20;
 /// Timeout of a member's defragmentation.
 const REWRITING: Duration = Duration::from_mins(1);
@@ -125,8 +127,8 @@ impl Room {
         let prefix = ledger.names.reserve.as_str();
         let ask = |mut kv: KvClient| async move { kv.delete(prefix, Some(DeleteOptions::new().with_prefix())).await };
         let deleted = ledger.members.call(PATIENCE, ask).await.1?.deleted();
-        let kept = std::mem::take(&mut self.kept);
         rewrite(ledger).await?;
+        let kept = std::mem::take(&mut self.kept);
         warn!(
             values = deleted,
             "etcd has no space left: what was kept there for deletions is given to them"

@@ -284,27 +284,47 @@ async fn a_write_that_may_be_on_its_way_is_unknown_when_its_repetition_is_refuse
 
 /// Writes until there is no room any more; how many objects were made.
 async fn fill(store: &Store) -> usize {
-    fill_with(store, "p").await
-}
-
-/// Creates objects with names that begin so, until there is no space left.
-async fn fill_with(store: &Store, name: &str) -> usize {
     let large = "x".repeat(900 << 10);
     let mut made = 0;
     let full = loop {
-        match store.commit(create(&key(&format!("{name}{made}")), &large)).await {
+        match store.commit(create(&key(&format!("p{made}")), &large)).await {
             Ok(_) => made += 1,
             Err(failure) => break failure,
         }
-        assert!(made < 60, "the quota is never reached");
+        assert!(made < 150, "the quota is never reached");
     };
     assert!(matches!(full, CommitError::Full(_)), "{full}");
     made
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_for_want_of_room_is_not_there() {
+    for _ in 0..4 {
+        let members = Members::start(1, &["--quota-backend-bytes=100663296"]);
+        let store = members.open(options()).await;
+        // Room that goes between etcd's two looks at it: it has then done what it refuses.
+        let mut others = JoinSet::new();
+        for number in 0..4 {
+            let mut beside = members.client().await;
+            others.spawn(async move {
+                let noise = "x".repeat(200 << 10);
+                while beside
+                    .put(format!("/noise/{number}"), noise.as_str(), None)
+                    .await
+                    .is_ok()
+                {}
+            });
+        }
+        let made = fill(&store).await;
+        others.join_all().await;
+        let fresh = members.open(options()).await;
+        assert_eq!(fresh.present(&pods()).len(), made);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn room_that_one_process_has_given_to_deletions_is_for_those_of_all() {
-    let members = Members::start(1, &["--quota-backend-bytes=33554432"]);
+    let members = Members::start(1, &["--quota-backend-bytes=100663296"]);
     let brief = Options {
         retention: Duration::from_millis(1),
         ..options()
@@ -338,14 +358,14 @@ async fn room_that_one_process_has_given_to_deletions_is_for_those_of_all() {
         Ok(())
     })
     .await;
-    let again = fill_with(&second, "q").await;
+    let again = fill(&second).await;
     let small = first.commit(create(&key("small"), "1")).await;
     assert!(matches!(small, Err(CommitError::Full(_))), "after {again}: {small:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletions_find_room_when_etcd_has_none() {
-    let members = Members::start(1, &["--quota-backend-bytes=33554432"]);
+    let members = Members::start(1, &["--quota-backend-bytes=100663296"]);
     let store = members.open(options()).await;
     let made = fill(&store).await;
     assert!(!store.is_writable());
