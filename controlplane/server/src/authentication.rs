@@ -15,7 +15,7 @@ use crate::tls::{Known, RefusedCertificate};
 use crate::tokens::{Refused, Used};
 use crate::ui::{self, Bearer, Proof};
 
-pub(crate) use impersonation::{Impersonated, impersonated};
+pub(crate) use impersonation::{Impersonated, impersonated, impersonated_without_bounds};
 
 /// Authenticated user, with annotations for the audit log.
 #[derive(Debug, Clone, Default)]

@@ -117,6 +117,23 @@ pub(crate) fn confine(response: &mut Response) {
     response.headers_mut().append(CONTENT_SECURITY_POLICY, CONFINED);
 }
 
+/// Removes what no backend may set for this origin: the session's cookie, and workers for paths
+/// above its own.
+pub(crate) fn protect_origin(headers: &mut HeaderMap) {
+    headers.remove("service-worker-allowed");
+    let is_own = |cookie: &HeaderValue| {
+        let name = cookie.as_bytes().trim_ascii_start().get(..SESSION.len());
+        name.is_some_and(|name| name.eq_ignore_ascii_case(SESSION.as_bytes()))
+    };
+    let cookies: Vec<HeaderValue> = headers.get_all(SET_COOKIE).iter().cloned().collect();
+    if cookies.iter().any(is_own) {
+        headers.remove(SET_COOKIE);
+        for cookie in cookies.into_iter().filter(|cookie| !is_own(cookie)) {
+            headers.append(SET_COOKIE, cookie);
+        }
+    }
+}
+
 /// Identity that the session of a request stands for.
 ///
 /// # Errors
@@ -201,7 +218,8 @@ pub(crate) async fn answer(
 ) -> Result<Response, Failure> {
     outcome.info = RequestInfo::new(&parts.method, segments, &Query::default())?;
     let asked = (&outcome.info, segments);
-    let impersonated = authentication::impersonated(shared, &caller, asked, &mut parts.headers)?;
+    // A session that a code opens may do all that its user may.
+    let impersonated = authentication::impersonated_without_bounds(shared, &caller, asked, &mut parts.headers)?;
     outcome.impersonated.clone_from(&impersonated);
     let for_another = impersonated.is_some();
     let user = &impersonated.map_or(caller, |impersonated| impersonated.user);
@@ -364,5 +382,23 @@ fn set_cookie(response: &mut Response, secret: &str, seconds: i64) {
     let cookie = format!("{SESSION}={secret}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Lax");
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attack_a_backend_sets_neither_the_session_nor_workers_above_itself() {
+        let mut headers = HeaderMap::new();
+        headers.insert("service-worker-allowed", HeaderValue::from_static("/"));
+        for cookie in ["a=1", "__Host-skiff=x; Path=/; Secure", " __HOST-SKIFF=y", "b=2"] {
+            headers.append(SET_COOKIE, HeaderValue::from_static(cookie));
+        }
+        protect_origin(&mut headers);
+        let kept: Vec<_> = headers.iter().collect();
+        assert_eq!(kept.len(), 2, "{kept:?}");
+        assert_eq!(headers.get_all(SET_COOKIE).iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
     }
 }

@@ -35,6 +35,30 @@ pub(crate) struct Impersonated {
 pub(crate) fn impersonated(
     shared: &Shared,
     caller: &User,
+    request: (&RequestInfo, &[String]),
+    headers: &mut HeaderMap,
+) -> Result<Option<Impersonated>, Failure> {
+    impersonated_by(&Mode::ALL, shared, caller, request, headers)
+}
+
+/// Like [`impersonated`], for a request that leads to any others: a right that is bound to an
+/// action does not do.
+///
+/// # Errors
+/// As [`impersonated`]
+pub(crate) fn impersonated_without_bounds(
+    shared: &Shared,
+    caller: &User,
+    request: (&RequestInfo, &[String]),
+    headers: &mut HeaderMap,
+) -> Result<Option<Impersonated>, Failure> {
+    impersonated_by(&[Mode::Legacy], shared, caller, request, headers)
+}
+
+fn impersonated_by(
+    modes: &[Mode],
+    shared: &Shared,
+    caller: &User,
     (info, segments): (&RequestInfo, &[String]),
     headers: &mut HeaderMap,
 ) -> Result<Option<Impersonated>, Failure> {
@@ -48,7 +72,7 @@ pub(crate) fn impersonated(
     };
     let request = Attributes::of(info, &path);
     let mut first = None;
-    for mode in Mode::ALL.into_iter().filter(|mode| mode.applies(&wanted, caller)) {
+    for mode in modes.iter().filter(|mode| mode.applies(&wanted, caller)) {
         match mode.check(&shared.authorizer, caller, &wanted, &request) {
             Ok(()) => return Ok(Some(mode.impersonate(wanted))),
             Err(failure) => drop(first.get_or_insert(failure)),

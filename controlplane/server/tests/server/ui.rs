@@ -177,6 +177,22 @@ async fn a_link_that_is_asked_for_as_somebody_else_is_of_that_user() {
     let headers = [("authorization", bearer.as_str()), ("impersonate-user", "jane")];
     let refused = api.outside(Method::POST, "/ui/codes", &headers, &Value::Null).await;
     assert_eq!(refused.code, StatusCode::FORBIDDEN, "{robot}: {}", refused.text());
+    let bound = json!({
+        "metadata": {"name": "bound"},
+        "rules": [
+            {"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "verbs": ["impersonate:user-info"]},
+            {"nonResourceURLs": ["*"], "verbs": ["impersonate-on:user-info:post", "impersonate-on:user-info:get"]},
+        ],
+    });
+    give(&api, "", "clusterroles", &bound).await;
+    let own = user("system:serviceaccount:default:robot");
+    let bound = binding("ClusterRoleBinding", "bound", "ClusterRole/bound", &own);
+    give(&api, "", "clusterrolebindings", &bound).await;
+    let allowed = api.outside(Method::GET, "/version", &headers, &Value::Null).await;
+    assert_eq!(allowed.code, StatusCode::OK, "{}", allowed.text());
+    let refused = api.outside(Method::POST, "/ui/codes", &headers, &Value::Null).await;
+    let text = refused.text();
+    assert_eq!(refused.code, StatusCode::FORBIDDEN, "bound to single actions: {text}");
     let all = binding(
         "ClusterRoleBinding",
         "b",

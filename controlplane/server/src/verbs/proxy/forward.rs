@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::path::escape;
 use crate::respond::Response;
-use crate::tunnel;
+use crate::{tunnel, ui};
 
 /// Headers that are between two neighbours, not between the ends.
 const OWN: [HeaderName; 9] = [
@@ -115,7 +115,7 @@ pub(super) fn request(context: &Context, prefix: &str, body: Body) -> Result<Req
     Ok(request)
 }
 
-/// Removes them.
+/// Removes them, and what would govern this server's origin.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -127,6 +127,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     for name in named.iter().chain(&OWN) {
         headers.remove(name);
     }
+    ui::protect_origin(headers);
 }
 
 /// The answer as the client gets it.
