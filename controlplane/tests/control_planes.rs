@@ -357,7 +357,7 @@ async fn write(clients: Vec<Client>, writer: usize, stop: Arc<AtomicBool>) -> (B
     (names, counts)
 }
 
-/// What a watcher has seen: revisions and names, in order, until the object that ends it.
+/// Changes that a watcher has seen: revisions and names, in order, until the object that ends it.
 async fn watch(plane: Client) -> Vec<(u64, String, bool)> {
     let maps: Api<ConfigMap> = Api::namespaced(plane, "default");
     let parameters = WatchParams::default().labels("test=yes").timeout(290);

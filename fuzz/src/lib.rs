@@ -1,4 +1,4 @@
-//! What each fuzz target does with its bytes. cargo-fuzz runs these with the coverage of the compiler, `tests/tests/fuzz.rs`
+//! Bodies of the fuzz targets. cargo-fuzz runs these with the coverage of the compiler, `tests/tests/fuzz.rs`
 //! (which includes this file) replays the corpus and what becomes of it by chance. Nothing may panic.
 
 use std::time::Duration;

@@ -63,7 +63,7 @@ impl Etcd {
             .context("start etcd: .ci/prerequisites --tools installs it")
     }
 
-    /// What `--store` is told.
+    /// Value for `--store`.
     pub fn url(&self) -> String {
         let members: Vec<String> = self
             .ports

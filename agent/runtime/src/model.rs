@@ -162,7 +162,7 @@ pub struct ContainerSpec {
     /// `kubectl debug --target` requests; `None` for that of the sandbox.
     #[serde(default)]
     pub pid_of: Option<String>,
-    /// Whether standard input accepts data by [`crate::Runtime::attach`]. `process.terminal` gives
+    /// True if standard input accepts data by [`crate::Runtime::attach`]. `process.terminal` gives
     /// it a terminal.
     pub stdin: Stdin,
     /// Path of the log (CRI format; rotated to `PATH.YYYYMMDD-hhmmss`, 10 MiB each). Its directory

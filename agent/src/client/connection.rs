@@ -46,7 +46,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Those at these addresses; without any, the one of the kubeconfig.
+    /// Creates servers at these addresses; without any, the one of the kubeconfig is asked.
     #[must_use]
     pub fn new(uris: &[Uri]) -> Self {
         Self {

@@ -234,7 +234,7 @@ impl PodRange {
     }
 }
 
-/// What is taken of a range, by the bits of its parts.
+/// Taken parts of a range, by their bits.
 struct Taken {
     prefix: u8,
     parts: BTreeSet<u128>,

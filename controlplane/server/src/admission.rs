@@ -153,7 +153,7 @@ impl<'a> Review<'a> {
     /// Calls mutating webhooks for requests without built-in steps.
     ///
     /// # Errors
-    /// Those of webhooks
+    /// Errors of webhooks
     pub(crate) async fn mutate_by_webhooks(&mut self, object: &mut Box<dyn Object>) -> Result<(), Failure> {
         if !webhooks::mutates(self.context) {
             return Ok(());

@@ -243,7 +243,7 @@ impl Context {
     /// Like [`Self::live`], for many objects.
     ///
     /// # Errors
-    /// Those of [`Self::live`]
+    /// As [`Self::live`]
     pub(crate) async fn lives(&self, entries: Vec<Entry>) -> Result<Vec<Live>, Failure> {
         self.lives_of(&self.registration, entries).await
     }
@@ -251,7 +251,7 @@ impl Context {
     /// Like [`Self::lives`], for any kind.
     ///
     /// # Errors
-    /// Those of [`Self::live`]
+    /// As [`Self::live`]
     pub(crate) async fn lives_of(&self, row: &Registration, entries: Vec<Entry>) -> Result<Vec<Live>, Failure> {
         let Some(converter) = self.table.converter(row) else {
             return Ok(entries.into_iter().map(Live::from).collect());
@@ -278,7 +278,7 @@ impl Context {
     /// for a dry run.
     ///
     /// # Errors
-    /// Those of [`Self::live`]
+    /// As [`Self::live`]
     pub(crate) async fn to_store(
         &self,
         object: &dyn Object,
@@ -295,7 +295,7 @@ impl Context {
     /// An object of the request's kind, which a definition makes, in another version; both as JSON.
     ///
     /// # Errors
-    /// Those of [`Self::live`]
+    /// As [`Self::live`]
     pub(crate) async fn in_version(
         &self,
         from: &Registration,
@@ -318,7 +318,7 @@ impl Context {
     /// any, so that the update must be repeated.
     ///
     /// # Errors
-    /// Those of [`Self::live`]
+    /// As [`Self::live`]
     pub(crate) async fn convert_missing(&self) -> Result<bool, Failure> {
         let Some(converter) = self.table.converter(&self.registration) else {
             return Ok(false);

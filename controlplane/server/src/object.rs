@@ -152,7 +152,7 @@ fn read_json(registration: &Registration, decoded: Decoded, validation: FieldVal
 /// Decodes the body of a subresource; unknown fields become warnings of the request.
 ///
 /// # Errors
-/// Those of [`read`]
+/// As [`read`]
 pub(crate) fn read_part<T: Clone + 'static>(
     context: &mut Context,
     registration: &Registration,
@@ -354,7 +354,7 @@ pub(crate) fn encode(
 /// Like [`encode`], for an object of which only metadata has changed since it was read.
 ///
 /// # Errors
-/// Those of [`encode`]
+/// As [`encode`]
 pub(crate) fn encode_marked(
     registration: &Registration,
     live: &Live,
@@ -427,7 +427,7 @@ pub(crate) fn managed(entry: &Entry) -> &str {
 /// JSON of an object of which only metadata has changed, made from its stored form.
 ///
 /// # Errors
-/// Those of [`external`]
+/// As [`external`]
 pub(crate) fn external_marked(
     registration: &Registration,
     live: &Live,

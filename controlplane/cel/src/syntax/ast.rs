@@ -155,7 +155,7 @@ pub(crate) struct Comprehension {
     pub(crate) result: Expr,
 }
 
-/// How the value of a [`Bind`] is unwrapped and its result wrapped.
+/// Unwrapping of the value of a [`Bind`], and wrapping of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
     /// The value itself.

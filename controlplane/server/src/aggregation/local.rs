@@ -1,7 +1,7 @@
 //! `APIServices` of the group versions that are served here (`pkg/controlplane/apiserver/aggregator.go`,
 //! `pkg/controlplane/controller/crdregistration`, `staging/src/k8s.io/kube-aggregator/pkg/controllers/autoregister`).
 //!
-//! Those of the program's kinds are made, or brought back to what they were, when the server starts; those of definitions
+//! `APIServices` of the program's kinds are made, or brought back to what they were, when the server starts; those of definitions
 //! follow these.
 
 use std::collections::BTreeMap;

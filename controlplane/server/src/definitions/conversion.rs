@@ -131,7 +131,7 @@ impl Converter {
     /// Like [`Self::live`], for an event with many watchers: it is converted once for all of them.
     ///
     /// # Errors
-    /// Those of [`Self::live`]
+    /// As [`Self::live`]
     pub(crate) async fn watched(&self, server: &Shared, to: &str, entry: &Entry) -> Result<Live, Failure> {
         let until = Instant::now() + PATIENT_LIMIT;
         let converted = async || {
@@ -162,7 +162,7 @@ impl Converter {
     /// An object in the version that is stored, with an empty revision; nothing if it is of that version.
     ///
     /// # Errors
-    /// Those of [`Self::live`]
+    /// As [`Self::live`]
     pub(crate) async fn to_store(
         &self,
         server: &Shared,
@@ -186,7 +186,7 @@ impl Converter {
     /// Any object of the kind in another version, both as JSON.
     ///
     /// # Errors
-    /// Those of [`Self::live`]
+    /// As [`Self::live`]
     pub(crate) async fn between(
         &self,
         server: &Shared,

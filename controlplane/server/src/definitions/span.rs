@@ -25,7 +25,7 @@ impl Definitions {
     /// Follows the definition of a row from now on.
     ///
     /// # Errors
-    /// Those of a watch that begins now.
+    /// Errors of a watch that begins now.
     pub(crate) fn span(&self, store: &Store, row: &Row) -> Result<Span, WatchError> {
         // Read before the table: changes in between are looked at again.
         let seen = store.revision();

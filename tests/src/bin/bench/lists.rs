@@ -1,4 +1,4 @@
-//! What people feel of many objects: pods made, listed in each form and removed at once, and changes told to watchers.
+//! Costs of many objects: pods made, listed in each form and removed at once, and changes told to watchers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
