@@ -6,17 +6,10 @@
 //! waits for those.
 
 pub mod aggregation;
-pub mod autoscaling;
 pub mod certificates;
-pub mod claim;
-pub mod cron_job;
-pub mod daemon_sets;
 mod departure;
-pub mod disruption;
 pub mod endpoints;
 pub mod garbage;
-mod history;
-pub mod job;
 pub mod leftovers;
 pub mod load_balancers;
 pub mod namespaces;
@@ -24,14 +17,11 @@ pub mod node_health;
 pub mod objects;
 pub mod placement;
 pub mod pod;
-pub mod pod_template;
 pub mod ranges;
-pub mod replicas;
-pub mod rollout;
 pub mod service_ranges;
-pub mod stateful_sets;
 pub mod step;
 pub mod storage;
 pub mod ttl;
+pub mod workloads;
 #[cfg(test)]
 mod world;

@@ -8,11 +8,11 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use controlplane_plan::{
-    objects::{Meta as _, Object, uid},
-    rollout::Failure,
-    step::{CONFIG_MAPS, Outcome, PatchKind, Plan, Resource, SECRETS, SERVICE_ACCOUNTS, Step, Target},
+use controlplane_plan::objects::{Meta as _, Object, uid};
+use controlplane_plan::step::{
+    CONFIG_MAPS, Outcome, PatchKind, Plan, Resource, SECRETS, SERVICE_ACCOUNTS, Step, Target,
 };
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use serde_json::{Value, json};
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{aggregation, rollout::Failure, step::Plan};
+use controlplane_plan::aggregation;
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};

@@ -15,10 +15,8 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::{
-    rollout::Failure,
-    step::{Plan, Resource, Target},
-};
+use controlplane_plan::step::{Plan, Resource, Target};
+use controlplane_plan::workloads::rollout::Failure;
 use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;

@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{
-    endpoints::{
-        SERVICE_NAME,
-        cluster_dns::{self, NAME, NAMESPACE},
-    },
-    rollout::Failure,
-    step::Plan,
-};
+use controlplane_plan::endpoints::SERVICE_NAME;
+use controlplane_plan::endpoints::cluster_dns::{self, NAME, NAMESPACE};
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{
     api::{core::v1::Node, discovery::v1::EndpointSlice},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,

@@ -3,7 +3,11 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{endpoints, objects::Meta as _, pod::Pod, rollout::Failure, step::Plan};
+use controlplane_plan::endpoints;
+use controlplane_plan::objects::Meta as _;
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{
     api::{
         core::v1::{Node, Service},

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{
-    load_balancers::{self, Addresses, addresses_of, is_balanced},
-    rollout::Failure,
-    step::Plan,
-};
+use controlplane_plan::load_balancers::{self, Addresses, addresses_of, is_balanced};
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};

@@ -2,12 +2,10 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use controlplane_plan::{
-    objects::{Meta as _, Object as _, name},
-    rollout::Failure,
-    service_ranges,
-    step::Plan,
-};
+use controlplane_plan::objects::{Meta as _, Object as _, name};
+use controlplane_plan::service_ranges;
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};

@@ -5,7 +5,10 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use controlplane_plan::{objects::annotation, rollout::Failure, step::Plan, ttl};
+use controlplane_plan::objects::annotation;
+use controlplane_plan::step::Plan;
+use controlplane_plan::ttl;
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 
 use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};

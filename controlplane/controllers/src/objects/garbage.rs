@@ -5,12 +5,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use controlplane_plan::{
-    garbage::{Graph, Item},
-    objects::uid,
-    rollout::Failure,
-    step::{Plan, Resource, Target},
-};
+use controlplane_plan::garbage::{Graph, Item};
+use controlplane_plan::objects::uid;
+use controlplane_plan::step::{Plan, Resource, Target};
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition, jiff::Timestamp};
 use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{rollout::Failure, step::Plan, storage::ephemeral};
+use controlplane_plan::step::Plan;
+use controlplane_plan::storage::ephemeral;
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};

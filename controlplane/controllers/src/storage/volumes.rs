@@ -6,19 +6,14 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::{
-    objects::{Meta as _, name, node_of, uid},
-    placement::claims::names,
-    pod::Pod,
-    rollout::Failure,
-    step::{Note, Plan, Step, Target},
-    storage::{
-        claim_class, claim_of,
-        claims::{self, Scene},
-        is_bound, volume_class, volume_of,
-        volumes::{self, Claim},
-    },
-};
+use controlplane_plan::objects::{Meta as _, name, node_of, uid};
+use controlplane_plan::placement::claims::names;
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::{Note, Plan, Step, Target};
+use controlplane_plan::storage::claims::{self, Scene};
+use controlplane_plan::storage::volumes::{self, Claim};
+use controlplane_plan::storage::{claim_class, claim_of, is_bound, volume_class, volume_of};
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim},
     jiff::Timestamp,

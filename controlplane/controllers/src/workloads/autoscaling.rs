@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{kinds, quantity::Quantity, selector::LabelSelector};
-use controlplane_plan::{
-    autoscaling::{self, Measured, Memory, Next, Round, Sample, Samples, Scale, Source, Unknown},
-    objects::{Meta as _, target},
-    pod::Pod,
-    step::{AUTOSCALERS, PatchKind, Target},
+use controlplane_plan::objects::{Meta as _, target};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::{AUTOSCALERS, PatchKind, Target};
+use controlplane_plan::workloads::autoscaling::{
+    self, Measured, Memory, Next, Round, Sample, Samples, Scale, Source, Unknown,
 };
 use http::Method;
 use k8s_openapi::{

@@ -5,12 +5,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use controlplane_plan::{
-    cron_job::{self, Snapshot},
-    objects::{Meta as _, controller_of, uid},
-    rollout::Failure,
-    step::{CRON_JOBS, Plan, Target},
-};
+use controlplane_plan::objects::{Meta as _, controller_of, uid};
+use controlplane_plan::step::{CRON_JOBS, Plan, Target};
+use controlplane_plan::workloads::cron_job::{self, Snapshot};
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{
     api::batch::v1::{CronJob, Job},
     jiff::Timestamp,

@@ -2,13 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use controlplane_plan::{
-    daemon_sets::{self, Backoff, Snapshot},
-    objects::uid,
-    pod::Pod,
-    rollout::Failure,
-    step::Plan,
-};
+use controlplane_plan::objects::uid;
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::daemon_sets::{self, Backoff, Snapshot};
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{
     api::{apps::v1::ControllerRevision, core::v1::Node},
     jiff::Timestamp,

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{
-    objects::{Meta as _, controller_of, selects, uid},
-    pod::Pod,
-    rollout::{self, Failure, Snapshot},
-    step::Plan,
-};
+use controlplane_plan::objects::{Meta as _, controller_of, selects, uid};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::rollout::{self, Failure, Snapshot};
 use k8s_openapi::{
     api::apps::v1::{Deployment, ReplicaSet},
     jiff::Timestamp,

@@ -3,13 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use api::selector::LabelSelector;
-use controlplane_plan::{
-    disruption::{self, Member},
-    objects::{Meta as _, controller_of, uid},
-    pod::Pod,
-    rollout::Failure,
-    step::Plan,
-};
+use controlplane_plan::objects::{Meta as _, controller_of, uid};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::disruption::{self, Member};
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
 
 use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};

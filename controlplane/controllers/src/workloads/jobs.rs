@@ -9,13 +9,11 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::{
-    job::{self, Backoff, Snapshot},
-    objects::{Meta as _, controller_of, selects, uid},
-    pod::Pod,
-    rollout::Failure,
-    step::{JOBS, Plan},
-};
+use controlplane_plan::objects::{Meta as _, controller_of, selects, uid};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::{JOBS, Plan};
+use controlplane_plan::workloads::job::{self, Backoff, Snapshot};
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{api::batch::v1::Job, jiff::Timestamp};
 
 pub(crate) use self::metrics::JobMetrics;

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{
-    objects::{Meta as _, Object, controller_of, selects, uid},
-    pod::Pod,
-    replicas::{self, Snapshot},
-    rollout::Failure,
-    step::{Plan, REPLICA_SETS, REPLICATION_CONTROLLERS},
-};
+use controlplane_plan::objects::{Meta as _, Object, controller_of, selects, uid};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::{Plan, REPLICA_SETS, REPLICATION_CONTROLLERS};
+use controlplane_plan::workloads::replicas::{self, Snapshot};
+use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::LabelSelector, jiff::Timestamp};
 
 use crate::machinery::{

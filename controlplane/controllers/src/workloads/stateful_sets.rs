@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{
-    objects::{Meta as _, name, uid},
-    pod::Pod,
-    rollout::Failure,
-    stateful_sets::{self, Snapshot},
-    step::Plan,
-};
+use controlplane_plan::objects::{Meta as _, name, uid};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::Plan;
+use controlplane_plan::workloads::rollout::Failure;
+use controlplane_plan::workloads::stateful_sets::{self, Snapshot};
 use k8s_openapi::{api::apps::v1::ControllerRevision, jiff::Timestamp};
 
 use crate::{

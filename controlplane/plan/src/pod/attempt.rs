@@ -5,7 +5,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-use crate::job::{FAILURES, IGNORED_FAILURES, INDEX, TRACKING};
+use crate::workloads::job::{FAILURES, IGNORED_FAILURES, INDEX, TRACKING};
 
 /// Fields of a Job's pod that only the Job's plan reads.
 #[derive(Debug, Clone, PartialEq)]

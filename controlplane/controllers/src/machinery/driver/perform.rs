@@ -1,9 +1,7 @@
 //! Performs a plan's steps.
 
-use controlplane_plan::{
-    rollout::Failure,
-    step::{Note, Plan, Propagation, Resource, Step, Target},
-};
+use controlplane_plan::step::{Note, Plan, Propagation, Resource, Step, Target};
+use controlplane_plan::workloads::rollout::Failure;
 use futures::{StreamExt, stream};
 use tracing::{debug, info, warn};
 

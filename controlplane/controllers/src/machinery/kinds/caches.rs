@@ -7,12 +7,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use api::{kind::Scope, kinds::KINDS, registration::Registration};
-use controlplane_plan::{
-    objects::{Whatever, uid},
-    pod::Pod,
-    replicas::Elder,
-    step::{self, Resource},
-};
+use controlplane_plan::objects::{Whatever, uid};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::{self, Resource};
+use controlplane_plan::workloads::replicas::Elder;
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},

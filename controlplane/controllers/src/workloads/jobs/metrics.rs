@@ -10,13 +10,11 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::{
-    cron_job,
-    job::{self, Indexes},
-    objects::{Meta as _, controller_of, is_finished, phase},
-    pod::Pod,
-    step::{CRON_JOBS, JOBS},
-};
+use controlplane_plan::objects::{Meta as _, controller_of, is_finished, phase};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::{CRON_JOBS, JOBS};
+use controlplane_plan::workloads::cron_job;
+use controlplane_plan::workloads::job::{self, Indexes};
 use k8s_openapi::{
     api::batch::v1::{Job, JobSpec, JobStatus},
     jiff::Timestamp,

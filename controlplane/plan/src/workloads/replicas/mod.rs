@@ -11,15 +11,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
 
-pub use self::elder::Elder;
-pub use crate::rollout::Failure;
-use crate::{
-    claim::claim,
-    objects::{Meta as _, controller_of, is_active, is_finished, phase, selects, target},
-    pod::Pod,
-    pod_template,
-    step::{PODS, Plan, Resource},
-};
+use crate::objects::{Meta as _, controller_of, is_active, is_finished, phase, selects, target};
+use crate::pod::Pod;
+use crate::step::{PODS, Plan, Resource};
+use crate::workloads::claim::claim;
+use crate::workloads::pod_template;
+pub use crate::workloads::rollout::Failure;
+pub use elder::Elder;
 
 /// Most pods that one plan creates or deletes.
 pub const BURST: usize = 500;

@@ -12,12 +12,10 @@ use super::{
     has_failed, index_in, is_indexed, is_tracked, is_valid, manage, number,
     policy::{self, Action},
 };
-use crate::{
-    objects::{phase, uid},
-    pod::Pod,
-    pod_template::note,
-    step::{Note, Outcome, PatchKind, Plan, Severity, Step},
-};
+use crate::objects::{phase, uid};
+use crate::pod::Pod;
+use crate::step::{Note, Outcome, PatchKind, Plan, Severity, Step};
+use crate::workloads::pod_template::note;
 
 /// Most pods that the status lists as uncounted.
 const MOST_UNCOUNTED: usize = 500;

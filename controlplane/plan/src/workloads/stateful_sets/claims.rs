@@ -6,12 +6,10 @@ use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis:
 use serde_json::json;
 
 use super::{View, Work, range};
-use crate::{
-    claim::owners_patch,
-    objects::{controlled_by, name},
-    pod_template::note,
-    step::{CLAIMS, Outcome, Severity, Step, Target},
-};
+use crate::objects::{controlled_by, name};
+use crate::step::{CLAIMS, Outcome, Severity, Step, Target};
+use crate::workloads::claim::owners_patch;
+use crate::workloads::pod_template::note;
 
 /// The retention policy: when claims are deleted.
 #[derive(Clone, Copy)]

@@ -2,7 +2,9 @@
 //! `pkg/controller/daemon/update.go`).
 
 use super::{View, Work, placing::Fit};
-use crate::{objects::Meta as _, pod::Pod, rollout::scaled};
+use crate::objects::Meta as _;
+use crate::pod::Pod;
+use crate::workloads::rollout::scaled;
 
 /// The pods of a node that are not being deleted.
 struct OnNode<'a> {

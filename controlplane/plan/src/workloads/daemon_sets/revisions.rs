@@ -5,12 +5,10 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSetSpec};
 use serde_json::json;
 
 use super::Snapshot;
-use crate::{
-    history::{self, New, REVISION},
-    objects::{Meta as _, name, target},
-    pod::Pod,
-    step::{Outcome, PODS, PatchKind, Step, Target},
-};
+use crate::objects::{Meta as _, name, target};
+use crate::pod::Pod;
+use crate::step::{Outcome, PODS, PatchKind, Step, Target};
+use crate::workloads::history::{self, New, REVISION};
 
 /// The revisions of a DaemonSet.
 pub(super) struct Revisions<'a> {

@@ -23,17 +23,13 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use self::replicas::{Goal, Metric, Proposal, Tolerances};
-pub use self::{
-    limits::Memory,
-    replicas::{Sample, Samples, Unknown},
-};
-use crate::{
-    objects::{seconds, target},
-    pod::Pod,
-    pod_template::note,
-    step::{AUTOSCALERS, Note, Severity, Target},
-};
+use crate::objects::{seconds, target};
+use crate::pod::Pod;
+use crate::step::{AUTOSCALERS, Note, Severity, Target};
+use crate::workloads::pod_template::note;
+pub use limits::Memory;
+use replicas::{Goal, Metric, Proposal, Tolerances};
+pub use replicas::{Sample, Samples, Unknown};
 
 /// Default tolerance of the load's ratio to its target, in thousandths.
 const TOLERANCE: i64 = 100;

@@ -24,20 +24,16 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-pub use self::backoff::Backoff;
-use self::{
-    placing::{Fit, Placing},
-    revisions::{Revisions, hash},
-};
-pub use crate::rollout::Failure;
-use crate::{
-    claim::claim,
-    objects::{Map, Meta as _, available_in, is_finished, is_ready, name, node_of, phase, selects, target},
-    pod::Pod,
-    pod_template::{self, note},
-    rollout::scaled,
-    step::{CONTROLLER_REVISIONS, DAEMON_SETS, PODS, Plan, Severity, Step, Target},
-};
+use crate::objects::{Map, Meta as _, available_in, is_finished, is_ready, name, node_of, phase, selects, target};
+use crate::pod::Pod;
+use crate::step::{CONTROLLER_REVISIONS, DAEMON_SETS, PODS, Plan, Severity, Step, Target};
+use crate::workloads::claim::claim;
+use crate::workloads::pod_template::{self, note};
+pub use crate::workloads::rollout::Failure;
+use crate::workloads::rollout::scaled;
+pub use backoff::Backoff;
+use placing::{Fit, Placing};
+use revisions::{Revisions, hash};
 
 /// Most pods that one plan creates or deletes (`BurstReplicas`).
 const BURST: usize = 250;

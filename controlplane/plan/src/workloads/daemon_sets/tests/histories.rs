@@ -8,12 +8,11 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{planned, set, surge, template, unavailable, with_pods};
-use crate::{
-    daemon_sets::{Backoff, placing::target_node},
-    objects::{Meta as _, is_ready, phase},
-    pod::Pod,
-    world::World,
-};
+use crate::objects::{Meta as _, is_ready, phase};
+use crate::pod::Pod;
+use crate::workloads::daemon_sets::Backoff;
+use crate::workloads::daemon_sets::placing::target_node;
+use crate::world::World;
 
 #[test]
 fn revisions_are_found_renumbered_and_forgotten() {

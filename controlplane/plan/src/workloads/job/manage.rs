@@ -12,12 +12,10 @@ use super::{
     FAILURES, IGNORED_FAILURES, INDEX, Snapshot, Sync, TRACKING, backoff, count, index_of, indexes_of, is_indexed,
     is_suspended, is_terminating, policy, waits_for_end,
 };
-use crate::{
-    objects::{Meta as _, is_ready, node_of, phase, ready_since, target, uid},
-    pod::Pod,
-    pod_template,
-    step::{Outcome, PODS, PatchKind, Plan, Step},
-};
+use crate::objects::{Meta as _, is_ready, node_of, phase, ready_since, target, uid};
+use crate::pod::Pod;
+use crate::step::{Outcome, PODS, PatchKind, Plan, Step};
+use crate::workloads::pod_template;
 
 /// Most pods that one plan creates or deletes.
 const BURST: usize = 500;

@@ -9,11 +9,9 @@ use k8s_openapi::api::{
 };
 
 use super::{Snapshot, View, revision};
-use crate::{
-    history::{self, New},
-    objects::name,
-    step::{Step, Target},
-};
+use crate::objects::name;
+use crate::step::{Step, Target};
+use crate::workloads::history::{self, New};
 
 /// Label of a revision with the hash in its name.
 const HASH: &str = "controller.kubernetes.io/hash";

@@ -5,7 +5,7 @@ mod world;
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
-use self::world::World;
+use world::World;
 
 /// Plans each Job of a spec and status with its pods, and prints a line that names the pods, then
 /// one line per step.

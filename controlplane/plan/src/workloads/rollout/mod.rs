@@ -23,14 +23,12 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-pub(crate) use self::settings::scaled;
-pub use self::settings::{Settings, Strategy};
-use crate::{
-    claim::claim,
-    objects::{controller_of, name, selects, target, uid},
-    pod::Pod,
-    step::{DEPLOYMENTS, Outcome, PatchKind, Plan, REPLICA_SETS, Step, Target},
-};
+use crate::objects::{controller_of, name, selects, target, uid};
+use crate::pod::Pod;
+use crate::step::{DEPLOYMENTS, Outcome, PatchKind, Plan, REPLICA_SETS, Step, Target};
+use crate::workloads::claim::claim;
+pub(crate) use settings::scaled;
+pub use settings::{Settings, Strategy};
 
 /// Label that distinguishes the pods of different templates.
 pub const TEMPLATE_HASH: &str = "pod-template-hash";

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::{api::batch::v1::Job, jiff::Timestamp};
 use serde_json::{Value, json};
 
-use crate::{
-    job::{Backoff, FAILURES, Failure, INDEX, Snapshot, TRACKING, plan},
-    pod::Pod,
-    step::{PatchKind, Plan, Step},
-};
+use crate::pod::Pod;
+use crate::step::{PatchKind, Plan, Step};
+use crate::workloads::job::{Backoff, FAILURES, Failure, INDEX, Snapshot, TRACKING, plan};
 
 pub(super) const NOW: &str = "2026-01-01T01:00:00Z";
 

@@ -10,14 +10,13 @@ use k8s_openapi::api::{
     },
 };
 
-use crate::{
-    history::REVISION,
-    objects::{annotation, name, node_of},
-    placement::{affinity, filters::untolerated},
-    pod::Pod,
-    pod_template,
-    step::Target,
-};
+use crate::objects::{annotation, name, node_of};
+use crate::placement::affinity;
+use crate::placement::filters::untolerated;
+use crate::pod::Pod;
+use crate::step::Target;
+use crate::workloads::history::REVISION;
+use crate::workloads::pod_template;
 
 /// Annotation with the generation of a DaemonSet's template, and the label of its pods with it.
 const GENERATION: (&str, &str) = ("deprecated.daemonset.template.generation", "pod-template-generation");

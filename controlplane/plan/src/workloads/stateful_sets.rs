@@ -29,17 +29,15 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use self::revisions::{Revisions, Version};
-pub use crate::rollout::Failure;
-use crate::{
-    claim::claim,
-    history,
-    objects::{Meta as _, available_in, controller_of, is_finished, name, phase, selects, target},
-    pod::Pod,
-    replicas::BURST,
-    rollout::scaled,
-    step::{CONTROLLER_REVISIONS, PODS, Plan, STATEFUL_SETS, Step, Target},
-};
+use crate::objects::{Meta as _, available_in, controller_of, is_finished, name, phase, selects, target};
+use crate::pod::Pod;
+use crate::step::{CONTROLLER_REVISIONS, PODS, Plan, STATEFUL_SETS, Step, Target};
+use crate::workloads::claim::claim;
+use crate::workloads::history;
+use crate::workloads::replicas::BURST;
+pub use crate::workloads::rollout::Failure;
+use crate::workloads::rollout::scaled;
+use revisions::{Revisions, Version};
 
 /// The StatefulSet and everything that its plan reads.
 pub struct Snapshot<'a> {

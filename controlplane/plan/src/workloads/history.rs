@@ -104,7 +104,7 @@ pub(crate) fn create(owner: &Target, new: New<'_>) -> Step {
 pub(crate) fn patch(revision: &ControllerRevision, mut body: Value) -> Step {
     let metadata = &revision.metadata;
     let version = json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version } });
-    crate::rollout::merge(&mut body, &version);
+    crate::workloads::rollout::merge(&mut body, &version);
     Step::Patch {
         target: target(CONTROLLER_REVISIONS, revision),
         subresource: None,

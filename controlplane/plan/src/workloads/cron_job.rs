@@ -22,13 +22,11 @@ use k8s_openapi::{
 };
 use serde_json::json;
 
-use self::due::Due;
-use crate::{
-    job::end_of,
-    objects::{annotation, controlled_by, name, seconds, target, uid},
-    pod_template::note,
-    step::{CRON_JOBS, JOBS, Outcome, PatchKind, Plan, Propagation, Severity, Step, Target},
-};
+use crate::objects::{annotation, controlled_by, name, seconds, target, uid};
+use crate::step::{CRON_JOBS, JOBS, Outcome, PatchKind, Plan, Propagation, Severity, Step, Target};
+use crate::workloads::job::end_of;
+use crate::workloads::pod_template::note;
+use due::Due;
 
 /// Annotation of a Job with its scheduled time.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";

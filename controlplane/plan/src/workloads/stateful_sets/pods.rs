@@ -7,13 +7,11 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod as Whole
 use serde_json::{Value, json};
 
 use super::{View, Work};
-use crate::{
-    history::REVISION,
-    objects::{Meta as _, name, phase, target},
-    pod::Pod,
-    pod_template::{self, note},
-    step::{Note, Outcome, PODS, PatchKind, Severity, Step, Target},
-};
+use crate::objects::{Meta as _, name, phase, target};
+use crate::pod::Pod;
+use crate::step::{Note, Outcome, PODS, PatchKind, Severity, Step, Target};
+use crate::workloads::history::REVISION;
+use crate::workloads::pod_template::{self, note};
 
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
@@ -153,7 +151,7 @@ impl View<'_> {
                 .any(|own| own.name == wanted.name && claim(own) == claim(wanted))
         };
         if !volumes.iter().all(has) {
-            crate::rollout::merge(&mut body, &json!({ "spec": { "volumes": volumes } }));
+            crate::workloads::rollout::merge(&mut body, &json!({ "spec": { "volumes": volumes } }));
         }
         if body != json!({}) {
             steps.push(patch(pod, body));
@@ -175,7 +173,7 @@ fn identity(name: &str, ordinal: i32) -> BTreeMap<String, String> {
 fn patch(pod: &Pod, mut body: Value) -> Step {
     let version =
         json!({ "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() } });
-    crate::rollout::merge(&mut body, &version);
+    crate::workloads::rollout::merge(&mut body, &version);
     Step::Patch {
         target: target(PODS, pod),
         subresource: None,

@@ -3,11 +3,9 @@
 
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 
-use crate::{
-    job::end_of,
-    objects::{name, target},
-    step::{CRON_JOBS, Step},
-};
+use crate::objects::{name, target};
+use crate::step::{CRON_JOBS, Step};
+use crate::workloads::job::end_of;
 
 /// Deletes the oldest Jobs beyond each limit.
 pub(super) fn surplus(cron_job: &CronJob, jobs: &[&Job]) -> Vec<Step> {

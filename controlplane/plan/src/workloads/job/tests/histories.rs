@@ -7,10 +7,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::world::World;
-use crate::{
-    job::{INDEX, TRACKING},
-    step::Step,
-};
+use crate::step::Step;
+use crate::workloads::job::{INDEX, TRACKING};
 
 #[derive(Debug, Clone)]
 enum Happening {

@@ -179,7 +179,7 @@ fn a_job_goes_some_time_after_its_end() {
                 { "type": "Failed", "status": "True", "lastTransitionTime": format!("2026-01-01T{ended}Z") },
             ] },
         });
-        let plan = crate::job::ttl::plan(&serde_json::from_value(job).unwrap(), NOW.parse().unwrap());
+        let plan = crate::workloads::job::ttl::plan(&serde_json::from_value(job).unwrap(), NOW.parse().unwrap());
         lines.push(format!("{ttl} {ended}: {plan}"));
     }
     expect![[r"

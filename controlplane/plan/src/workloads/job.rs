@@ -25,14 +25,15 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-pub use self::{backoff::Backoff, indexes::Indexes, orphans::plan as plan_orphan, policy::action_on_failure};
-pub use crate::rollout::Failure;
-use crate::{
-    claim::claim_with,
-    objects::{Meta as _, is_active, is_ready, phase, seconds, selects, target, uid},
-    pod::Pod,
-    step::{JOBS, PODS, Plan, Target},
-};
+use crate::objects::{Meta as _, is_active, is_ready, phase, seconds, selects, target, uid};
+use crate::pod::Pod;
+use crate::step::{JOBS, PODS, Plan, Target};
+use crate::workloads::claim::claim_with;
+pub use crate::workloads::rollout::Failure;
+pub use backoff::Backoff;
+pub use indexes::Indexes;
+pub use orphans::plan as plan_orphan;
+pub use policy::action_on_failure;
 
 /// The finalizer of pods that are not counted yet.
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
