@@ -42,7 +42,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-pub use controlplane_plan::load_balancers::Addresses;
+pub use controlplane_plan::network::load_balancers::Addresses;
 pub use controlplane_plan::ranges::PodRange;
 pub use machinery::metrics::Metrics;
 

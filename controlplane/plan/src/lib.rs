@@ -8,17 +8,15 @@
 pub mod aggregation;
 pub mod certificates;
 mod departure;
-pub mod endpoints;
 pub mod garbage;
 pub mod leftovers;
-pub mod load_balancers;
 pub mod namespaces;
+pub mod network;
 pub mod node_health;
 pub mod objects;
 pub mod placement;
 pub mod pod;
 pub mod ranges;
-pub mod service_ranges;
 pub mod step;
 pub mod storage;
 pub mod ttl;

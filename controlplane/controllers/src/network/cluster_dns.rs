@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::endpoints::SERVICE_NAME;
-use controlplane_plan::endpoints::cluster_dns::{self, NAME, NAMESPACE};
+use controlplane_plan::network::endpoints::SERVICE_NAME;
+use controlplane_plan::network::endpoints::cluster_dns::{self, NAME, NAMESPACE};
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::endpoints;
+use controlplane_plan::network::endpoints;
 use controlplane_plan::objects::Meta as _;
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::Plan;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::load_balancers::{self, Addresses, addresses_of, is_balanced};
+use controlplane_plan::network::load_balancers::{self, Addresses, addresses_of, is_balanced};
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;

@@ -2,8 +2,8 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use controlplane_plan::network::service_ranges;
 use controlplane_plan::objects::{Meta as _, Object as _, name};
-use controlplane_plan::service_ranges;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;

@@ -14,14 +14,12 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-pub use self::{
-    legacy::{MANAGED as MANAGED_ENDPOINTS, plan as plan_endpoints},
-    mirror::plan as plan_mirror,
-    slice::SERVICE_NAME,
-    slices::plan as plan_slices,
-};
 use crate::objects::{Map, Meta as _, is_finished, name, uid};
 use crate::pod::Pod;
+pub use legacy::{MANAGED as MANAGED_ENDPOINTS, plan as plan_endpoints};
+pub use mirror::plan as plan_mirror;
+pub use slice::SERVICE_NAME;
+pub use slices::plan as plan_slices;
 
 /// Label of endpoints of a headless Service.
 const HEADLESS: &str = "service.kubernetes.io/headless";
