@@ -43,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use controlplane_plan::network::load_balancers::Addresses;
-pub use controlplane_plan::ranges::PodRange;
+pub use controlplane_plan::node::ranges::PodRange;
 pub use machinery::metrics::Metrics;
 
 /// Makes a client for a user: `(user name, complete user agent)`.

@@ -7,19 +7,15 @@
 
 pub mod aggregation;
 pub mod certificates;
-mod departure;
 pub mod garbage;
-pub mod leftovers;
 pub mod namespaces;
 pub mod network;
-pub mod node_health;
+pub mod node;
 pub mod objects;
 pub mod placement;
 pub mod pod;
-pub mod ranges;
 pub mod step;
 pub mod storage;
-pub mod ttl;
 pub mod workloads;
 #[cfg(test)]
 mod world;

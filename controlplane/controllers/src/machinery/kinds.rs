@@ -5,9 +5,9 @@ mod caches;
 use std::collections::BTreeMap;
 
 use api::{intern, kinds::custom_resource_definition::names::is_true};
+use controlplane_plan::node::ranges;
 use controlplane_plan::objects::{Meta, Object, controller_of, node_of};
 use controlplane_plan::pod::{Metadata, Pod, Pool};
-use controlplane_plan::ranges;
 use controlplane_plan::step::Resource;
 use controlplane_plan::storage::{claim_class, claim_of, volume_class, volume_of};
 use controlplane_plan::workloads::replicas::Elder;

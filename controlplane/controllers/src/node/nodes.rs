@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::leftovers;
-use controlplane_plan::node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready};
+use controlplane_plan::node::leftovers;
+use controlplane_plan::node::node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready};
+use controlplane_plan::node::ranges::{self, PodRange, Ranges};
 use controlplane_plan::objects::{node_of, target};
 use controlplane_plan::pod::Pod;
-use controlplane_plan::ranges::{self, PodRange, Ranges};
 use controlplane_plan::step::{NODES, Note, Plan, Severity, Step};
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};

@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use controlplane_plan::node::ttl;
 use controlplane_plan::objects::annotation;
 use controlplane_plan::step::Plan;
-use controlplane_plan::ttl;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 

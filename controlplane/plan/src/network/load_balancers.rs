@@ -10,11 +10,9 @@ use std::{cmp::Reverse, collections::BTreeSet, net::IpAddr, sync::Arc};
 use k8s_openapi::api::core::v1::{Node, Service};
 use serde_json::json;
 
-use crate::{
-    node_health::is_ready,
-    objects::target,
-    step::{Note, Outcome, PatchKind, Plan, SERVICES, Severity, Step},
-};
+use crate::node::node_health::is_ready;
+use crate::objects::target;
+use crate::step::{Note, Outcome, PatchKind, Plan, SERVICES, Severity, Step};
 
 /// Label of nodes that are excluded from load balancers
 /// (`staging/src/k8s.io/api/core/v1/well_known_labels.go`).

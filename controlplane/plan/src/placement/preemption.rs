@@ -6,12 +6,10 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
 
 use super::{Board, Claims, Needs, Place, Placed, Unplaceable, board::Judge};
-use crate::{
-    departure::{Why, delete, mark},
-    objects::{Meta as _, matches, name, uid},
-    pod::Pod,
-    step::Plan,
-};
+use crate::node::departure::{Why, delete, mark};
+use crate::objects::{Meta as _, matches, name, uid};
+use crate::pod::Pod;
+use crate::step::Plan;
 
 /// A preemption: a node and its victims.
 #[derive(Debug, Clone, PartialEq)]

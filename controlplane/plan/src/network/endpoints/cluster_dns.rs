@@ -18,11 +18,9 @@ use super::{
     IPV6, families, has_selector,
     slices::{Group, Work, own_groups},
 };
-use crate::{
-    node_health::is_unknown,
-    objects::{annotation, name},
-    step::{Outcome, Plan, SERVICES, Step},
-};
+use crate::node::node_health::is_unknown;
+use crate::objects::{annotation, name};
+use crate::step::{Outcome, Plan, SERVICES, Step};
 
 /// The namespace of the Service.
 pub const NAMESPACE: &str = "kube-system";

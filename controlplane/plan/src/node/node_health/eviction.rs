@@ -7,13 +7,11 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::{
-    departure::{Why, delete, mark},
-    objects::Meta as _,
-    placement::filters::tolerates,
-    pod::Pod,
-    step::{Plan, Step},
-};
+use crate::node::departure::{Why, delete, mark};
+use crate::objects::Meta as _;
+use crate::placement::filters::tolerates;
+use crate::pod::Pod;
+use crate::step::{Plan, Step};
 
 /// First-seen times of `NoExecute` taints without `timeAdded` (those that other clients set), by
 /// key and value, on a monotonic clock.

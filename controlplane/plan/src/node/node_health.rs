@@ -20,14 +20,14 @@ use k8s_openapi::{
 };
 use serde_json::json;
 
-use self::eviction::Clock;
-pub use self::eviction::Tainted;
-pub use self::marked::Marked;
 use crate::{
     objects::{name, seconds, target},
     pod::Pod,
     step::{NODES, Note, Outcome, PatchKind, Plan, Severity, Step},
 };
+use eviction::Clock;
+pub use eviction::Tainted;
+pub use marked::Marked;
 
 /// Time without a heartbeat after which a node is unknown.
 pub const GRACE: Duration = Duration::from_secs(50);

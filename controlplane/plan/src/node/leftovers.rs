@@ -2,12 +2,10 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-use crate::{
-    departure::{Why, mark},
-    objects::{Meta as _, is_finished, target},
-    pod::Pod,
-    step::{Outcome, PODS, Step},
-};
+use crate::node::departure::{Why, mark};
+use crate::objects::{Meta as _, is_finished, target};
+use crate::pod::Pod;
+use crate::step::{Outcome, PODS, Step};
 
 /// Number of finished pods that are kept.
 pub const THRESHOLD: usize = 12_500;
