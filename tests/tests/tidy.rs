@@ -141,7 +141,6 @@ const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("controlplane/api/src/workload/pod", "one rule of pods each"),
     ("controlplane/api/src/workload/validation", "one field each"),
     ("controlplane/cel/src", "stages of one compiler"),
-    ("controlplane/plan/src", "one controller each"),
     ("controlplane/schema/src", "parts of one schema"),
     ("controlplane/server/src", "one concern of a request each"),
     ("controlplane/server/src/admission", "one plugin each"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::aggregation;
+use controlplane_plan::access::aggregation;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;

@@ -4,11 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use controlplane_plan::{
-    certificates::{self, Act, Right},
-    objects::{Object, target},
-    step::{ACCESS_REVIEWS, SIGNING_REQUESTS},
-};
+use controlplane_plan::access::certificates::{self, Act, Right};
+use controlplane_plan::objects::{Object, target};
+use controlplane_plan::step::{ACCESS_REVIEWS, SIGNING_REQUESTS};
 use http::Method;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use serde_json::{Value, json};

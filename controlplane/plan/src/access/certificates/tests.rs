@@ -21,11 +21,11 @@ fn now() -> Timestamp {
     NOW.parse().unwrap()
 }
 
-const NODE: &str = include_str!("../../../api/tests/requests/node.pem");
-const SERVING: &str = include_str!("../../../api/tests/requests/serving.pem");
-const OWN_SERVING: &str = include_str!("../../../api/tests/requests/serving-own.pem");
-const AS_SERVER: &str = include_str!("../../../api/tests/requests/node-as-server.pem");
-const JANE: &str = include_str!("../../../api/tests/requests/jane.pem");
+const NODE: &str = include_str!("../../../../api/tests/requests/node.pem");
+const SERVING: &str = include_str!("../../../../api/tests/requests/serving.pem");
+const OWN_SERVING: &str = include_str!("../../../../api/tests/requests/serving-own.pem");
+const AS_SERVER: &str = include_str!("../../../../api/tests/requests/node-as-server.pem");
+const JANE: &str = include_str!("../../../../api/tests/requests/jane.pem");
 
 fn decided(kind: &str, at: &str) -> Value {
     json!({ "conditions": [{ "type": kind, "status": "True", "lastUpdateTime": at }] })
