@@ -328,9 +328,9 @@ impl Context {
     pub(crate) fn log_directory(&self, pod: &Pod) -> PathBuf {
         let name = format!(
             "{}_{}_{}",
-            agent_plan::pods::namespace(pod),
-            agent_plan::pods::name(pod),
-            agent_plan::pods::uid(pod)
+            agent_plan::pod::pods::namespace(pod),
+            agent_plan::pod::pods::name(pod),
+            agent_plan::pod::pods::uid(pod)
         );
         self.config.state_directory.join("logs").join(name)
     }
@@ -340,7 +340,7 @@ impl Context {
     }
 
     pub(crate) fn remember(&self, pod: &Arc<Pod>) {
-        let uid = agent_plan::pods::uid(pod).to_owned();
+        let uid = agent_plan::pod::pods::uid(pod).to_owned();
         self.locked_pods().insert(uid, Arc::clone(pod));
         self.pods_changed.notify_one();
     }
@@ -367,7 +367,7 @@ impl Context {
 
     /// Returns what the node currently offers to a pod.
     pub(crate) fn host(&self, pod: &Pod) -> Host {
-        use agent_plan::pods::uid;
+        use agent_plan::pod::pods::uid;
         let discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut others = self.known_pods();
         others.retain(|other| uid(other) != uid(pod) && !discounted.contains(uid(other)));
@@ -406,14 +406,15 @@ impl Context {
 
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let known = self.locked_pods();
-        let wanted =
-            |pod: &&Arc<Pod>| agent_plan::pods::namespace(pod) == namespace && agent_plan::pods::name(pod) == name;
+        let wanted = |pod: &&Arc<Pod>| {
+            agent_plan::pod::pods::namespace(pod) == namespace && agent_plan::pod::pods::name(pod) == name
+        };
         known.values().find(wanted).cloned()
     }
 
     /// Returns the running instance of a container.
     pub(crate) fn place(&self, pod: &Pod, container: &str) -> Option<Place> {
-        let uid = agent_plan::pods::uid(pod);
+        let uid = agent_plan::pod::pods::uid(pod);
         let running = self.running.borrow();
         let newest = running
             .iter()

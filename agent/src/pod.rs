@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::admission::preemption;
-use agent_plan::{pods, restart};
+use agent_plan::pod::{pods, restart};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;

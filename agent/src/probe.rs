@@ -10,7 +10,7 @@ mod url;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::ExecSpec;

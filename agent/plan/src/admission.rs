@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, PodSpec};
 pub use self::node::{asks_for_labels, suits};
 pub use self::room::room;
 use crate::eviction::{self, Pressure};
-use crate::observed::Rejection;
-use crate::pods;
+use crate::pod::observed::Rejection;
+use crate::pod::pods;
 use crate::shutdown;
 
 /// Safe sysctls: namespaced, and without effect on other pods.

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
 
-use crate::pods;
+use crate::pod::pods;
 
 /// A volume of a pod that is a `PersistentVolumeClaim`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,9 @@ pub use file::{File, Files, wanted};
 pub use variables::{Environment, LONGEST_VALUE, MOST_BYTES, MOST_VARIABLES, expand, expand_known};
 
 use crate::claims::Backing;
+use crate::pod::pods;
 use crate::tokens::TokenWish;
-use crate::{files, pods, resources};
+use crate::{files, resources};
 
 /// Objects that a pod refers to. An absent entry was looked up and not found.
 #[derive(Clone, Debug, Default)]

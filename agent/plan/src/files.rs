@@ -5,7 +5,7 @@ mod resolver;
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 
 pub use self::resolver::{ClusterDns, Resolution, asks_itself, asks_others, resolv_conf, servers};
-use crate::pods;
+use crate::pod::pods;
 
 /// The longest hostname that the kernel accepts.
 const LONGEST_HOSTNAME: usize = 64;

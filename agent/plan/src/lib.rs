@@ -1,10 +1,9 @@
 //! Decisions of the node agent, free of side effects: no I/O, no clock, no randomness.
 //!
-//! [`lifecycle::decide`] compares a desired pod with its observed state and returns actions,
-//! [`status::build`] returns the API's status, [`oci::build`] turns a container into an OCI runtime
+//! [`pod::lifecycle::decide`] compares a desired pod with its observed state and returns actions,
+//! [`pod::status::build`] returns the API's status, [`oci::build`] turns a container into an OCI runtime
 //! specification.
 
-pub mod action;
 pub mod addresses;
 pub mod admission;
 pub mod claims;
@@ -14,24 +13,16 @@ pub mod environment;
 pub mod eviction;
 pub mod files;
 pub mod hugepages;
-pub mod lifecycle;
 pub mod log;
 pub mod network_policy;
 pub mod node_routes;
-pub mod observed;
 pub mod oci;
-pub mod patch;
-pub mod pods;
-pub mod probe;
+pub mod pod;
 pub mod proxy;
 pub mod reserve;
-pub mod resize;
 pub mod resources;
-pub mod restart;
 pub mod services;
-pub mod shift;
 pub mod shutdown;
-pub mod status;
 pub mod storage;
 pub mod tokens;
 pub mod user;

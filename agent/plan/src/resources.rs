@@ -6,7 +6,7 @@ use api::pod::level;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::pods;
+use crate::pod::pods;
 use crate::reserve::Amounts;
 
 /// Values for a cgroup; `None` leaves the kernel's default.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
 
-use crate::pods;
+use crate::pod::pods;
 
 /// Disk usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@
     reason = "helpers of tests may fail like tests"
 )]
 
-use agent_plan::lifecycle::decide;
-use agent_plan::observed::Termination;
+use agent_plan::pod::lifecycle::decide;
+use agent_plan::pod::observed::Termination;
 use agent_plan::{after, later};
 use expect_test::expect;
 use proptest::prelude::*;
@@ -366,7 +366,7 @@ fn an_agent_that_ended_during_a_restart_of_all_goes_on_with_it() {
             instance.reset = false;
         }
     }
-    agent_plan::lifecycle::resume_reset(&world.pod, &mut world.view);
+    agent_plan::pod::lifecycle::resume_reset(&world.pod, &mut world.view);
     world.settle();
     world.check(&expect!["image other, run other 1 => Running"]);
 }
@@ -378,13 +378,13 @@ fn readiness_is_asked_until_the_end_and_life_is_not() {
     );
     world.settle();
     let started = world.now;
-    let probe = |kind| agent_plan::probe::Probe::new(kind, &k8s_openapi::api::core::v1::Probe::default(), started);
-    world.memory("a").readiness = Some(probe(agent_plan::probe::Kind::Readiness));
-    world.memory("a").liveness = Some(probe(agent_plan::probe::Kind::Liveness));
+    let probe = |kind| agent_plan::pod::probe::Probe::new(kind, &k8s_openapi::api::core::v1::Probe::default(), started);
+    world.memory("a").readiness = Some(probe(agent_plan::pod::probe::Kind::Readiness));
+    world.memory("a").liveness = Some(probe(agent_plan::pod::probe::Kind::Liveness));
     let asked = |world: &World| {
         let plan = decide(&world.pod, &world.view, world.now);
         let actions = plan.actions.into_iter();
-        let asked = actions.filter(|action| matches!(action, agent_plan::action::Action::Probe { .. }));
+        let asked = actions.filter(|action| matches!(action, agent_plan::pod::action::Action::Probe { .. }));
         asked.map(|action| format!("{action:?}")).collect::<Vec<_>>()
     };
     let readiness = r#"Probe { container: "a", kind: Readiness }"#;
@@ -393,6 +393,6 @@ fn readiness_is_asked_until_the_end_and_life_is_not() {
     world.act(decide(&world.pod, &world.view, world.now).actions.remove(0));
     world.pass(10);
     assert_eq!(asked(&world), [readiness]);
-    world.memory("a").stopping.as_mut().unwrap().stage = agent_plan::observed::Stage::Killed;
+    world.memory("a").stopping.as_mut().unwrap().stage = agent_plan::pod::observed::Stage::Killed;
     assert!(asked(&world).is_empty());
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_plan::network_policy::{Change, Input, Pod, Policies as Plan, Policy};
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use agent_plan::proxy::Name;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{FutureExt as _, StreamExt as _};

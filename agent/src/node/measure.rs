@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::{Timestamp, pods};
+use agent_plan::Timestamp;
+use agent_plan::pod::pods;
 use api::kinds::metrics::{self, Measures, PodUsage};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use agent_plan::shutdown::{self, Grace, Group};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agent_plan::pods;
-use agent_plan::resize::{self, Resources};
+use agent_plan::pod::pods;
+use agent_plan::pod::resize::{self, Resources};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::pod::resizes::Wishes;

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use agent_plan::observed::Exit;
-use agent_plan::{Timestamp, pods};
+use agent_plan::Timestamp;
+use agent_plan::pod::observed::Exit;
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 use tokio::time::timeout;

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agent_plan::{Timestamp, pods};
+use agent_plan::Timestamp;
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Pod;
 
 /// By UID, from the first attempt without room until the resize is allocated or withdrawn.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use agent_plan::pods::{self, Group};
+use agent_plan::pod::pods::{self, Group};
 use k8s_openapi::api::core::v1::Pod;
 
 /// Counts of pods and containers that were started, or failed to start, since the agent began.

@@ -28,12 +28,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::action::Plan;
-use agent_plan::lifecycle;
-use agent_plan::observed::{Sandbox, Termination, View};
-use agent_plan::resize::{told, wanted};
-use agent_plan::shift::shift;
-use agent_plan::{Timestamp, admission, pods, status};
+use agent_plan::pod::action::Plan;
+use agent_plan::pod::lifecycle;
+use agent_plan::pod::observed::{Sandbox, Termination, View};
+use agent_plan::pod::resize::{told, wanted};
+use agent_plan::pod::shift::shift;
+use agent_plan::pod::{pods, status};
+use agent_plan::{Timestamp, admission};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{Notify, RwLock, Semaphore, oneshot};
 use tokio::task::JoinSet;
@@ -108,7 +109,7 @@ pub(crate) enum Done {
     Probed {
         container: String,
         instance: String,
-        kind: agent_plan::probe::Kind,
+        kind: agent_plan::pod::probe::Kind,
         outcome: probe::Outcome,
     },
     Hooked {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use http::Response;

@@ -10,7 +10,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use agent_plan::log::{self, Options};
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::StatusCode;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};

@@ -5,7 +5,8 @@ use std::io;
 use std::path::PathBuf;
 
 use agent_plan::environment::{Environment, expand_known};
-use agent_plan::{oci, pods};
+use agent_plan::oci;
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
 use super::{Error, Volumes, claims, component, io_error, is_claim, make_directory, subpath};

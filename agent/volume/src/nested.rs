@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 
 use crate::mounts::cleaned;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use agent_plan::environment::{self, ReferenceError, Sources, Surroundings};
+use agent_plan::pod::pods;
+use agent_plan::resources;
 use agent_plan::tokens::TokenWish;
-use agent_plan::{pods, resources};
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
 
 /// Files by path within the volume.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use agent_plan::{Timestamp, pods};
+use agent_plan::Timestamp;
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{ContainerState, Node, Pod, PodStatus};
 use kube::Api;
 use kube::api::DeleteParams;

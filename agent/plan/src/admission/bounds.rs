@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::PodSpec;
 
 use super::rejection;
-use crate::observed::Rejection;
+use crate::pod::observed::Rejection;
 
 /// Rejects a pod with more containers, volumes and the like than the node's time, memory and mounts
 /// allow.

@@ -4,7 +4,7 @@ use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Signal, Starved, Used};
-use crate::pods;
+use crate::pod::pods;
 
 /// Names the starved resource and the containers that used more of it than their requests.
 pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> String {

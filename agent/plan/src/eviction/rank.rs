@@ -110,7 +110,7 @@ mod tests {
 
     fn ranked(mut candidates: Vec<Candidate<'_>>, signal: Signal, layout: Layout) -> String {
         rank(&mut candidates, signal, layout);
-        let names = candidates.iter().map(|candidate| crate::pods::name(candidate.pod));
+        let names = candidates.iter().map(|candidate| crate::pod::pods::name(candidate.pod));
         names.collect::<Vec<_>>().join(" ")
     }
 

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Direction;
 use super::peers::{Endpoints, Namespaces, PodPeer, Range, Set};
-use crate::pods;
+use crate::pod::pods;
 use crate::proxy::{Name, Protocol, bits, name, of_bits, range};
 
 /// Labels of an object.

@@ -1,7 +1,7 @@
 //! Ends that are final in the status.
 
-use agent_plan::observed::Image;
-use agent_plan::pods;
+use agent_plan::pod::observed::Image;
+use agent_plan::pod::pods;
 use expect_test::expect;
 
 use crate::world::World;

@@ -1,7 +1,8 @@
 //! A container counts as running, and the next one starts, once its postStart hook has ended.
 
-use agent_plan::observed::Failure;
-use agent_plan::{after, status};
+use agent_plan::after;
+use agent_plan::pod::observed::Failure;
+use agent_plan::pod::status;
 use expect_test::expect;
 
 use crate::world::World;

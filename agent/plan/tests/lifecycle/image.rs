@@ -1,6 +1,6 @@
 //! Containers whose image changes while they run.
 
-use agent_plan::lifecycle::replaces_container;
+use agent_plan::pod::lifecycle::replaces_container;
 use expect_test::expect;
 
 use crate::world::World;

@@ -1,8 +1,8 @@
 //! Containers that are stopped after a failed probe.
 
-use agent_plan::action::Why;
-use agent_plan::pods;
-use agent_plan::probe::{Kind, Probe};
+use agent_plan::pod::action::Why;
+use agent_plan::pod::pods;
+use agent_plan::pod::probe::{Kind, Probe};
 use expect_test::expect;
 use k8s_openapi::api::core::v1::Probe as Specification;
 

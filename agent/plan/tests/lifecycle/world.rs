@@ -1,9 +1,10 @@
 //! A simulated node.
 
-use agent_plan::action::{Action, Why};
-use agent_plan::lifecycle::{LEAST_GRACE, decide};
-use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
-use agent_plan::{Timestamp, after, pods, status};
+use agent_plan::pod::action::{Action, Why};
+use agent_plan::pod::lifecycle::{LEAST_GRACE, decide};
+use agent_plan::pod::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
+use agent_plan::pod::{pods, status};
+use agent_plan::{Timestamp, after};
 use api::pod::ending;
 use expect_test::Expect;
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::collection::{Policy, Records};
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use image::Image;
 use tokio::time::Instant;
 use tracing::{info, warn};

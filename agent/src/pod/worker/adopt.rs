@@ -1,8 +1,9 @@
 //! Adopts pods that an earlier agent left running, and detects missing containers.
 
-use agent_plan::observed::{Exit, Instance, Sandbox, State};
-use agent_plan::restart::BackOff;
-use agent_plan::{Timestamp, lifecycle, pods};
+use agent_plan::Timestamp;
+use agent_plan::pod::observed::{Exit, Instance, Sandbox, State};
+use agent_plan::pod::restart::BackOff;
+use agent_plan::pod::{lifecycle, pods};
 use k8s_openapi::api::core::v1::{ContainerStatus, ContainerUser, LinuxContainerUser};
 use runtime::Container;
 use tracing::info;
@@ -133,10 +134,10 @@ impl Worker {
         self.arm(container, since);
         let memory = self.memory(container);
         if started {
-            memory.startup = memory.startup.take().map(agent_plan::probe::Probe::passed);
+            memory.startup = memory.startup.take().map(agent_plan::pod::probe::Probe::passed);
         }
         if ready {
-            memory.readiness = memory.readiness.take().map(agent_plan::probe::Probe::passed);
+            memory.readiness = memory.readiness.take().map(agent_plan::pod::probe::Probe::passed);
         }
     }
 

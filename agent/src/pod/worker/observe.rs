@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use agent_plan::observed::{Exit, Instance, Sandbox, State};
-use agent_plan::status::{RESET_MESSAGE, RESETTING};
-use agent_plan::{later, lifecycle, pods};
+use agent_plan::later;
+use agent_plan::pod::observed::{Exit, Instance, Sandbox, State};
+use agent_plan::pod::status::{RESET_MESSAGE, RESETTING};
+use agent_plan::pod::{lifecycle, pods};
 use tracing::{info, warn};
 
 use super::container::mounts;

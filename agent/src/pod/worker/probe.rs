@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::probe::Kind;
-use agent_plan::{Timestamp, pods};
+use agent_plan::Timestamp;
+use agent_plan::pod::pods;
+use agent_plan::pod::probe::Kind;
 use tokio::time::Instant;
 
 use super::{Done, Worker};
@@ -13,7 +14,7 @@ use crate::client::events;
 pub(crate) use crate::probe::Outcome;
 
 impl Worker {
-    fn probe_state(&mut self, container: &str, kind: Kind) -> Option<&mut agent_plan::probe::Probe> {
+    fn probe_state(&mut self, container: &str, kind: Kind) -> Option<&mut agent_plan::pod::probe::Probe> {
         let memory = self.memory(container);
         match kind {
             Kind::Startup => memory.startup.as_mut(),

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::observed::Sandbox;
-use agent_plan::shift::shift;
-use agent_plan::{Timestamp, later, lifecycle, patch, pods, status};
+use agent_plan::pod::observed::Sandbox;
+use agent_plan::pod::shift::shift;
+use agent_plan::pod::{lifecycle, patch, pods, status};
+use agent_plan::{Timestamp, later};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::SignedDuration;
 use kube::Api;
@@ -59,7 +60,7 @@ impl Publisher {
         self.in_flight && self.pressing
     }
 
-    /// See [`agent_plan::shift`].
+    /// See [`agent_plan::pod::shift`].
     pub(super) fn shift(&mut self, step: SignedDuration) {
         shift(&mut self.gathering_since, step);
         shift(self.retry.as_mut().map(|(until, _)| until), step);

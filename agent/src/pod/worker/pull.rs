@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::observed::Image;
-use agent_plan::{after, pods, restart};
+use agent_plan::after;
+use agent_plan::pod::observed::Image;
+use agent_plan::pod::{pods, restart};
 use image::Credentials;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio::sync::Semaphore;

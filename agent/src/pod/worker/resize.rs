@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use agent_plan::observed::Sandbox;
-use agent_plan::resize::{self, Pending, Progress, Resources, Verdict, WHOLE};
-use agent_plan::shift::shift;
-use agent_plan::{Timestamp, after, pods, resources};
+use agent_plan::pod::observed::Sandbox;
+use agent_plan::pod::pods;
+use agent_plan::pod::resize::{self, Pending, Progress, Resources, Verdict, WHOLE};
+use agent_plan::pod::shift::shift;
+use agent_plan::{Timestamp, after, resources};
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use k8s_openapi::jiff::SignedDuration;
 use runtime::{Limits, Runtime};
@@ -29,7 +30,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// See [`agent_plan::shift`].
+    /// See [`agent_plan::pod::shift`].
     pub(super) fn shift(&mut self, step: SignedDuration) {
         shift(&mut self.again, step);
     }

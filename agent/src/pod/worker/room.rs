@@ -3,8 +3,9 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use agent_plan::Timestamp;
 use agent_plan::admission::preemption;
-use agent_plan::{Timestamp, lifecycle, pods};
+use agent_plan::pod::{lifecycle, pods};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Worker;

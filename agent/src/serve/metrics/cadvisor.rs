@@ -6,7 +6,7 @@ mod families;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use axum::extract::State;
 use axum::response::Response;
 use nix::sys::statvfs::statvfs;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;

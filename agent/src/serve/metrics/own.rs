@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use agent_plan::{Timestamp, pods};
+use agent_plan::Timestamp;
+use agent_plan::pod::pods;
 use axum::extract::State;
 use axum::response::Response;
 use k8s_openapi::api::core::v1::Pod;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_plan::pods;
-use agent_plan::probe::Kind;
+use agent_plan::pod::pods;
+use agent_plan::pod::probe::Kind;
 use axum::extract::State;
 use axum::response::Response;
 use k8s_openapi::api::core::v1::Pod;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::action::Why;
-use agent_plan::observed::Stage;
-use agent_plan::pods;
+use agent_plan::pod::action::Why;
+use agent_plan::pod::observed::Stage;
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::LifecycleHandler;
 use runtime::ExecSpec;
 use tracing::warn;
@@ -89,7 +89,7 @@ impl Worker {
                     "FailedPostStartHook",
                     message,
                 );
-                let action = agent_plan::action::Action::Stop {
+                let action = agent_plan::pod::action::Action::Stop {
                     container: container.to_owned(),
                     why: Why::PostStart,
                     grace: pods::grace(&self.pod),
@@ -118,12 +118,12 @@ impl Worker {
 
     pub(in crate::pod::worker) fn pod_addresses(&self) -> Vec<std::net::IpAddr> {
         match &self.view.sandbox {
-            agent_plan::observed::Sandbox::Ready { addresses } => addresses.clone(),
-            agent_plan::observed::Sandbox::Absent
-            | agent_plan::observed::Sandbox::Preparing
-            | agent_plan::observed::Sandbox::Failed { .. }
-            | agent_plan::observed::Sandbox::Removing
-            | agent_plan::observed::Sandbox::Removed => Vec::new(),
+            agent_plan::pod::observed::Sandbox::Ready { addresses } => addresses.clone(),
+            agent_plan::pod::observed::Sandbox::Absent
+            | agent_plan::pod::observed::Sandbox::Preparing
+            | agent_plan::pod::observed::Sandbox::Failed { .. }
+            | agent_plan::pod::observed::Sandbox::Removing
+            | agent_plan::pod::observed::Sandbox::Removed => Vec::new(),
         }
     }
 }

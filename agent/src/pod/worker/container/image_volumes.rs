@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use runtime::ImageFiles;
 
 use super::start::Plan;

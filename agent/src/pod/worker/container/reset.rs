@@ -1,6 +1,6 @@
 //! Restart of all containers of a pod (`RestartAllContainers`).
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use tracing::info;
 
 use crate::pod::worker::Worker;

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use agent_plan::observed::{self, Instance, Sandbox, State};
-use agent_plan::probe::{Kind as ProbeKind, Probe};
-use agent_plan::{Timestamp, after, pods};
+use agent_plan::pod::observed::{self, Instance, Sandbox, State};
+use agent_plan::pod::pods;
+use agent_plan::pod::probe::{Kind as ProbeKind, Probe};
+use agent_plan::{Timestamp, after};
 use k8s_openapi::api::core::v1::{ContainerUser, Pod};
 use tokio::sync::RwLock;
 use tracing::{info, warn};

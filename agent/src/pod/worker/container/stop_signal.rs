@@ -1,6 +1,6 @@
 //! Stop signals of containers.
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use nix::sys::signal::Signal;
 
 use crate::pod::worker::Worker;

@@ -1,7 +1,7 @@
 //! Reasons that a container does not run, in the kubelet's words.
 
-use agent_plan::observed::{Exit, Instance, State};
-use agent_plan::pods;
+use agent_plan::pod::observed::{Exit, Instance, State};
+use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Pod;
 use runtime::Refusal;
 

@@ -1,6 +1,6 @@
 //! Credentials of a pod for registries.
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use image::Credentials;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;

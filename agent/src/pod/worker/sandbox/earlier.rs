@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::observed::Sandbox;
-use agent_plan::restart;
+use agent_plan::pod::observed::Sandbox;
+use agent_plan::pod::restart;
 use futures::FutureExt as _;
 use futures::future::OptionFuture;
 use tracing::warn;

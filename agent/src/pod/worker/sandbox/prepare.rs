@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use agent_plan::observed::Sandbox;
-use agent_plan::{files, oci, pods, resources};
+use agent_plan::pod::observed::Sandbox;
+use agent_plan::pod::pods;
+use agent_plan::{files, oci, resources};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::pods;
+use agent_plan::pod::pods;
 use agent_plan::tokens::TokenWish;
 use api::pod::References;
 use futures::FutureExt;

@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::action::{Action, Plan, Why};
-use crate::observed::{Instance, Sandbox, Stage, Stopping, View};
-use crate::{Timestamp, after, pods};
+use crate::pod::action::{Action, Plan, Why};
+use crate::pod::observed::{Instance, Sandbox, Stage, Stopping, View};
+use crate::pod::pods;
+use crate::{Timestamp, after};
 
 /// Minimum time between a container's stop signal and SIGKILL, in seconds
 /// (`minimumGracePeriodInSeconds` of pkg/kubelet/kuberuntime).

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::ContainerUser;
 
 use crate::Timestamp;
-use crate::probe::Probe;
-use crate::resize::{Pending, Progress, Resources};
-use crate::restart::BackOff;
+use crate::pod::probe::Probe;
+use crate::pod::resize::{Pending, Progress, Resources};
+use crate::pod::restart::BackOff;
 
-/// Input of [`crate::lifecycle::decide`] and [`crate::status::build`] besides the pod.
+/// Input of [`crate::pod::lifecycle::decide`] and [`crate::pod::status::build`] besides the pod.
 #[derive(Clone, Debug)]
 pub struct View {
     /// Time at which the agent acknowledged the pod: `status.startTime`.

@@ -3,8 +3,9 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::observed::{Sandbox, View};
-use crate::{Timestamp, lifecycle, pods};
+use crate::Timestamp;
+use crate::pod::observed::{Sandbox, View};
+use crate::pod::{lifecycle, pods};
 
 /// A condition's status, reason and message.
 type Verdict = (bool, Option<String>, Option<String>);

@@ -14,9 +14,10 @@ use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::observed::{Instance, Sandbox, State, View};
-use crate::resize::{self, WHOLE};
-use crate::{Timestamp, lifecycle, pods};
+use crate::Timestamp;
+use crate::pod::observed::{Instance, Sandbox, State, View};
+use crate::pod::resize::{self, WHOLE};
+use crate::pod::{lifecycle, pods};
 pub use logs::logged;
 
 /// The reason of a container's end, and of its wait, during a restart of all containers.

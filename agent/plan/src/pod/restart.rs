@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::shift::shift;
+use crate::pod::shift::shift;
 use crate::{Timestamp, after};
 
 const FIRST_SECONDS: i64 = 10;
@@ -55,7 +55,7 @@ impl BackOff {
         }
     }
 
-    /// See [`crate::shift`].
+    /// See [`crate::pod::shift`].
     pub(crate) fn shift(&mut self, step: SignedDuration) {
         shift(&mut self.updated, step);
     }

@@ -4,8 +4,9 @@ use api::pod::ending::Group;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Own, has_other_image};
-use crate::observed::{Exit, View};
-use crate::{Timestamp, pods};
+use crate::Timestamp;
+use crate::pod::observed::{Exit, View};
+use crate::pod::pods;
 
 /// Time at which an exited container is restarted.
 #[derive(PartialEq, Eq)]

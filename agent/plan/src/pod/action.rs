@@ -1,7 +1,7 @@
 //! Actions of a pod's worker.
 
 use crate::Timestamp;
-use crate::probe::Kind;
+use crate::pod::probe::Kind;
 
 /// An action that the worker takes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 
 use super::build;
-use crate::observed::View;
-use crate::{Timestamp, pods};
+use crate::Timestamp;
+use crate::pod::observed::View;
+use crate::pod::pods;
 
 /// Returns the attempt whose log is meant, seen as `view` at `now`; or an error in upstream's
 /// words.
@@ -64,7 +65,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::observed::{Exit, Failure, Instance, Memory, State};
+    use crate::pod::observed::{Exit, Failure, Instance, Memory, State};
 
     fn instance(attempt: u32, state: State) -> Instance {
         Instance {

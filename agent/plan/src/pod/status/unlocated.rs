@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 
-use crate::pods;
+use crate::pod::pods;
 
 /// Reason of such an end.
 const REASON: &str = "ContainerStatusUnknown";

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Probe as Specification;
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::shift::shift;
+use crate::pod::shift::shift;
 use crate::{Timestamp, after, later};
 
 /// Kind of a probe.
@@ -86,7 +86,7 @@ impl Probe {
         }
     }
 
-    /// See [`crate::shift`].
+    /// See [`crate::pod::shift`].
     pub(crate) fn shift(&mut self, step: SignedDuration) {
         shift([&mut self.began, &mut self.next, &mut self.regular], step);
     }

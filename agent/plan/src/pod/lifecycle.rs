@@ -8,15 +8,15 @@ use api::pod::ending::Group;
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-pub use self::ending::LEAST_GRACE;
-use self::ending::{carry_on, wind_down};
-pub use self::reset::{is_due as is_reset_due, resume as resume_reset};
-use self::turn::{Turn, turn};
-use crate::action::{Action, Plan, Why};
-use crate::observed::{Image, Instance, Memory, Sandbox, Stage, State, View};
-use crate::pods;
-use crate::probe::{Kind, Probe};
+use crate::pod::action::{Action, Plan, Why};
+use crate::pod::observed::{Image, Instance, Memory, Sandbox, Stage, State, View};
+use crate::pod::pods;
+use crate::pod::probe::{Kind, Probe};
 use crate::{Timestamp, after};
+pub use ending::LEAST_GRACE;
+use ending::{carry_on, wind_down};
+pub use reset::{is_due as is_reset_due, resume as resume_reset};
+use turn::{Turn, turn};
 
 /// The reason of a pod that exceeded `activeDeadlineSeconds`.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";

@@ -4,9 +4,10 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::ending::hurry;
-use crate::action::{Action, Plan, Why};
-use crate::observed::{Exit, Instance, State, View};
-use crate::{Timestamp, pods};
+use crate::Timestamp;
+use crate::pod::action::{Action, Plan, Why};
+use crate::pod::observed::{Exit, Instance, State, View};
+use crate::pod::pods;
 
 /// True if a container's exit asks for a restart of all containers, and that restart is not
 /// complete. A terminating pod is not restarted.

@@ -4,7 +4,7 @@
 use k8s_openapi::jiff::SignedDuration;
 
 use crate::Timestamp;
-use crate::observed::{Image, Memory, Sandbox, State, View};
+use crate::pod::observed::{Image, Memory, Sandbox, State, View};
 
 /// Returns `time` on the clock after it was set forward by `step`. The maximum time stays the same.
 pub fn shifted(time: Timestamp, step: SignedDuration) -> Timestamp {
@@ -72,9 +72,9 @@ mod tests {
     use k8s_openapi::api::core::v1::Probe as Specification;
     use k8s_openapi::jiff::SignedDuration;
 
-    use crate::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
-    use crate::probe::{Kind, Probe};
-    use crate::restart::BackOff;
+    use crate::pod::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
+    use crate::pod::probe::{Kind, Probe};
+    use crate::pod::restart::BackOff;
     use crate::{Timestamp, after};
 
     #[test]

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde_json::{Map, Value, json};
 
 use crate::admission::{self, Host};
-use crate::pods;
+use crate::pod::pods;
 
 /// Requests and limits by container; pod-level ones at [`WHOLE`].
 pub type Resources = BTreeMap<String, ResourceRequirements>;

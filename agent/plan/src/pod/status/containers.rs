@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{RESET_MESSAGE, RESETTING};
-use crate::observed::{Exit, Image, Instance, State, View};
-use crate::{lifecycle, pods};
+use crate::pod::observed::{Exit, Image, Instance, State, View};
+use crate::pod::{lifecycle, pods};
 
 pub(super) fn statuses(
     pod: &Pod,
