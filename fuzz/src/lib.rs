@@ -98,9 +98,9 @@ pub fn log_lines(bytes: &[u8]) {
         .filter_map(|pair| pair.split_once('='))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    let options = agent_plan::log::Options::parse(&pairs, Timestamp::UNIX_EPOCH).unwrap_or_default();
+    let options = agent_plan::container::log::Options::parse(&pairs, Timestamp::UNIX_EPOCH).unwrap_or_default();
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-        if let Some(record) = agent_plan::log::parse(line) {
+        if let Some(record) = agent_plan::container::log::parse(line) {
             let mut out = Vec::new();
             options.render(&record, true, &mut out);
             assert!(out.len() <= line.len() + 1, "{line:?} became {out:?}");

@@ -90,7 +90,7 @@ impl World {
             max_pods: 110,
             upkeep: agent::Upkeep::default(),
             shutdown: agent_plan::shutdown::Grace::default(),
-            dns: agent_plan::files::ClusterDns {
+            dns: agent_plan::container::files::ClusterDns {
                 servers: vec!["10.96.0.10".to_owned()],
                 domain: "cluster.local".to_owned(),
             },

@@ -1,32 +1,26 @@
 //! Decisions of the node agent, free of side effects: no I/O, no clock, no randomness.
 //!
 //! [`pod::lifecycle::decide`] compares a desired pod with its observed state and returns actions,
-//! [`pod::status::build`] returns the API's status, [`oci::build`] turns a container into an OCI runtime
+//! [`pod::status::build`] returns the API's status, [`container::oci::build`] turns a container into an OCI runtime
 //! specification.
 
 pub mod addresses;
 pub mod admission;
 pub mod claims;
 pub mod collection;
+pub mod container;
 pub mod dns;
-pub mod environment;
 pub mod eviction;
-pub mod files;
 pub mod hugepages;
-pub mod log;
 pub mod network_policy;
 pub mod node_routes;
-pub mod oci;
 pub mod pod;
 pub mod proxy;
 pub mod reserve;
 pub mod resources;
-pub mod services;
 pub mod shutdown;
 pub mod storage;
 pub mod tokens;
-pub mod user;
-pub mod user_ids;
 
 /// A point in time, as everywhere in the API.
 pub type Timestamp = k8s_openapi::jiff::Timestamp;

@@ -1,6 +1,6 @@
 //! Reads the ConfigMaps and Secrets that pods refer to.
 
-use agent_plan::environment::Sources;
+use agent_plan::container::environment::Sources;
 use api::pod::References;
 use k8s_openapi::api::core::v1::{ConfigMap, PodSpec, Secret, Volume};
 use kube::Api;

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use agent_plan::container::files::{self, ClusterDns};
 use agent_plan::dns::{Directory, Forwarding};
-use agent_plan::files::{self, ClusterDns};
 use agent_plan::proxy::{Name, Service, Slice};
 use dns::{Bound, Forwarder, Rules};
 use last::Last;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use agent_plan::files;
+use agent_plan::container::files;
 
 use crate::Config;
 

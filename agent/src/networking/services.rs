@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::environment::Surroundings;
+use agent_plan::container::environment::Surroundings;
+use agent_plan::container::services;
 use agent_plan::pod::pods;
-use agent_plan::services;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::{Pod, Service};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use agent_plan::oci::apparmor::{DEFAULT, DEFAULT_TEXT, Machine, Wanted, asks, is_loaded, wanted};
+use agent_plan::container::oci::apparmor::{DEFAULT, DEFAULT_TEXT, Machine, Wanted, asks, is_loaded, wanted};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// State of `AppArmor` on this machine, and paths to its files.

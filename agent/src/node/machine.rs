@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use agent_plan::oci::capabilities;
+use agent_plan::container::oci::capabilities;
 use agent_plan::reserve::Amounts;
 use api::quantity::Quantity;
 use tracing::warn;

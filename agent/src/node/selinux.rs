@@ -5,7 +5,7 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use agent_plan::oci::selinux::{self, Defaults, Labels};
+use agent_plan::container::oci::selinux::{self, Defaults, Labels};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// Paths to `SELinux` files on this machine, and the level of each pod.

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use agent_plan::user_ids;
+use agent_plan::container::user_ids;
 use k8s_openapi::api::core::v1::PodSpec;
 
 use crate::context::Context;

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use agent_plan::log::{self, Options};
+use agent_plan::container::log::{self, Options};
 use agent_plan::pod::pods;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, Request, State};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use agent_plan::claims::{Backing, Place};
-use agent_plan::environment::Sources;
+use agent_plan::container::environment::Sources;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount as bind};

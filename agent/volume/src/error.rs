@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use agent_plan::environment::ReferenceError;
+use agent_plan::container::environment::ReferenceError;
 
 use crate::PayloadError;
 

@@ -27,7 +27,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use agent_plan::environment::{Sources, Surroundings};
+use agent_plan::container::environment::{Sources, Surroundings};
 use agent_plan::pod::pods;
 use agent_plan::storage;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use agent_plan::environment::{Environment, expand_known};
-use agent_plan::oci;
+use agent_plan::container::environment::{Environment, expand_known};
+use agent_plan::container::oci;
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_plan::environment::{self, ReferenceError, Sources, Surroundings};
+use agent_plan::container::environment::{self, ReferenceError, Sources, Surroundings};
 use agent_plan::pod::pods;
 use agent_plan::resources;
 use agent_plan::tokens::TokenWish;

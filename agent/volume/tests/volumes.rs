@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use agent_plan::environment::{Environment, Sources, Surroundings};
+use agent_plan::container::environment::{Environment, Sources, Surroundings};
 use agent_plan::tokens::TokenWish;
 use agent_volume::{Error, Turn, Volumes};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};

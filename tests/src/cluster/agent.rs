@@ -26,7 +26,7 @@ pub(super) async fn run(
         max_pods: 110,
         upkeep: agent::Upkeep::default(),
         shutdown: agent_plan::shutdown::Grace::default(),
-        dns: agent_plan::files::ClusterDns::default(),
+        dns: agent_plan::container::files::ClusterDns::default(),
         resolv_conf: None,
         server: None,
         service_proxy: None,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use agent::connection::Servers;
 use agent::serve::Files;
 use agent::{Config, Parts, clock};
-use agent_plan::files::ClusterDns;
+use agent_plan::container::files::ClusterDns;
 use agent_plan::node_routes::Mode;
 use anyhow::Context;
 use clap::Parser;

@@ -203,8 +203,8 @@ impl Worker {
     }
 
     fn last_output(&self, container: &str, attempt: u32) -> String {
-        let tail = crate::confined::tail(&self.log_of(container, attempt), agent_plan::log::END);
-        agent_plan::log::end(&tail.unwrap_or_default())
+        let tail = crate::confined::tail(&self.log_of(container, attempt), agent_plan::container::log::END);
+        agent_plan::container::log::end(&tail.unwrap_or_default())
     }
 
     /// The sandbox was lost with its containers: a new one is created.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_plan::container::{environment, oci};
 use agent_plan::pod::action::Action;
 use agent_plan::pod::observed::Sandbox;
 use agent_plan::pod::{lifecycle, pods};
-use agent_plan::{environment, oci};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use runtime::ContainerSpec;

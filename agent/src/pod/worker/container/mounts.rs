@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-use agent_plan::environment::{self, Environment, File, Files};
-use agent_plan::oci;
+use agent_plan::container::environment::{self, Environment, File, Files};
+use agent_plan::container::oci;
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Container;
 

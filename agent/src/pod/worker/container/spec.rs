@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use agent_plan::container::{environment, oci, user};
 use agent_plan::pod::pods;
-use agent_plan::{environment, oci, user};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use runtime::{ContainerSpec, Stdin};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use agent_plan::files;
+use agent_plan::container::files;
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use agent_plan::container::{files, oci};
 use agent_plan::pod::observed::Sandbox;
 use agent_plan::pod::pods;
-use agent_plan::{files, oci, resources};
+use agent_plan::resources;
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};

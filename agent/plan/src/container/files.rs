@@ -4,8 +4,8 @@ mod resolver;
 
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 
-pub use self::resolver::{ClusterDns, Resolution, asks_itself, asks_others, resolv_conf, servers};
 use crate::pod::pods;
+pub use resolver::{ClusterDns, Resolution, asks_itself, asks_others, resolv_conf, servers};
 
 /// The longest hostname that the kernel accepts.
 const LONGEST_HOSTNAME: usize = 64;

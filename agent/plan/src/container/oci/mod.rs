@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, SeccompProfile};
 use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 
-use crate::environment::{self, Environment, ReferenceError, Sources, Surroundings};
+use crate::container::environment::{self, Environment, ReferenceError, Sources, Surroundings};
 use crate::resources;
 
 pub use declared::volumes;

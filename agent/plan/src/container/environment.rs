@@ -11,9 +11,10 @@ pub use file::{File, Files, wanted};
 pub use variables::{Environment, LONGEST_VALUE, MOST_BYTES, MOST_VARIABLES, expand, expand_known};
 
 use crate::claims::Backing;
+use crate::container::files;
 use crate::pod::pods;
+use crate::resources;
 use crate::tokens::TokenWish;
-use crate::{files, resources};
 
 /// Objects that a pod refers to. An absent entry was looked up and not found.
 #[derive(Clone, Debug, Default)]

@@ -103,7 +103,7 @@ mod tests {
     use super::super::selinux::Labels;
     use super::super::{Abilities, Image, Inputs};
     use super::*;
-    use crate::environment::{Sources, Surroundings};
+    use crate::container::environment::{Sources, Surroundings};
 
     const ON: Machine = Machine {
         enabled: true,
