@@ -36,7 +36,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use agent_plan::reserve;
+use agent_plan::node::reserve;
 use k8s_openapi::api::core::v1::Node;
 use network::Ranges;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};

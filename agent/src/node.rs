@@ -251,7 +251,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
 /// Returns an error if pods cannot run here.
 pub(crate) async fn health(context: &Context) -> Result<(), String> {
     if *context.shutting_down.borrow() {
-        return Err(agent_plan::shutdown::NOT_READY.to_owned());
+        return Err(agent_plan::node::shutdown::NOT_READY.to_owned());
     }
     let lacking = context.parts.runtime.lacking();
     if !lacking.is_empty() {

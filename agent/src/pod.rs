@@ -25,7 +25,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::admission::preemption;
+use agent_plan::node::admission::preemption;
 use agent_plan::pod::{pods, restart};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;

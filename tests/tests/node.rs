@@ -89,7 +89,7 @@ impl World {
             port: 10250,
             max_pods: 110,
             upkeep: agent::Upkeep::default(),
-            shutdown: agent_plan::shutdown::Grace::default(),
+            shutdown: agent_plan::node::shutdown::Grace::default(),
             dns: agent_plan::container::files::ClusterDns {
                 servers: vec!["10.96.0.10".to_owned()],
                 domain: "cluster.local".to_owned(),

@@ -5,21 +5,16 @@
 //! specification.
 
 pub mod addresses;
-pub mod admission;
 pub mod claims;
-pub mod collection;
 pub mod container;
 pub mod dns;
-pub mod eviction;
 pub mod hugepages;
 pub mod network_policy;
+pub mod node;
 pub mod node_routes;
 pub mod pod;
 pub mod proxy;
-pub mod reserve;
 pub mod resources;
-pub mod shutdown;
-pub mod storage;
 pub mod tokens;
 
 /// A point in time, as everywhere in the API.

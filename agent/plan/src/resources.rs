@@ -6,8 +6,8 @@ use api::pod::level;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use crate::node::reserve::Amounts;
 use crate::pod::pods;
-use crate::reserve::Amounts;
 
 /// Values for a cgroup; `None` leaves the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -321,8 +321,8 @@ mod tests {
 
     #[test]
     fn what_pods_have_together() {
-        let reserved = [crate::reserve::parse("cpu=500m,memory=1Gi").unwrap()];
-        let capacity = crate::reserve::parse("cpu=4,memory=8Gi").unwrap();
+        let reserved = [crate::node::reserve::parse("cpu=500m,memory=1Gi").unwrap()];
+        let capacity = crate::node::reserve::parse("cpu=4,memory=8Gi").unwrap();
         let all = together(&capacity, &reserved);
         assert_eq!(
             (all.cpu_shares, all.memory, all.cpu_quota),

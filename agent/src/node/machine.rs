@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use agent_plan::container::oci::capabilities;
-use agent_plan::reserve::Amounts;
+use agent_plan::node::reserve::Amounts;
 use api::quantity::Quantity;
 use tracing::warn;
 

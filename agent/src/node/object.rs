@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use agent_plan::Timestamp;
-use agent_plan::eviction::Pressure;
-use agent_plan::reserve::Amounts;
+use agent_plan::node::eviction::Pressure;
+use agent_plan::node::reserve::Amounts;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
     NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo, Taint,

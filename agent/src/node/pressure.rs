@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::eviction::{self, Candidate, Contents, Layout, Pressure, Starved, Used, Watch};
+use agent_plan::node::eviction::{self, Candidate, Contents, Layout, Pressure, Starved, Used, Watch};
 use agent_plan::pod::observed::Termination;
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Pod;
@@ -246,7 +246,7 @@ impl Keeper {
     }
 }
 
-fn candidate(look: &PodLook, disk: Option<agent_plan::storage::DiskUse>) -> Candidate<'_> {
+fn candidate(look: &PodLook, disk: Option<agent_plan::node::storage::DiskUse>) -> Candidate<'_> {
     let bytes = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
     let containers: BTreeMap<String, i64> = look
         .containers

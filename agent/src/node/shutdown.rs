@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_plan::node::shutdown::{self, Grace, Group};
 use agent_plan::pod::pods;
-use agent_plan::shutdown::{self, Grace, Group};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};

@@ -4,8 +4,9 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use agent_plan::Timestamp;
+use agent_plan::node::admission;
 use agent_plan::pod::pods;
-use agent_plan::{Timestamp, admission};
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;

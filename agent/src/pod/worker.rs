@@ -28,13 +28,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_plan::Timestamp;
+use agent_plan::node::admission;
 use agent_plan::pod::action::Plan;
 use agent_plan::pod::lifecycle;
 use agent_plan::pod::observed::{Sandbox, Termination, View};
 use agent_plan::pod::resize::{told, wanted};
 use agent_plan::pod::shift::shift;
 use agent_plan::pod::{pods, status};
-use agent_plan::{Timestamp, admission};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{Notify, RwLock, Semaphore, oneshot};
 use tokio::task::JoinSet;

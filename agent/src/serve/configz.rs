@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use agent_plan::eviction::{Amount, Threshold};
-use agent_plan::reserve::Amounts;
+use agent_plan::node::eviction::{Amount, Threshold};
+use agent_plan::node::reserve::Amounts;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Map, Value, json};
@@ -94,7 +94,7 @@ fn texts(amounts: &Amounts) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use agent_plan::eviction::Thresholds;
+    use agent_plan::node::eviction::Thresholds;
 
     use super::*;
 

@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use agent_plan::container::environment::{Sources, Surroundings};
+use agent_plan::node::storage;
 use agent_plan::pod::pods;
-use agent_plan::storage;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use nix::unistd::{Gid, chown};
 

@@ -25,7 +25,7 @@ pub(super) async fn run(
         port: 10250,
         max_pods: 110,
         upkeep: agent::Upkeep::default(),
-        shutdown: agent_plan::shutdown::Grace::default(),
+        shutdown: agent_plan::node::shutdown::Grace::default(),
         dns: agent_plan::container::files::ClusterDns::default(),
         resolv_conf: None,
         server: None,

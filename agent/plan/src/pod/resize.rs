@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde_json::{Map, Value, json};
 
-use crate::admission::{self, Host};
+use crate::node::admission::{self, Host};
 use crate::pod::pods;
 
 /// Requests and limits by container; pod-level ones at [`WHOLE`].

@@ -1,10 +1,10 @@
 //! The part of the command line that says when the node has too little of something. Names and values are a kubelet's.
 
 use agent::Upkeep;
-use agent_plan::collection::Policy;
-use agent_plan::eviction::{InvalidThreshold, Thresholds, parse_duration};
-use agent_plan::reserve::{self, Amounts, InvalidReservation};
-use agent_plan::shutdown::Grace;
+use agent_plan::node::collection::Policy;
+use agent_plan::node::eviction::{InvalidThreshold, Thresholds, parse_duration};
+use agent_plan::node::reserve::{self, Amounts, InvalidReservation};
+use agent_plan::node::shutdown::Grace;
 use anyhow::Context as _;
 
 /// A kubelet's own, but for the disks: of a machine whose one disk serves more than pods, 15 % is much to leave unused.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::collection::{Policy, Records};
+use agent_plan::node::collection::{Policy, Records};
 use agent_plan::pod::pods;
 use image::Image;
 use tokio::time::Instant;

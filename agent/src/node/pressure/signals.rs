@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use agent_plan::eviction::{Layout, Observation, Observations, Signal};
+use agent_plan::node::eviction::{Layout, Observation, Observations, Signal};
 use agent_plan::resources;
 
 use crate::context::Context;

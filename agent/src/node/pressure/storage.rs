@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_plan::node::storage::{self, ContainerUse, DiskUse, Used};
 use agent_plan::pod::pods;
-use agent_plan::storage::{self, ContainerUse, DiskUse, Used};
 use k8s_openapi::api::core::v1::Pod;
 use runtime::Written;
 use tokio::task::{AbortHandle, JoinSet};

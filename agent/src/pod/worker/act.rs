@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::admission::preemption;
+use agent_plan::node::admission::preemption;
+use agent_plan::node::eviction;
 use agent_plan::pod::action::{Action, Why};
 use agent_plan::pod::lifecycle::{End, LEAST_GRACE};
 use agent_plan::pod::observed::{Instance, Memory, Sandbox, Stage, Stopping, Termination};
 use agent_plan::pod::{lifecycle, pods, restart};
-use agent_plan::{Timestamp, after, eviction, later};
+use agent_plan::{Timestamp, after, later};
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use tracing::{info, warn};

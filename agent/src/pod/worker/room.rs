@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use agent_plan::Timestamp;
-use agent_plan::admission::preemption;
+use agent_plan::node::admission::preemption;
 use agent_plan::pod::{lifecycle, pods};
 use k8s_openapi::api::core::v1::Pod;
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agent_plan::Timestamp;
+use agent_plan::node::storage::Used;
 use agent_plan::pod::pods;
-use agent_plan::storage::Used;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use nix::sys::statvfs::{Statvfs, statvfs};

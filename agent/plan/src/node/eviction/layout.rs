@@ -1,7 +1,7 @@
 //! Contents of the node's file systems: eviction must free space on the full one.
 
 use super::Signal;
-use crate::storage::{DiskUse, Used};
+use crate::node::storage::{DiskUse, Used};
 
 /// Location of images and of the containers' writable layers. All other data of pods is in the
 /// node's own directory.

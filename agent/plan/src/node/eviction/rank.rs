@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Contents, Layout, Signal};
-use crate::storage::DiskUse;
+use crate::node::storage::DiskUse;
 
 /// Current usage of a pod; unknown values are `None`.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::storage::{self, ContainerUse};
+    use crate::node::storage::{self, ContainerUse};
 
     fn candidate<'a>(pod: &'a Pod, disk: &DiskUse) -> Candidate<'a> {
         let used = Used {

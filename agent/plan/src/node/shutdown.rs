@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::eviction::is_critical;
+use crate::node::eviction::is_critical;
 use crate::pod::observed::{Rejection, Termination};
 use crate::pod::pods;
 

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, PodSpec};
 
-pub use self::node::{asks_for_labels, suits};
-pub use self::room::room;
-use crate::eviction::{self, Pressure};
+use crate::node::eviction::{self, Pressure};
+use crate::node::shutdown;
 use crate::pod::observed::Rejection;
 use crate::pod::pods;
-use crate::shutdown;
+pub use node::{asks_for_labels, suits};
+pub use room::room;
 
 /// Safe sysctls: namespaced, and without effect on other pods.
 const SAFE_SYSCTLS: &[&str] = &[

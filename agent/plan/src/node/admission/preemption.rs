@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::room::{Missing, missing, units};
 use super::{Host, active_pods, rejection};
-use crate::eviction::is_critical;
+use crate::node::eviction::is_critical;
 use crate::pod::observed::{Rejection, Termination};
 use crate::pod::pods;
 

@@ -52,7 +52,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::storage::{self, ContainerUse, DiskUse};
+    use crate::node::storage::{self, ContainerUse, DiskUse};
 
     fn starved(signal: Signal) -> Starved {
         Starved {

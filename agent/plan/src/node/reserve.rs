@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use api::quantity::{Quantity, QuantityError};
 
-use crate::eviction::{Signal, Thresholds};
+use crate::node::eviction::{Signal, Thresholds};
 
 /// Amounts by resource.
 pub type Amounts = BTreeMap<String, Quantity>;

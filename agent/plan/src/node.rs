@@ -1,0 +1,14 @@
+//! The node: admitted pods, allocatable resources, evictions, and shutdown.
+//!
+//! * [`admission`]: pods that the node rejects, or preempts others for
+//! * [`reserve`]: allocatable resources
+//! * [`storage`], [`eviction`]: usage of local storage, and reactions to a shortage
+//! * [`collection`]: images to remove
+//! * [`shutdown`]: graceful node shutdown
+
+pub mod admission;
+pub mod collection;
+pub mod eviction;
+pub mod reserve;
+pub mod shutdown;
+pub mod storage;
