@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use agent_plan::Timestamp;
-use agent_plan::addresses::of_each_family;
 use agent_plan::container::environment::Surroundings;
 use agent_plan::container::files::ClusterDns;
 use agent_plan::container::oci::Abilities;
+use agent_plan::network::addresses::of_each_family;
 use agent_plan::node::admission::Host;
 use agent_plan::node::collection::Policy;
 use agent_plan::node::eviction::{Pressure, Thresholds};

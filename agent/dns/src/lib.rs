@@ -1,5 +1,5 @@
 //! The cluster's name server on a node: hickory-server answers names of the cluster from what the agent knows of Services
-//! (`agent_plan::dns` decides), and forwards the rest to the machine's own name servers ([`Forwarder`]).
+//! (`agent_plan::network::dns` decides), and forwards the rest to the machine's own name servers ([`Forwarder`]).
 
 mod forward;
 mod tcp;
@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use agent_plan::dns::{self, Answer, Data, Directory, Kind};
+use agent_plan::network::dns::{self, Answer, Data, Directory, Kind};
 use hickory_server::Server;
 use hickory_server::net::runtime::Time;
 use hickory_server::proto::op::{Edns, Metadata, OpCode, ResponseCode};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_dns::{Config, Forwarder, Rules};
-use agent_plan::dns::Directory;
-use agent_plan::proxy::{Name, Service, Slice};
+use agent_plan::network::dns::Directory;
+use agent_plan::network::proxy::{Name, Service, Slice};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;

@@ -1,4 +1,4 @@
-//! Network policies by nftables, in tables of their own: the plan of `agent_plan::network_policy`
+//! Network policies by nftables, in tables of their own: the plan of `agent_plan::network::network_policy`
 //! becomes chains, sets and elements, by raw netlink.
 //!
 //! ```text
@@ -15,7 +15,7 @@
 
 use std::net::IpAddr;
 
-use agent_plan::network_policy::{Change, Direction, Element, Rule as Lookups, Shape};
+use agent_plan::network::network_policy::{Change, Direction, Element, Rule as Lookups, Shape};
 
 use crate::Error;
 use crate::bridge::masquerade;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use agent_plan::node_routes::{Mode, Peer, Range};
+use agent_plan::network::node_routes::{Mode, Peer, Range};
 use common::{attach, inside, ip, machine};
 use network::{Bridge, Config, Network as _, Nodes};
 

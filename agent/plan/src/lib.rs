@@ -4,16 +4,12 @@
 //! [`pod::status::build`] returns the API's status, [`container::oci::build`] turns a container into an OCI runtime
 //! specification.
 
-pub mod addresses;
 pub mod claims;
 pub mod container;
-pub mod dns;
 pub mod hugepages;
-pub mod network_policy;
+pub mod network;
 pub mod node;
-pub mod node_routes;
 pub mod pod;
-pub mod proxy;
 pub mod resources;
 pub mod tokens;
 

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use agent_plan::container::files::{self, ClusterDns};
-use agent_plan::dns::{Directory, Forwarding};
-use agent_plan::proxy::{Name, Service, Slice};
+use agent_plan::network::dns::{Directory, Forwarding};
+use agent_plan::network::proxy::{Name, Service, Slice};
 use dns::{Bound, Forwarder, Rules};
 use last::Last;
 use network::Ranges;

@@ -13,9 +13,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_plan::network_policy::{Change, Input, Pod, Policies as Plan, Policy};
+use agent_plan::network::network_policy::{Change, Input, Pod, Policies as Plan, Policy};
+use agent_plan::network::proxy::Name;
 use agent_plan::pod::pods;
-use agent_plan::proxy::Name;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1;

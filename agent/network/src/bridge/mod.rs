@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use agent_plan::node_routes::Mode;
+use agent_plan::network::node_routes::Mode;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use tokio::sync::{Semaphore, mpsc};

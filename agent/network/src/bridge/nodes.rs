@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use agent_plan::node_routes::{self, Peer, Range};
+use agent_plan::network::node_routes::{self, Peer, Range};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::unix::AsyncFd;

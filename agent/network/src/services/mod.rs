@@ -1,4 +1,4 @@
-//! Services by nftables, in tables of their own: the plan of `agent_plan::proxy` becomes elements
+//! Services by nftables, in tables of their own: the plan of `agent_plan::network::proxy` becomes elements
 //! of maps, by raw netlink.
 //!
 //! Every update is one transaction of a few elements. The tables are never listed: after a start,
@@ -12,7 +12,7 @@ mod skeleton;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use agent_plan::proxy::{Change, Datagrams, Element, Key, Value};
+use agent_plan::network::proxy::{Change, Datagrams, Element, Key, Value};
 use nix::errno::Errno;
 
 use crate::bridge::{flows, masquerade};

@@ -21,7 +21,7 @@
 //! table, since `own` precedes every `any`; traffic from elsewhere is served by the table that was
 //! created last among those with the address.
 
-use agent_plan::proxy::{GROUP, flags, slots};
+use agent_plan::network::proxy::{GROUP, flags, slots};
 
 use super::Config;
 use super::sets::{AFFINITY, SETS};
@@ -277,8 +277,8 @@ impl Skeleton<'_> {
     /// Creates the selection of an endpoint in groups of a class.
     pub(super) fn add_class(&mut self, class: u8) {
         match class {
-            agent_plan::proxy::REFUSE => self.add_verdict(class, Verdict::Goto("refuse")),
-            agent_plan::proxy::DROP => self.add_verdict(class, Verdict::Drop),
+            agent_plan::network::proxy::REFUSE => self.add_verdict(class, Verdict::Goto("refuse")),
+            agent_plan::network::proxy::DROP => self.add_verdict(class, Verdict::Drop),
             _ => {
                 let chain = format!("n{}", slots(class));
                 self.add_chain(&chain);

@@ -18,7 +18,7 @@ mod world;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-use agent_plan::network_policy::Input;
+use agent_plan::network::network_policy::Input;
 use common::inside;
 use lab::{From, Lab, answer, bind};
 use network::{AttachSpec, PortMapping};

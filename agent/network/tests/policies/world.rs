@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::network_policy::{Input, Pod, Policies, Policy};
+use agent_plan::network::network_policy::{Input, Pod, Policies, Policy};
 use network::policies::Policies as Tables;
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::proxy::{Input, Name, Node, Proxy, Service, Slice};
+use agent_plan::network::proxy::{Input, Name, Node, Proxy, Service, Slice};
 use network::services::{Config, Services};
 use network::{AttachSpec, Attachment, Cni, CniConfig, Network};
 use nix::sched::{CloneFlags, setns, unshare};

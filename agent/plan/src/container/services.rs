@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use crate::proxy::{Name, Port, Service};
+use crate::network::proxy::{Name, Port, Service};
 
 /// The Service `kubernetes`, whose variables every container gets.
 const EVERYBODYS: (&str, &str) = ("default", "kubernetes");

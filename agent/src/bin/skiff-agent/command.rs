@@ -12,7 +12,7 @@ use agent::connection::Servers;
 use agent::serve::Files;
 use agent::{Config, Parts, clock};
 use agent_plan::container::files::ClusterDns;
-use agent_plan::node_routes::Mode;
+use agent_plan::network::node_routes::Mode;
 use anyhow::Context;
 use clap::Parser;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use agent_plan::dns::Forwarding;
+use agent_plan::network::dns::Forwarding;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;

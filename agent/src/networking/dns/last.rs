@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use agent_plan::dns::Forwarding;
-use agent_plan::proxy::{Name, Service, Slice};
+use agent_plan::network::dns::Forwarding;
+use agent_plan::network::proxy::{Name, Service, Slice};
 use network::Ranges;
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_plan::proxy::HealthCheck;
+use agent_plan::network::proxy::HealthCheck;
 use axum::response::{IntoResponse, Response};
 use common::shares::Shares;
 use http::StatusCode;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use agent_plan::proxy::{Change, Datagrams, Node, Proxy};
+use agent_plan::network::proxy::{Change, Datagrams, Node, Proxy};
 use network::services::{Config, Services, Watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};

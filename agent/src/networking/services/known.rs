@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
 use std::sync::Arc;
 
-use agent_plan::proxy::{Endpoint, Input, Name, Place, Protocol, Service, Slice, SlicePort, name};
+use agent_plan::network::proxy::{Endpoint, Input, Name, Place, Protocol, Service, Slice, SlicePort, name};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::runtime::watcher::Event;

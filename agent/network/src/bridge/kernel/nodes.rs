@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use agent_plan::node_routes::{Hop, Range, Routes, Way};
+use agent_plan::network::node_routes::{Hop, Range, Routes, Way};
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
 use rtnetlink::packet_route::link::{LinkFlags, LinkMessage};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use agent_plan::node_routes::{PORT, Tunnel};
+use agent_plan::network::node_routes::{PORT, Tunnel};
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
 use rtnetlink::packet_route::AddressFamily;

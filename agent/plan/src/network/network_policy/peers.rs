@@ -6,7 +6,7 @@ use api::selector::LabelSelector;
 
 use super::object::{Labels, Pod};
 use super::{Element, Shape};
-use crate::proxy::{Protocol, bits};
+use crate::network::proxy::{Protocol, bits};
 
 /// The namespaces that a peer's pods are in.
 #[derive(Debug)]

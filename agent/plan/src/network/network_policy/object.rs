@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Direction;
 use super::peers::{Endpoints, Namespaces, PodPeer, Range, Set};
+use crate::network::proxy::{Name, Protocol, bits, name, of_bits, range};
 use crate::pod::pods;
-use crate::proxy::{Name, Protocol, bits, name, of_bits, range};
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub use object::{Labels, NamedPort, Pod, Policy};
 use peers::Set;
 
-use crate::proxy::{Name, Protocol};
+use crate::network::proxy::{Name, Protocol};
 
 /// Direction of traffic from the pod's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

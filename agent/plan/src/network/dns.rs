@@ -15,7 +15,7 @@ pub use forwarding::Forwarding;
 use name::{Place, parse};
 pub use name::{Reverse, reverse};
 
-use crate::proxy::{Endpoint, Name, Port, Protocol, Service, Slice, SlicePort};
+use crate::network::proxy::{Endpoint, Name, Port, Protocol, Service, Slice, SlicePort};
 
 /// TTL of records in seconds, as in kubeadm's Corefile.
 pub const TTL: u32 = 30;
