@@ -1,17 +1,24 @@
 //! Decisions of the node agent, free of side effects: no I/O, no clock, no randomness.
 //!
 //! [`pod::lifecycle::decide`] compares a desired pod with its observed state and returns actions,
-//! [`pod::status::build`] returns the API's status, [`container::oci::build`] turns a container into an OCI runtime
-//! specification.
+//! [`pod::status::build`] returns the API's status, [`container::oci::build`] turns a container into
+//! an OCI runtime specification.
+//!
+//! | Room | Content |
+//! |---|---|
+//! | [`pod`] | a pod's life: observed state, next actions, probes, restarts, resizes, status |
+//! | [`container`] | environment, files, user, OCI runtime specification, log lines |
+//! | [`node`] | admission, allocatable resources, evictions, image garbage collection, shutdown |
+//! | [`network`] | Services, DNS, network policies, routes to other nodes |
+//! | [`volume`] | claims, tokens, huge pages |
+//! | [`resources`] | quantities in the kernel's units |
 
-pub mod claims;
 pub mod container;
-pub mod hugepages;
 pub mod network;
 pub mod node;
 pub mod pod;
 pub mod resources;
-pub mod tokens;
+pub mod volume;
 
 /// A point in time, as everywhere in the API.
 pub type Timestamp = k8s_openapi::jiff::Timestamp;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use agent_plan::pod::pods;
-use agent_plan::tokens::TokenWish;
+use agent_plan::volume::tokens::TokenWish;
 use agent_plan::{Timestamp, after};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, ServiceAccount, Volume};

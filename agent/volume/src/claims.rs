@@ -9,8 +9,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use agent_plan::claims::{Backing, Place};
 use agent_plan::container::environment::Sources;
+use agent_plan::volume::claims::{Backing, Place};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount as bind};

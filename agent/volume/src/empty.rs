@@ -3,7 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use agent_plan::{hugepages, resources};
+use agent_plan::resources;
+use agent_plan::volume::hugepages;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use agent_plan::container::environment::{self, ReferenceError, Sources, Surroundings};
 use agent_plan::pod::pods;
 use agent_plan::resources;
-use agent_plan::tokens::TokenWish;
+use agent_plan::volume::tokens::TokenWish;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
 
 /// Files by path within the volume.

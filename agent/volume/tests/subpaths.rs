@@ -7,9 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use agent_plan::claims::{Backing, Place as AtPath};
 use agent_plan::container::environment::{Environment, Sources, Surroundings};
 use agent_plan::container::oci::Mount;
+use agent_plan::volume::claims::{Backing, Place as AtPath};
 use agent_volume::{Error, Volumes};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, HostPathVolumeSource, Pod};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use agent_plan::container::environment::{Environment, Sources, Surroundings};
-use agent_plan::tokens::TokenWish;
+use agent_plan::volume::tokens::TokenWish;
 use agent_volume::{Error, Turn, Volumes};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 

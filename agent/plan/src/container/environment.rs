@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvFromSource, EnvVar, En
 pub use file::{File, Files, wanted};
 pub use variables::{Environment, LONGEST_VALUE, MOST_BYTES, MOST_VARIABLES, expand, expand_known};
 
-use crate::claims::Backing;
 use crate::container::files;
 use crate::pod::pods;
 use crate::resources;
-use crate::tokens::TokenWish;
+use crate::volume::claims::Backing;
+use crate::volume::tokens::TokenWish;
 
 /// Objects that a pod refers to. An absent entry was looked up and not found.
 #[derive(Clone, Debug, Default)]

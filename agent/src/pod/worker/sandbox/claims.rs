@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agent_plan::claims::{Backing, ClaimError, Wish, backing, volume_of, wishes};
 use agent_plan::pod::pods;
+use agent_plan::volume::claims::{Backing, ClaimError, Wish, backing, volume_of, wishes};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 

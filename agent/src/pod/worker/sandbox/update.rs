@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pod::pods;
-use agent_plan::tokens::TokenWish;
+use agent_plan::volume::tokens::TokenWish;
 use api::pod::References;
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending, select_all};
