@@ -1,7 +1,17 @@
-//! Errors in content from registries and archives.
+//! Content from registries and archives: its parts, and the errors in it.
+//!
+//! * [`digest`], [`manifest`]: digests, and manifests and indexes
+//! * [`archive`]: members of an image archive
+//! * [`unpack`], [`pack`]: a layer's tar stream to a directory, and back
 
-use crate::digest::Digest;
-use crate::unpack::UnpackError;
+pub(crate) mod archive;
+pub(crate) mod digest;
+pub(crate) mod manifest;
+pub(crate) mod pack;
+pub(crate) mod unpack;
+
+use digest::Digest;
+use unpack::UnpackError;
 
 /// Content of an image does not match its descriptor, or exceeds a configured limit.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +58,7 @@ pub enum ContentError {
         /// Kind of document.
         what: &'static str,
         /// Parse error of the digest.
-        source: crate::digest::InvalidDigest,
+        source: digest::InvalidDigest,
     },
     /// The media type is neither OCI nor Docker schema 2.
     #[error("unsupported media type {media_type:?} of the {what}")]

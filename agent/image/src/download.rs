@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::config::Limits;
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::digest::Digest;
+use crate::content::manifest::Descriptor;
 use crate::failure::RegistryError;
-use crate::manifest::Descriptor;
 use crate::registry::Session;
 use crate::retries::Retries;
 

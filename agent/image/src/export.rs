@@ -9,11 +9,11 @@ use sha2::{Digest as _, Sha256};
 use tar::{Builder, Header};
 
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::digest::Digest;
+use crate::content::manifest::{self, Descriptor};
+use crate::content::pack::{mark, pack};
 use crate::image::Image;
 use crate::layer::{LayerError, blocking};
-use crate::manifest::{self, Descriptor};
-use crate::pack::{mark, pack};
 use crate::reference::{self, Reference};
 use crate::store::{Images, StoreError};
 

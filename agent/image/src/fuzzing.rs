@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::config::Limits;
-use crate::manifest::{self, Document};
+use crate::content::manifest::{self, Document};
+use crate::content::unpack;
 use crate::reference::Reference;
-use crate::unpack;
 
 /// Parses the bytes as a manifest, a configuration and a reference.
 ///

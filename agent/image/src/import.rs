@@ -7,14 +7,14 @@ use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::io::AsyncRead;
 
-use crate::archive::Archive;
 use crate::config::Limits;
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::archive::Archive;
+use crate::content::digest::Digest;
+use crate::content::manifest::{self, Descriptor, Document};
 use crate::image::Image;
 use crate::index::Record;
 use crate::layer::{Documents, Have, Hold, LayerError, Staged, Wanted};
-use crate::manifest::{self, Descriptor, Document};
 use crate::reference::{self, Reference};
 use crate::store::{Images, Inner, StoreError};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::manifest::Descriptor;
+use crate::content::manifest::Descriptor;
 use crate::store::OpenError;
 
 #[derive(Clone, Serialize, Deserialize)]

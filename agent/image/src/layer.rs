@@ -9,11 +9,11 @@ use tempfile::TempDir;
 
 use crate::containerd::Lease;
 use crate::content::ContentError;
-use crate::digest::Digest;
-use crate::manifest::Descriptor;
+use crate::content::digest::Digest;
+use crate::content::manifest::Descriptor;
+use crate::content::unpack::Unpacked;
 use crate::own::Pins;
 use crate::store::StoreError;
-use crate::unpack::Unpacked;
 
 /// Compressed layer: a range of a file.
 #[derive(Debug)]

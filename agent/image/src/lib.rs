@@ -12,13 +12,11 @@
 //! layer and never follows a symbolic link. A layer appears under its final name only when it is
 //! complete and on disk.
 
-mod archive;
 mod authorities;
 mod config;
 mod containerd;
 mod content;
 mod credentials;
-mod digest;
 mod download;
 mod export;
 mod failure;
@@ -27,10 +25,8 @@ mod image;
 mod import;
 mod index;
 mod layer;
-mod manifest;
 mod names;
 mod own;
-mod pack;
 mod pull;
 mod redirects;
 pub mod reference;
@@ -39,13 +35,13 @@ mod retries;
 mod slots;
 mod store;
 mod token;
-mod unpack;
 
 pub use config::{Config, Limits, Registry};
 pub use containerd::{Config as ContainerdConfig, OpenError as ContainerdError};
 pub use content::ContentError;
+pub use content::digest::{Digest, InvalidDigest};
+pub use content::unpack::UnpackError;
 pub use credentials::{Credentials, CredentialsError};
-pub use digest::{Digest, InvalidDigest};
 pub use export::ExportError;
 pub use failure::{PullError, RegistryError};
 pub use image::Image;
@@ -54,7 +50,6 @@ pub use pull::Pulled;
 pub use redirects::RedirectError;
 pub use store::{Images, OpenError, StoreError};
 pub use token::TokenError;
-pub use unpack::UnpackError;
 
 /// Message of an error followed by those of its sources, joined by `: `, as in events.
 pub fn chain(error: &dyn std::error::Error) -> String {

@@ -1,6 +1,6 @@
 //! Moves names between images.
 
-use crate::digest::Digest;
+use crate::content::digest::Digest;
 use crate::index::Record;
 use crate::reference::{self, Reference};
 

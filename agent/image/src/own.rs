@@ -17,12 +17,12 @@ use tempfile::TempDir;
 
 use crate::config::Limits;
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::digest::Digest;
+use crate::content::manifest::Descriptor;
+use crate::content::unpack;
 use crate::index::{Record, read_index, sync_directory, write_index};
 use crate::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
-use crate::manifest::Descriptor;
 use crate::store::{OpenError, StoreError, make_directory, staging};
-use crate::unpack;
 
 /// Layers in the directory of a store.
 #[derive(Clone)]

@@ -7,14 +7,14 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::config::Limits;
 use crate::content::ContentError;
+use crate::content::digest::Digest;
+use crate::content::manifest::{self, Descriptor, Document};
 use crate::credentials::Credentials;
-use crate::digest::Digest;
 use crate::download::download;
 use crate::failure::{PullError, RegistryError};
 use crate::image::Image;
 use crate::index::Record;
 use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted};
-use crate::manifest::{self, Descriptor, Document};
 use crate::reference::Reference;
 use crate::registry::Session;
 use crate::retries::Retries;

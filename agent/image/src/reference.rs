@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::digest::Digest;
+use crate::content::digest::Digest;
 
 /// Normalized image name: `docker.io/library/nginx:latest`, `registry:5000/app@sha256:…`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ pub enum Invalid {
     Identifier(String),
     /// The digest after `@` is invalid.
     #[error("{0}")]
-    Digest(crate::digest::InvalidDigest),
+    Digest(crate::content::digest::InvalidDigest),
 }
 
 const NAME_LIMIT: usize = 255;

@@ -19,7 +19,8 @@ use tempfile::TempDir;
 use crate::config::Config;
 use crate::containerd::{self, Daemon};
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::digest::Digest;
+use crate::content::{manifest, unpack};
 use crate::export::{self, Whole};
 use crate::image::{Held, Image};
 use crate::index::Record;
@@ -27,7 +28,7 @@ use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted, bloc
 use crate::own::Own;
 use crate::reference::{self, Reference};
 use crate::slots::Slots;
-use crate::{manifest, names, pull, unpack};
+use crate::{names, pull};
 
 /// Images of a node. Cheap to clone; one process at a time has a directory open.
 #[derive(Clone)]

@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 
 use super::{Daemon, Lease};
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::digest::Digest;
+use crate::content::manifest::Descriptor;
 use crate::layer::{Blob, LayerError, blocking};
-use crate::manifest::Descriptor;
 use crate::store::StoreError;
 
 /// Size of one message of a write.

@@ -19,11 +19,11 @@ use tokio::task::JoinSet;
 use super::{Daemon, tasks};
 use crate::config::Limits;
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::digest::Digest;
+use crate::content::manifest::Descriptor;
+use crate::content::unpack;
 use crate::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
-use crate::manifest::Descriptor;
 use crate::store::StoreError;
-use crate::unpack;
 
 /// containerd lease that protects new content from garbage collection until it is dropped.
 pub(crate) struct Lease {

@@ -12,11 +12,11 @@ use super::Daemon;
 use super::content::broken;
 use super::kept::IMPORTED;
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::digest::Digest;
+use crate::content::manifest::{self, Descriptor, Document};
 use crate::export::Whole;
 use crate::index::{Record, Target};
 use crate::layer::LayerError;
-use crate::manifest::{self, Descriptor, Document};
 use crate::reference::Reference;
 use crate::store::StoreError;
 

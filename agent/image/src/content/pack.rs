@@ -175,7 +175,7 @@ fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::config::Limits;
-    use crate::unpack;
+    use crate::content::unpack;
 
     #[test]
     fn what_was_unpacked_is_packed_the_same() {

@@ -22,7 +22,7 @@ pub(crate) use entries::{Entry, EntryKind, for_each_entry};
 
 use crate::config::Limits;
 use crate::content::ContentError;
-use crate::digest::{Digest, HashingReader};
+use crate::content::digest::{Digest, HashingReader};
 use root::Root;
 
 /// A layer was refused.

@@ -8,9 +8,9 @@ use serde_json::json;
 
 use crate::config::Limits;
 use crate::content::ContentError;
-use crate::digest::Digest;
+use crate::content::digest::Digest;
+use crate::content::unpack::Unpacked;
 use crate::layer::Wanted;
-use crate::unpack::Unpacked;
 
 pub(crate) const ACCEPTED: &[&str] = &[
     INDEX,
