@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::authorities;
+use crate::registry::authorities;
 
 /// Configuration of an image store.
 #[derive(Debug, Clone, Default)]

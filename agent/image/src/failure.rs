@@ -6,10 +6,10 @@ use std::time::Duration;
 use reqwest::StatusCode;
 
 use crate::content::ContentError;
-use crate::redirects::RedirectError;
 use crate::reference;
+use crate::registry::redirects::RedirectError;
+use crate::registry::token::TokenError;
 use crate::store::StoreError;
-use crate::token::TokenError;
 
 /// An image could not be pulled. The messages are containerd's where it has one.
 #[derive(Debug, thiserror::Error)]

@@ -12,12 +12,9 @@
 //! layer and never follows a symbolic link. A layer appears under its final name only when it is
 //! complete and on disk.
 
-mod authorities;
 mod config;
 mod containerd;
 mod content;
-mod credentials;
-mod download;
 mod export;
 mod failure;
 pub mod fuzzing;
@@ -28,28 +25,24 @@ mod layer;
 mod names;
 mod own;
 mod pull;
-mod redirects;
 pub mod reference;
 mod registry;
-mod retries;
-mod slots;
 mod store;
-mod token;
 
 pub use config::{Config, Limits, Registry};
 pub use containerd::{Config as ContainerdConfig, OpenError as ContainerdError};
 pub use content::ContentError;
 pub use content::digest::{Digest, InvalidDigest};
 pub use content::unpack::UnpackError;
-pub use credentials::{Credentials, CredentialsError};
 pub use export::ExportError;
 pub use failure::{PullError, RegistryError};
 pub use image::Image;
 pub use import::ImportError;
 pub use pull::Pulled;
-pub use redirects::RedirectError;
+pub use registry::credentials::{Credentials, CredentialsError};
+pub use registry::redirects::RedirectError;
+pub use registry::token::TokenError;
 pub use store::{Images, OpenError, StoreError};
-pub use token::TokenError;
 
 /// Message of an error followed by those of its sources, joined by `: `, as in events.
 pub fn chain(error: &dyn std::error::Error) -> String {

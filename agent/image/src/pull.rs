@@ -9,16 +9,16 @@ use crate::config::Limits;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor, Document};
-use crate::credentials::Credentials;
-use crate::download::download;
 use crate::failure::{PullError, RegistryError};
 use crate::image::Image;
 use crate::index::Record;
 use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted};
 use crate::reference::Reference;
 use crate::registry::Session;
-use crate::retries::Retries;
-use crate::slots::{Queue, Waits};
+use crate::registry::credentials::Credentials;
+use crate::registry::download::download;
+use crate::registry::retries::Retries;
+use crate::registry::slots::{Queue, Waits};
 use crate::store::Images;
 
 /// Result of a pull.

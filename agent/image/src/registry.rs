@@ -2,6 +2,18 @@
 //!
 //! A hostile registry must not choose how much memory an answer takes: each is read up to a limit.
 //! The `Authorization` for one origin (scheme, host and port) is never sent to another.
+//!
+//! * [`authorities`], [`credentials`], [`token`]: trust in its certificate, credentials
+//! * [`redirects`]: the addresses that a redirect may name
+//! * [`download`], [`retries`], [`slots`]: blobs, repeated requests, limits on parallel downloads
+
+pub(crate) mod authorities;
+pub(crate) mod credentials;
+pub(crate) mod download;
+pub(crate) mod redirects;
+pub(crate) mod retries;
+pub(crate) mod slots;
+pub(crate) mod token;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -14,15 +26,14 @@ use reqwest::redirect::Policy;
 use reqwest::{Response, StatusCode, Url};
 use tokio::sync::Mutex;
 
-use crate::authorities;
 use crate::config::{Config, Registry};
 use crate::content::ContentError;
 use crate::content::manifest;
-use crate::credentials::Credentials;
 use crate::failure::RegistryError;
-use crate::redirects::{Reach, Redirects};
 use crate::reference::Reference;
-use crate::token::{self, Challenge, TokenError};
+use credentials::Credentials;
+use redirects::{Reach, Redirects};
+use token::{Challenge, TokenError};
 
 /// Session with a registry: one repository and one set of credentials, for the duration of one
 /// pull.

@@ -27,7 +27,7 @@ use crate::index::Record;
 use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted, blocking};
 use crate::own::Own;
 use crate::reference::{self, Reference};
-use crate::slots::Slots;
+use crate::registry::slots::Slots;
 use crate::{names, pull};
 
 /// Images of a node. Cheap to clone; one process at a time has a directory open.

@@ -10,7 +10,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::LOCATION;
 use reqwest::{Response, StatusCode, Url};
 
-use crate::authorities::name;
+use crate::registry::authorities::name;
 
 /// Maximum number of redirects, as in Go's client (`net/http/client.go`).
 const LONGEST: usize = 10;

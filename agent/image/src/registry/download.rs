@@ -13,7 +13,7 @@ use crate::content::digest::Digest;
 use crate::content::manifest::Descriptor;
 use crate::failure::RegistryError;
 use crate::registry::Session;
-use crate::retries::Retries;
+use crate::registry::retries::Retries;
 
 /// Downloads a blob and checks its size and digest. An interrupted transfer is resumed.
 pub(crate) async fn download(
