@@ -130,7 +130,6 @@ const MOST_MODULES: usize = 12;
 
 /// Folders that may have more modules, each with its reason.
 const WIDE_FOLDERS: &[(&str, &str)] = &[
-    ("agent/image/src", "steps of one pull"),
     ("agent/network/src/bridge", "parts of one bridge"),
     ("agent/runtime/src", "the interface and both implementations"),
     ("agent/runtime/src/containerd", "one call of containerd each"),

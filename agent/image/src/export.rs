@@ -12,9 +12,9 @@ use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor};
 use crate::content::pack::{mark, pack};
-use crate::image::Image;
-use crate::layer::{LayerError, blocking};
 use crate::reference::{self, Reference};
+use crate::store::image::Image;
+use crate::store::layer::{LayerError, blocking};
 use crate::store::{Images, StoreError};
 
 /// An image could not be exported.

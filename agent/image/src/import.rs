@@ -12,10 +12,10 @@ use crate::content::ContentError;
 use crate::content::archive::Archive;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor, Document};
-use crate::image::Image;
-use crate::index::Record;
-use crate::layer::{Documents, Have, Hold, LayerError, Staged, Wanted};
 use crate::reference::{self, Reference};
+use crate::store::image::Image;
+use crate::store::index::Record;
+use crate::store::layer::{Documents, Have, Hold, LayerError, Staged, Wanted};
 use crate::store::{Images, Inner, StoreError};
 
 /// An archive could not be imported.

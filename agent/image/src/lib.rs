@@ -13,35 +13,29 @@
 //! complete and on disk.
 
 mod config;
-mod containerd;
 mod content;
 mod export;
 mod failure;
 pub mod fuzzing;
-mod image;
 mod import;
-mod index;
-mod layer;
-mod names;
-mod own;
 mod pull;
 pub mod reference;
 mod registry;
 mod store;
 
 pub use config::{Config, Limits, Registry};
-pub use containerd::{Config as ContainerdConfig, OpenError as ContainerdError};
 pub use content::ContentError;
 pub use content::digest::{Digest, InvalidDigest};
 pub use content::unpack::UnpackError;
 pub use export::ExportError;
 pub use failure::{PullError, RegistryError};
-pub use image::Image;
 pub use import::ImportError;
 pub use pull::Pulled;
 pub use registry::credentials::{Credentials, CredentialsError};
 pub use registry::redirects::RedirectError;
 pub use registry::token::TokenError;
+pub use store::containerd::{Config as ContainerdConfig, OpenError as ContainerdError};
+pub use store::image::Image;
 pub use store::{Images, OpenError, StoreError};
 
 /// Message of an error followed by those of its sources, joined by `: `, as in events.

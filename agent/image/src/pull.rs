@@ -10,9 +10,6 @@ use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor, Document};
 use crate::failure::{PullError, RegistryError};
-use crate::image::Image;
-use crate::index::Record;
-use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted};
 use crate::reference::Reference;
 use crate::registry::Session;
 use crate::registry::credentials::Credentials;
@@ -20,6 +17,9 @@ use crate::registry::download::download;
 use crate::registry::retries::Retries;
 use crate::registry::slots::{Queue, Waits};
 use crate::store::Images;
+use crate::store::image::Image;
+use crate::store::index::Record;
+use crate::store::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted};
 
 /// Result of a pull.
 #[derive(Clone, Debug)]

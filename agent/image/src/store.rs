@@ -4,8 +4,18 @@
 //! DIR/lock          held while a process has the store open
 //! DIR/staging/      downloads and half-unpacked layers; emptied when the store is opened
 //! ```
+//!
+//! * [`own`], [`containerd`]: the two places of layers
+//! * [`layer`]: a layer that is being added
+//! * [`index`], [`image`], [`names`]: records of the images, images in use, and their names
 
 mod changes;
+pub(crate) mod containerd;
+pub(crate) mod image;
+pub(crate) mod index;
+pub(crate) mod layer;
+pub(crate) mod names;
+pub(crate) mod own;
 
 use std::fs::{self, File};
 use std::io;
@@ -17,18 +27,18 @@ use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use crate::config::Config;
-use crate::containerd::{self, Daemon};
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::{manifest, unpack};
 use crate::export::{self, Whole};
-use crate::image::{Held, Image};
-use crate::index::Record;
-use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted, blocking};
-use crate::own::Own;
+use crate::pull;
 use crate::reference::{self, Reference};
 use crate::registry::slots::Slots;
-use crate::{names, pull};
+use containerd::Daemon;
+use image::{Held, Image};
+use index::Record;
+use layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted, blocking};
+use own::Own;
 
 /// Images of a node. Cheap to clone; one process at a time has a directory open.
 #[derive(Clone)]

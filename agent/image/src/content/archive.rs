@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::config::Limits;
 use crate::content::ContentError;
 use crate::content::unpack::{EntryKind, UnpackError, for_each_entry, open_plain};
-use crate::layer::Blob;
+use crate::store::layer::Blob;
 
 /// Image archive, uncompressed and with its members located, or a directory with the same files.
 pub(crate) struct Archive {

@@ -10,7 +10,7 @@ use crate::config::Limits;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::unpack::Unpacked;
-use crate::layer::Wanted;
+use crate::store::layer::Wanted;
 
 pub(crate) const ACCEPTED: &[&str] = &[
     INDEX,

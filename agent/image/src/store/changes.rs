@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, PoisonError};
 
 use super::{Inner, Kept, StoreError};
-use crate::index::Record;
+use crate::store::index::Record;
 
 impl Inner {
     /// Changes the records, on disk or in containerd first and then in memory. Returns the bytes

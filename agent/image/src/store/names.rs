@@ -1,8 +1,8 @@
 //! Moves names between images.
 
 use crate::content::digest::Digest;
-use crate::index::Record;
 use crate::reference::{self, Reference};
+use crate::store::index::Record;
 
 /// Adds an image. Its names are removed from the images that had them.
 pub(crate) fn add(records: &mut Vec<Record>, new: Record) {

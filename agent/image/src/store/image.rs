@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use oci_spec::image::ImageConfiguration;
 
-use crate::index::Record;
+use crate::store::index::Record;
 
 /// Complete image on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]

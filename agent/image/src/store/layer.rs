@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::containerd::Lease;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::Descriptor;
 use crate::content::unpack::Unpacked;
-use crate::own::Pins;
 use crate::store::StoreError;
+use crate::store::containerd::Lease;
+use crate::store::own::Pins;
 
 /// Compressed layer: a range of a file.
 #[derive(Debug)]

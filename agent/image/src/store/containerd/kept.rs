@@ -11,8 +11,8 @@ use containerd_client::services::v1::{
 use super::layers::sent;
 use super::{Daemon, Lease};
 use crate::content::manifest::{self, Descriptor};
-use crate::index::{Record, Target};
-use crate::layer::Documents;
+use crate::store::index::{Record, Target};
+use crate::store::layer::Documents;
 
 /// Prefix of the garbage collection labels by which a blob references another.
 const CONTENT: &str = "containerd.io/gc.ref.content";

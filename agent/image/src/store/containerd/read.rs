@@ -15,10 +15,10 @@ use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor, Document};
 use crate::export::Whole;
-use crate::index::{Record, Target};
-use crate::layer::LayerError;
 use crate::reference::Reference;
 use crate::store::StoreError;
+use crate::store::index::{Record, Target};
+use crate::store::layer::LayerError;
 
 /// Contents of a manifest and its configuration.
 pub(super) struct Known {

@@ -22,8 +22,8 @@ use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::Descriptor;
 use crate::content::unpack;
-use crate::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
 use crate::store::StoreError;
+use crate::store::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
 
 /// containerd lease that protects new content from garbage collection until it is dropped.
 pub(crate) struct Lease {

@@ -16,8 +16,8 @@ use super::{Daemon, Lease};
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::Descriptor;
-use crate::layer::{Blob, LayerError, blocking};
 use crate::store::StoreError;
+use crate::store::layer::{Blob, LayerError, blocking};
 
 /// Size of one message of a write.
 const CHUNK: usize = 1 << 20;

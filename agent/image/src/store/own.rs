@@ -20,8 +20,8 @@ use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::Descriptor;
 use crate::content::unpack;
-use crate::index::{Record, read_index, sync_directory, write_index};
-use crate::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
+use crate::store::index::{Record, read_index, sync_directory, write_index};
+use crate::store::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
 use crate::store::{OpenError, StoreError, make_directory, staging};
 
 /// Layers in the directory of a store.
