@@ -13,7 +13,7 @@ use containerd_client::types::sandbox::Runtime;
 
 use super::Shared;
 use super::client::{CALL, Meaning, meaning, within};
-use super::handlers::SHIM;
+use super::container::handlers::SHIM;
 use crate::Error;
 
 impl Shared {

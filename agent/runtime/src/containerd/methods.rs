@@ -12,8 +12,9 @@ use tokio::sync::{OwnedMutexGuard, broadcast};
 use tokio::time::Instant;
 
 use super::client::{CALL, or_gone, within};
+use super::container::{creation, handlers};
 use super::records::Record;
-use super::{Containerd, Shared, creation, handlers};
+use super::{Containerd, Shared};
 use crate::cgroup::part;
 use crate::embedded::{arrange, change, check_id, described, io_error};
 use crate::record;

@@ -16,17 +16,13 @@
 //! containerd's list of tasks is compared with the known states.
 
 mod abandoned;
-mod ahead;
 mod attach;
 mod audience;
 mod client;
-mod creation;
+mod container;
 mod events;
 mod exec;
-mod gate;
-mod handlers;
 mod holding;
-mod images;
 mod kept;
 mod logger;
 mod methods;
@@ -35,11 +31,8 @@ mod pause;
 mod process;
 mod records;
 mod removal;
-mod root;
 mod sandbox;
-mod starting;
 mod streams;
-mod sysfs;
 mod watch;
 mod writer;
 
@@ -58,9 +51,10 @@ use tokio::task::JoinSet;
 pub use abandoned::end_without_engine;
 pub use agent_containerd::Failure;
 
-use ahead::Ahead;
 use client::{CALL, Client, connect, within};
-use gate::Gates;
+use container::ahead::Ahead;
+use container::gate::Gates;
+use container::handlers;
 use records::Records;
 
 use crate::cgroup::Cgroups;

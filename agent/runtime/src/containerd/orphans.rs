@@ -20,7 +20,8 @@ use nix::libc;
 use sha2::{Digest as _, Sha256};
 
 use super::client::TASK;
-use super::{gate, logger};
+use super::container::gate;
+use super::logger;
 use crate::clock::now;
 use crate::sys;
 

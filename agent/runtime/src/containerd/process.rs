@@ -21,7 +21,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use super::creation::{self, PROCESS};
+use super::container::creation::{self, PROCESS};
 use super::{Shared, removal};
 use crate::clock::now;
 use crate::embedded::io_error;

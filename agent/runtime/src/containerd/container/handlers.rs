@@ -10,7 +10,7 @@ use prost::Message;
 use prost_types::Any;
 
 /// Shim that every containerd has.
-pub(super) const SHIM: &str = "io.containerd.runc.v2";
+pub(in crate::containerd) const SHIM: &str = "io.containerd.runc.v2";
 /// OCI runtimes that can replace runc under its shim.
 const BINARIES: [&str; 2] = ["crun", "youki"];
 
@@ -22,14 +22,14 @@ struct Options {
 }
 
 /// Directories that are searched for programs.
-pub(super) fn directories() -> Vec<PathBuf> {
+pub(in crate::containerd) fn directories() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin".into());
     std::env::split_paths(&path).collect()
 }
 
 /// Returns containerd's runtime for a handler, if installed: `io.containerd.kata.v2` for `kata` if
 /// there is a `containerd-shim-kata-v2`.
-pub(super) fn find(handler: &str, directories: &[PathBuf]) -> Option<Runtime> {
+pub(in crate::containerd) fn find(handler: &str, directories: &[PathBuf]) -> Option<Runtime> {
     let runtime = |name: String, options: Option<Any>| Runtime { name, options };
     if ["", "runc"].contains(&handler) {
         return Some(runtime(SHIM.to_owned(), None));

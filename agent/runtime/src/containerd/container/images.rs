@@ -12,8 +12,9 @@ use agent_containerd::{KEPT, OWNER};
 use containerd_client::services::v1::snapshots::{MountsRequest, ViewSnapshotRequest};
 use containerd_client::types::Mount;
 
-use super::client::{Meaning, TASK, meaning, within};
-use super::{Shared, root};
+use super::root;
+use crate::containerd::Shared;
+use crate::containerd::client::{Meaning, TASK, meaning, within};
 use crate::embedded::io_error;
 use crate::{Error, ImageFiles};
 
@@ -25,7 +26,7 @@ fn name(sandbox: &str, image: &str) -> String {
 }
 
 impl Shared {
-    pub(super) async fn mount_image(
+    pub(in crate::containerd) async fn mount_image(
         self: &Arc<Self>,
         sandbox: &str,
         image: ImageFiles,
@@ -79,7 +80,7 @@ impl Shared {
     }
 
     /// Removes the snapshots of a sandbox's images; returns the failures.
-    pub(super) async fn release_images(&self, sandbox: &str) -> Vec<String> {
+    pub(in crate::containerd) async fn release_images(&self, sandbox: &str) -> Vec<String> {
         let directory = self.directory(sandbox).join(IMAGES);
         let noted = match noted(&directory) {
             Ok(noted) => noted,

@@ -7,21 +7,21 @@ use std::sync::{Arc, PoisonError};
 use containerd_client::types::Mount;
 use tokio::sync::oneshot;
 
-use super::Shared;
+use crate::containerd::Shared;
 use crate::{ContainerSpec, Error};
 
 /// Root file systems that are being prepared, by the containers' IDs; their containers were not
 /// requested yet.
-pub(super) type Ahead = BTreeMap<String, Root>;
+pub(in crate::containerd) type Ahead = BTreeMap<String, Root>;
 
-pub(super) struct Root {
+pub(in crate::containerd) struct Root {
     sandbox: String,
     made: oneshot::Receiver<Result<Vec<Mount>, Error>>,
 }
 
 impl Shared {
     /// Starts preparing a container's root file system.
-    pub(super) fn prepare_ahead(self: &Arc<Self>, sandbox: &str, spec: &ContainerSpec) {
+    pub(in crate::containerd) fn prepare_ahead(self: &Arc<Self>, sandbox: &str, spec: &ContainerSpec) {
         let Some(image) = spec.snapshot.clone() else { return };
         let (id, weak) = (spec.id.clone(), Arc::downgrade(self));
         let (told, made) = oneshot::channel();
@@ -46,7 +46,7 @@ impl Shared {
 
     /// Removes root file systems that were prepared for a sandbox and not used; returns the
     /// failures.
-    pub(super) async fn remove_ahead(&self, sandbox: &str) -> Vec<String> {
+    pub(in crate::containerd) async fn remove_ahead(&self, sandbox: &str) -> Vec<String> {
         let unused: Vec<String> = {
             let ahead = self.ahead();
             let own = ahead.iter().filter(|(_, root)| root.sandbox == sandbox);

@@ -8,10 +8,11 @@ use containerd_client::services::v1::{GetRequest, StartRequest};
 use containerd_client::types::v1::Status;
 use tokio::time::Instant;
 
-use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use super::creation;
 use super::gate::{Gate, Starting};
-use super::{Shared, creation};
 use crate::clock::now;
+use crate::containerd::Shared;
+use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use crate::embedded::io_error;
 use crate::{Container, Error, Refusal, State};
 
@@ -19,7 +20,7 @@ use crate::{Container, Error, Refusal, State};
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Shared {
-    pub(super) async fn start(self: &Arc<Self>, sandbox: &str, id: &str) -> Result<Container, Error> {
+    pub(in crate::containerd) async fn start(self: &Arc<Self>, sandbox: &str, id: &str) -> Result<Container, Error> {
         let (_, _guard) = self.turn(sandbox).await?;
         let container = self.container(sandbox, id)?;
         if container.state != State::Created {
@@ -139,7 +140,7 @@ impl Shared {
 
     /// Kills containers that an earlier agent was starting and that still wait: the order may be on
     /// its way, and its answer would be lost.
-    pub(super) async fn end_all_unheard(self: &Arc<Self>) {
+    pub(in crate::containerd) async fn end_all_unheard(self: &Arc<Self>) {
         let unheard: Vec<(String, String)> = {
             let records = self.records();
             let all = records.iter().flat_map(|entry| {

@@ -15,15 +15,15 @@ use nix::fcntl::{AT_FDCWD, OFlag, open, openat};
 use nix::sys::stat::{Mode, UtimensatFlags, fstat, utimensat};
 use nix::sys::time::TimeSpec;
 
-use super::Shared;
+use crate::containerd::Shared;
 
 /// Root of runc's state under containerd: a directory per namespace, with one per container.
-pub(super) const RUNC: &str = "/run/containerd/runc";
-pub(super) const PIPE: &str = "exec.fifo";
+pub(in crate::containerd) const RUNC: &str = "/run/containerd/runc";
+pub(in crate::containerd) const PIPE: &str = "exec.fifo";
 /// Time that no present event has, however coarse the file system's clock is.
 const BEFORE: TimeSpec = TimeSpec::new(1, 0);
 
-pub(super) enum Gate {
+pub(in crate::containerd) enum Gate {
     /// Descriptor of a FIFO that had not been written to when it was opened.
     Held(OwnedFd),
     /// runc removes it as soon as the program was started.
@@ -58,7 +58,7 @@ impl Gate {
 
 /// Gates of the tasks that are being started, each for the duration of its start.
 #[derive(Clone, Default)]
-pub(super) struct Gates(Arc<Mutex<BTreeMap<String, Arc<Gate>>>>);
+pub(in crate::containerd) struct Gates(Arc<Mutex<BTreeMap<String, Arc<Gate>>>>);
 
 impl Gates {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Gate>>> {
@@ -67,14 +67,14 @@ impl Gates {
 }
 
 /// Gate of a task during its start.
-pub(super) struct Starting {
+pub(in crate::containerd) struct Starting {
     id: String,
     gate: Option<Arc<Gate>>,
     all: Gates,
 }
 
 impl Starting {
-    pub(super) fn gate(&self) -> Option<&Gate> {
+    pub(in crate::containerd) fn gate(&self) -> Option<&Gate> {
         self.gate.as_deref()
     }
 }
@@ -102,12 +102,12 @@ impl Shared {
 
     /// Opens the gate of a task that an earlier agent may have ordered to run; that agent had reset
     /// its time.
-    pub(super) fn gate(&self, id: &str) -> Option<Gate> {
+    pub(in crate::containerd) fn gate(&self, id: &str) -> Option<Gate> {
         self.hold_gate(id, false)
     }
 
     /// True if a task that has ended while it was being started is known never to have run.
-    pub(super) fn is_held_back(&self, id: &str) -> bool {
+    pub(in crate::containerd) fn is_held_back(&self, id: &str) -> bool {
         let starting = self.gates.lock().get(id).cloned();
         let gate = starting.or_else(|| self.gate(id).map(Arc::new));
         gate.is_some_and(|gate| !gate.is_passed())

@@ -15,12 +15,13 @@ use nix::unistd::mkfifo;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use prost_types::Any;
 
-use super::client::{CALL, TASK, within};
-use super::logger::{self, Order};
-use super::pause::Process;
-use super::records::Record;
-use super::{Shared, handlers, holding, root, sysfs};
+use super::{handlers, root, sysfs};
 use crate::cgroup::TOGETHER;
+use crate::containerd::client::{CALL, TASK, within};
+use crate::containerd::logger::{self, Order};
+use crate::containerd::pause::Process;
+use crate::containerd::records::Record;
+use crate::containerd::{Shared, holding};
 use crate::supervisor::container::spec::{Place, confine, is_closed};
 use crate::supervisor::process::user;
 use crate::supervisor::rootfs::shm::TARGET;
@@ -33,7 +34,7 @@ const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 /// other runtimes would look for a sandbox container.
 const GROUPING: &str = "io.containerd.runc.v2.group";
 /// OCI process of a container, for execs.
-pub(super) const PROCESS: &str = "process.json";
+pub(in crate::containerd) const PROCESS: &str = "process.json";
 /// Time after which a creation may be waiting for a shim that never answers.
 const HANGING: Duration = Duration::from_secs(2);
 
@@ -202,7 +203,11 @@ fn drop_no_pages(config: &mut Spec) {
 
 impl Shared {
     /// Creates a container with its task; returns the PID of its init process.
-    pub(super) async fn make_container(self: &Arc<Self>, record: Record, spec: ContainerSpec) -> Result<i32, Error> {
+    pub(in crate::containerd) async fn make_container(
+        self: &Arc<Self>,
+        record: Record,
+        spec: ContainerSpec,
+    ) -> Result<i32, Error> {
         let directory = self.container_directory(&record.sandbox.id, &spec.id);
         let (making, own) = (directory.clone(), spec.clone());
         let made = self.blocking("make the container's directory", move |_| make_directory(&making, &own));
@@ -334,7 +339,7 @@ impl Shared {
 
 /// runc looks for the program and the working directory during the creation; these errors are
 /// distinguished.
-pub(super) fn program(error: Error) -> Error {
+pub(in crate::containerd) fn program(error: Error) -> Error {
     const WORDS: &str = "unable to start container process: ";
     let Error::Containerd { source, .. } = &error else {
         return error;

@@ -16,8 +16,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, fstat, fstatat};
 use oci_spec::runtime::{Mount as Bound, Spec};
 
-use super::Shared;
-use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use crate::containerd::Shared;
+use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use crate::overlay::{self, Writable};
 use crate::supervisor::rootfs::declared;
 use crate::sys::open_in_root;
@@ -58,7 +58,7 @@ impl Shared {
     }
 
     /// Removes a container's snapshot; succeeds if it does not exist.
-    pub(super) async fn remove_root(&self, id: &str) -> Result<(), Error> {
+    pub(in crate::containerd) async fn remove_root(&self, id: &str) -> Result<(), Error> {
         let request = self.client.request(RemoveSnapshotRequest {
             snapshotter: self.config.snapshotter.clone(),
             key: id.to_owned(),
@@ -68,7 +68,7 @@ impl Shared {
     }
 
     /// Usage of a container's writable layer; `None` if containerd does not report it.
-    pub(super) async fn written(&self, id: &str) -> Option<Written> {
+    pub(in crate::containerd) async fn written(&self, id: &str) -> Option<Written> {
         let request = self.client.request(UsageRequest {
             snapshotter: self.config.snapshotter.clone(),
             key: id.to_owned(),
@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// Removes snapshots with our label that belong to no container: a crash came between the two.
-    pub(super) async fn remove_stray_roots(&self) -> Result<(), Error> {
+    pub(in crate::containerd) async fn remove_stray_roots(&self) -> Result<(), Error> {
         let request = self.client.request(ListSnapshotsRequest {
             snapshotter: self.config.snapshotter.clone(),
             filters: vec![format!("labels.\"{OWNER}\"=={:?}", self.owner())],
@@ -113,7 +113,7 @@ impl Shared {
 }
 
 /// Mounts the layers below the writable one, detached. `scratch` is a free name.
-pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
+pub(in crate::containerd) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
     match layers(mounts)? {
         Shown::Layers(layers) => overlay::view(&layers, scratch),
         Shown::Other(mounted) => overlay::detached(scratch, |target| Ok(attach_other(mounted, target)?)),
@@ -122,7 +122,7 @@ pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
 
 /// Refuses an image that would mislead runc: runc creates links in whatever `/dev` is, even a
 /// directory of the machine, and would block forever on a FIFO in place of `/etc/passwd`.
-pub(super) fn check(root: &OwnedFd) -> Result<(), Refusal> {
+pub(in crate::containerd) fn check(root: &OwnedFd) -> Result<(), Refusal> {
     for place in ["dev", "proc", "sys"] {
         let found = fstatat(root, place, AtFlags::AT_SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFLNK) {
@@ -147,7 +147,7 @@ pub(super) fn check(root: &OwnedFd) -> Result<(), Refusal> {
 
 /// Creates the image's volumes in a container's own root; `root` is the image's. Returns their
 /// paths. `scratch` is a free name.
-pub(super) fn volumes(
+pub(in crate::containerd) fn volumes(
     root: &OwnedFd,
     mounts: &[Mount],
     scratch: &Path,
@@ -207,7 +207,7 @@ fn forget_promise(mounts: &[Mount]) -> io::Result<()> {
 
 /// Has runc bind each volume over itself before all mounts of the pod, so that a read-only root
 /// leaves it writable. No mount yet can redirect runc elsewhere.
-pub(super) fn keep_open(config: &mut Spec, volumes: &[PathBuf]) {
+pub(in crate::containerd) fn keep_open(config: &mut Spec, volumes: &[PathBuf]) {
     let mut mounts = config.mounts().clone().unwrap_or_default();
     let first = mounts.iter().position(|mount| mount.typ().as_deref() == Some("bind"));
     let own = volumes.iter().map(|place| {
@@ -263,7 +263,7 @@ fn attach_as(mounted: &Mount, flags: MsFlags, target: &Path) -> Result<(), nix::
 }
 
 /// Mounts the layers below the writable one, read-only.
-pub(super) fn attach_fixed(mounts: &[Mount], target: &Path) -> io::Result<()> {
+pub(in crate::containerd) fn attach_fixed(mounts: &[Mount], target: &Path) -> io::Result<()> {
     match layers(mounts)? {
         Shown::Layers(layers) => overlay::attach_fixed(&layers, target),
         Shown::Other(mounted) => Ok(attach_other(mounted, target)?),
