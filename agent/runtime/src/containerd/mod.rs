@@ -16,25 +16,21 @@
 //! containerd's list of tasks is compared with the known states.
 
 mod abandoned;
-mod attach;
 mod audience;
 mod client;
 mod container;
 mod events;
-mod exec;
 mod holding;
 mod kept;
 mod logger;
 mod methods;
 mod orphans;
 mod pause;
-mod process;
 mod records;
 mod removal;
 mod sandbox;
-mod streams;
+mod streaming;
 mod watch;
-mod writer;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -15,11 +15,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
-use super::Shared;
-use super::client::{CALL, or_gone, within};
 use super::exec::adapted;
 use super::process::{Exec, OUTPUTS, Pipes};
 use super::writer::Writer;
+use crate::containerd::Shared;
+use crate::containerd::client::{CALL, or_gone, within};
 use crate::embedded::io_error;
 use crate::session::{Input, Output, Session, Terminal};
 use crate::{Error, Refusal, Size, StreamSpec};
@@ -142,7 +142,7 @@ impl Terminal for Screen {
 impl Shared {
     /// Starts a program with streams of its own. If the caller goes away meanwhile, dropping the
     /// session ends the program.
-    pub(super) async fn exec_stream(
+    pub(in crate::containerd) async fn exec_stream(
         self: &Arc<Self>,
         sandbox: &str,
         container: &str,

@@ -9,8 +9,8 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Shared;
 use super::process::{Exec, OUTPUTS, Pipes};
+use crate::containerd::Shared;
 use crate::embedded::io_error;
 use crate::{Error, ExecResult, ExecSpec, Refusal};
 
@@ -35,7 +35,7 @@ struct Running {
 
 impl Shared {
     /// Runs a program until it exits, times out, or its caller goes away.
-    pub(super) async fn exec(
+    pub(in crate::containerd) async fn exec(
         self: &Arc<Self>,
         sandbox: &str,
         container: &str,
@@ -62,7 +62,12 @@ impl Shared {
 }
 
 /// Adapts the container's own process to another program.
-pub(super) fn adapted(mut process: Process, argv: &[String], env: &[(String, String)], terminal: bool) -> Process {
+pub(in crate::containerd) fn adapted(
+    mut process: Process,
+    argv: &[String],
+    env: &[(String, String)],
+    terminal: bool,
+) -> Process {
     let overridden = |entry: &String| {
         let name = entry.split('=').next();
         env.iter().any(|(given, _)| Some(given.as_str()) == name) || (terminal && name == Some("TERM"))

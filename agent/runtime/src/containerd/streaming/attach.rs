@@ -15,10 +15,10 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
-use super::client::{CALL, or_gone, within};
-use super::logger::{self, Order};
 use super::writer::Writer;
-use super::{Shared, audience};
+use crate::containerd::client::{CALL, or_gone, within};
+use crate::containerd::logger::{self, Order};
+use crate::containerd::{Shared, audience};
 use crate::embedded::io_error;
 use crate::session::{Input, Pipes, Session, Terminal};
 use crate::{Error, Refusal, Size, State, Stdin, Streams, record, sys};
@@ -56,7 +56,7 @@ fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 impl Shared {
     /// Attaches to the streams of a running container.
-    pub(super) async fn attach(
+    pub(in crate::containerd) async fn attach(
         self: &Arc<Self>,
         sandbox: &str,
         container: &str,
@@ -134,7 +134,7 @@ impl Shared {
     }
 
     /// Closes inputs whose client was connected to an earlier agent (`stdinOnce`).
-    pub(super) fn close_inputs(self: &Arc<Self>) {
+    pub(in crate::containerd) fn close_inputs(self: &Arc<Self>) {
         let containers: Vec<(String, PathBuf)> = {
             let records = self.records();
             let all = records.iter().flat_map(|entry| {

@@ -20,10 +20,10 @@ use prost_types::Any;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use super::container::creation::{self, PROCESS};
-use super::{Shared, removal};
 use crate::clock::now;
+use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use crate::containerd::container::creation::{self, PROCESS};
+use crate::containerd::{Shared, removal};
 use crate::embedded::io_error;
 use crate::supervisor::session;
 use crate::{Error, Refusal, State, record, sys};
@@ -33,7 +33,7 @@ const KIND: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 /// Interval at which the wait for an exit without a timeout is repeated.
 const LONG: Duration = Duration::from_hours(24);
 /// Pipes in its directory that the shim writes to.
-pub(super) const OUTPUTS: [&str; 2] = ["stdout", "stderr"];
+pub(in crate::containerd) const OUTPUTS: [&str; 2] = ["stdout", "stderr"];
 /// Rounds in which leftovers are killed: each time they may have forked.
 const ROUNDS: u32 = 10;
 
@@ -77,27 +77,31 @@ impl Drop for Hold {
 }
 
 /// Exec of one program. Its directory is in the container's.
-pub(super) struct Exec {
-    pub(super) shared: Arc<Shared>,
-    pub(super) container: String,
+pub(in crate::containerd) struct Exec {
+    pub(in crate::containerd) shared: Arc<Shared>,
+    pub(in crate::containerd) container: String,
     group: PathBuf,
-    pub(super) id: String,
+    pub(in crate::containerd) id: String,
     directory: PathBuf,
 }
 
 /// Pipes of an exec: its own, or a terminal's.
 #[derive(Default)]
-pub(super) struct Pipes {
-    pub(super) stdin: Option<PathBuf>,
-    pub(super) stdout: PathBuf,
+pub(in crate::containerd) struct Pipes {
+    pub(in crate::containerd) stdin: Option<PathBuf>,
+    pub(in crate::containerd) stdout: PathBuf,
     /// `None` with a terminal.
-    pub(super) stderr: Option<PathBuf>,
-    pub(super) terminal: bool,
+    pub(in crate::containerd) stderr: Option<PathBuf>,
+    pub(in crate::containerd) terminal: bool,
 }
 
 impl Exec {
     /// Prepares an exec in a running container; also returns the container's own OCI process.
-    pub(super) fn new(shared: &Arc<Shared>, sandbox: &str, container: &str) -> Result<(Self, Process), Error> {
+    pub(in crate::containerd) fn new(
+        shared: &Arc<Shared>,
+        sandbox: &str,
+        container: &str,
+    ) -> Result<(Self, Process), Error> {
         let found = shared.container(sandbox, container)?;
         if !matches!(found.state, State::Running { .. }) {
             return Err(Refusal::wrong_state(&found).into());
@@ -121,7 +125,7 @@ impl Exec {
     }
 
     /// Creates a pipe for the shim to open.
-    pub(super) fn pipe(&self, name: &str) -> Result<PathBuf, Error> {
+    pub(in crate::containerd) fn pipe(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.directory.join(name);
         let made = mkfifo(&path, Mode::from_bits_truncate(0o600)).map_err(io::Error::from);
         made.map_err(io_error("create", &path))?;
@@ -129,7 +133,7 @@ impl Exec {
     }
 
     /// Starts the program; returns its PID. Its output must have readers already.
-    pub(super) async fn start(&self, process: &Process, pipes: &Pipes) -> Result<i32, Error> {
+    pub(in crate::containerd) async fn start(&self, process: &Process, pipes: &Pipes) -> Result<i32, Error> {
         let outputs = [Some(&pipes.stdout), pipes.stderr.as_ref()];
         let mut holds = Vec::new();
         for path in outputs.into_iter().flatten() {
@@ -166,7 +170,7 @@ impl Exec {
     }
 
     /// Waits for its exit; returns the exit code.
-    pub(super) async fn wait(&self) -> Result<i32, Error> {
+    pub(in crate::containerd) async fn wait(&self) -> Result<i32, Error> {
         let request = self.shared.client.request(WaitRequest {
             container_id: self.container.clone(),
             exec_id: self.id.clone(),
@@ -176,7 +180,7 @@ impl Exec {
     }
 
     /// Deletes it in containerd and its files.
-    pub(super) async fn delete(&self) {
+    pub(in crate::containerd) async fn delete(&self) {
         let request = self.shared.client.request(DeleteProcessRequest {
             container_id: self.container.clone(),
             exec_id: self.id.clone(),
@@ -193,7 +197,7 @@ impl Exec {
     }
 
     /// Kills it and the processes that it started.
-    pub(super) async fn kill(&self, pid: i32) {
+    pub(in crate::containerd) async fn kill(&self, pid: i32) {
         let request = self.shared.client.request(KillRequest {
             container_id: self.container.clone(),
             exec_id: self.id.clone(),
@@ -242,7 +246,7 @@ fn kill_member(pid: i32, leader: i32) {
 
 impl Shared {
     /// Unblocks shims that wait for an earlier agent to read an exec's output.
-    pub(super) fn release_execs(self: &Arc<Self>) {
+    pub(in crate::containerd) fn release_execs(self: &Arc<Self>) {
         let containers: Vec<PathBuf> = {
             let records = self.records();
             let all = records.iter().flat_map(|entry| {

@@ -8,7 +8,7 @@ use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 
 /// Writes into a pipe until the client's input ends, or the client goes.
-pub(super) struct Writer {
+pub(in crate::containerd) struct Writer {
     /// `None`: there is no input, or the client has ended it.
     pipe: Option<pipe::Sender>,
     /// Called once, at that point.
@@ -16,7 +16,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(pipe: Option<pipe::Sender>, end: impl FnOnce() + Send + Sync + 'static) -> Self {
+    pub(in crate::containerd) fn new(pipe: Option<pipe::Sender>, end: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self {
             pipe,
             end: Some(Box::new(end)),
