@@ -19,9 +19,8 @@ mod abandoned;
 mod audience;
 mod client;
 mod container;
-mod events;
+mod exits;
 mod holding;
-mod kept;
 mod logger;
 mod methods;
 mod orphans;
@@ -30,7 +29,6 @@ mod records;
 mod removal;
 mod sandbox;
 mod streaming;
-mod watch;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -51,6 +49,7 @@ use client::{CALL, Client, connect, within};
 use container::ahead::Ahead;
 use container::gate::Gates;
 use container::handlers;
+use exits::events;
 use records::Records;
 
 use crate::cgroup::Cgroups;

@@ -12,10 +12,10 @@ use containerd_client::types::v1::{Process, Status};
 use prost_types::Timestamp;
 use tonic::Streaming;
 
-use super::client::{CALL, within};
 use super::watch::gone;
-use super::{Shared, logger};
 use crate::clock::now;
+use crate::containerd::client::{CALL, within};
+use crate::containerd::{Shared, logger};
 use crate::embedded::ended;
 use crate::{Container, Error, Event, Exit, State};
 
@@ -29,7 +29,7 @@ const LISTENING: &str = "/skiff/listening";
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 /// Subscribes, then compares, so that no exit is missed. Listens until this runtime is dropped.
-pub(super) async fn listen(shared: &Arc<Shared>) -> Result<(), Error> {
+pub(in crate::containerd) async fn listen(shared: &Arc<Shared>) -> Result<(), Error> {
     let mut stream = resume(shared).await?;
     // A weak reference, because the task is owned by its target.
     let weak = Arc::downgrade(shared);
@@ -101,7 +101,7 @@ async fn subscribe(shared: &Shared) -> Result<Streaming<Envelope>, Error> {
 }
 
 /// Reports containers that were running and have ended without an event.
-pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
+pub(in crate::containerd) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
     // Taken before containerd is asked: containers started meanwhile are not compared.
     let known: Vec<(Container, bool)> = {
         let records = shared.records();
@@ -222,7 +222,7 @@ impl Shared {
     }
 
     /// Records that a container was not and will not be started.
-    pub(super) fn abandon(&self, container: &str) {
+    pub(in crate::containerd) fn abandon(&self, container: &str) {
         let Some(sandbox) = self.records().owner(container) else {
             return;
         };
@@ -257,7 +257,7 @@ impl Shared {
     }
 
     /// Records that a container has run whose shim died before it could report that.
-    pub(super) fn ran_unheard(&self, sandbox: &str, container: &str) {
+    pub(in crate::containerd) fn ran_unheard(&self, sandbox: &str, container: &str) {
         let known = self.change(sandbox, |containers| {
             let found = containers.iter_mut().find(|known| known.id == container)?;
             if let State::Exited { started_at, .. } = &mut found.state {

@@ -11,14 +11,14 @@ use containerd_client::services::v1::sandbox::{
 use containerd_client::types::Sandbox;
 use containerd_client::types::sandbox::Runtime;
 
-use super::Shared;
-use super::client::{CALL, Meaning, meaning, within};
-use super::container::handlers::SHIM;
 use crate::Error;
+use crate::containerd::Shared;
+use crate::containerd::client::{CALL, Meaning, meaning, within};
+use crate::containerd::container::handlers::SHIM;
 
 impl Shared {
     /// Adds the entry of a container. Called for each start, as soon as the task exists.
-    pub(super) async fn keep_end(&self, container: &str) -> Result<(), Error> {
+    pub(in crate::containerd) async fn keep_end(&self, container: &str) -> Result<(), Error> {
         let sandbox = Sandbox {
             sandbox_id: container.to_owned(),
             runtime: Some(Runtime {
@@ -39,7 +39,7 @@ impl Shared {
     }
 
     /// Removes the entry of a container.
-    pub(super) async fn forget_end(&self, container: &str) -> Result<(), Error> {
+    pub(in crate::containerd) async fn forget_end(&self, container: &str) -> Result<(), Error> {
         let request = self.client.request(StoreDeleteRequest {
             sandbox_id: container.to_owned(),
         });
@@ -72,7 +72,7 @@ impl Shared {
     }
 
     /// Containers of this runtime that have an entry; `None` if containerd needs none.
-    pub(super) async fn kept_ends(&self) -> Result<Option<BTreeSet<String>>, Error> {
+    pub(in crate::containerd) async fn kept_ends(&self) -> Result<Option<BTreeSet<String>>, Error> {
         let filters = vec![format!("labels.\"{OWNER}\"=={:?}", self.owner())];
         let request = self.client.request(StoreListRequest { filters });
         let listed = within(CALL, "list sandboxes", self.client.sandboxes().list(request)).await;

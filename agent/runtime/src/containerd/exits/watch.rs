@@ -11,7 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::events::compare;
-use super::{Shared, logger, pause};
+use crate::containerd::{Shared, logger, pause};
 use crate::{Event, State, sys};
 
 /// Time in which containerd reports an exit before it is asked, and the number of times.
@@ -23,7 +23,7 @@ const REPLACED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_m
 impl Shared {
     /// Watches a container's init process. containerd may lose the event of its exit: a shim that
     /// cannot deliver it gives up.
-    pub(super) fn watch_first(self: &Arc<Self>, container: &str, pid: i32) {
+    pub(in crate::containerd) fn watch_first(self: &Arc<Self>, container: &str, pid: i32) {
         let process = sys::pidfd_open(pid).ok();
         let (weak, id) = (Arc::downgrade(self), container.to_owned());
         self.spawn(async move {
@@ -55,7 +55,7 @@ impl Shared {
 
     /// Replaces a logger that is killed. Meanwhile the output waits in the pipes, which the shim
     /// also holds open for reading.
-    pub(super) fn watch_logger(self: &Arc<Self>, (sandbox, container): (&str, &str), pid: i32) {
+    pub(in crate::containerd) fn watch_logger(self: &Arc<Self>, (sandbox, container): (&str, &str), pid: i32) {
         if !self.heard().insert(container.to_owned()) {
             return;
         }
@@ -104,7 +104,7 @@ impl Shared {
     }
 
     /// Watches the init process of a shared PID namespace: the sandbox is lost with it.
-    pub(super) fn watch_pause(self: &Arc<Self>, sandbox: &str) {
+    pub(in crate::containerd) fn watch_pause(self: &Arc<Self>, sandbox: &str) {
         let process = {
             let records = self.records();
             let entry = records.get(sandbox);
@@ -130,7 +130,7 @@ impl Shared {
 
 /// Waits for the exit of a process.
 #[expect(unsafe_code, reason = "tokio wants to be promised that the descriptor stays open")]
-pub(super) async fn gone(process: OwnedFd) {
+pub(in crate::containerd) async fn gone(process: OwnedFd) {
     // SAFETY: an owned descriptor is closed when it is dropped, with or after its registration.
     let Ok(process) = (unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }) else {
         return;
