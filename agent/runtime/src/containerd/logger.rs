@@ -1,7 +1,9 @@
 //! Logger: the process that writes a container's log and copies it to attached clients. It is
 //! forked from this program for each container, like supervisors, and exits at the end of the
 //! container's output. It depends neither on the agent nor on containerd, so both may be replaced
-//! under a running container; if it is killed itself, the agent has another one forked.
+//! under a running container; if it is killed itself, the agent has another one forked. [`audience`] keeps the attached clients.
+
+pub(super) mod audience;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +22,6 @@ use nix::unistd::ForkResult;
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
-use super::audience::{Audience, Wait};
 use crate::clock::{monotonic, now};
 use crate::embedded::Zygote;
 use crate::record;
@@ -28,6 +29,7 @@ use crate::supervisor::dev_null;
 use crate::supervisor::streams::log::{FRESH, Lines, LogFile, Stream};
 use crate::supervisor::zygote;
 use crate::{Stdin, sys};
+use audience::{Audience, Wait};
 
 /// Order for the logger, in the container's directory.
 pub(super) const ORDER: &str = "logger.json";

@@ -16,7 +16,6 @@
 //! containerd's list of tasks is compared with the known states.
 
 mod abandoned;
-mod audience;
 mod client;
 mod container;
 mod exits;

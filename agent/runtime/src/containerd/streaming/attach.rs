@@ -16,9 +16,10 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
 use super::writer::Writer;
+use crate::containerd::Shared;
 use crate::containerd::client::{CALL, or_gone, within};
+use crate::containerd::logger::audience;
 use crate::containerd::logger::{self, Order};
-use crate::containerd::{Shared, audience};
 use crate::embedded::io_error;
 use crate::session::{Input, Pipes, Session, Terminal};
 use crate::{Error, Refusal, Size, State, Stdin, Streams, record, sys};

@@ -11,17 +11,17 @@ use crate::supervisor::streams::sink::Sinks;
 use crate::sys;
 
 /// Socket in the container's directory.
-pub(super) const SOCKET: &str = "attach";
+pub(in crate::containerd) const SOCKET: &str = "attach";
 /// Limit of clients of one container.
 const CLIENTS: usize = 16;
 /// First byte of a request; a letter follows for each descriptor that is sent with it.
-pub(super) const REQUEST: u8 = b'a';
-pub(super) const STDOUT: u8 = b'1';
-pub(super) const STDERR: u8 = b'2';
+pub(in crate::containerd) const REQUEST: u8 = b'a';
+pub(in crate::containerd) const STDOUT: u8 = b'1';
+pub(in crate::containerd) const STDERR: u8 = b'2';
 /// Answer: the client gets all output from now on ([`JOINED`]), or there are too many clients
 /// already.
-pub(super) const JOINED: u8 = b'+';
-pub(super) const FULL: u8 = b'-';
+pub(in crate::containerd) const JOINED: u8 = b'+';
+pub(in crate::containerd) const FULL: u8 = b'-';
 
 struct Client {
     connection: UnixStream,
@@ -31,21 +31,21 @@ struct Client {
 }
 
 /// All clients of a container.
-pub(super) struct Audience {
+pub(in crate::containerd) struct Audience {
     listener: UnixListener,
     clients: Vec<Client>,
 }
 
 /// Events that a client is polled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(in crate::containerd) enum Wait {
     Read,
     Write,
 }
 
 impl Audience {
     /// Listens in the working directory, because a socket's path must be short.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(in crate::containerd) fn open() -> io::Result<Self> {
         match std::fs::remove_file(SOCKET) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -57,23 +57,23 @@ impl Audience {
     }
 
     /// True if a client still has pending output of this stream.
-    pub(super) fn holds_up(&self, stream: Stream) -> bool {
+    pub(in crate::containerd) fn holds_up(&self, stream: Stream) -> bool {
         self.clients.iter().any(|client| client.sinks.hold_up(stream))
     }
 
     /// True if no client has pending output.
-    pub(super) fn is_done(&self) -> bool {
+    pub(in crate::containerd) fn is_done(&self) -> bool {
         self.clients.iter().all(|client| client.sinks.idle())
     }
 
-    pub(super) fn give(&mut self, stream: Stream, bytes: &[u8]) {
+    pub(in crate::containerd) fn give(&mut self, stream: Stream, bytes: &[u8]) {
         for client in &mut self.clients {
             client.sinks.give(stream, bytes);
         }
     }
 
     /// Descriptors to poll.
-    pub(super) fn sources(&self) -> Vec<(BorrowedFd<'_>, Wait)> {
+    pub(in crate::containerd) fn sources(&self) -> Vec<(BorrowedFd<'_>, Wait)> {
         let mut all = vec![(self.listener.as_fd(), Wait::Read)];
         for client in &self.clients {
             all.push((client.connection.as_fd(), Wait::Read));
@@ -84,7 +84,7 @@ impl Audience {
 
     /// Serves the clients without waiting. Clients that left make room first. `earlier` returns the
     /// output of a stream that new clients get first.
-    pub(super) fn serve(&mut self, earlier: impl Fn(Stream) -> Vec<u8>) {
+    pub(in crate::containerd) fn serve(&mut self, earlier: impl Fn(Stream) -> Vec<u8>) {
         self.attend(&earlier);
         self.admit();
         self.attend(&earlier);
