@@ -22,7 +22,7 @@ pub(super) struct Record {
     pub(super) sandbox: Sandbox,
     pub(super) spec: SandboxSpec,
     /// Init process of the shared PID namespace.
-    pub(super) pause: Option<super::pause::Process>,
+    pub(super) pause: Option<super::sandbox::pause::Process>,
     /// Containers that may have run, whatever their state: an agent was about to start them.
     #[serde(default)]
     pub(super) starting: BTreeSet<String>,

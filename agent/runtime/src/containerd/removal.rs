@@ -10,7 +10,8 @@ use nix::libc;
 use tokio::sync::OwnedMutexGuard;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use super::{Shared, holding, logger, orphans};
+use super::sandbox::holding;
+use super::{Shared, logger, orphans};
 use crate::embedded::ended;
 use crate::{Container, Error, State};
 

@@ -1,4 +1,7 @@
-//! Creation of sandboxes: cgroups, namespaces, record.
+//! Creation of sandboxes: cgroups, namespaces ([`holding`], [`pause`]), record.
+
+pub(super) mod holding;
+pub(super) mod pause;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::records::Record;
-use super::{Shared, holding, pause, records};
+use super::{Shared, records};
 use crate::clock::now;
 use crate::embedded::io_error;
 use crate::{Connected, Error, Sandbox, SandboxSpec};

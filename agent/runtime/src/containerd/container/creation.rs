@@ -17,11 +17,12 @@ use prost_types::Any;
 
 use super::{handlers, root, sysfs};
 use crate::cgroup::TOGETHER;
+use crate::containerd::Shared;
 use crate::containerd::client::{CALL, TASK, within};
 use crate::containerd::logger::{self, Order};
-use crate::containerd::pause::Process;
 use crate::containerd::records::Record;
-use crate::containerd::{Shared, holding};
+use crate::containerd::sandbox::holding;
+use crate::containerd::sandbox::pause::Process;
 use crate::supervisor::container::spec::{Place, confine, is_closed};
 use crate::supervisor::process::user;
 use crate::supervisor::rootfs::shm::TARGET;

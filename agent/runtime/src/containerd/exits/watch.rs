@@ -11,7 +11,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::events::compare;
-use crate::containerd::{Shared, logger, pause};
+use crate::containerd::sandbox::pause;
+use crate::containerd::{Shared, logger};
 use crate::{Event, State, sys};
 
 /// Time in which containerd reports an exit before it is asked, and the number of times.

@@ -19,15 +19,15 @@ use crate::sys;
 
 /// Process, with its start time to tell it from a later one of the same PID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Process {
-    pub(super) pid: i32,
+pub(in crate::containerd) struct Process {
+    pub(in crate::containerd) pid: i32,
     /// Start time, in clock ticks since boot.
     started: u64,
 }
 
 impl Process {
     /// Runs this program again as the init process of a new PID namespace.
-    pub(super) fn start(program: &Program) -> io::Result<Self> {
+    pub(in crate::containerd) fn start(program: &Program) -> io::Result<Self> {
         let mut child = Command::new(program.path())
             .arg("pause")
             .env_clear()
@@ -48,18 +48,18 @@ impl Process {
     }
 
     /// Opens its pidfd; `None` if it is gone.
-    pub(super) fn open(&self) -> Option<OwnedFd> {
+    pub(in crate::containerd) fn open(&self) -> Option<OwnedFd> {
         let process = sys::pidfd_open(self.pid).ok()?;
         // Compared after the pidfd is open: the descriptor keeps referring to this process.
         (started(&self.pid.to_string()) == Some(self.started)).then_some(process)
     }
 
-    pub(super) fn namespace(&self) -> PathBuf {
+    pub(in crate::containerd) fn namespace(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/ns/pid", self.pid))
     }
 
     /// Kills it, and with it all processes of its namespace.
-    pub(super) fn end(&self) {
+    pub(in crate::containerd) fn end(&self) {
         if let Some(process) = self.open() {
             // It may have exited meanwhile.
             drop(sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL));
@@ -98,7 +98,7 @@ fn wait_for_ever() -> io::Result<()> {
     nix::unistd::chdir("/")?;
     nix::sys::prctl::set_dumpable(false)?;
     drop(fs::write("/proc/self/oom_score_adj", "-998"));
-    let null = super::super::supervisor::dev_null()?;
+    let null = crate::supervisor::dev_null()?;
     nix::unistd::dup2_stdout(&null)?;
     sys::close_all()?;
     loop {

@@ -17,20 +17,20 @@ const NSFS: FsType = FsType(0x6e73_6673);
 const NONE: Option<&str> = None;
 
 /// Paths in a sandbox's directory.
-pub(super) fn ipc(directory: &Path) -> PathBuf {
+pub(in crate::containerd) fn ipc(directory: &Path) -> PathBuf {
     directory.join("ipc")
 }
 
-pub(super) fn uts(directory: &Path) -> PathBuf {
+pub(in crate::containerd) fn uts(directory: &Path) -> PathBuf {
     directory.join("uts")
 }
 
-pub(super) fn memory(directory: &Path) -> PathBuf {
+pub(in crate::containerd) fn memory(directory: &Path) -> PathBuf {
     directory.join("shm")
 }
 
 /// Creates and mounts the sandbox's own namespaces and `/dev/shm`.
-pub(super) fn make(directory: &Path, spec: &SandboxSpec) -> io::Result<()> {
+pub(in crate::containerd) fn make(directory: &Path, spec: &SandboxSpec) -> io::Result<()> {
     let (own_ipc, own_uts) = (!spec.host_ipc, spec.netns.is_some());
     if own_ipc {
         let memory = memory(directory);
@@ -70,14 +70,14 @@ fn hold(kind: &str, path: &Path) -> io::Result<()> {
 }
 
 /// True if all that [`make`] made still exists: a reboot of the machine removes it.
-pub(super) fn is_whole(directory: &Path, spec: &SandboxSpec) -> bool {
+pub(in crate::containerd) fn is_whole(directory: &Path, spec: &SandboxSpec) -> bool {
     let held = |path: PathBuf| statfs(&path).is_ok_and(|found| found.filesystem_type() == NSFS);
     let network = spec.netns.clone().is_none_or(held);
     network && (spec.host_ipc || held(ipc(directory))) && (spec.netns.is_none() || held(uts(directory)))
 }
 
 /// Unmounts everything below a sandbox's directory; collects the failures.
-pub(super) fn release(directory: &Path, failures: &mut Vec<String>) {
+pub(in crate::containerd) fn release(directory: &Path, failures: &mut Vec<String>) {
     for path in [ipc(directory), uts(directory), memory(directory)] {
         loop {
             match umount2(&path, MntFlags::MNT_DETACH) {
@@ -94,7 +94,7 @@ pub(super) fn release(directory: &Path, failures: &mut Vec<String>) {
 }
 
 /// Namespaces of a container of this sandbox; the PID namespace is new unless there is one to join.
-pub(super) fn namespaces(
+pub(in crate::containerd) fn namespaces(
     directory: &Path,
     spec: &SandboxSpec,
     pid: Option<PathBuf>,
