@@ -132,7 +132,6 @@ const MOST_MODULES: usize = 12;
 const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("agent/network/src/bridge", "parts of one bridge"),
     ("agent/runtime/src", "the interface and both implementations"),
-    ("agent/runtime/src/containerd", "one call of containerd each"),
     ("agent/volume/src", "one type of volume each"),
     ("controlplane/api/src/kinds", "one kind each"),
     ("controlplane/api/src/schema/managed", "parts of one merge"),

@@ -15,13 +15,11 @@
 //! our label are touched. Exits of containers arrive as events; after the event stream broke,
 //! containerd's list of tasks is compared with the known states.
 
-mod abandoned;
 mod client;
 mod container;
 mod exits;
 mod logger;
 mod methods;
-mod orphans;
 mod records;
 mod removal;
 mod sandbox;
@@ -39,8 +37,8 @@ use containerd_client::services::v1::ListContainersRequest;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
 
-pub use abandoned::end_without_engine;
 pub use agent_containerd::Failure;
+pub use removal::abandoned::end_without_engine;
 
 use client::{CALL, Client, connect, within};
 use container::ahead::Ahead;
@@ -48,6 +46,7 @@ use container::gate::Gates;
 use container::handlers;
 use exits::events;
 use records::Records;
+use removal::orphans;
 use sandbox::{holding, pause};
 
 use crate::cgroup::Cgroups;

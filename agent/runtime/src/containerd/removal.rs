@@ -1,4 +1,8 @@
-//! Removal of containers and sandboxes, in any state.
+//! Removal of containers and sandboxes, in any state; of pods after containerd is gone
+//! ([`abandoned`]), and of shims that serve nothing ([`orphans`]).
+
+pub(super) mod abandoned;
+pub(super) mod orphans;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +15,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use super::sandbox::holding;
-use super::{Shared, logger, orphans};
+use super::{Shared, logger};
 use crate::embedded::ended;
 use crate::{Container, Error, State};
 

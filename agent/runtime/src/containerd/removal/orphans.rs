@@ -19,10 +19,10 @@ use std::time::Duration;
 use nix::libc;
 use sha2::{Digest as _, Sha256};
 
-use super::client::TASK;
-use super::container::gate;
-use super::logger;
 use crate::clock::now;
+use crate::containerd::client::TASK;
+use crate::containerd::container::gate;
+use crate::containerd::logger;
 use crate::sys;
 
 /// Directory of the shims' sockets, named by a hash of containerd's address, its namespace and the
@@ -30,7 +30,7 @@ use crate::sys;
 const SOCKETS: &str = "/run/containerd/s";
 
 /// Timeout of a creation: older state belongs to no creation in progress.
-pub(super) const CREATION: Duration = TASK;
+pub(in crate::containerd) const CREATION: Duration = TASK;
 
 /// Shim without a bundle directory and without containers, which does not answer.
 struct Orphan {
@@ -40,13 +40,13 @@ struct Orphan {
 }
 
 /// Kills the orphaned shims of this containerd and this namespace.
-pub(super) fn end(address: &Path, namespace: &str) {
+pub(in crate::containerd) fn end(address: &Path, namespace: &str) {
     end_those(|pid| orphan(pid, address, namespace));
 }
 
 /// Kills all shims of this containerd and this namespace that have no container, when no creation
 /// is in progress: one of an interrupted creation may still have a directory and an address.
-pub(super) fn end_idle(address: &Path, namespace: &str) {
+pub(in crate::containerd) fn end_idle(address: &Path, namespace: &str) {
     end_those(|pid| {
         let process = shim(pid, address, namespace)?;
         let socket = listening(pid);
@@ -72,7 +72,7 @@ fn end_those(find: impl Fn(i32) -> Option<Orphan>) {
 }
 
 /// State directories of runc whose creation seems to be cut off, at least this old.
-pub(super) fn aborted(namespace: &str, age: Duration) -> Vec<(String, PathBuf)> {
+pub(in crate::containerd) fn aborted(namespace: &str, age: Duration) -> Vec<(String, PathBuf)> {
     let records = fs::read_dir(Path::new(gate::RUNC).join(namespace));
     let aborted = records.into_iter().flatten().flatten().filter_map(|entry| {
         let since = entry.metadata().and_then(|found| found.modified()).ok()?;
@@ -89,7 +89,7 @@ pub(super) fn aborted(namespace: &str, age: Duration) -> Vec<(String, PathBuf)> 
 }
 
 /// Removes them, unless files were added meanwhile.
-pub(super) fn remove(aborted: &[(String, PathBuf)]) {
+pub(in crate::containerd) fn remove(aborted: &[(String, PathBuf)]) {
     for (id, directory) in aborted {
         tracing::info!(container = id, "removing what runc has begun");
         let removed = match fs::remove_file(directory.join(gate::PIPE)) {
@@ -163,7 +163,7 @@ fn address(bundle: &Path) -> Option<Vec<u8>> {
 
 /// Removes the socket of a pod's shim, when the pod has no container any more: since containerd 2,
 /// shims leave theirs.
-pub(super) fn remove_socket(address: &Path, namespace: &str, group: &str) {
+pub(in crate::containerd) fn remove_socket(address: &Path, namespace: &str, group: &str) {
     let sum = Sha256::digest(address.join(namespace).join(group).as_os_str().as_bytes());
     // Older shims have removed it themselves.
     drop(fs::remove_file(Path::new(SOCKETS).join(format!("{sum:x}"))));

@@ -55,7 +55,7 @@ fn end(state_dir: &Path, root: &Path, forget: bool) -> Result<(), Error> {
         }
     }
     if forget && failures.is_empty() {
-        super::removal::remove_directory(&state_dir.join("sandboxes"), &mut failures);
+        crate::containerd::removal::remove_directory(&state_dir.join("sandboxes"), &mut failures);
     }
-    super::removal::finish(failures)
+    crate::containerd::removal::finish(failures)
 }
