@@ -5,17 +5,17 @@ use std::io::{self, Seek as _, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 use tar::{Builder, Header};
 
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor};
-use crate::content::pack::{mark, pack};
+use crate::content::pack::mark;
 use crate::reference::{self, Reference};
-use crate::store::image::Image;
+use crate::store::Images;
+use crate::store::failure::StoreError;
 use crate::store::layer::{LayerError, blocking};
-use crate::store::{Images, StoreError};
+use crate::store::whole::Whole;
 
 /// An image could not be exported.
 #[derive(Debug, thiserror::Error)]
@@ -43,15 +43,6 @@ impl From<LayerError> for ExportError {
     }
 }
 
-/// Image with its layers in files.
-pub(crate) struct Whole {
-    pub(crate) config: Vec<u8>,
-    /// Manifest as received; generated if the source had none.
-    pub(crate) manifest: Option<Vec<u8>>,
-    /// Lowest first.
-    pub(crate) layers: Vec<(Descriptor, File)>,
-}
-
 impl Images {
     /// Writes an image to an unnamed temporary file, positioned at its start. The image is given by
     /// name, or by id, which exports all of its names.
@@ -70,58 +61,6 @@ impl Images {
         // The thread owns the directory, which therefore is not removed while it runs.
         let written = blocking(move || write(&whole, &names, staging.path())).await?;
         Ok(written.map_err(ContentError::io("write the archive"))?)
-    }
-}
-
-/// Packs unpacked layers.
-pub(crate) fn packed(image: &Image, config: &str, staging: &Path) -> io::Result<Whole> {
-    let mut layers = Vec::new();
-    for directory in &image.layers {
-        let file = tempfile::tempfile_in(staging)?;
-        let mut hashing = Hashing {
-            inner: io::BufWriter::with_capacity(128 << 10, file),
-            hasher: Sha256::new(),
-            count: 0,
-        };
-        pack(directory, &mut hashing)?;
-        let descriptor = Descriptor::new(
-            manifest::PLAIN_LAYER,
-            Digest::from_hasher(hashing.hasher),
-            hashing.count,
-        );
-        layers.push((
-            descriptor,
-            hashing.inner.into_inner().map_err(io::IntoInnerError::into_error)?,
-        ));
-    }
-    let mut config: Value = serde_json::from_str(config)?;
-    let diff_ids: Vec<&str> = layers.iter().map(|(layer, _)| layer.digest.as_str()).collect();
-    if let Some(rootfs) = config.get_mut("rootfs") {
-        *rootfs = json!({"type": "layers", "diff_ids": diff_ids});
-    }
-    Ok(Whole {
-        config: serde_json::to_vec(&config)?,
-        manifest: None,
-        layers,
-    })
-}
-
-struct Hashing<W> {
-    inner: W,
-    hasher: Sha256,
-    count: u64,
-}
-
-impl<W: Write> Write for Hashing<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.hasher.update(bytes.get(..written).unwrap_or_default());
-        self.count = self.count.saturating_add(written as u64);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
     }
 }
 

@@ -13,10 +13,11 @@ use crate::content::archive::Archive;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor, Document};
 use crate::reference::{self, Reference};
+use crate::store::failure::StoreError;
 use crate::store::image::Image;
 use crate::store::index::Record;
-use crate::store::layer::{Documents, Have, Hold, LayerError, Staged, Wanted};
-use crate::store::{Images, Inner, StoreError};
+use crate::store::layer::{Documents, Have, LayerError, Staged, Wanted};
+use crate::store::{Hold, Images, Inner};
 
 /// An archive could not be imported.
 #[derive(Debug, thiserror::Error)]

@@ -28,15 +28,17 @@ pub use content::ContentError;
 pub use content::digest::{Digest, InvalidDigest};
 pub use content::unpack::UnpackError;
 pub use export::ExportError;
-pub use failure::{PullError, RegistryError};
+pub use failure::PullError;
 pub use import::ImportError;
-pub use pull::Pulled;
+pub use pull::flights::Pulled;
 pub use registry::credentials::{Credentials, CredentialsError};
+pub use registry::failure::RegistryError;
 pub use registry::redirects::RedirectError;
 pub use registry::token::TokenError;
 pub use store::containerd::{Config as ContainerdConfig, OpenError as ContainerdError};
+pub use store::failure::StoreError;
 pub use store::image::Image;
-pub use store::{Images, OpenError, StoreError};
+pub use store::{Images, OpenError};
 
 /// Message of an error followed by those of its sources, joined by `: `, as in events.
 pub fn chain(error: &dyn std::error::Error) -> String {

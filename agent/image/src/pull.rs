@@ -1,59 +1,29 @@
 //! Image pulls: from a name to a complete image on this node.
 
-use std::sync::{Arc, Mutex, PoisonError};
+pub(crate) mod flights;
 
-use futures::future::{BoxFuture, FutureExt as _, Shared, WeakShared};
+use std::sync::Arc;
+
+use futures::future::FutureExt as _;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::config::Limits;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor, Document};
-use crate::failure::{PullError, RegistryError};
+use crate::failure::PullError;
 use crate::reference::Reference;
 use crate::registry::Session;
 use crate::registry::credentials::Credentials;
 use crate::registry::download::download;
+use crate::registry::failure::RegistryError;
 use crate::registry::retries::Retries;
 use crate::registry::slots::{Queue, Waits};
-use crate::store::Images;
 use crate::store::image::Image;
 use crate::store::index::Record;
-use crate::store::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted};
-
-/// Result of a pull.
-#[derive(Clone, Debug)]
-pub struct Pulled {
-    /// The image.
-    pub image: Arc<Image>,
-    /// Credentials that the registry accepted; `None` for anonymous access.
-    pub opened_by: Option<Credentials>,
-}
-
-type Outcome = Result<Pulled, Arc<PullError>>;
-type Flight = Shared<BoxFuture<'static, Outcome>>;
-type Key = (String, Vec<Credentials>);
-
-/// Pulls in progress: pods that want the same image with the same credentials share one. A pull is
-/// canceled when its last waiter is gone.
-#[derive(Default)]
-pub(crate) struct Flights(Mutex<Vec<(Key, WeakShared<BoxFuture<'static, Outcome>>)>>);
-
-impl Flights {
-    fn join(&self, key: Key, begin: impl FnOnce() -> BoxFuture<'static, Outcome>) -> Flight {
-        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        flights.retain(|(_, flight)| flight.upgrade().is_some_and(|flight| flight.peek().is_none()));
-        let known = flights
-            .iter()
-            .find(|(known, _)| *known == key)
-            .and_then(|(_, flight)| flight.upgrade());
-        known.unwrap_or_else(|| {
-            let flight = begin().shared();
-            flights.extend(flight.downgrade().map(|weak| (key, weak)));
-            flight
-        })
-    }
-}
+use crate::store::layer::{Blob, Documents, Have, LayerError, Staged, Wanted};
+use crate::store::{Hold, Images};
+use flights::{Outcome, Pulled};
 
 impl Images {
     /// Pulls an image, even if it exists on this node; existing layers are not downloaded again.

@@ -10,6 +10,7 @@
 pub(crate) mod authorities;
 pub(crate) mod credentials;
 pub(crate) mod download;
+pub(crate) mod failure;
 pub(crate) mod redirects;
 pub(crate) mod retries;
 pub(crate) mod slots;
@@ -29,9 +30,9 @@ use tokio::sync::Mutex;
 use crate::config::{Config, Registry};
 use crate::content::ContentError;
 use crate::content::manifest;
-use crate::failure::RegistryError;
 use crate::reference::Reference;
 use credentials::Credentials;
+use failure::RegistryError;
 use redirects::{Reach, Redirects};
 use token::{Challenge, TokenError};
 

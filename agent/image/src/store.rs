@@ -11,11 +11,13 @@
 
 mod changes;
 pub(crate) mod containerd;
+pub(crate) mod failure;
 pub(crate) mod image;
 pub(crate) mod index;
 pub(crate) mod layer;
 pub(crate) mod names;
 pub(crate) mod own;
+pub(crate) mod whole;
 
 use std::fs::{self, File};
 use std::io;
@@ -29,16 +31,17 @@ use tempfile::TempDir;
 use crate::config::Config;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
-use crate::content::{manifest, unpack};
-use crate::export::{self, Whole};
-use crate::pull;
+use crate::content::manifest;
+use crate::pull::flights::Flights;
 use crate::reference::{self, Reference};
 use crate::registry::slots::Slots;
-use containerd::Daemon;
+use containerd::{Daemon, Lease};
+use failure::StoreError;
 use image::{Held, Image};
 use index::Record;
-use layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted, blocking};
-use own::Own;
+use layer::{Blob, Documents, Have, LayerError, Staged, Wanted, blocking};
+use own::{Own, Pins};
+use whole::Whole;
 
 /// Images of a node. Cheap to clone; one process at a time has a directory open.
 #[derive(Clone)]
@@ -55,7 +58,7 @@ pub(crate) struct Inner {
     changing: Arc<tokio::sync::Mutex<()>>,
     kept: Kept,
     pub(crate) slots: Slots,
-    pub(crate) flights: pull::Flights,
+    pub(crate) flights: Flights,
     _lock: File,
 }
 
@@ -63,6 +66,14 @@ pub(crate) struct Inner {
 enum Kept {
     Own(Own),
     Containerd(Arc<Daemon>),
+}
+
+/// Protects new content from garbage collection until an image refers to it.
+pub(crate) enum Hold {
+    /// Pins of the directory store.
+    Own(Pins),
+    /// Lease of containerd.
+    Lease(Lease),
 }
 
 /// The store could not be opened.
@@ -100,23 +111,6 @@ pub enum OpenError {
         /// Error of the operating system.
         source: io::Error,
     },
-}
-
-/// The store could not be changed.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The image name is invalid.
-    #[error("parse the image name")]
-    Reference(#[source] reference::Invalid),
-    /// A file operation failed.
-    #[error("write to the image store")]
-    Io(#[source] io::Error),
-    /// A directory could not take the attributes of the layers below.
-    #[error("finish a layer")]
-    Layer(#[source] unpack::UnpackError),
-    /// containerd returned an error or did not answer.
-    #[error(transparent)]
-    Containerd(#[from] agent_containerd::Error),
 }
 
 impl Images {
@@ -161,7 +155,7 @@ impl Images {
             changing: Arc::default(),
             kept,
             slots,
-            flights: pull::Flights::default(),
+            flights: Flights::default(),
             _lock: lock,
         };
         Self { inner: Arc::new(inner) }
@@ -302,7 +296,7 @@ impl Inner {
                 }
                 let (image, staging) = (Arc::clone(image), staging.to_owned());
                 let packing = blocking(move || {
-                    let packed = export::packed(&image, &record.config, &staging);
+                    let packed = whole::packed(&image, &record.config, &staging);
                     drop(hold);
                     packed
                 });

@@ -9,8 +9,6 @@ use serde_json::json;
 use crate::config::Limits;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
-use crate::content::unpack::Unpacked;
-use crate::store::layer::Wanted;
 
 pub(crate) const ACCEPTED: &[&str] = &[
     INDEX,
@@ -22,7 +20,7 @@ pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(crate) const PLAIN_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
-const GZIP_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+pub(crate) const GZIP_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const LAYERS: &[&str] = &[
     PLAIN_LAYER,
     GZIP_LAYER,
@@ -185,18 +183,6 @@ impl Descriptor {
             platform: None,
             annotations: BTreeMap::new(),
         }
-    }
-
-    /// Descriptor of a layer that was read; docker-save archives have none.
-    pub(crate) fn of_layer(wanted: &Wanted, read: &Unpacked) -> Self {
-        wanted.descriptor.clone().unwrap_or_else(|| {
-            let media_type = if read.digest == read.diff_id {
-                PLAIN_LAYER
-            } else {
-                GZIP_LAYER
-            };
-            Self::new(media_type, read.digest.clone(), read.size)
-        })
     }
 
     /// Descriptor of a document, from the media type that the document declares.

@@ -11,8 +11,8 @@ use crate::config::Limits;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::Descriptor;
-use crate::failure::RegistryError;
 use crate::registry::Session;
+use crate::registry::failure::RegistryError;
 use crate::registry::retries::Retries;
 
 /// Downloads a blob and checks its size and digest. An interrupted transfer is resumed.

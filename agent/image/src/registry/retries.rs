@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Limits;
-use crate::failure::RegistryError;
+use crate::registry::failure::RegistryError;
 
 /// Attempts of one request:
 /// `loop { match attempt { Err(error) => retries.after(error).await?, … } }`.

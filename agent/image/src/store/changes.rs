@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::{Arc, PoisonError};
 
-use super::{Inner, Kept, StoreError};
+use super::failure::StoreError;
+use super::{Inner, Kept};
 use crate::store::index::Record;
 
 impl Inner {

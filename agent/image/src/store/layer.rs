@@ -9,11 +9,9 @@ use tempfile::TempDir;
 
 use crate::content::ContentError;
 use crate::content::digest::Digest;
-use crate::content::manifest::Descriptor;
+use crate::content::manifest::{Descriptor, GZIP_LAYER, PLAIN_LAYER};
 use crate::content::unpack::Unpacked;
-use crate::store::StoreError;
-use crate::store::containerd::Lease;
-use crate::store::own::Pins;
+use crate::store::failure::StoreError;
 
 /// Compressed layer: a range of a file.
 #[derive(Debug)]
@@ -68,6 +66,18 @@ impl Wanted {
         self.chains.last()
     }
 
+    /// Descriptor of the layer that was read; docker-save archives have none.
+    pub(crate) fn described(&self, read: &Unpacked) -> Descriptor {
+        self.descriptor.clone().unwrap_or_else(|| {
+            let media_type = if read.digest == read.diff_id {
+                PLAIN_LAYER
+            } else {
+                GZIP_LAYER
+            };
+            Descriptor::new(media_type, read.digest.clone(), read.size)
+        })
+    }
+
     /// Checks size and digests of the layer that was read, before the layer is used.
     pub(crate) fn check(&self, read: &Unpacked) -> Result<(), ContentError> {
         if let Some(expected) = &self.descriptor {
@@ -118,14 +128,6 @@ pub(crate) struct Staged {
     /// Directory into which it was unpacked, unless containerd unpacks it, and the implied
     /// directories that take their attributes from the layers below.
     pub(crate) unpacked: Option<(TempDir, Vec<PathBuf>)>,
-}
-
-/// Protects new content from garbage collection until an image refers to it.
-pub(crate) enum Hold {
-    /// Pins of the directory store.
-    Own(Pins),
-    /// Lease of containerd.
-    Lease(Lease),
 }
 
 /// Documents from which an image was parsed.

@@ -18,11 +18,11 @@ use tempfile::TempDir;
 use crate::config::Limits;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
-use crate::content::manifest::Descriptor;
 use crate::content::unpack;
+use crate::store::failure::StoreError;
 use crate::store::index::{Record, read_index, sync_directory, write_index};
 use crate::store::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
-use crate::store::{OpenError, StoreError, make_directory, staging};
+use crate::store::{OpenError, make_directory, staging};
 
 /// Layers in the directory of a store.
 #[derive(Clone)]
@@ -190,7 +190,7 @@ fn stage(directory: &Path, blob: Blob, wanted: Wanted, limits: &Limits) -> Resul
         source,
     })?;
     wanted.check(&unpacked)?;
-    let descriptor = Descriptor::of_layer(&wanted, &unpacked);
+    let descriptor = wanted.described(&unpacked);
     Ok(Staged {
         wanted,
         descriptor,

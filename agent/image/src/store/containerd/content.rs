@@ -16,7 +16,7 @@ use super::{Daemon, Lease};
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::Descriptor;
-use crate::store::StoreError;
+use crate::store::failure::StoreError;
 use crate::store::layer::{Blob, LayerError, blocking};
 
 /// Size of one message of a write.

@@ -22,7 +22,7 @@ use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::Descriptor;
 use crate::content::unpack;
-use crate::store::StoreError;
+use crate::store::failure::StoreError;
 use crate::store::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
 
 /// containerd lease that protects new content from garbage collection until it is dropped.
@@ -266,7 +266,7 @@ fn examine(blob: Blob, wanted: Wanted, limits: &Limits) -> Result<(Wanted, Descr
         source,
     })?;
     wanted.check(&read)?;
-    let descriptor = Descriptor::of_layer(&wanted, &read);
+    let descriptor = wanted.described(&read);
     Ok((wanted, descriptor))
 }
 

@@ -14,11 +14,11 @@ use super::kept::IMPORTED;
 use crate::content::ContentError;
 use crate::content::digest::Digest;
 use crate::content::manifest::{self, Descriptor, Document};
-use crate::export::Whole;
 use crate::reference::Reference;
-use crate::store::StoreError;
+use crate::store::failure::StoreError;
 use crate::store::index::{Record, Target};
 use crate::store::layer::LayerError;
+use crate::store::whole::Whole;
 
 /// Contents of a manifest and its configuration.
 pub(super) struct Known {
