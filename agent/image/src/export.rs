@@ -1,7 +1,7 @@
 //! Exports an image as an OCI image layout that `docker load` understands, too.
 
 use std::fs::File;
-use std::io::{self, Seek as _, Write};
+use std::io::{self, Seek as _};
 use std::path::Path;
 
 use serde_json::{Value, json};

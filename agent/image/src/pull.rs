@@ -4,7 +4,7 @@ pub(crate) mod flights;
 
 use std::sync::Arc;
 
-use futures::future::FutureExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::config::Limits;

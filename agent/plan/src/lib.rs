@@ -20,16 +20,38 @@ pub mod pod;
 pub mod resources;
 pub mod volume;
 
+use k8s_openapi::jiff::SignedDuration;
+
 /// A point in time, as everywhere in the API.
 pub type Timestamp = k8s_openapi::jiff::Timestamp;
 
 /// `time` plus a number of milliseconds, saturating.
 pub fn later(time: Timestamp, milliseconds: i64) -> Timestamp {
-    time.checked_add(k8s_openapi::jiff::SignedDuration::from_millis(milliseconds))
+    time.checked_add(SignedDuration::from_millis(milliseconds))
         .unwrap_or(Timestamp::MAX)
 }
 
 /// `time` plus a number of seconds, saturating.
 pub fn after(time: Timestamp, seconds: i64) -> Timestamp {
     later(time, seconds.saturating_mul(1000))
+}
+
+/// Returns `time` on the clock after it was set forward by `step`. The maximum time stays the same.
+pub fn shifted(time: Timestamp, step: SignedDuration) -> Timestamp {
+    if time == Timestamp::MAX {
+        return time;
+    }
+    let end = if step.is_negative() {
+        Timestamp::MIN
+    } else {
+        Timestamp::MAX
+    };
+    time.checked_add(step).unwrap_or(end)
+}
+
+/// In-place variant of [`shifted`].
+pub fn shift<'a>(times: impl IntoIterator<Item = &'a mut Timestamp>, step: SignedDuration) {
+    for time in times {
+        *time = shifted(*time, step);
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! * [`pods`]: accessors of the specification
 //! * [`observed`]: everything else that the agent knows about the pod
+//! * [`termination`]: ends of the pod that the agent decides
 //! * [`lifecycle`], [`action`]: the next actions
 //! * [`restart`], [`probe`], [`resize`]: back-off of restarts, times of probes, in-place resizes
 //! * [`status`], [`patch`]: the status as the API shows it, and the change to send
@@ -17,3 +18,4 @@ pub mod resize;
 pub mod restart;
 pub mod shift;
 pub mod status;
+pub mod termination;

@@ -7,7 +7,7 @@
 )]
 
 use agent_plan::pod::lifecycle::decide;
-use agent_plan::pod::observed::Termination;
+use agent_plan::pod::termination::Termination;
 use agent_plan::{after, later};
 use expect_test::expect;
 use proptest::prelude::*;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::node::eviction::{self, Candidate, Contents, Layout, Pressure, Starved, Used, Watch};
-use agent_plan::pod::observed::Termination;
 use agent_plan::pod::pods;
+use agent_plan::pod::termination::Termination;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};

@@ -12,6 +12,7 @@
 
 mod object;
 mod peers;
+mod pod;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-pub use object::{Labels, NamedPort, Pod, Policy};
+pub use object::Policy;
 use peers::Set;
+pub use pod::{Labels, NamedPort, Pod};
 
 use crate::network::proxy::{Name, Protocol};
 

@@ -14,8 +14,8 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, PodSpec};
 
 use crate::node::eviction::{self, Pressure};
 use crate::node::shutdown;
-use crate::pod::observed::Rejection;
 use crate::pod::pods;
+use crate::pod::termination::Rejection;
 pub use node::{asks_for_labels, suits};
 pub use room::room;
 

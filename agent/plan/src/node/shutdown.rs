@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::node::eviction::is_critical;
-use crate::pod::observed::{Rejection, Termination};
 use crate::pod::pods;
+use crate::pod::termination::{Rejection, Termination};
 
 /// Reason of the node's `Ready` condition during a shutdown.
 pub const NOT_READY: &str = "node is shutting down";

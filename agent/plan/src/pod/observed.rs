@@ -1,6 +1,5 @@
 //! The agent's knowledge about a pod besides its specification.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -10,6 +9,7 @@ use crate::Timestamp;
 use crate::pod::probe::Probe;
 use crate::pod::resize::{Pending, Progress, Resources};
 use crate::pod::restart::BackOff;
+use crate::pod::termination::{Rejection, Termination};
 
 /// Input of [`crate::pod::lifecycle::decide`] and [`crate::pod::status::build`] besides the pod.
 #[derive(Clone, Debug)]
@@ -44,28 +44,6 @@ pub struct View {
     pub winding_down: Option<Timestamp>,
     /// True once the API has the final status.
     pub final_status_stored: bool,
-}
-
-/// A rejected pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// A CamelCase word for `status.reason`.
-    pub reason: Cow<'static, str>,
-    /// A sentence for `status.message`.
-    pub message: String,
-}
-
-/// A termination by the agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Termination {
-    /// A CamelCase word for `status.reason`.
-    pub reason: &'static str,
-    /// A sentence for `status.message`.
-    pub message: String,
-    /// Seconds until SIGKILL.
-    pub grace: i64,
-    /// Message of the condition `DisruptionTarget`, if the pod gets it.
-    pub disruption: Option<String>,
 }
 
 /// State of the pod's sandbox.

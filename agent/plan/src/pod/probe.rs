@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Probe as Specification;
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::pod::shift::shift;
+use crate::shift;
 use crate::{Timestamp, after, later};
 
 /// Kind of a probe.

@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::pod::shift::shift;
+use crate::shift;
 use crate::{Timestamp, after};
 
 const FIRST_SECONDS: i64 = 10;

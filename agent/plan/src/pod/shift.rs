@@ -3,28 +3,8 @@
 
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::Timestamp;
 use crate::pod::observed::{Image, Memory, Sandbox, State, View};
-
-/// Returns `time` on the clock after it was set forward by `step`. The maximum time stays the same.
-pub fn shifted(time: Timestamp, step: SignedDuration) -> Timestamp {
-    if time == Timestamp::MAX {
-        return time;
-    }
-    let end = if step.is_negative() {
-        Timestamp::MIN
-    } else {
-        Timestamp::MAX
-    };
-    time.checked_add(step).unwrap_or(end)
-}
-
-/// In-place variant of [`shifted`].
-pub fn shift<'a>(times: impl IntoIterator<Item = &'a mut Timestamp>, step: SignedDuration) {
-    for time in times {
-        *time = shifted(*time, step);
-    }
-}
+use crate::{Timestamp, shift};
 
 impl View {
     /// Moves points in time to come. Past ones stay as reported, unless they would be in the

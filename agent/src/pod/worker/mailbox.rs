@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent_plan::pod::observed::Termination;
+use agent_plan::pod::termination::Termination;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::Notify;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pod::observed::Sandbox;
-use agent_plan::pod::shift::shift;
 use agent_plan::pod::{lifecycle, patch, pods, status};
+use agent_plan::shift;
 use agent_plan::{Timestamp, later};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::SignedDuration;

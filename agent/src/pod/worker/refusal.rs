@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use agent_plan::pod::observed::Rejection;
 use agent_plan::pod::pods;
+use agent_plan::pod::termination::Rejection;
 use k8s_openapi::api::core::v1::Pod;
 use tracing::warn;
 

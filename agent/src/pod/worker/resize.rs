@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agent_plan::pod::observed::Sandbox;
 use agent_plan::pod::pods;
 use agent_plan::pod::resize::{self, Pending, Progress, Resources, Verdict, WHOLE};
-use agent_plan::pod::shift::shift;
+use agent_plan::shift;
 use agent_plan::{Timestamp, after, resources};
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use k8s_openapi::jiff::SignedDuration;

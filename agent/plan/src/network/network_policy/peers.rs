@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use api::selector::LabelSelector;
 
-use super::object::{Labels, Pod};
+use super::pod::{Labels, Pod};
 use super::{Element, Shape};
 use crate::network::proxy::{Protocol, bits};
 

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::PodSpec;
 
 use super::rejection;
-use crate::pod::observed::Rejection;
+use crate::pod::termination::Rejection;
 
 /// Rejects a pod with more containers, volumes and the like than the node's time, memory and mounts
 /// allow.

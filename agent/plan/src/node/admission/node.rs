@@ -5,7 +5,7 @@ use api::pod::taints::untolerated;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 
 use super::rejection;
-use crate::pod::observed::Rejection;
+use crate::pod::termination::Rejection;
 
 /// Returns the rejection of a pod that the Node's labels or taints do not admit.
 pub fn suits(pod: &Pod, node: &Node) -> Option<Rejection> {

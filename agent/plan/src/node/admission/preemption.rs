@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::Pod;
 use super::room::{Missing, missing, units};
 use super::{Host, active_pods, rejection};
 use crate::node::eviction::is_critical;
-use crate::pod::observed::{Rejection, Termination};
 use crate::pod::pods;
+use crate::pod::termination::{Rejection, Termination};
 
 /// `status.reason` of a preempted pod, and the reason of the event.
 pub const REASON: &str = "Preempting";

@@ -6,7 +6,7 @@ use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::PodSpec;
 
 use super::{Host, active, rejection};
-use crate::pod::observed::Rejection;
+use crate::pod::termination::Rejection;
 
 /// An insufficient resource, in its own unit: millicores, bytes, pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]

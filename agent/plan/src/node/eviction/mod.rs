@@ -21,7 +21,7 @@ pub use rank::{Candidate, Used, rank};
 pub use threshold::{Amount, InvalidThreshold, Signal, Threshold, Thresholds, parse_duration};
 pub use watch::{Observation, Observations, Starved, Watch};
 
-use crate::pod::observed::{Rejection, Termination};
+use crate::pod::termination::{Rejection, Termination};
 
 /// `status.reason` of an evicted pod, and of one that is rejected under pressure.
 pub const REASON: &str = "Evicted";
