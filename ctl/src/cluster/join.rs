@@ -21,7 +21,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::discovery::{self, Endpoint, Found, Token};
 use super::settings::Settings;
-use super::{unit, up};
+use super::{directory, readiness, unit};
 use crate::api::{Api, Refused, text_at};
 use crate::arguments::JoinOptions;
 use crate::check;
@@ -32,7 +32,7 @@ const INSTANCE: &str = "skiff.dev/instance-id";
 
 pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "starting a node needs root");
-    up::suits(state_dir)?;
+    directory::suits(state_dir)?;
     let token = Token::parse(&options.token)?;
     let endpoint = Endpoint::parse(&options.server)?;
     let known = is_to_join(state_dir)?;
@@ -78,7 +78,7 @@ fn is_to_join(state_dir: &Path) -> anyhow::Result<Option<Settings>> {
     let known = Settings::read(state_dir)?;
     match &known {
         None if state_dir.exists() => ensure!(
-            up::is_free(state_dir)?,
+            directory::is_free(state_dir)?,
             "{} holds something else than a node; choose another directory by --state-dir",
             state_dir.display()
         ),
@@ -137,7 +137,7 @@ async fn may_have_name(bootstrap: &str, state_dir: &Path, name: &str, found: &Fo
     let node = Api::new(config)?.get(&format!("/api/v1/nodes/{name}")).await;
     let at = &found.endpoint;
     match node.as_ref().map_err(|error| error.downcast_ref::<Refused>()) {
-        Ok(node) if up::is_ready(node) && !is_of(node, &super::instance_id(state_dir)) => bail!(
+        Ok(node) if readiness::is_ready(node) && !is_of(node, &super::instance_id(state_dir)) => bail!(
             "another machine is node {name} of the cluster at {at}, and Ready: give this one another name by --node-name. If it is \
              this machine, `skiff delete node {name}` on the server lets it come again"
         ),
@@ -224,7 +224,7 @@ pub(super) async fn start(state_dir: &Path, settings: &Settings) -> anyhow::Resu
         if as_unit {
             Ok(false)
         } else {
-            up::keep(&mut child, &daemon, launch).map(|()| child.is_some())
+            readiness::keep(&mut child, &daemon, launch).map(|()| child.is_some())
         }
     };
     let mut started = keep()?;
@@ -244,7 +244,7 @@ pub(super) async fn start(state_dir: &Path, settings: &Settings) -> anyhow::Resu
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let node = up::within(ready, &daemon, "the node is not Ready").await;
+    let node = readiness::within(ready, &daemon, "the node is not Ready").await;
     let node = node.map_err(|error| {
         if as_unit {
             error.context("see `journalctl -u skiff-agent`")
@@ -252,7 +252,7 @@ pub(super) async fn start(state_dir: &Path, settings: &Settings) -> anyhow::Resu
             error
         }
     })?;
-    waiting.done(&if up::lacks_network(&node) {
+    waiting.done(&if readiness::lacks_network(&node) {
         format!("node {name} is up; it will be Ready when there is a CNI configuration")
     } else {
         format!("node {name} is Ready")
@@ -269,16 +269,16 @@ pub(super) async fn own_api(state_dir: &Path) -> anyhow::Result<Api> {
 async fn own_node(state_dir: &Path, name: &str, since: &str) -> anyhow::Result<Value> {
     tokio::net::UnixStream::connect(super::agent_directory(state_dir).join("agent.sock")).await?;
     let api = own_api(state_dir).await?;
-    let lease = api.get(&format!("{}/{name}", up::LEASES)).await?;
+    let lease = api.get(&format!("{}/{name}", readiness::LEASES)).await?;
     let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339);
     // The Lease is renewed by this machine's clock, too.
     ensure!(
-        since.is_empty() || time(&up::renewed(&lease))? > time(since)?,
+        since.is_empty() || time(&readiness::renewed(&lease))? > time(since)?,
         "the lease is old"
     );
     let node = api.get(&format!("/api/v1/nodes/{name}")).await?;
     ensure!(
-        up::is_ready(&node) || up::lacks_network(&node),
+        readiness::is_ready(&node) || readiness::lacks_network(&node),
         "{} is not Ready",
         text_at(&node, "/metadata/name")
     );

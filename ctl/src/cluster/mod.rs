@@ -13,12 +13,14 @@
 //! ```
 
 pub(crate) mod copy;
+mod directory;
 pub(crate) mod discovery;
 pub(crate) mod down;
 pub(crate) mod join;
 pub(crate) mod leave;
 mod left;
 mod process;
+mod readiness;
 mod served;
 mod settings;
 pub(crate) mod status;

@@ -4,13 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context as _, ensure};
 
-use super::{unit, up};
+use super::{readiness, unit};
 use crate::api::Api;
 use crate::arguments::UpOptions;
-use crate::terminal::{self, Waiting, green, red};
+use crate::terminal::Waiting;
 
 /// Starts the unit, and waits until its server responds.
 pub(super) async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
@@ -21,7 +20,7 @@ pub(super) async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Resu
     let waiting = Waiting::start("starting the control plane");
     let daemon = super::control_plane(state_dir);
     unit::serve()?;
-    up::within(answering(state_dir), &daemon, "the API server is not ready")
+    readiness::within(answering(state_dir), &daemon, "the API server is not ready")
         .await
         .context("see `journalctl -u skiff-controlplane`")?;
     waiting.done("the API server answers");
@@ -66,45 +65,6 @@ fn empty(directory: &Path) -> anyhow::Result<()> {
             fs::remove_file(entry.path())
         };
         removed.with_context(|| format!("remove {}", entry.path().display()))?;
-    }
-    Ok(())
-}
-
-/// Prints which daemons run and which nodes are Ready.
-pub(super) async fn tell(state_dir: &Path) -> anyhow::Result<()> {
-    let kubeconfig = state_dir.join("admin.kubeconfig");
-    let runs = match unit::process(unit::SERVER) {
-        Some(process) => green(&format!("running, process {process}, unit {}", unit::SERVER)),
-        None => red(&format!("not running, unit {}", unit::SERVER)),
-    };
-    let api = Api::from_kubeconfig(&kubeconfig).await.ok();
-    let ready = match &api {
-        Some(api) => api.text("/readyz").await.is_ok(),
-        None => false,
-    };
-    let api = api.filter(|_| ready);
-    let nodes = match &api {
-        Some(api) => api.get("/api/v1/nodes").await.ok(),
-        None => None,
-    };
-    let nodes = nodes.as_ref().and_then(|list| list.get("items")?.as_array());
-    let are = |nodes: &Vec<Value>| {
-        let ready = nodes.iter().filter(|node| up::is_ready(node)).count();
-        format!("{ready} Ready of {}", nodes.len())
-    };
-    let pods = super::status::count(api.as_ref(), "/api/v1/pods").await;
-    let rows = [
-        ("control plane", runs),
-        ("API server", if ready { green("ready") } else { red("not ready") }),
-        ("nodes", nodes.map_or_else(|| "unknown".to_owned(), are)),
-        ("pods", pods),
-        ("kubeconfig", kubeconfig.display().to_string()),
-    ];
-    let rows = rows.into_iter().chain(super::status::unarchived(api.as_ref()).await);
-    let rows: Vec<_> = rows.map(|(name, value)| vec![name.to_owned(), value]).collect();
-    terminal::write(&terminal::columns(&rows))?;
-    if !ready {
-        bail!("the control plane is not ready")
     }
     Ok(())
 }

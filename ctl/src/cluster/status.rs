@@ -6,7 +6,9 @@ use anyhow::bail;
 use serde_json::Value;
 
 use super::process::Daemon;
+use super::readiness::is_ready;
 use super::settings::Settings;
+use super::unit;
 use crate::api::{Api, text_at, with_query};
 use crate::arguments::Place;
 use crate::terminal::{self, green, red};
@@ -18,7 +20,7 @@ pub(crate) async fn run(place: &Place) -> anyhow::Result<()> {
         bail!("no cluster in {}; `skiff up` starts one", state_dir.display());
     }
     let control_plane = match &served {
-        Some(served) => super::served::tell(served).await,
+        Some(served) => tell_served(served).await,
         None => Ok(()),
     };
     let node = match settings {
@@ -46,7 +48,7 @@ async fn tell(state_dir: &Path, settings: Settings) -> anyhow::Result<()> {
         Ok(api) if ready => api.get(&format!("/api/v1/nodes/{}", settings.node_name)).await.ok(),
         Ok(_) | Err(_) => None,
     };
-    let node_ready = node.as_ref().is_some_and(super::up::is_ready);
+    let node_ready = node.as_ref().is_some_and(is_ready);
     let version = node
         .as_ref()
         .map(|node| text_at(node, "/status/nodeInfo/kubeletVersion").to_owned())
@@ -99,8 +101,47 @@ async fn tell(state_dir: &Path, settings: Settings) -> anyhow::Result<()> {
     }
 }
 
+/// Prints which daemons run and which nodes are Ready.
+async fn tell_served(state_dir: &Path) -> anyhow::Result<()> {
+    let kubeconfig = state_dir.join("admin.kubeconfig");
+    let runs = match unit::process(unit::SERVER) {
+        Some(process) => green(&format!("running, process {process}, unit {}", unit::SERVER)),
+        None => red(&format!("not running, unit {}", unit::SERVER)),
+    };
+    let api = Api::from_kubeconfig(&kubeconfig).await.ok();
+    let ready = match &api {
+        Some(api) => api.text("/readyz").await.is_ok(),
+        None => false,
+    };
+    let api = api.filter(|_| ready);
+    let nodes = match &api {
+        Some(api) => api.get("/api/v1/nodes").await.ok(),
+        None => None,
+    };
+    let nodes = nodes.as_ref().and_then(|list| list.get("items")?.as_array());
+    let are = |nodes: &Vec<Value>| {
+        let ready = nodes.iter().filter(|node| is_ready(node)).count();
+        format!("{ready} Ready of {}", nodes.len())
+    };
+    let pods = count(api.as_ref(), "/api/v1/pods").await;
+    let rows = [
+        ("control plane", runs),
+        ("API server", if ready { green("ready") } else { red("not ready") }),
+        ("nodes", nodes.map_or_else(|| "unknown".to_owned(), are)),
+        ("pods", pods),
+        ("kubeconfig", kubeconfig.display().to_string()),
+    ];
+    let rows = rows.into_iter().chain(unarchived(api.as_ref()).await);
+    let rows: Vec<_> = rows.map(|(name, value)| vec![name.to_owned(), value]).collect();
+    terminal::write(&terminal::columns(&rows))?;
+    if !ready {
+        bail!("the control plane is not ready")
+    }
+    Ok(())
+}
+
 /// Returns a row if the server cannot archive the past. Nodes may not read its metrics.
-pub(super) async fn unarchived(api: Option<&Api>) -> Option<(&'static str, String)> {
+async fn unarchived(api: Option<&Api>) -> Option<(&'static str, String)> {
     let metrics = api?.text("/metrics").await.ok()?;
     let failing = metrics.lines().any(|line| line == "skiff_history_archive_failing 1");
     failing.then(|| ("past", red("not archived; the control plane's log says why")))
@@ -110,7 +151,7 @@ fn yes(is: bool, then: &str, otherwise: &str) -> String {
     if is { green(then) } else { red(otherwise) }
 }
 
-pub(super) async fn count(api: Option<&Api>, path: &str) -> String {
+async fn count(api: Option<&Api>, path: &str) -> String {
     let Some(api) = api else { return "unknown".to_owned() };
     let Ok(pods) = api.get(path).await else {
         return "unknown".to_owned();

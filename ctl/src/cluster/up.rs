@@ -4,27 +4,20 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
-use futures::{AsyncBufReadExt as _, StreamExt as _};
+use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 
+use super::directory::{is_free, suits};
 use super::process::Daemon;
+use super::readiness::{LEASES, is_ready, keep, lacks_network, renewed, until, within};
 use super::settings::{self, Settings};
-use crate::api::{Api, text_at, with_query};
+use crate::api::Api;
 use crate::arguments::{Place, UpOptions};
 use crate::check;
 use crate::terminal::{self, Waiting};
-
-/// Path of the nodes' Leases.
-pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-/// Maximum length of a state directory's path in bytes: that of `agent/agent.sock` in it has at
-/// most 107 (`unix(7)`).
-const LONGEST: usize = 90;
-/// Longest time for a daemon to start.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(place: &Place, options: &UpOptions) -> anyhow::Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "starting a node needs root");
@@ -126,42 +119,6 @@ fn tell_of_images(state_dir: &Path, known: &Settings, settings: &Settings) {
              (`skiff image import`)."
         ));
     }
-}
-
-/// Rejects a path that the daemons cannot use.
-pub(super) fn suits(state_dir: &Path) -> anyhow::Result<()> {
-    let text = state_dir
-        .to_str()
-        .context("the path of a state directory must be UTF-8")?;
-    ensure!(
-        !text.contains('\n'),
-        "the path of a state directory must have no newline: a kubeconfig in it could not be named in $KUBECONFIG"
-    );
-    ensure!(
-        text.len() <= LONGEST,
-        "{text} has {} bytes; the path of a state directory has at most {LONGEST}: the kernel takes no longer path of a \
-         socket in it",
-        text.len()
-    );
-    Ok(())
-}
-
-/// True if a directory may become a cluster's state directory: it will be closed to other users,
-/// and later removed with its contents.
-pub(super) fn is_free(directory: &Path) -> anyhow::Result<bool> {
-    // Left by an interrupted start, or present in a new file system.
-    let harmless = ["cluster.json.new", "lost+found"];
-    // Settings lost in a power failure.
-    if fs::metadata(directory.join("cluster.json")).is_ok_and(|file| file.len() == 0) {
-        return Ok(true);
-    }
-    for entry in fs::read_dir(directory).context("read the state directory")? {
-        let name = entry.context("read the state directory")?.file_name();
-        if !harmless.iter().any(|known| name == *known) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// True if a restore was interrupted: the settings may be present, the objects are not.
@@ -282,44 +239,6 @@ async fn start_agent(state_dir: &Path, settings: &Settings, daemon: &Daemon, api
     Ok(())
 }
 
-/// Starts the daemon unless it runs: a running one may have been about to end. Fails with the last
-/// log lines of one that was started here and has ended.
-pub(super) fn keep(
-    child: &mut Option<Child>,
-    daemon: &Daemon,
-    start: impl Fn() -> anyhow::Result<Child>,
-) -> anyhow::Result<()> {
-    let Some(started) = child else {
-        if daemon.running().is_none() {
-            *child = Some(start()?);
-        }
-        return Ok(());
-    };
-    match started.try_wait().context("look after a daemon")? {
-        None => Ok(()),
-        Some(status) => bail!(
-            "it ended with {status}; the end of {}:\n{}",
-            daemon.log().display(),
-            daemon.last_words()
-        ),
-    }
-}
-
-pub(super) async fn within<T>(
-    work: impl Future<Output = anyhow::Result<T>>,
-    daemon: &Daemon,
-    problem: &str,
-) -> anyhow::Result<T> {
-    match tokio::time::timeout(PATIENCE, work).await {
-        Ok(done) => done,
-        Err(_) => bail!(
-            "{problem} after {PATIENCE:?}; the end of {}:\n{}",
-            daemon.log().display(),
-            daemon.last_words()
-        ),
-    }
-}
-
 /// Issues the agent's kubeconfig and serving certificate for the machine's current addresses.
 fn issue_node(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     let out = state_dir.join("agent/pki");
@@ -352,53 +271,6 @@ fn issue_node(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits with a watch until an object meets a condition. A watch that ends is restarted.
-async fn until(api: &Api, collection: &str, name: &str, holds: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
-    let field = format!("metadata.name={name}");
-    let path = with_query(collection, &[("fieldSelector", Some(field.as_str()))]);
-    loop {
-        let list = api.get(&path).await?;
-        let version = text_at(&list, "/metadata/resourceVersion").to_owned();
-        if list
-            .get("items")
-            .and_then(Value::as_array)
-            .is_some_and(|found| found.iter().any(&holds))
-        {
-            return Ok(());
-        }
-        let from = [("watch", Some("true")), ("resourceVersion", Some(version.as_str()))];
-        let mut lines = api.stream(&with_query(&path, &from), false).await?.lines();
-        while let Some(line) = lines.next().await {
-            let event: Value = serde_json::from_str(&line?)?;
-            if event.get("object").is_some_and(&holds) {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Returns the time at which a Lease was renewed.
-pub(super) fn renewed(lease: &Value) -> String {
-    text_at(lease, "/spec/renewTime").to_owned()
-}
-
-pub(super) fn is_ready(node: &Value) -> bool {
-    readiness(node).is_some_and(|ready| text_at(ready, "/status") == "True")
-}
-
-/// True if a node is only waiting for a network plugin, which may be installed through the cluster.
-pub(super) fn lacks_network(node: &Value) -> bool {
-    readiness(node).is_some_and(|ready| text_at(ready, "/message").contains("reason:NetworkPluginNotReady"))
-}
-
-fn readiness(node: &Value) -> Option<&Value> {
-    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
-    conditions
-        .into_iter()
-        .flatten()
-        .find(|condition| text_at(condition, "/type") == "Ready")
-}
-
 fn welcome(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     if settings.joined.is_some() {
         return Ok(());
@@ -415,20 +287,6 @@ fn welcome(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_directory_of_somebody_else_is_left_alone() {
-        let directory = std::env::temp_dir().join(format!("skiff-ctl-free-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        assert!(is_free(&directory).unwrap());
-        fs::write(directory.join("cluster.json.new"), "{").unwrap();
-        assert!(is_free(&directory).unwrap());
-        fs::write(directory.join("thesis.tex"), "").unwrap();
-        assert!(!is_free(&directory).unwrap());
-        fs::write(directory.join("cluster.json"), "").unwrap();
-        assert!(is_free(&directory).unwrap());
-        fs::remove_dir_all(&directory).unwrap();
-    }
 
     #[test]
     fn where_the_api_server_listens_is_said() {
