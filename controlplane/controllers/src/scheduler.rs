@@ -13,12 +13,10 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::{
-    objects::{Meta as _, is_finished, name, node_of, uid},
-    placement::{Board, Displacement, priority},
-    pod::Pod,
-    step::Severity,
-};
+use controlplane_plan::objects::{Meta as _, name, uid};
+use controlplane_plan::placement::{Board, Displacement, priority};
+use controlplane_plan::pod::{Pod, is_finished, node_of};
+use controlplane_plan::step::Severity;
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use tokio::sync::{Notify, watch};
@@ -30,13 +28,11 @@ use self::{
     refusal::{Nominated, make_room, note, refuse, report},
     tally::{Outcome, Tally},
 };
-use crate::machinery::{
-    cache::{Change, Key},
-    driver::{Context, perform},
-    events::SCHEDULER,
-    kinds::Caches,
-    metrics::Page,
-};
+use crate::machinery::cache::{Change, Key};
+use crate::machinery::driver::{Context, perform};
+use crate::machinery::events::SCHEDULER;
+use crate::machinery::kinds::Caches;
+use crate::machinery::metrics::page::Page;
 
 /// Concurrent bindings. One that waits for a volume to be provisioned may take minutes.
 const IN_FLIGHT: usize = 1024;

@@ -1,6 +1,6 @@
 //! Accessors of objects that several plans use.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use k8s_openapi::{
     Metadata,
@@ -8,10 +8,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::{
-    pod::Pod,
-    step::{Resource, Target},
-};
+use crate::step::{Resource, Target};
 
 /// Labels or annotations.
 pub type Map = BTreeMap<String, String>;
@@ -185,52 +182,6 @@ pub fn matches(selector: &LabelSelector, labels: Option<&Map>) -> bool {
                 _ => false,
             }
         })
-}
-
-/// The pod's phase, empty if it has none yet.
-pub fn phase(pod: &Pod) -> &str {
-    &pod.status.phase
-}
-
-/// True if a controller counts the pod: neither finished nor being deleted.
-pub fn is_active(pod: &Pod) -> bool {
-    !is_finished(pod) && !pod.metadata.is_deleting()
-}
-
-/// True if none of the pod's containers will run again.
-pub fn is_finished(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
-}
-
-/// The node the pod is bound to.
-pub fn node_of(pod: &Pod) -> Option<&str> {
-    Some(&*pod.node).filter(|node| !node.is_empty())
-}
-
-/// True if the pod's Ready condition is True.
-pub fn is_ready(pod: &Pod) -> bool {
-    pod.status.ready
-}
-
-/// Time since which the pod has been ready.
-pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
-    pod.status.ready_since
-}
-
-/// Time until a ready pod counts as available: zero if it already does, `None` if it is not ready.
-pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
-    if !is_ready(pod) {
-        return None;
-    }
-    if min_ready_seconds <= 0 {
-        return Some(Duration::ZERO);
-    }
-    let due = ready_since(pod)?
-        .as_second()
-        .saturating_add(i64::from(min_ready_seconds));
-    Some(Duration::from_secs(
-        u64::try_from(due.saturating_sub(now.as_second())).unwrap_or(0),
-    ))
 }
 
 /// `now` with the precision of timestamps in objects: whole seconds.

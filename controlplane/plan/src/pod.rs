@@ -1,12 +1,13 @@
 //! A pod with only the fields that plans read. A cluster has many pods, most of them alike: parts
 //! that pods of one template share are kept once.
 
-mod attempt;
+pub mod attempt;
 mod pool;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::{
     api::core::v1::{Container, Pod as Whole, PodCondition, PodSpec, PodStatus},
@@ -285,4 +286,50 @@ impl Object for Pod {
     fn meta(&self) -> &Metadata {
         &self.metadata
     }
+}
+
+/// The pod's phase, empty if it has none yet.
+pub fn phase(pod: &Pod) -> &str {
+    &pod.status.phase
+}
+
+/// True if a controller counts the pod: neither finished nor being deleted.
+pub fn is_active(pod: &Pod) -> bool {
+    !is_finished(pod) && !pod.metadata.is_deleting()
+}
+
+/// True if none of the pod's containers will run again.
+pub fn is_finished(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// The node the pod is bound to.
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    Some(&*pod.node).filter(|node| !node.is_empty())
+}
+
+/// True if the pod's Ready condition is True.
+pub fn is_ready(pod: &Pod) -> bool {
+    pod.status.ready
+}
+
+/// Time since which the pod has been ready.
+pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    pod.status.ready_since
+}
+
+/// Time until a ready pod counts as available: zero if it already does, `None` if it is not ready.
+pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
+    if !is_ready(pod) {
+        return None;
+    }
+    if min_ready_seconds <= 0 {
+        return Some(Duration::ZERO);
+    }
+    let due = ready_since(pod)?
+        .as_second()
+        .saturating_add(i64::from(min_ready_seconds));
+    Some(Duration::from_secs(
+        u64::try_from(due.saturating_sub(now.as_second())).unwrap_or(0),
+    ))
 }

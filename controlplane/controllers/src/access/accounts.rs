@@ -16,22 +16,15 @@ use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use serde_json::{Value, json};
 
-use crate::{
-    Sign,
-    machinery::{
-        cache::{Cache, Key},
-        driver::Controller,
-        kinds::{Cached, Caches, Contents},
-        queue::Queue,
-    },
-};
+use crate::Sign;
+use crate::machinery::cache::{Cache, Cached, Key};
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::Caches;
+use crate::machinery::kinds::contents::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, Contents, TOKEN};
+use crate::machinery::queue::Queue;
 
 const DEFAULT: &str = "default";
-pub(crate) const CERTIFICATE: &str = "kube-root-ca.crt";
-pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
-pub(crate) const TOKEN: &str = "kubernetes.io/service-account-token";
-pub(crate) const BOOTSTRAP: &str = "bootstrap.kubernetes.io/token";
 /// Upstream's text: users read it in the object.
 const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as \
      the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
@@ -169,7 +162,7 @@ impl Controller for TokenSecrets {
         asked.insert((key, target.uid.clone()), exists);
         // Bounded by the number of Secrets that refer to an account.
         asked.retain(|(account, _), _| {
-            let entry = crate::machinery::kinds::of_account(&account.namespace, &account.name);
+            let entry = crate::machinery::kinds::contents::of_account(&account.namespace, &account.name);
             !self.caches.secrets.indexed(&entry).is_empty()
         });
     }
@@ -308,7 +301,7 @@ pub(crate) fn listen_secrets(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     caches.service_accounts.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
         for account in change.sides().map(Object::meta) {
-            let entry = crate::machinery::kinds::of_account(account.namespace(), account.name());
+            let entry = crate::machinery::kinds::contents::of_account(account.namespace(), account.name());
             for secret in caches.secrets.indexed(&entry) {
                 wake.push(Key::of(&secret.metadata));
             }

@@ -14,21 +14,13 @@ use ring::hmac;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use crate::{
-    access::accounts::BOOTSTRAP,
-    machinery::{
-        cache::Key,
-        driver::Context,
-        kinds::{Caches, Contents},
-        queue::Queue,
-        request::{self, Error, JSON},
-    },
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Context;
+use crate::machinery::kinds::Caches;
+use crate::machinery::kinds::contents::{BOOTSTRAP, CLUSTER_INFO, Contents, KUBE_PUBLIC};
+use crate::machinery::queue::Queue;
+use crate::machinery::request::{self, Error, JSON};
 
-/// Namespace of the `ConfigMap`.
-pub(crate) const NAMESPACE: &str = "kube-public";
-/// Name of the `ConfigMap`.
-pub(crate) const NAME: &str = "cluster-info";
 const SIGNED: &str = "kubeconfig";
 /// Prefix of signatures' keys, before the token id.
 const SIGNATURE: &str = "jws-kubeconfig-";
@@ -58,7 +50,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 }
 
 fn own() -> Key {
-    Key::new(NAMESPACE, NAME)
+    Key::new(KUBE_PUBLIC, CLUSTER_INFO)
 }
 
 /// Runs the signer forever.
@@ -84,7 +76,7 @@ async fn sign(context: &Context, key: &Key) -> Result<(), Error> {
     let Some(wanted) = signatures(&map.data, tokens.collect()) else {
         return Ok(());
     };
-    let mut object: Value = match request::get(&context.client, &CONFIG_MAPS, NAMESPACE, NAME).await {
+    let mut object: Value = match request::get(&context.client, &CONFIG_MAPS, KUBE_PUBLIC, CLUSTER_INFO).await {
         Err(error) if error.code() == 404 => return Ok(()),
         object => object?,
     };
@@ -96,7 +88,7 @@ async fn sign(context: &Context, key: &Key) -> Result<(), Error> {
         data.retain(|key, _| !key.starts_with(SIGNATURE));
         data.extend(wanted.into_iter().map(|(key, signature)| (key, signature.into())));
     }
-    let path = request::path(&CONFIG_MAPS, NAMESPACE, NAME, "");
+    let path = request::path(&CONFIG_MAPS, KUBE_PUBLIC, CLUSTER_INFO, "");
     let body = object.to_string().into_bytes();
     request::send::<Value>(&context.client, Method::PUT, path, JSON, body).await?;
     Ok(())

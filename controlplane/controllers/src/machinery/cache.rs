@@ -9,11 +9,25 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use controlplane_plan::objects::Meta;
+use controlplane_plan::objects::{Meta, Object};
+use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
 use self::place::{Kept, Place};
-use crate::machinery::kinds::Cached;
+
+/// A kind that is cached.
+pub(crate) trait Cached: Object + DeserializeOwned + Clone + Send + Sync + 'static {
+    /// Pool of parts that objects of the kind share.
+    type Pool: Default + Send + Sync;
+    /// Drops fields that no controller reads.
+    fn trim(&mut self) {}
+    /// Deduplicates shared parts of the object.
+    fn share(&mut self, _pool: &mut Self::Pool) {}
+    /// Index entries of the object.
+    fn index(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
 
 /// Key of an object: namespace (empty for cluster-scoped objects) and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

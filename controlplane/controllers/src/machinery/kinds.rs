@@ -1,12 +1,11 @@
 //! Content of the caches by kind: only the fields that plans read.
 
 mod caches;
-
-use std::collections::BTreeMap;
+pub(crate) mod contents;
 
 use api::{intern, kinds::custom_resource_definition::names::is_true};
-use controlplane_plan::node::ranges;
-use controlplane_plan::objects::{Meta, Object, controller_of, node_of};
+use controlplane_plan::objects::{Meta, Object, controller_of};
+use controlplane_plan::pod::node_of;
 use controlplane_plan::pod::{Metadata, Pod, Pool};
 use controlplane_plan::step::Resource;
 use controlplane_plan::storage::{claim_class, claim_of, volume_class, volume_of};
@@ -20,25 +19,10 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 
 pub(crate) use self::caches::{AnyCache, Caches, Listener, resource_of, stored_kinds};
-use crate::access::accounts::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, TOKEN};
-use crate::access::signer;
-
-/// A kind that is cached.
-pub(crate) trait Cached: Object + DeserializeOwned + Clone + Send + Sync + 'static {
-    /// Pool of parts that objects of the kind share.
-    type Pool: Default + Send + Sync;
-    /// Drops fields that no controller reads.
-    fn trim(&mut self) {}
-    /// Deduplicates shared parts of the object.
-    fn share(&mut self, _pool: &mut Self::Pool) {}
-    /// Index entries of the object.
-    fn index(&self) -> Vec<String> {
-        Vec::new()
-    }
-}
+use crate::machinery::cache::Cached;
 
 /// Index entry of objects that a controller owns.
 pub(crate) fn owned_by(uid: &str) -> String {
@@ -236,60 +220,6 @@ pub(crate) fn defined(definition: &CustomResourceDefinition) -> Option<Resource>
         plural: intern::text(&spec.names.plural),
         namespaced: spec.scope == "Namespaced",
     })
-}
-
-/// A `ConfigMap` or a Secret; only few have contents that controllers read.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(crate) struct Contents {
-    #[serde(default)]
-    pub(crate) metadata: ObjectMeta,
-    #[serde(default, rename = "type")]
-    pub(crate) kind: String,
-    /// Data as in JSON; base64 for a Secret.
-    #[serde(default)]
-    pub(crate) data: BTreeMap<String, String>,
-}
-
-/// Index entry of a service account's token Secrets.
-pub(crate) fn of_account(namespace: &str, name: &str) -> String {
-    format!("account/{namespace}/{name}")
-}
-
-impl Cached for Contents {
-    type Pool = ();
-
-    fn trim(&mut self) {
-        let is_token = matches!(self.kind.as_str(), TOKEN | BOOTSTRAP);
-        let name = self.metadata.name.as_deref();
-        let is_signed = name == Some(signer::NAME) && self.metadata.namespace.as_deref() == Some(signer::NAMESPACE);
-        let is_record = name == Some(ranges::RECORD) && self.metadata.namespace.as_deref() == Some(ranges::NAMESPACE);
-        let is_known = self.kind.is_empty() && (name == Some(CERTIFICATE) || is_signed || is_record);
-        let annotations = self.metadata.annotations.take().filter(|_| is_token);
-        let created = self.metadata.creation_timestamp.take().filter(|_| is_token);
-        trim_all(&mut self.metadata);
-        self.metadata.annotations = annotations;
-        self.metadata.creation_timestamp = created;
-        if !is_token && !is_known {
-            self.data = BTreeMap::new();
-        }
-    }
-
-    fn index(&self) -> Vec<String> {
-        let account = self.metadata.annotations.as_ref().and_then(|all| all.get(ACCOUNT_NAME));
-        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
-        account
-            .map(|account| of_account(namespace, account))
-            .into_iter()
-            .collect()
-    }
-}
-
-impl Object for Contents {
-    type Meta = ObjectMeta;
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
 }
 
 /// An object with its metadata only.

@@ -1,10 +1,10 @@
 //! Metrics of the controllers and the scheduler, under upstream's names.
 
-mod page;
+pub(crate) mod page;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use self::page::{Buckets, Page};
+use self::page::Page;
 use crate::{machinery::queue::Measured, scheduler::Scheduler, workloads::jobs::JobMetrics};
 
 /// Sources of the metrics. All clones are the same; the owner of the controllers keeps one and

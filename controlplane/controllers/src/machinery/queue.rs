@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::machinery::metrics::Buckets;
+use crate::machinery::metrics::page::Buckets;
 
 /// Longest delay of a key, whatever time an object specifies: a plan that comes too early asks for
 /// another one. The wall clock, which schedules follow, may jump, and the timers' clock stops while

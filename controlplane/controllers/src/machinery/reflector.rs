@@ -12,11 +12,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::machinery::{
-    cache::{Cache, Progress},
-    kinds::Cached,
-    request::{self, JSON, escape},
-};
+use crate::machinery::cache::{Cache, Cached, Progress};
+use crate::machinery::request::{self, JSON, escape};
 
 const PAGE: usize = 500;
 /// Timeout of a watch on the server; it is resumed where it stopped.

@@ -9,8 +9,9 @@ use std::{
 use controlplane_plan::node::leftovers;
 use controlplane_plan::node::node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready};
 use controlplane_plan::node::ranges::{self, PodRange, Ranges};
-use controlplane_plan::objects::{node_of, target};
+use controlplane_plan::objects::target;
 use controlplane_plan::pod::Pod;
+use controlplane_plan::pod::node_of;
 use controlplane_plan::step::{NODES, Note, Plan, Severity, Step};
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
@@ -253,7 +254,7 @@ pub(crate) fn listen_leftovers(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.pods.listen(move |change| {
         let Some(pod) = change.new else { return };
-        let finished = |pod: &Pod| controlplane_plan::objects::is_finished(pod);
+        let finished = |pod: &Pod| controlplane_plan::pod::is_finished(pod);
         if finished(pod) && !change.old.is_some_and(finished) {
             wake.push_after(Key::new("", FINISHED), Duration::from_secs(20));
         }

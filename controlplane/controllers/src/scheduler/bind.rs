@@ -3,13 +3,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use controlplane_plan::{
-    objects::{Meta as _, annotation, name, node_of, target, uid},
-    placement::Bond,
-    pod::Pod,
-    step::{CLAIMS, PODS, PatchKind, Target, VOLUMES},
-    storage::{SELECTED_NODE, claims::claim_reference, is_bound},
-};
+use controlplane_plan::objects::{Meta as _, annotation, name, target, uid};
+use controlplane_plan::placement::Bond;
+use controlplane_plan::pod::{Pod, node_of};
+use controlplane_plan::step::{CLAIMS, PODS, PatchKind, Target, VOLUMES};
+use controlplane_plan::storage::claims::claim_reference;
+use controlplane_plan::storage::{SELECTED_NODE, is_bound};
 use http::Method;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use controlplane_plan::placement::{Displacement, Unplaceable};
 
 use super::line::{Attempts, Pending};
-use crate::machinery::{
-    events::SCHEDULER,
-    metrics::{Buckets, Page},
-};
+use crate::machinery::events::SCHEDULER;
+use crate::machinery::metrics::page::{Buckets, Page};
 
 /// Bounds of an attempt's duration.
 const ATTEMPT: &[f64] = &[

@@ -3,24 +3,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controlplane_plan::{
-    objects::{Meta as _, Object, is_finished, node_of},
-    placement,
-    pod::Pod,
-    step::{CLAIMS, PODS, Resource, VOLUMES},
-};
+use controlplane_plan::objects::{Meta as _, Object};
+use controlplane_plan::placement;
+use controlplane_plan::pod::{Pod, is_finished, node_of};
+use controlplane_plan::step::{CLAIMS, PODS, Resource, VOLUMES};
 use http::Method;
 use serde::Deserialize;
 use serde_json::Value;
 use tracing::debug;
 
-use crate::machinery::{
-    cache::{Cache, Key},
-    driver::Context,
-    kinds::{Cached, Caches},
-    queue::Queue,
-    request::{self, Error, JSON},
-};
+use crate::machinery::cache::{Cache, Cached, Key};
+use crate::machinery::driver::Context;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
+use crate::machinery::request::{self, Error, JSON};
 
 /// Delay before another look at an object that is in use or could not be read. Events that free it
 /// wake it earlier.

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::objects::{Meta as _, name, node_of, uid};
+use controlplane_plan::objects::{Meta as _, name, uid};
 use controlplane_plan::placement::claims::names;
 use controlplane_plan::pod::Pod;
+use controlplane_plan::pod::node_of;
 use controlplane_plan::step::{Note, Plan, Step, Target};
 use controlplane_plan::storage::claims::{self, Scene};
 use controlplane_plan::storage::volumes::{self, Claim};

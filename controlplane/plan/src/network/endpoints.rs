@@ -14,8 +14,9 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use crate::objects::{Map, Meta as _, is_finished, name, uid};
+use crate::objects::{Map, Meta as _, name, uid};
 use crate::pod::Pod;
+use crate::pod::is_finished;
 pub use legacy::{MANAGED as MANAGED_ENDPOINTS, plan as plan_endpoints};
 pub use mirror::plan as plan_mirror;
 pub use slice::SERVICE_NAME;

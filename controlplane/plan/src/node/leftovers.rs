@@ -3,8 +3,9 @@
 use k8s_openapi::jiff::Timestamp;
 
 use crate::node::departure::{Why, mark};
-use crate::objects::{Meta as _, is_finished, target};
+use crate::objects::{Meta as _, target};
 use crate::pod::Pod;
+use crate::pod::is_finished;
 use crate::step::{Outcome, PODS, Step};
 
 /// Number of finished pods that are kept.

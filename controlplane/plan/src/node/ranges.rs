@@ -8,11 +8,9 @@ use std::{
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
-use crate::{
-    objects::{name, node_of, target},
-    pod::Pod,
-    step::{CONFIG_MAPS, NODES, Outcome, PatchKind, Step, Target},
-};
+use crate::objects::{name, target};
+use crate::pod::{Pod, node_of};
+use crate::step::{CONFIG_MAPS, NODES, Outcome, PatchKind, Step, Target};
 
 /// A range that nodes' CIDRs are allocated from: at most one for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

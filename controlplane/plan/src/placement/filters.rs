@@ -4,8 +4,9 @@ pub use api::pod::taints::{tolerates, untolerated};
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 
 use super::{Misfit, Needs, Place, affinity, needs::conflict};
-use crate::objects::{name, node_of};
+use crate::objects::name;
 use crate::pod::Pod;
+use crate::pod::node_of;
 
 /// Runs every filter; returns the first failure.
 pub fn check(pod: &Pod, needs: &Needs, node: &Node, place: &Place) -> Result<(), Misfit> {

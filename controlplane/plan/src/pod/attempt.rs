@@ -5,7 +5,14 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-use crate::workloads::job::{FAILURES, IGNORED_FAILURES, INDEX, TRACKING};
+/// The finalizer of pods that are not counted yet.
+pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+/// Annotation and label with a pod's completion index.
+pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// Annotation with the number of earlier failures of the index.
+pub const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+/// Annotation with the number of earlier failures that were ignored.
+pub const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
 /// Fields of a Job's pod that only the Job's plan reads.
 #[derive(Debug, Clone, PartialEq)]

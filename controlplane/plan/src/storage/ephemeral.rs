@@ -5,11 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Volume};
 use serde_json::json;
 
-use crate::{
-    objects::{Meta as _, controlled_by, is_finished, name, target},
-    pod::Pod,
-    step::{CLAIMS, Note, Outcome, PODS, Plan, Severity, Step},
-};
+use crate::objects::{Meta as _, controlled_by, name, target};
+use crate::pod::{Pod, is_finished};
+use crate::step::{CLAIMS, Note, Outcome, PODS, Plan, Severity, Step};
 
 /// True if a pod has generic ephemeral volumes.
 pub fn has_claims(pod: &Pod) -> bool {

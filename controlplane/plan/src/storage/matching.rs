@@ -1,12 +1,10 @@
 //! The best volume for a claim: the smallest that is large enough, as upstream chooses.
 
+use api::pod::affinity::selects;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 
 use super::{affinity, allows, capacity, claim_class, is_for, modes_agree, phase, requested, volume_class};
-use crate::{
-    objects::{matches, name},
-    placement::affinity::selects,
-};
+use crate::objects::{matches, name};
 
 /// Requirements for a volume.
 #[derive(Debug, Clone, Copy)]

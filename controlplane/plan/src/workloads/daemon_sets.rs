@@ -24,8 +24,9 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::objects::{Map, Meta as _, available_in, is_finished, is_ready, name, node_of, phase, selects, target};
+use crate::objects::{Map, Meta as _, name, selects, target};
 use crate::pod::Pod;
+use crate::pod::{available_in, is_finished, is_ready, node_of, phase};
 use crate::step::{CONTROLLER_REVISIONS, DAEMON_SETS, PODS, Plan, Severity, Step, Target};
 use crate::workloads::claim::claim;
 use crate::workloads::pod_template::{self, note};

@@ -12,11 +12,9 @@ use k8s_openapi::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{
-    objects::{Meta as _, is_ready, name, seconds, target},
-    pod::Pod,
-    step::{DISRUPTION_BUDGETS, Outcome, PatchKind, Plan, Step},
-};
+use crate::objects::{Meta as _, name, seconds, target};
+use crate::pod::{Pod, is_ready};
+use crate::step::{DISRUPTION_BUDGETS, Outcome, PatchKind, Plan, Step};
 
 /// Time within which an eviction must show; afterwards the pod counts as not disrupted
 /// (`DeletionTimeout`).

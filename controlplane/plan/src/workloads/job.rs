@@ -25,8 +25,10 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::objects::{Meta as _, is_active, is_ready, phase, seconds, selects, target, uid};
+use crate::objects::{Meta as _, seconds, selects, target, uid};
 use crate::pod::Pod;
+pub use crate::pod::attempt::{FAILURES, IGNORED_FAILURES, INDEX, TRACKING};
+use crate::pod::{is_active, is_ready, phase};
 use crate::step::{JOBS, PODS, Plan, Target};
 use crate::workloads::claim::claim_with;
 pub use crate::workloads::rollout::Failure;
@@ -35,14 +37,6 @@ pub use indexes::Indexes;
 pub use orphans::plan as plan_orphan;
 pub use policy::action_on_failure;
 
-/// The finalizer of pods that are not counted yet.
-pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
-/// Annotation and label with a pod's completion index.
-pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// Annotation with the number of earlier failures of the index.
-pub const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
-/// Annotation with the number of earlier failures that were ignored.
-pub const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 /// Value of `managedBy` that stands for this controller.
 const OWN: &str = "kubernetes.io/job-controller";
 

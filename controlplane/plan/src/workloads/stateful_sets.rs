@@ -29,8 +29,9 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::objects::{Meta as _, available_in, controller_of, is_finished, name, phase, selects, target};
+use crate::objects::{Meta as _, controller_of, name, selects, target};
 use crate::pod::Pod;
+use crate::pod::{available_in, is_finished, phase};
 use crate::step::{CONTROLLER_REVISIONS, PODS, Plan, STATEFUL_SETS, Step, Target};
 use crate::workloads::claim::claim;
 use crate::workloads::history;

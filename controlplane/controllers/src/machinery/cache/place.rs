@@ -5,7 +5,7 @@ use std::{borrow::Borrow, cmp::Ordering, sync::Arc};
 use controlplane_plan::objects::Meta as _;
 
 use super::Key;
-use crate::machinery::kinds::Cached;
+use crate::machinery::cache::Cached;
 
 /// An object that is its own key, so that no separate key is stored.
 pub(super) struct Kept<K>(pub(super) Arc<K>);

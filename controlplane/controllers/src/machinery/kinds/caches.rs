@@ -27,7 +27,9 @@ use k8s_openapi::api::{
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cached, Contents, Partial, trim_metadata};
+use super::contents::Contents;
+use super::{Partial, trim_metadata};
+use crate::machinery::cache::Cached;
 use crate::machinery::{
     cache::{Cache, Progress},
     reflector,

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::objects::{Meta as _, controller_of, is_finished, phase};
+use controlplane_plan::objects::{Meta as _, controller_of};
 use controlplane_plan::pod::Pod;
+use controlplane_plan::pod::{is_finished, phase};
 use controlplane_plan::step::{CRON_JOBS, JOBS};
 use controlplane_plan::workloads::cron_job;
 use controlplane_plan::workloads::job::{self, Indexes};
@@ -20,12 +21,10 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::machinery::{
-    cache::{Change, Key},
-    driver::Done,
-    kinds::Caches,
-    metrics::{Buckets, Page},
-};
+use crate::machinery::cache::{Change, Key};
+use crate::machinery::driver::Done;
+use crate::machinery::kinds::Caches;
+use crate::machinery::metrics::page::{Buckets, Page};
 
 /// Upper bounds of a sync's duration: from 4 ms, each twice the one before.
 const SYNC: &[f64] = &[

@@ -9,11 +9,9 @@ use super::{
     HEADLESS, address_of, answering, change_of, families, host_name, is_headless, is_served, number, publishes_unready,
     reference,
 };
-use crate::{
-    objects::{Map, is_ready, name, node_of, target},
-    pod::Pod,
-    step::{ENDPOINTS, Outcome, PatchKind, Plan, Step},
-};
+use crate::objects::{Map, name, target};
+use crate::pod::{Pod, is_ready, node_of};
+use crate::step::{ENDPOINTS, Outcome, PatchKind, Plan, Step};
 
 /// Label of `Endpoints` that this controller manages.
 pub const MANAGED: &str = "endpoints.kubernetes.io/managed-by";

@@ -11,11 +11,9 @@ use super::{
     HEADLESS, address_of, answering, families, host_name, is_headless, is_served, number, publishes_unready, reference,
     slice::{self, Wanted, delete, group, is_of},
 };
-use crate::{
-    objects::{Map, Meta as _, controller_of, is_ready, name, node_of, target, uid},
-    pod::Pod,
-    step::{Plan, SERVICES, Step},
-};
+use crate::objects::{Map, Meta as _, controller_of, name, target, uid};
+use crate::pod::{Pod, is_ready, node_of};
+use crate::step::{Plan, SERVICES, Step};
 
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Default `maxEndpointsPerSlice` of kube-controller-manager.

@@ -6,11 +6,9 @@ use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use serde_json::json;
 
 use super::condition;
-use crate::{
-    objects::{Meta as _, is_ready, seconds, target, uid},
-    pod::Pod,
-    step::{Note, Outcome, PODS, PatchKind, Severity, Step},
-};
+use crate::objects::{Meta as _, seconds, target, uid};
+use crate::pod::{Pod, is_ready};
+use crate::step::{Note, Outcome, PODS, PatchKind, Severity, Step};
 
 /// Number of versions of a pod that are marked while its node is not ready. One is enough; others
 /// guard against concurrent writes.

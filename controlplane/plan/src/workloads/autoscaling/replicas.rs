@@ -11,10 +11,8 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-use crate::{
-    objects::{Meta as _, phase},
-    pod::Pod,
-};
+use crate::objects::Meta as _;
+use crate::pod::{Pod, phase};
 
 /// Time after a pod's start in which its CPU usage counts only while it is ready.
 const INITIALIZATION: SignedDuration = SignedDuration::from_mins(5);

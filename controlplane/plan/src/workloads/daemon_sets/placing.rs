@@ -10,10 +10,11 @@ use k8s_openapi::api::{
     },
 };
 
-use crate::objects::{annotation, name, node_of};
+use crate::objects::{annotation, name};
 use crate::placement::affinity;
 use crate::placement::filters::untolerated;
 use crate::pod::Pod;
+use crate::pod::node_of;
 use crate::step::Target;
 use crate::workloads::history::REVISION;
 use crate::workloads::pod_template;

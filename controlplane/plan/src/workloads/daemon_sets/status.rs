@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{View, placing::Fit};
-use crate::{
-    objects::is_ready,
-    step::{Outcome, PatchKind, Step},
-};
+use crate::pod::is_ready;
+use crate::step::{Outcome, PatchKind, Step};
 
 #[derive(Default)]
 struct Counts {

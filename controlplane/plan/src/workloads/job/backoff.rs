@@ -5,10 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use k8s_openapi::{api::batch::v1::JobSpec, jiff::Timestamp};
 
 use super::{has_failed, is_valid};
-use crate::{
-    objects::{phase, uid},
-    pod::Pod,
-};
+use crate::objects::uid;
+use crate::pod::{Pod, phase};
 
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_mins(10);

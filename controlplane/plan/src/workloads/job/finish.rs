@@ -10,10 +10,9 @@ use super::{
     Sync, has_failed, is_indexed, is_suspended, number,
     policy::{self, Action},
 };
-use crate::{
-    objects::{phase, seconds},
-    step::Plan,
-};
+use crate::objects::seconds;
+use crate::pod::phase;
+use crate::step::Plan;
 use std::time::Duration;
 
 pub(super) const MET: &str = "SuccessCriteriaMet";

@@ -12,8 +12,9 @@ use super::{
     FAILURES, IGNORED_FAILURES, INDEX, Snapshot, Sync, TRACKING, backoff, count, index_of, indexes_of, is_indexed,
     is_suspended, is_terminating, policy, waits_for_end,
 };
-use crate::objects::{Meta as _, is_ready, node_of, phase, ready_since, target, uid};
+use crate::objects::{Meta as _, target, uid};
 use crate::pod::Pod;
+use crate::pod::{is_ready, node_of, phase, ready_since};
 use crate::step::{Outcome, PODS, PatchKind, Plan, Step};
 use crate::workloads::pod_template;
 

@@ -12,8 +12,9 @@ use super::{
     has_failed, index_in, is_indexed, is_tracked, is_valid, manage, number,
     policy::{self, Action},
 };
-use crate::objects::{phase, uid};
+use crate::objects::uid;
 use crate::pod::Pod;
+use crate::pod::phase;
 use crate::step::{Note, Outcome, PatchKind, Plan, Severity, Step};
 use crate::workloads::pod_template::note;
 

@@ -11,8 +11,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
 
-use crate::objects::{Meta as _, controller_of, is_active, is_finished, phase, selects, target};
+use crate::objects::{Meta as _, controller_of, selects, target};
 use crate::pod::Pod;
+use crate::pod::{is_active, is_finished, phase};
 use crate::step::{PODS, Plan, Resource};
 use crate::workloads::claim::claim;
 use crate::workloads::pod_template;

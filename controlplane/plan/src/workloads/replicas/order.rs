@@ -4,8 +4,9 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use k8s_openapi::jiff::Timestamp;
 
-use crate::objects::{is_active, node_of, phase, ready_since, uid};
+use crate::objects::uid;
 use crate::pod::Pod;
+use crate::pod::{is_active, node_of, phase, ready_since};
 
 /// Deletion order, the least first. The order of the fields is the policy.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

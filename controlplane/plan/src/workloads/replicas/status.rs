@@ -9,11 +9,9 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 
 use super::Failure;
-use crate::{
-    objects::{Meta as _, available_in, is_ready, seconds},
-    pod::Pod,
-    step::{Outcome, PatchKind, Plan, REPLICATION_CONTROLLERS, Step, Target},
-};
+use crate::objects::{Meta as _, seconds};
+use crate::pod::{Pod, available_in, is_ready};
+use crate::step::{Outcome, PatchKind, Plan, REPLICATION_CONTROLLERS, Step, Target};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// Number of unready pods above which the ready count is updated only from time to time.

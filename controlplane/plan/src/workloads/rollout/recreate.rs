@@ -1,10 +1,9 @@
 //! Recreate: all old pods are gone before new ones are created.
 
 use super::{View, create, scale};
-use crate::{
-    objects::{controller_of, is_finished, uid},
-    step::Step,
-};
+use crate::objects::{controller_of, uid};
+use crate::pod::is_finished;
+use crate::step::Step;
 
 /// The next steps; none while old pods still run.
 pub(super) fn steps(view: &View<'_>) -> Vec<Step> {

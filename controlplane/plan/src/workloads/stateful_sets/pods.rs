@@ -7,8 +7,9 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod as Whole
 use serde_json::{Value, json};
 
 use super::{View, Work};
-use crate::objects::{Meta as _, name, phase, target};
+use crate::objects::{Meta as _, name, target};
 use crate::pod::Pod;
+use crate::pod::phase;
 use crate::step::{Note, Outcome, PODS, PatchKind, Severity, Step, Target};
 use crate::workloads::history::REVISION;
 use crate::workloads::pod_template::{self, note};

@@ -3,11 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{View, revision};
-use crate::{
-    objects::{Meta as _, is_ready, phase},
-    pod::Pod,
-    step::{Outcome, PatchKind, Step},
-};
+use crate::objects::Meta as _;
+use crate::pod::{Pod, is_ready, phase};
+use crate::step::{Outcome, PatchKind, Step};
 
 impl View<'_> {
     /// Patches the status if it has changed (`inconsistentStatus`). `outdated` is the number of

@@ -8,8 +8,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{planned, set, surge, template, unavailable, with_pods};
-use crate::objects::{Meta as _, is_ready, phase};
+use crate::objects::Meta as _;
 use crate::pod::Pod;
+use crate::pod::{is_ready, phase};
 use crate::workloads::daemon_sets::Backoff;
 use crate::workloads::daemon_sets::placing::target_node;
 use crate::world::World;

@@ -7,12 +7,10 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{parallel, planned, set, template};
-use crate::{
-    objects::{Meta as _, is_ready, phase},
-    pod::Pod,
-    step::{Plan, Step},
-    world::World,
-};
+use crate::objects::Meta as _;
+use crate::pod::{Pod, is_ready, phase};
+use crate::step::{Plan, Step};
+use crate::world::World;
 
 /// An event in the life of a StatefulSet and its pods.
 #[derive(Debug, Clone)]
