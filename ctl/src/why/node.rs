@@ -96,7 +96,7 @@ pub(super) fn firewall(node: &Value) -> Option<Finding> {
     let finding = Finding::trouble("A firewall of the node drops what its pods send and get.");
     let finding = finding.fact(text_at(blocked, "/message"));
     Some(
-        finding.advise("have the firewall of that machine forward for the pods' bridge, and look again after a minute"),
+        finding.advise("have the firewall of that machine accept what comes from and goes to the pods' bridge, and look again after a minute"),
     )
 }
 

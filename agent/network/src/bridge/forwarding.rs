@@ -1,11 +1,13 @@
 //! Rules that let pods' packets pass the host's firewall: Docker, firewalld and ufw drop forwarded
-//! packets unless a rule accepts them.
+//! packets, and the latter two those to the node itself, unless a rule accepts them.
 //!
 //! An accept verdict is final only in the table of its rule, so rules go into the table of
-//! iptables: two for each range, and one for connections translated for a Service, whose endpoints
-//! may be pods of other nodes. They resemble flannel's (`pkg/trafficmngr/iptables`) and have the
-//! position of those of CNI's firewall plugin (`plugins/meta/firewall/iptables.go`). A comment
-//! marks their owner. Missing tables are not created.
+//! iptables. Forwarded: two for each range, and one for connections translated for a Service, whose
+//! endpoints may be pods of other nodes. To the node: names are asked for at the gateway, and
+//! Services may have endpoints here, as `kubernetes` has the API server. They resemble flannel's
+//! (`pkg/trafficmngr/iptables`) and have the position of those of CNI's firewall plugin
+//! (`plugins/meta/firewall/iptables.go`). A comment marks their owner. Missing tables are not
+//! created.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -37,10 +39,11 @@ const WAYS: [Way; 2] = [
     },
 ];
 
-/// nftables chain with the forward hook.
+/// nftables chain that filters forwarded packets, or those to the node.
 struct Chain {
     table: String,
     name: String,
+    is_forward: bool,
     drops: bool,
 }
 
@@ -63,7 +66,7 @@ impl Inner {
             self.lead_ports(&[])?;
         }
         self.keep_guard(&listed);
-        each_rule(bridge, ranges, &chains()?, |program, rule| {
+        let mut told = each_rule(bridge, ranges, &chains()?, |program, rule| {
             if tables(program, "-C", rule).is_err() {
                 tracing::info!(
                     program,
@@ -74,17 +77,21 @@ impl Inner {
             }
             Ok(())
         })?;
-        let mut told = String::new();
         for chain in chains()? {
             let (family, _) = chain.table.split_once(' ').unwrap_or_default();
             let mut own = families(ranges).filter(|(own, _)| family == own.word || family == "inet");
             let table = list(&["table", &chain.table])?;
             let ends = chain.drops || ends_in_drop(&table, &chain.name);
             if let Some((_, range)) = own.find(|(_, range)| ends && !is_known(&table, bridge, *range)) {
+                let what = if chain.is_forward {
+                    "what is forwarded for pods"
+                } else {
+                    "what pods send to the node, such as questions for names and requests to the API server"
+                };
+                let (name, table) = (&chain.name, &chain.table);
                 write!(
                     told,
-                    "chain {} of nftables' table {} drops what is forwarded for pods ({range}); have it accept them. ",
-                    chain.name, chain.table
+                    "chain {name} of nftables' table {table} drops {what} ({range}); have it accept them. "
                 )
                 .ok();
             }
@@ -102,55 +109,77 @@ pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> 
         }
         Ok(())
     })
+    .map(drop)
 }
 
-/// Calls a function for each of the rules in each existing table of iptables.
+/// Calls a function for each of the rules in each existing table of iptables. Returns descriptions
+/// of tables for which there is no program.
 fn each_rule(
     bridge: &str,
     ranges: Ranges,
     chains: &[Chain],
     mut work: impl FnMut(&str, &[&str]) -> Result<(), Error>,
-) -> Result<(), Error> {
+) -> Result<String, Error> {
     let comment = format!("{bridge}: pods");
-    let mark = format!("{:#x}/{:#x}", services::tag(&services::table(bridge)), services::TAG);
+    let mut unreached = String::new();
     for (family, range) in families(ranges) {
         let table = format!("{} filter", family.word);
         // `/proc/net/ip_tables_names` is that of the thread's network namespace.
         let names = format!("/proc/thread-self/net/{}_tables_names", family.word);
         let names = std::fs::read_to_string(names).unwrap_or_default();
         for way in &WAYS {
-            let used = if way.is_nft {
-                chains
-                    .iter()
-                    .any(|chain| chain.table == table && chain.name == "FORWARD")
-            } else {
-                names.lines().any(|name| name == "filter")
+            let is_used = |rule: &&String| {
+                if way.is_nft {
+                    let mut own = chains.iter().filter(|chain| chain.table == table);
+                    own.any(|chain| rule.split(' ').next() == Some(chain.name.as_str()))
+                } else {
+                    names.lines().any(|name| name == "filter")
+                }
             };
-            let Some(program) = used.then(|| way.program(family.word)).flatten() else {
+            let rules = rules(bridge, range);
+            let mut used = rules.iter().filter(is_used).peekable();
+            if used.peek().is_none() {
+                continue;
+            }
+            let Some(program) = way.program(family.word) else {
+                // A chain of nftables is seen to drop without one.
+                if !way.is_nft {
+                    let program = format!("{}tables-legacy", family.word);
+                    write!(
+                        unreached,
+                        "the table filter of {program} is in use and may drop packets of pods ({range}), \
+                         but this program is not installed, by which it would be made to accept them. "
+                    )
+                    .ok();
+                }
                 continue;
             };
-            let range = range.network_range().to_string();
-            let matches = [
-                &["-s", &range][..],
-                &["-d", &range],
-                &[
-                    "-m",
-                    "conntrack",
-                    "--ctstate",
-                    "DNAT",
-                    "-m",
-                    "connmark",
-                    "--mark",
-                    &mark,
-                ],
-            ];
-            for matched in matches {
+            for rule in used {
                 let rest = ["-m", "comment", "--comment", &comment, "-j", "ACCEPT"];
-                work(&program, &[matched, &rest].concat())?;
+                work(&program, &rule.split(' ').chain(rest).collect::<Vec<_>>())?;
             }
         }
     }
-    Ok(())
+    Ok(unreached)
+}
+
+/// Chains and matches of the rules for a range.
+fn rules(bridge: &str, range: Cidr) -> [String; 6] {
+    let (gateway, range) = (range.gateway(), range.network_range());
+    let tag = services::tag(&services::table(bridge));
+    let of_service = format!(
+        "-m conntrack --ctstate DNAT -m connmark --mark {tag:#x}/{:#x}",
+        services::TAG
+    );
+    let to_node = format!("INPUT -i {bridge} -s {range}");
+    [
+        format!("FORWARD -s {range}"),
+        format!("FORWARD -d {range}"),
+        format!("FORWARD {of_service}"),
+        format!("{to_node} -d {gateway} -p udp --dport 53"),
+        format!("{to_node} -d {gateway} -p tcp --dport 53"),
+        format!("{to_node} {of_service}"),
+    ]
 }
 
 impl Way {
@@ -168,7 +197,7 @@ impl Way {
 }
 
 fn tables(program: &str, verb: &str, rule: &[&str]) -> Result<(), Error> {
-    let words = [&["-w", WAIT, verb, "FORWARD"], rule].concat();
+    let words = [&["-w", WAIT, verb], rule].concat();
     let said = run(program, &words)?;
     if said.status.success() {
         return Ok(());
@@ -194,12 +223,12 @@ fn list(words: &[&str]) -> Result<String, Error> {
     }
 }
 
-/// Chains with the forward hook.
+/// Chains that filter at the forward or input hook.
 fn chains() -> Result<Vec<Chain>, Error> {
-    Ok(forwarding(&list(&["chains"])?))
+    Ok(filtering(&list(&["chains"])?))
 }
 
-fn forwarding(listing: &str) -> Vec<Chain> {
+fn filtering(listing: &str) -> Vec<Chain> {
     let (mut table, mut name) = (String::new(), String::new());
     let mut found = Vec::new();
     for line in listing.lines().map(str::trim) {
@@ -208,10 +237,14 @@ fn forwarding(listing: &str) -> Vec<Chain> {
             table = begun;
         } else if let Some(begun) = begin("chain ") {
             name = begun;
-        } else if line.starts_with("type filter hook forward ") {
+        } else if ["type filter hook forward ", "type filter hook input "]
+            .iter()
+            .any(|hook| line.starts_with(hook))
+        {
             found.push(Chain {
                 table: table.clone(),
                 name: name.clone(),
+                is_forward: line.contains(" hook forward "),
                 drops: line.contains("policy drop"),
             });
         }
@@ -245,7 +278,7 @@ fn is_known(table: &str, bridge: &str, range: Cidr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ends_in_drop, forwarding, is_known};
+    use super::{ends_in_drop, filtering, is_known};
 
     const FIREWALLD: &str = "table inet firewalld {
 	chain filter_FORWARD {
@@ -266,17 +299,18 @@ mod tests {
 
     #[test]
     fn chains_that_drop_are_told_from_others() {
-        let listing = "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n}\n";
-        let found = forwarding(&format!("{listing}{FIREWALLD}"));
+        let listing = "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n\tchain INPUT {\n\t\ttype filter hook input priority filter; policy drop;\n\t}\n}\n";
+        let found = filtering(&format!("{listing}{FIREWALLD}"));
         let told = found
             .iter()
-            .map(|chain| (chain.table.as_str(), chain.name.as_str(), chain.drops));
+            .map(|chain| (chain.table.as_str(), chain.name.as_str(), chain.is_forward, chain.drops));
         let told: Vec<_> = told.collect();
         assert_eq!(
             told,
             [
-                ("ip filter", "FORWARD", true),
-                ("inet firewalld", "filter_FORWARD", false)
+                ("ip filter", "FORWARD", true, true),
+                ("ip filter", "INPUT", false, true),
+                ("inet firewalld", "filter_FORWARD", true, false)
             ]
         );
         assert!(ends_in_drop(FIREWALLD, "filter_FORWARD"));
