@@ -78,7 +78,7 @@ impl Session {
             scheme.get_or_init(|| HTTPS);
         }
         let address = if host == "docker.io" { "index.docker.io" } else { host };
-        let reach = Reach::new(address, is_loopback(host));
+        let reach = Reach::new(address, is_loopback(host), |name| std::env::var(name).ok());
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .connect_timeout(CONNECT_TIMEOUT)

@@ -35,6 +35,16 @@ const METADATA: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
+/// Variables that configure proxies, read by the client as well.
+const PROXIES: [&str; 6] = [
+    "ALL_PROXY",
+    "all_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+];
+
 /// Hosts to which a registry may redirect: itself at any address, others at public or private
 /// addresses.
 #[derive(Clone, Debug)]
@@ -43,21 +53,42 @@ pub(crate) struct Reach {
     own: String,
     /// True if the registry itself is on this node's loopback.
     loopback: bool,
+    /// Hosts of the proxies that the environment configures, in lower case.
+    proxies: Vec<String>,
 }
 
 impl Reach {
-    pub(crate) fn new(host: &str, loopback: bool) -> Self {
-        let own = name(host).to_ascii_lowercase();
-        Self { own, loopback }
+    /// `variable` reads the process's environment.
+    pub(crate) fn new(host: &str, loopback: bool, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let proxies = PROXIES.iter().filter_map(|name| variable(name));
+        let proxies = proxies.map(|proxy| {
+            let place = proxy.split_once("://").map_or(proxy.as_str(), |(_, place)| place);
+            let place = place.split('/').next().unwrap_or_default();
+            let host = place.rsplit('@').next().unwrap_or_default();
+            name(host).to_ascii_lowercase()
+        });
+        Self {
+            own: name(host).to_ascii_lowercase(),
+            loopback,
+            proxies: proxies.collect(),
+        }
     }
 
+    /// Refuses addresses. A proxy's name, which may be one of the loopback, is no target either.
     pub(crate) fn check(&self, url: &Url) -> Result<(), RedirectError> {
         let host = url.host_str().unwrap_or_default();
+        if self.is_proxy(host) && !self.loopback && !name(host).eq_ignore_ascii_case(&self.own) {
+            return Err(self.refused(host));
+        }
         let address = host.trim_matches(['[', ']']).parse();
         if address.is_ok_and(|address| !self.allows(host, address)) {
             return Err(self.refused(host));
         }
         Ok(())
+    }
+
+    fn is_proxy(&self, host: &str) -> bool {
+        self.proxies.iter().any(|proxy| name(host).eq_ignore_ascii_case(proxy))
     }
 
     fn allows(&self, host: &str, address: IpAddr) -> bool {
@@ -75,14 +106,16 @@ impl Reach {
     }
 }
 
-/// DNS resolver that refuses forbidden addresses.
+/// DNS resolver that refuses forbidden addresses, except those of proxies: the client connects to
+/// them instead of to the target.
 impl Resolve for Reach {
     fn resolve(&self, asked: Name) -> Resolving {
         let reach = self.clone();
         Box::pin(async move {
             let host = asked.as_str();
             let found = tokio::net::lookup_host((host, 0)).await?;
-            let allowed: Vec<SocketAddr> = found.filter(|found| reach.allows(host, found.ip())).collect();
+            let allowed = found.filter(|found| reach.is_proxy(host) || reach.allows(host, found.ip()));
+            let allowed: Vec<SocketAddr> = allowed.collect();
             if allowed.is_empty() {
                 return Err(reach.refused(host).into());
             }
@@ -118,10 +151,30 @@ impl Redirects {
 mod tests {
     use super::*;
 
+    fn reach(host: &str, loopback: bool) -> Reach {
+        Reach::new(host, loopback, |_unset| None)
+    }
+
+    #[tokio::test]
+    async fn a_proxy_on_the_loopback_is_reached_and_no_target() {
+        for proxy in [
+            "http://localhost:3128",
+            "LOCALHOST:3128",
+            "http://user:p@localhost:3128/",
+        ] {
+            let reach = Reach::new("registry.example", false, |name| {
+                (name == "HTTPS_PROXY").then(|| proxy.to_owned())
+            });
+            assert!(reach.resolve("localhost".parse().unwrap()).await.is_ok(), "{proxy}");
+            let target = reach.check(&"http://localhost:10250/pods".parse().unwrap());
+            assert!(target.is_err(), "{proxy}");
+        }
+    }
+
     #[tokio::test]
     async fn attack_28_no_registry_leads_to_what_is_this_machines_alone() {
-        let far = Reach::new("Registry.example:5000", false);
-        let near = Reach::new("localhost:5000", true);
+        let far = reach("Registry.example:5000", false);
+        let near = reach("localhost:5000", true);
         let allowed = |reach: &Reach, host: &str| reach.check(&format!("http://{host}/x").parse().unwrap()).is_ok();
         for host in ["10.0.0.7", "[fd00::7]", "8.8.8.8", "storage.example"] {
             assert!(allowed(&far, host) && allowed(&near, host), "{host}");
@@ -141,7 +194,7 @@ mod tests {
             assert!(!allowed(&far, host) && !allowed(&near, host), "{host}");
         }
         // The address by which the registry was named is allowed.
-        assert!(allowed(&Reach::new("169.254.7.7", false), "169.254.7.7:5000"));
+        assert!(allowed(&reach("169.254.7.7", false), "169.254.7.7:5000"));
         let resolved = |reach: &Reach| reach.resolve("localhost".parse().unwrap());
         assert!(resolved(&near).await.is_ok());
         let refused = resolved(&far).await.err().unwrap().to_string();
