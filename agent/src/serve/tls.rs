@@ -95,7 +95,7 @@ impl ResolvesServerCert for Own {
 /// A client without a certificate gets 401 unless it has a token; one with a certificate of another
 /// CA fails the handshake.
 pub(super) fn configuration(files: &Files) -> Result<Arc<ServerConfig>, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(common_tls::provider());
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&files.client_authority)? {
         roots.add(certificate)?;

@@ -1,6 +1,6 @@
-//! TLS clients for other servers: ring's algorithms, plus P-521, which Go's TLS has and ring lacks.
+//! TLS with ring's algorithms, plus P-521, which Go's TLS has and ring lacks.
 //!
-//! - [`provider`]: for clients that verify certificates
+//! - [`provider`]: for servers, and clients that verify certificates
 //! - [`trusting`]: for probes, which do not verify the server's identity
 //! - [`Bundle`]: for clients with configured certificates, including the server's own
 

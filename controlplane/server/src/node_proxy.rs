@@ -69,7 +69,7 @@ fn connector(pki: &Pki, identity: &Identity) -> Result<TlsConnector, TlsError> {
         .add(pki.authority_der().map_err(TlsError::Certificates)?)
         .map_err(TlsError::Setup)?;
     let (chain, key) = identity.to_der().map_err(TlsError::Certificates)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(common_tls::provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Setup)?

@@ -2,10 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use p521::ecdsa::signature;
+use p521::ecdsa::signature::hazmat::PrehashVerifier;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::error::X509Error;
 use x509_parser::extensions::{GeneralName, ParsedExtension, X509Extension};
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_NIST_EC_P384, OID_NIST_EC_P521, OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384,
+    OID_SIG_ECDSA_WITH_SHA512,
+};
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
@@ -18,6 +25,9 @@ pub const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 
 const NODE: &str = "system:node:";
 const NODES: &str = "system:nodes";
+
+/// Length of a P-521 field element in bytes.
+const P521_LENGTH: usize = 66;
 
 /// Subject alternative name of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,13 +125,10 @@ impl Request {
             }
             parsed.take(extension.parsed_extension())?;
         }
-        request.verify_signature().map_err(|error| {
-            if error == X509Error::SignatureUnsupportedAlgorithm {
-                Malformed::Algorithm
-            } else {
-                Malformed::Signature
-            }
-        })?;
+        match request.verify_signature() {
+            Err(X509Error::SignatureUnsupportedAlgorithm) => verify_ecdsa(&request)?,
+            verified => verified.map_err(|_invalid| Malformed::Signature)?,
+        }
         Ok(parsed)
     }
 
@@ -143,6 +150,62 @@ fn structure(error: x509_parser::nom::Err<X509Error>) -> Malformed {
         x509_parser::nom::Err::Error(error) | x509_parser::nom::Err::Failure(error) => Malformed::Structure(error),
         x509_parser::nom::Err::Incomplete(_) => Malformed::Structure(X509Error::Generic),
     }
+}
+
+/// Verifies signatures that ring does not and Go does: by keys of P-521, and of SHA-512 hashes.
+fn verify_ecdsa(request: &X509CertificationRequest<'_>) -> Result<(), Malformed> {
+    let info = &request.certification_request_info;
+    let algorithm = &request.signature_algorithm.algorithm;
+    let hash = if *algorithm == OID_SIG_ECDSA_WITH_SHA256 {
+        Sha256::digest(info.raw).to_vec()
+    } else if *algorithm == OID_SIG_ECDSA_WITH_SHA384 {
+        Sha384::digest(info.raw).to_vec()
+    } else if *algorithm == OID_SIG_ECDSA_WITH_SHA512 {
+        Sha512::digest(info.raw).to_vec()
+    } else {
+        return Err(Malformed::Algorithm);
+    };
+    let curve = info.subject_pki.algorithm.parameters.as_ref();
+    let curve = curve
+        .and_then(|curve| curve.as_oid().ok())
+        .ok_or(Malformed::Algorithm)?;
+    let (point, signature) = (&info.subject_pki.subject_public_key.data, &request.signature_value.data);
+    let verified = if curve == OID_EC_P256 {
+        use p256::ecdsa::{Signature, VerifyingKey};
+        verify_hash(
+            VerifyingKey::from_sec1_bytes(point),
+            &hash,
+            Signature::from_der(signature),
+        )
+    } else if curve == OID_NIST_EC_P384 {
+        use p384::ecdsa::{Signature, VerifyingKey};
+        verify_hash(
+            VerifyingKey::from_sec1_bytes(point),
+            &hash,
+            Signature::from_der(signature),
+        )
+    } else if curve == OID_NIST_EC_P521 {
+        use p521::ecdsa::{Signature, VerifyingKey};
+        // The library refuses hashes of less than half the length of a field element.
+        let mut padded = vec![0; P521_LENGTH.saturating_sub(hash.len())];
+        padded.extend(hash);
+        verify_hash(
+            VerifyingKey::from_sec1_bytes(point),
+            &padded,
+            Signature::from_der(signature),
+        )
+    } else {
+        return Err(Malformed::Algorithm);
+    };
+    verified.map_err(|_invalid| Malformed::Signature)
+}
+
+fn verify_hash<K: PrehashVerifier<S>, S>(
+    key: signature::Result<K>,
+    hash: &[u8],
+    signature: signature::Result<S>,
+) -> signature::Result<()> {
+    key?.verify_prehash(hash, &signature?)
 }
 
 fn first_block(pem: &[u8]) -> Option<Pem> {

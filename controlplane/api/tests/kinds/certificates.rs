@@ -1,6 +1,9 @@
 //! Certificate signing requests: parsing, rules of the signers, and validation of the objects.
 
-use controlplane_api::certificate::{AlternativeName, CLIENT, NODE_CLIENT, NODE_SERVING, Request, check, check_chain};
+use base64::Engine as _;
+use controlplane_api::certificate::{
+    AlternativeName, CLIENT, Malformed, NODE_CLIENT, NODE_SERVING, Request, check, check_chain,
+};
 use controlplane_api::{Object, find};
 use serde_json::{Value, json};
 
@@ -15,8 +18,12 @@ fn pem(name: &str) -> &'static str {
         "ec" => include_str!("../requests/ec.pem"),
         "forged" => include_str!("../requests/forged.pem"),
         "jane" => include_str!("../requests/jane.pem"),
+        "ec-sha512" => include_str!("../requests/ec-sha512.pem"),
         "named-twice" => include_str!("../requests/named-twice.pem"),
         "node" => include_str!("../requests/node.pem"),
+        "p384-sha512" => include_str!("../requests/p384-sha512.pem"),
+        "p521" => include_str!("../requests/p521.pem"),
+        "p521-sha256" => include_str!("../requests/p521-sha256.pem"),
         "rsa" => include_str!("../requests/rsa.pem"),
         "serving" => include_str!("../requests/serving.pem"),
         "serving-mail" => include_str!("../requests/serving-mail.pem"),
@@ -44,6 +51,21 @@ fn requests_are_read() {
     assert_eq!(request("ec").common_name, "jane");
     // Same as Go's parser: the approver must see the name that counts.
     assert_eq!(request("named-twice").common_name, "jane");
+}
+
+/// `crypto/x509.CertificateRequest.CheckSignature` takes each hash with each curve.
+#[test]
+fn requests_of_every_curve_are_verified() {
+    for name in ["ec-sha512", "p384-sha512", "p521", "p521-sha256"] {
+        assert_eq!(request(name).common_name, "jane", "{name}");
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem(name).as_bytes()).unwrap();
+        let mut forged = block.contents;
+        let name_at = forged.windows(4).position(|text| text == b"jane").unwrap();
+        forged[name_at] = b'd';
+        let forged = base64::engine::general_purpose::STANDARD.encode(forged);
+        let forged = format!("-----BEGIN CERTIFICATE REQUEST-----\n{forged}\n-----END CERTIFICATE REQUEST-----\n");
+        assert_eq!(Request::parse(forged.as_bytes()), Err(Malformed::Signature), "{name}");
+    }
 }
 
 #[test]

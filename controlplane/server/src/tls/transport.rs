@@ -47,7 +47,7 @@ impl Transport {
 
     /// Takes clients' certificates of further authorities, too.
     pub fn trusting(pki: &Pki, identity: &Identity, further: &[CertificateDer<'_>]) -> Result<Self, TlsError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(common_tls::provider());
         let mut roots = RootCertStore::empty();
         for authority in further {
             roots.add(authority.clone().into_owned()).map_err(TlsError::Setup)?;

@@ -1,8 +1,11 @@
 //! Callers besides service accounts: anonymous users, joining nodes, and impersonators.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::support::Api;
+use crate::support::served::{now, serve};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use controlplane_server::identity::MASTERS;
@@ -167,5 +170,58 @@ async fn new_nodes_come_with_a_token_from_a_secret() {
         "aaaaaa.",
     ] {
         assert!(api.whoami(bad).await.is_err(), "{bad}");
+    }
+}
+
+/// Runs openssl in a folder, and returns its output.
+fn openssl(folder: &std::path::Path, words: &str, input: &str) -> String {
+    let mut process = Command::new("openssl")
+        .args(words.split(' '))
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("openssl, of the package of that name");
+    process.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = process.wait_with_output().unwrap();
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// `crypto/x509` and `crypto/tls` know P-521, which ring lacks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_p521_is_certified_and_its_holder_is_known() {
+    let served = serve(|transport| transport).await;
+    let home = tempfile::tempdir().unwrap();
+    let made =
+        "req -new -newkey ec -pkeyopt ec_paramgen_curve:P-521 -nodes -keyout key -subj /O=system:masters/CN=jane";
+    let request = openssl(home.path(), made, "");
+    let begin = request.find("-----BEGIN").unwrap_or_else(|| panic!("{request}"));
+    let request = api::certificate::Request::parse(&request.as_bytes()[begin..]).unwrap();
+    let signed = served
+        .pki
+        .sign(&request, &["client auth".to_owned()], None, now())
+        .unwrap();
+    std::fs::write(home.path().join("signed"), signed).unwrap();
+    std::fs::write(home.path().join("authority"), served.pki.authority()).unwrap();
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).to_string();
+    let ask = format!(
+        "POST /apis/authentication.k8s.io/v1/selfsubjectreviews HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{review}",
+        review.len()
+    );
+    for version in ["-tls1_2", "-tls1_3"] {
+        let words = format!(
+            "s_client -quiet -connect {} -servername localhost -CAfile authority -cert signed -key key {version}",
+            served.address
+        );
+        let (folder, ask) = (home.path().to_owned(), ask.clone());
+        let asked = tokio::task::spawn_blocking(move || openssl(&folder, &words, &ask));
+        let told = asked.await.unwrap();
+        assert!(told.contains(r#""username":"jane""#), "{version}: {told}");
     }
 }
