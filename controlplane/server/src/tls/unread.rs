@@ -24,9 +24,20 @@ const SHORT: usize = 256 << 10;
 /// The time for them: the client is waiting for its answer.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Receives a request body that its handler dropped before the end.
+/// Follows a request's body to its end.
 #[derive(Clone, Default)]
-pub(super) struct Unread(Arc<Mutex<Option<Rest>>>);
+pub(super) struct Unread(Arc<Mutex<Unfinished>>);
+
+#[derive(Default)]
+enum Unfinished {
+    /// The whole body was read.
+    #[default]
+    Nothing,
+    /// The body is still held: a proxy goes on sending it while the answer of its backend streams.
+    Held,
+    /// The handler dropped the body before its end.
+    Dropped(Rest),
+}
 
 struct Rest {
     body: Incoming,
@@ -48,17 +59,27 @@ impl Unread {
             return request.map(Body::new);
         }
         let (held, back) = (request.headers().contains_key(EXPECT), self.clone());
+        self.set(Unfinished::Held);
         request.map(|body| {
             let rest = Some(Rest { body, held });
             Body::new(Watched { rest, back })
         })
     }
 
-    /// Reads a short rest; otherwise says in the answer that the connection ends with it.
+    fn set(&self, state: Unfinished) -> Unfinished {
+        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), state)
+    }
+
+    /// Reads a short rest; otherwise says in the answer that the connection ends with it. A short
+    /// rest that is still held belongs to the proxy's request, which breaks without it.
     pub(super) async fn settle(&self, response: &mut Response) {
-        let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Rest { body, held }) = rest else { return };
-        let read = !held && tokio::time::timeout(SOON, drain(body)).await == Ok(true);
+        let read = match self.set(Unfinished::Nothing) {
+            Unfinished::Nothing => return,
+            Unfinished::Held => false,
+            Unfinished::Dropped(Rest { body, held }) => {
+                !held && tokio::time::timeout(SOON, drain(body)).await == Ok(true)
+            }
+        };
         if !read && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
@@ -92,7 +113,11 @@ impl http_body::Body for Watched {
         };
         // Polling the body makes the library send `100 Continue`.
         rest.held = false;
-        Pin::new(&mut rest.body).poll_frame(context)
+        let polled = Pin::new(&mut rest.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) || rest.body.is_end_stream() {
+            self.back.set(Unfinished::Nothing);
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -107,6 +132,6 @@ impl http_body::Body for Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let unread = self.rest.take().filter(|rest| !rest.body.is_end_stream());
-        *self.back.0.lock().unwrap_or_else(PoisonError::into_inner) = unread;
+        self.back.set(unread.map_or(Unfinished::Nothing, Unfinished::Dropped));
     }
 }

@@ -1,12 +1,16 @@
 //! Clients that hold connections or flood them, and the effect on other clients.
 #![allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime")]
 
-use crate::support::served::{PATIENCE, Served, connect, dial, get, serve, speak};
+use crate::support::served::{PATIENCE, Served, connect, dial, get, serve, serve_api, speak};
+use crate::support::{Api, pod};
 use axum::body::Body;
-use http::{Request, StatusCode};
+use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
+use futures::future::BoxFuture;
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -219,6 +223,72 @@ async fn an_early_answer_leaves_its_connection_usable_or_says_that_it_is_over() 
         let told = read_until(&mut stream, "\r\n\r\n").await;
         assert!(told.starts_with("HTTP/1.1 403"), "{told}");
         assert_eq!(told.to_ascii_lowercase().contains("connection: close"), over, "{told}");
+        if !over {
+            let next = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(next).await.unwrap();
+            read_until(&mut stream, "HTTP/1.1 200").await;
+        }
+    }
+}
+
+/// Agent of a pod that refuses a request once the first word of its body is there.
+struct Full;
+
+impl Agents for Full {
+    fn ask(&self, _agent: Agent, _request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
+        let (near, mut far) = tokio::io::duplex(4096);
+        tokio::spawn(async move {
+            read_until(&mut far, "BEGIN").await;
+            let told = b"HTTP/1.1 413 Payload Too Large\r\nContent-Length: 4\r\n\r\nfull";
+            far.write_all(told).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let switched = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+        let (head, ()) = switched.body(()).unwrap().into_parts();
+        Box::pin(async move { Ok(Answer::Switched(head, Box::new(near))) })
+    }
+}
+
+#[tokio::test]
+async fn an_early_answer_of_a_pod_says_that_its_connection_is_over() {
+    let api = Api::start_with(|mut options| {
+        options.agents = Some(std::sync::Arc::new(Full));
+        options
+    })
+    .await;
+    api.post("/api/v1/nodes", &json!({"metadata": {"name": "n1"}, "spec": {}}))
+        .await;
+    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}});
+    api.patch("/api/v1/nodes/n1/status", "merge-patch+json", &status).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    api.post(pods, &pod("a")).await;
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
+    api.post(&format!("{pods}/a/binding"), &binding).await;
+    let status = json!({"status": {"podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}]}});
+    api.patch(&format!("{pods}/a/status"), "merge-patch+json", &status)
+        .await;
+    let served = serve_api(api, |transport| transport).await;
+    for (framing, sent, over) in [
+        ("Content-Length: 5", "", false),
+        ("Content-Length: 9000000", "more", true),
+        ("Transfer-Encoding: chunked", "", true),
+    ] {
+        let mut stream = dial(&served, Some("root"), "http/1.1").await.unwrap();
+        let begun = if over && sent.is_empty() {
+            "5\r\nBEGIN\r\n"
+        } else {
+            "BEGIN"
+        };
+        let request =
+            format!("POST {pods}/a:8080/proxy/x HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n{begun}{sent}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let told = read_until(&mut stream, "full").await;
+        assert!(told.starts_with("HTTP/1.1 413"), "{told}");
+        assert_eq!(
+            told.to_ascii_lowercase().contains("connection: close"),
+            over,
+            "{framing}: {told}"
+        );
         if !over {
             let next = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
             stream.write_all(next).await.unwrap();
