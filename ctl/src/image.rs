@@ -73,6 +73,13 @@ async fn import(state_dir: &Path, file: &Path, name: Option<&str>) -> anyhow::Re
     for name in strings(&answer, "names") {
         terminal::line(name)?;
     }
+    let left_out: Vec<&str> = strings(&answer, "leftOut").collect();
+    if !left_out.is_empty() {
+        let left_out = left_out.join(", ");
+        terminal::note(format!(
+            "Not imported, since the archive does not name it in full: {left_out}."
+        ));
+    }
     Ok(())
 }
 

@@ -66,6 +66,15 @@ impl From<LayerError> for ImportError {
     }
 }
 
+/// Result of an import.
+#[derive(Debug)]
+pub struct Imported {
+    /// The images that were imported.
+    pub images: Vec<Arc<Image>>,
+    /// Tags or digests of the archive's other images, which have no full name.
+    pub left_out: Vec<String>,
+}
+
 /// Image of an archive before its layers are unpacked.
 struct Candidate {
     names: Vec<String>,
@@ -94,11 +103,16 @@ impl Images {
     /// Imports every image of an archive: an OCI image layout or the output of `docker save`, as
     /// tar, gzip or zstd, or as a directory.
     pub async fn import(&self, path: &Path) -> Result<Vec<Arc<Image>>, ImportError> {
-        self.import_as(path, None).await
+        let Imported { images, left_out } = self.import_as(path, None).await?;
+        if !left_out.is_empty() {
+            let (path, images) = (path.display(), left_out.join(", "));
+            tracing::warn!(%path, images, "images of an archive have no full name and are not imported");
+        }
+        Ok(images)
     }
 
     /// Imports an archive's only image under the given name instead of the archive's own.
-    pub async fn import_as(&self, path: &Path, name: Option<&str>) -> Result<Vec<Arc<Image>>, ImportError> {
+    pub async fn import_as(&self, path: &Path, name: Option<&str>) -> Result<Imported, ImportError> {
         let name = name.map(canonical).transpose()?;
         let hold = self.inner.hold().await?;
         let (inner, path) = (Arc::clone(&self.inner), path.to_owned());
@@ -107,12 +121,13 @@ impl Images {
             _staging,
             archive,
             candidates,
+            left_out,
         } = read.map_err(ImportError::Interrupted)??;
         let mut images = Vec::new();
         for candidate in candidates {
             images.extend(Box::pin(add_candidate(&self.inner, &hold, &archive, candidate)).await?);
         }
-        Ok(images)
+        Ok(Imported { images, left_out })
     }
 
     /// Imports from a stream, of at most as many bytes as an image may have.
@@ -120,7 +135,7 @@ impl Images {
         &self,
         source: impl AsyncRead + Send + Unpin,
         name: Option<&str>,
-    ) -> Result<Vec<Arc<Image>>, ImportError> {
+    ) -> Result<Imported, ImportError> {
         use tokio::io::AsyncReadExt as _;
         let staging = self.inner.staging().map_err(ContentError::io("create a directory"))?;
         let path = staging.path().join("upload");
@@ -177,6 +192,7 @@ struct Read {
     _staging: TempDir,
     archive: Archive,
     candidates: Vec<Candidate>,
+    left_out: Vec<String>,
 }
 
 fn read(inner: &Inner, path: &Path, name: Option<String>) -> Result<Read, ImportError> {
@@ -184,16 +200,19 @@ fn read(inner: &Inner, path: &Path, name: Option<String>) -> Result<Read, Import
     let staging = inner.staging().map_err(ContentError::io("create a directory"))?;
     let archive = Archive::open(path, staging.path(), limits)?;
     let unnamed = name.is_some();
-    let (mut candidates, tags) = if archive.contains("index.json") {
+    let (mut candidates, left_out) = if archive.contains("index.json") {
         layout_images(&archive, unnamed, limits)?
     } else if archive.contains("manifest.json") {
-        (docker_images(&archive, unnamed, limits)?, Vec::new())
+        docker_images(&archive, unnamed, limits)?
     } else {
         return Err(ImportError::NoImage);
     };
     match (name, candidates.as_mut_slice()) {
         (Some(name), [only]) => only.names = vec![name],
-        (None, []) => return Err(ImportError::NoName(tags)),
+        (None, []) => {
+            let tags = left_out.into_iter().filter(|shown| !shown.contains(':'));
+            return Err(ImportError::NoName(tags.collect()));
+        }
         (None, _) => {}
         (Some(_), all) => return Err(ImportError::Several(all.len())),
     }
@@ -201,11 +220,12 @@ fn read(inner: &Inner, path: &Path, name: Option<String>) -> Result<Read, Import
         _staging: staging,
         archive,
         candidates,
+        left_out,
     })
 }
 
-/// Parses the named images of an OCI image layout, or all of them, and the tags that are not full
-/// names.
+/// Parses the named images of an OCI image layout, or all of them, and the tags, or else digests,
+/// of the others.
 fn layout_images(
     archive: &Archive,
     unnamed: bool,
@@ -215,11 +235,11 @@ fn layout_images(
     let Document::Index(manifests) = Document::parse(&index, limits)? else {
         return Err(ImportError::NoImage);
     };
-    let (mut candidates, mut tags): (Vec<Candidate>, _) = (Vec::new(), Vec::new());
+    let (mut candidates, mut others): (Vec<Candidate>, _) = (Vec::new(), Vec::new());
     for descriptor in manifests {
         let name = descriptor.image_name().map(canonical).transpose()?;
-        tags.extend(descriptor.tag().filter(|_| name.is_none()).map(str::to_owned));
         if name.is_none() && !unnamed {
+            others.push(descriptor);
             continue;
         }
         // An image with several names has one descriptor for each.
@@ -231,7 +251,11 @@ fn layout_images(
             None => candidates.push(layout_image(archive, &descriptor, name, limits)?),
         }
     }
-    Ok((candidates, tags))
+    let is_named = |digest: &Digest| candidates.iter().any(|named| named.digest.as_ref() == Some(digest));
+    others.retain(|other| !is_named(&other.digest));
+    let shown = |other: &Descriptor| other.tag().map_or_else(|| other.digest.to_string(), str::to_owned);
+    let left_out = others.iter().map(shown).collect();
+    Ok((candidates, left_out))
 }
 
 fn layout_image(
@@ -277,18 +301,24 @@ fn blob(archive: &Archive, descriptor: &Descriptor, what: &'static str, limit: u
     Ok(bytes)
 }
 
-/// Parses the tagged images of a docker-save archive, or all of them. The only digests it has are
-/// those of the uncompressed layers, in the configuration.
-fn docker_images(archive: &Archive, unnamed: bool, limits: &Limits) -> Result<Vec<Candidate>, ImportError> {
+/// Parses the tagged images of a docker-save archive, or all of them, and the digests of the others'
+/// configurations. The only other digests it has are those of the uncompressed layers.
+fn docker_images(
+    archive: &Archive,
+    unnamed: bool,
+    limits: &Limits,
+) -> Result<(Vec<Candidate>, Vec<String>), ImportError> {
     let json = archive.read("manifest.json", "manifest", limits.manifest_bytes)?;
     let images: Vec<DockerImage> = serde_json::from_slice(&json).map_err(|source| ContentError::Parse {
         what: "manifest",
         source,
     })?;
-    let mut candidates = Vec::new();
+    let (mut candidates, mut left_out) = (Vec::new(), Vec::new());
     for image in images {
         let names = image.repo_tags.unwrap_or_default();
         if names.is_empty() && !unnamed {
+            let config = image.config.trim_start_matches("blobs/sha256/");
+            left_out.push(format!("sha256:{}", config.trim_end_matches(".json")));
             continue;
         }
         if image.layers.len() > limits.layers {
@@ -313,7 +343,7 @@ fn docker_images(archive: &Archive, unnamed: bool, limits: &Limits) -> Result<Ve
             layers,
         });
     }
-    Ok(candidates)
+    Ok((candidates, left_out))
 }
 
 /// Parses a full image name: with registry and tag, without digest.

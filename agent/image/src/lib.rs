@@ -29,7 +29,7 @@ pub use content::digest::{Digest, InvalidDigest};
 pub use content::unpack::UnpackError;
 pub use export::ExportError;
 pub use failure::PullError;
-pub use import::ImportError;
+pub use import::{ImportError, Imported};
 pub use pull::flights::Pulled;
 pub use registry::credentials::{Credentials, CredentialsError};
 pub use registry::failure::RegistryError;

@@ -54,6 +54,7 @@ async fn a_directory_with_a_tag_alone_needs_a_name() {
         .import_as(&layout, Some("example.org/dir:1"))
         .await
         .unwrap()
+        .images
         .remove(0);
     assert_eq!(image.names, ["example.org/dir:1"]);
     assert!(image.layers[0].join("bin/busybox").is_file());
@@ -77,7 +78,7 @@ async fn a_docker_archive_without_tags_needs_a_name_and_a_name_is_for_one_image(
         .import_stream(stream.as_slice(), Some("example.org/saved"))
         .await
         .unwrap();
-    assert_eq!(imported[0].names, ["example.org/saved:latest"]);
+    assert_eq!(imported.images[0].names, ["example.org/saved:latest"]);
     // The same content as a directory.
     let directory = home.path().join("saved");
     std::fs::create_dir(&directory).unwrap();
@@ -96,6 +97,49 @@ async fn a_docker_archive_without_tags_needs_a_name_and_a_name_is_for_one_image(
     std::fs::write(&manifest, json!([image, image]).to_string()).unwrap();
     let told = refused(&images, &directory, Some("example.org/saved:2")).await;
     assert_eq!(told, "a name is for one image, and the archive has 2");
+}
+
+#[tokio::test]
+async fn images_without_a_name_beside_one_with_a_name_are_told() {
+    let (home, images) = store(Config::default());
+    let layout = home.path().join("layout");
+    skopeo(&format!("oci:{}:example.org/named:1", layout.display()));
+    let mut index = read(&layout.join("index.json"));
+    let named = index["manifests"][0].clone();
+    // Both a tag and a digest of other images, and the named image once more.
+    let mut others = [named.clone(), named.clone(), named.clone()];
+    others[0]["annotations"] = json!({"org.opencontainers.image.ref.name": "latest"});
+    others[0]["digest"] = json!(format!("sha256:{}", "0".repeat(64)));
+    others[1]["annotations"] = json!({});
+    others[1]["digest"] = json!(format!("sha256:{}", "1".repeat(64)));
+    others[2]["annotations"] = json!({});
+    index["manifests"].as_array_mut().unwrap().extend(others);
+    std::fs::write(layout.join("index.json"), index.to_string()).unwrap();
+    let imported = images.import_as(&layout, None).await.unwrap();
+    assert_eq!(imported.images[0].names, ["example.org/named:1"]);
+    assert_eq!(imported.left_out, ["latest", &format!("sha256:{}", "1".repeat(64))]);
+    // As docker saves it.
+    let archive = home.path().join("saved.tar");
+    skopeo(&format!("docker-archive:{}:example.org/saved:1", archive.display()));
+    let directory = home.path().join("saved");
+    std::fs::create_dir(&directory).unwrap();
+    let words = [archive.display().to_string(), directory.display().to_string()];
+    run("tar", &["-xf", &words[0], "-C", &words[1]]);
+    let manifest = directory.join("manifest.json");
+    run("chmod", &["u+w", &manifest.display().to_string()]);
+    let named = read(&manifest)[0].clone();
+    let mut other = named.clone();
+    other["RepoTags"] = json!(null);
+    other["Config"] = json!(format!("{}.json", "2".repeat(64)));
+    std::fs::write(&manifest, json!([named, other]).to_string()).unwrap();
+    let imported = images.import_as(&directory, None).await.unwrap();
+    assert!(
+        imported.images[0]
+            .names
+            .iter()
+            .any(|name| name == "example.org/saved:1")
+    );
+    assert_eq!(imported.left_out, [format!("sha256:{}", "2".repeat(64))]);
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ async fn imports_docker_archives_and_compressed_ones() {
         .import_stream(std::fs::read(&archive).unwrap().as_slice(), None)
         .await
         .unwrap();
-    assert_eq!(streamed[0].id, images_found[0].id);
+    assert_eq!(streamed.images[0].id, images_found[0].id);
     nothing_staged(home.path());
 }
 

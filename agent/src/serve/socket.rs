@@ -162,8 +162,8 @@ async fn import(State(images): State<Images>, Query(parameters): Parameters, bod
     };
     match imported {
         Ok(imported) => {
-            let names: Vec<&String> = imported.iter().flat_map(|image| &image.names).collect();
-            Json(json!({"names": names})).into_response()
+            let names: Vec<&String> = imported.images.iter().flat_map(|image| &image.names).collect();
+            Json(json!({"names": names, "leftOut": imported.left_out})).into_response()
         }
         Err(error) => failure(StatusCode::UNPROCESSABLE_ENTITY, &image::chain(&error)),
     }
