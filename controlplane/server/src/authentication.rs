@@ -15,7 +15,7 @@ use crate::tls::{Known, RefusedCertificate};
 use crate::tokens::{Refused, Used};
 use crate::ui::{self, Bearer, Proof};
 
-pub(crate) use impersonation::{Impersonated, impersonated, impersonated_without_bounds};
+pub(crate) use impersonation::{Impersonated, USER as IMPERSONATED, headers_of, impersonated};
 
 /// Authenticated user, with annotations for the audit log.
 #[derive(Debug, Clone, Default)]
@@ -64,9 +64,14 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let session = if token.is_some() {
         None
     } else {
-        ui::session(shared, parts)?.map(|credential| credential.proof)
+        ui::session(shared, parts)?
     };
-    let token = match session {
+    // Its impersonation is checked and audited as if the client had sent the headers.
+    let proof = session.map(|credential| {
+        impersonation::set_headers(&mut parts.headers, credential.impersonation);
+        credential.proof
+    });
+    let token = match proof {
         None => token,
         Some(Proof::Token(token, _)) => Some(token),
         Some(Proof::User(user)) => {

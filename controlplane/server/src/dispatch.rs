@@ -113,7 +113,7 @@ async fn route(
 ) -> Result<Response, Failure> {
     let mut segments = path::segments(parts.uri.path())?;
     if ui::is_own(&segments) {
-        return ui::answer(shared, parts, caller.user, body, (&segments, outcome)).await;
+        return ui::answer(shared, parts, &caller.user, body, (&segments, outcome)).await;
     }
     let of_writes = ui::take_writes(&mut segments);
     let query = Query::parse(parts.uri.query())?;

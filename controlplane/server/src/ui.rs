@@ -59,6 +59,8 @@ const CONFINED: HeaderValue =
 /// Limits of a login's body: its bytes, and the time in which it has to arrive.
 const LOGIN_BYTES: u64 = 64 << 10;
 const LOGIN_TIME: Duration = Duration::from_secs(5);
+/// Maximum size of the impersonation headers that a session keeps.
+const IMPERSONATION_BYTES: usize = 4 << 10;
 
 /// A file of the page.
 struct File {
@@ -212,18 +214,19 @@ pub(crate) fn take_writes(segments: &mut Vec<String>) -> bool {
 pub(crate) async fn answer(
     shared: &Shared,
     mut parts: Parts,
-    caller: User,
+    caller: &User,
     body: Body,
     (segments, outcome): (&[String], &mut Outcome),
 ) -> Result<Response, Failure> {
     outcome.info = RequestInfo::new(&parts.method, segments, &Query::default())?;
-    let asked = (&outcome.info, segments);
-    // A session that a code opens may do all that its user may.
-    let impersonated = authentication::impersonated_without_bounds(shared, &caller, asked, &mut parts.headers)?;
-    outcome.impersonated.clone_from(&impersonated);
-    let for_another = impersonated.is_some();
-    let user = &impersonated.map_or(caller, |impersonated| impersonated.user);
     let rest: Vec<&str> = segments.iter().skip(1).map(String::as_str).collect();
+    let impersonation = authentication::headers_of(&parts.headers);
+    // A session can be left, too, when its user may no longer impersonate.
+    if matches!(rest.as_slice(), ["codes" | "session"]) {
+        let asked = (&outcome.info, segments);
+        outcome.impersonated = authentication::impersonated(shared, caller, asked, &mut parts.headers)?;
+    }
+    let user = outcome.impersonated.as_ref().map_or(caller, |own| &own.user);
     let mut response = match (parts.method.as_str(), rest.as_slice()) {
         ("GET" | "HEAD", []) if !parts.uri.path().ends_with('/') => moved(),
         ("GET", ["session"]) => current(&parts, user)?,
@@ -238,7 +241,7 @@ pub(crate) async fn answer(
             }
             file(known.name)?
         }
-        ("POST", ["codes"]) => code(shared, &parts, user, for_another)?,
+        ("POST", ["codes"]) => code(shared, &parts, (caller, user), impersonation)?,
         ("POST", ["login"]) => login(shared, &parts, body, outcome).await?,
         ("POST", ["logout"]) => logout(shared, &parts)?,
         (_, [] | ["codes" | "login" | "logout" | "session"]) => return Err(Failure::MethodNotAllowed),
@@ -296,21 +299,32 @@ fn current(parts: &Parts, user: &User) -> Result<Response, Failure> {
 
 /// Issues a code to a user that did not authenticate by a session: sessions could else be prolonged
 /// forever.
-fn code(shared: &Shared, parts: &Parts, user: &User, for_another: bool) -> Result<Response, Failure> {
-    if user.name == ANONYMOUS || parts.extensions.get::<Shown>().is_some() {
+fn code(
+    shared: &Shared,
+    parts: &Parts,
+    (caller, user): (&User, &User),
+    impersonation: HeaderMap,
+) -> Result<Response, Failure> {
+    if caller.name == ANONYMOUS || user.name == ANONYMOUS || parts.extensions.get::<Shown>().is_some() {
         return Err(Failure::Unauthorized);
     }
+    let lengths = impersonation
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    if lengths.sum::<usize>() > IMPERSONATION_BYTES {
+        let message = format!("a session keeps at most {IMPERSONATION_BYTES} bytes of impersonation headers");
+        return Err(Failure::bad_request(message));
+    }
     let proof = match parts.extensions.get() {
-        // The session would outlive the token.
-        Some(Bearer(_)) if for_another => {
-            let message = "no session is opened for a user whom the bearer of a token impersonates";
-            return Err(Failure::bad_request(message));
-        }
-        Some(Bearer(token)) => Proof::Token(token.clone(), user.name.clone()),
-        None => Proof::User(user.clone()),
+        Some(Bearer(token)) => Proof::Token(token.clone(), caller.name.clone()),
+        None => Proof::User(caller.clone()),
     };
     let until = parts.extensions.get().map(|Until(until)| *until);
-    let credential = Credential { proof, until };
+    let credential = Credential {
+        proof,
+        impersonation,
+        until,
+    };
     let code = shared.sessions.code(credential, (shared.options.clock)());
     let told = serde_json::json!({ "code": code, "seconds": sessions::CODE_LIFETIME });
     Ok(respond::json(StatusCode::CREATED, respond::encode(&told)))
@@ -348,6 +362,7 @@ async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome
             .authenticate(&shared.store, &login.token, authentication::audiences(shared), now);
         proven.ok().map(|proven| Credential {
             proof: Proof::Token(login.token, proven.user.name),
+            impersonation: HeaderMap::new(),
             until: proven.until,
         })
     };
@@ -355,6 +370,11 @@ async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome
     // The login request itself is anonymous.
     let owner = ("ui.skiff.dev/user".into(), credential.owner().to_owned());
     outcome.annotations.push(owner);
+    let impersonated = credential.impersonation.get(authentication::IMPERSONATED);
+    if let Some(name) = impersonated.and_then(|name| std::str::from_utf8(name.as_bytes()).ok()) {
+        let impersonated = ("ui.skiff.dev/impersonated-user".into(), name.to_owned());
+        outcome.annotations.push(impersonated);
+    }
     let secret = shared.sessions.open(credential, now);
     if let Some(Shown(before)) = parts.extensions.get() {
         shared.sessions.close(before);

@@ -14,7 +14,8 @@ use crate::request::RequestInfo;
 use crate::server::Shared;
 use modes::Mode;
 
-const USER: HeaderName = HeaderName::from_static("impersonate-user");
+/// Header with the name of the impersonated user.
+pub(crate) const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
 const EXTRA: &str = "impersonate-extra-";
@@ -35,30 +36,6 @@ pub(crate) struct Impersonated {
 pub(crate) fn impersonated(
     shared: &Shared,
     caller: &User,
-    request: (&RequestInfo, &[String]),
-    headers: &mut HeaderMap,
-) -> Result<Option<Impersonated>, Failure> {
-    impersonated_by(&Mode::ALL, shared, caller, request, headers)
-}
-
-/// Like [`impersonated`], for a request that leads to any others: a right that is bound to an
-/// action does not do.
-///
-/// # Errors
-/// As [`impersonated`]
-pub(crate) fn impersonated_without_bounds(
-    shared: &Shared,
-    caller: &User,
-    request: (&RequestInfo, &[String]),
-    headers: &mut HeaderMap,
-) -> Result<Option<Impersonated>, Failure> {
-    impersonated_by(&[Mode::Legacy], shared, caller, request, headers)
-}
-
-fn impersonated_by(
-    modes: &[Mode],
-    shared: &Shared,
-    caller: &User,
     (info, segments): (&RequestInfo, &[String]),
     headers: &mut HeaderMap,
 ) -> Result<Option<Impersonated>, Failure> {
@@ -72,13 +49,35 @@ fn impersonated_by(
     };
     let request = Attributes::of(info, &path);
     let mut first = None;
-    for mode in modes.iter().filter(|mode| mode.applies(&wanted, caller)) {
+    for mode in Mode::ALL.into_iter().filter(|mode| mode.applies(&wanted, caller)) {
         match mode.check(&shared.authorizer, caller, &wanted, &request) {
             Ok(()) => return Ok(Some(mode.impersonate(wanted))),
             Err(failure) => drop(first.get_or_insert(failure)),
         }
     }
     Err(first.unwrap_or_else(|| Failure::internal("all impersonation modes failed")))
+}
+
+fn is_header(name: &HeaderName) -> bool {
+    name.as_str().starts_with("impersonate-")
+}
+
+/// Impersonation headers of a request.
+pub(crate) fn headers_of(headers: &HeaderMap) -> HeaderMap {
+    let own = headers.iter().filter(|(name, _)| is_header(name));
+    own.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Replaces the impersonation headers of a request by those of its session, if that has any.
+pub(super) fn set_headers(headers: &mut HeaderMap, own: HeaderMap) {
+    if own.is_empty() {
+        return;
+    }
+    let names: Vec<HeaderName> = headers.keys().filter(|name| is_header(name)).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+    headers.extend(own);
 }
 
 /// Contents of the impersonation headers.
@@ -93,7 +92,7 @@ struct Wanted {
 impl Wanted {
     fn take(headers: &mut HeaderMap) -> Result<Option<Self>, Failure> {
         // Fast path: most requests have none of the headers.
-        if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        if !headers.keys().any(is_header) {
             return Ok(None);
         }
         let text = |name: &HeaderName| headers.get_all(name).iter().map(text).collect::<Result<Vec<_>, _>>();

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
 use k8s_openapi::jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
@@ -27,6 +28,9 @@ type Digest = [u8; 32];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Credential {
     pub(crate) proof: Proof,
+    /// Impersonation headers of the request for the code: each request of the session has them, so that
+    /// the right to them is checked, and the impersonating user is recorded, as without a session.
+    pub(crate) impersonation: HeaderMap,
     /// First second in which the proof is no longer valid, if that is known.
     pub(crate) until: Option<i64>,
 }
@@ -41,7 +45,7 @@ pub(crate) enum Proof {
 }
 
 impl Credential {
-    /// Name of the user.
+    /// Name of the authenticated user.
     pub(super) fn owner(&self) -> &str {
         match &self.proof {
             Proof::User(user) => &user.name,
@@ -180,6 +184,7 @@ mod tests {
     fn user(name: &str) -> Credential {
         Credential {
             proof: Proof::User(User::new(name, [])),
+            impersonation: HeaderMap::new(),
             until: None,
         }
     }

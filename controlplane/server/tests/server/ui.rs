@@ -10,9 +10,9 @@ use http_body_util::BodyExt as _;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::support::rights::{binding, give, user};
+use crate::support::rights::{binding, give, pods, role, user};
 use crate::support::served::{LIFETIME, connect, serve_api};
-use crate::support::{Answer, Api, config_map, pod};
+use crate::support::{Answer, Api, Kept, config_map, pod};
 
 const HOST: (&str, &str) = ("host", "cluster:6443");
 const ORIGIN: (&str, &str) = ("origin", "https://cluster:6443");
@@ -170,38 +170,99 @@ async fn a_link_that_is_asked_for_as_somebody_else_is_of_that_user() {
     );
     assert_eq!(browser.get("/ui/session").await.json()["user"], "jane");
     assert_eq!(browser.get(PODS).await.code, StatusCode::FORBIDDEN);
-    let robot = api.account("default", "robot").await;
+}
+
+/// The session of who acts as jane by a service account's token.
+async fn as_jane(api: &Api) -> (Browser<'_>, String) {
     let path = "/api/v1/namespaces/default/serviceaccounts/robot/token";
     let made = api.post(path, &json!({"spec": {}})).await.json();
     let bearer = format!("Bearer {}", made["status"]["token"].as_str().unwrap());
     let headers = [("authorization", bearer.as_str()), ("impersonate-user", "jane")];
-    let refused = api.outside(Method::POST, "/ui/codes", &headers, &Value::Null).await;
-    assert_eq!(refused.code, StatusCode::FORBIDDEN, "{robot}: {}", refused.text());
-    let bound = json!({
-        "metadata": {"name": "bound"},
-        "rules": [
-            {"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "verbs": ["impersonate:user-info"]},
-            {"nonResourceURLs": ["*"], "verbs": ["impersonate-on:user-info:post", "impersonate-on:user-info:get"]},
-        ],
-    });
-    give(&api, "", "clusterroles", &bound).await;
-    let own = user("system:serviceaccount:default:robot");
-    let bound = binding("ClusterRoleBinding", "bound", "ClusterRole/bound", &own);
-    give(&api, "", "clusterrolebindings", &bound).await;
-    let allowed = api.outside(Method::GET, "/version", &headers, &Value::Null).await;
-    assert_eq!(allowed.code, StatusCode::OK, "{}", allowed.text());
-    let refused = api.outside(Method::POST, "/ui/codes", &headers, &Value::Null).await;
-    let text = refused.text();
-    assert_eq!(refused.code, StatusCode::FORBIDDEN, "bound to single actions: {text}");
-    let all = binding(
-        "ClusterRoleBinding",
-        "b",
-        "ClusterRole/cluster-admin",
-        &user("system:serviceaccount:default:robot"),
-    );
+    let link = api.outside(Method::POST, "/ui/codes", &headers, &Value::Null).await;
+    let mut browser = Browser::new(api);
+    if link.code == StatusCode::CREATED {
+        let login = browser.login(&json!({"code": link.json()["code"]})).await;
+        assert_eq!(login, StatusCode::CREATED);
+    }
+    (browser, link.text())
+}
+
+#[tokio::test]
+async fn attack_a_session_as_somebody_else_lasts_as_long_as_the_right_to_it() {
+    let kept = Arc::new(Kept::default());
+    let api = Api::start_with(|mut options| {
+        options.audit = Some(Arc::<Kept>::clone(&kept));
+        options
+    })
+    .await;
+    api.account("default", "robot").await;
+    let (_, refused) = as_jane(&api).await;
+    assert!(refused.contains("cannot impersonate"), "{refused}");
+    let robot = user("system:serviceaccount:default:robot");
+    let all = binding("ClusterRoleBinding", "all", "ClusterRole/cluster-admin", &robot);
     give(&api, "", "clusterrolebindings", &all).await;
-    let refused = api.outside(Method::POST, "/ui/codes", &headers, &Value::Null).await;
-    assert_eq!(refused.code, StatusCode::BAD_REQUEST, "{}", refused.text());
+    let (browser, _) = as_jane(&api).await;
+    assert_eq!(browser.get("/ui/session").await.json()["user"], "jane");
+    let other = [
+        OWN,
+        ("impersonate-user", "system:admin"),
+        ("impersonate-group", "system:masters"),
+    ];
+    let refused = browser.send(Method::GET, PODS, &other, &Value::Null).await;
+    assert_eq!(refused.code, StatusCode::FORBIDDEN);
+    assert!(
+        refused.message().contains("User \"jane\" cannot list"),
+        "{}",
+        refused.text()
+    );
+    let record = kept.0.lock().unwrap().last().cloned().unwrap();
+    assert_eq!(record.user.name, "system:serviceaccount:default:robot");
+    assert_eq!(record.impersonated.unwrap().name, "jane");
+
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/all";
+    api.delete(path, "").await;
+    let refused = browser.get("/version").await;
+    assert_eq!(refused.code, StatusCode::FORBIDDEN, "{}", refused.text());
+    let left = browser
+        .send(Method::POST, "/ui/logout", &[OWN, ORIGIN], &Value::Null)
+        .await;
+    assert_eq!(left.code, StatusCode::OK);
+
+    give(&api, "", "clusterrolebindings", &all).await;
+    let (browser, _) = as_jane(&api).await;
+    assert_eq!(browser.get("/version").await.code, StatusCode::OK);
+    api.delete("/api/v1/namespaces/default/serviceaccounts/robot", "").await;
+    assert_eq!(
+        browser.get("/version").await.code,
+        StatusCode::UNAUTHORIZED,
+        "the token has ended"
+    );
+}
+
+#[tokio::test]
+async fn a_session_by_a_bound_right_allows_what_that_is_bound_to() {
+    let api = Api::start().await;
+    api.account("default", "robot").await;
+    let bound = json!([
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "verbs": ["impersonate:user-info"]},
+        {"nonResourceURLs": ["*"], "verbs": ["impersonate-on:user-info:post", "impersonate-on:user-info:get"]},
+    ]);
+    give(&api, "", "clusterroles", &role("ClusterRole", "bound", &bound)).await;
+    let robot = user("system:serviceaccount:default:robot");
+    let bound = binding("ClusterRoleBinding", "bound", "ClusterRole/bound", &robot);
+    give(&api, "", "clusterrolebindings", &bound).await;
+    give(&api, "", "clusterroles", &role("ClusterRole", "pods", &pods(&["list"]))).await;
+    let jane = binding("ClusterRoleBinding", "pods", "ClusterRole/pods", &user("jane"));
+    give(&api, "", "clusterrolebindings", &jane).await;
+    let (browser, _) = as_jane(&api).await;
+    assert_eq!(browser.get("/version").await.code, StatusCode::OK);
+    let refused = browser.get(PODS).await;
+    assert_eq!(refused.code, StatusCode::FORBIDDEN, "{}", refused.text());
+    assert!(
+        refused.message().contains("impersonate-on:user-info:list"),
+        "{}",
+        refused.message()
+    );
 }
 
 /// The clock of a server whose certificates are judged by the machine's own clock.
