@@ -26,7 +26,7 @@ use crate::gate::Gates;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::tokens::{ISSUER, SigningKey, Tokens};
-use crate::ui::{Sessions, Writes};
+use crate::ui::{Attempts, Sessions, Writes};
 use crate::version::Version;
 
 /// The wall clock. Timers use `tokio::time`, which tests can pause.
@@ -113,6 +113,7 @@ pub(crate) struct Shared {
     pub(crate) aggregation: Aggregation,
     pub(crate) tokens: Tokens,
     pub(crate) sessions: Sessions,
+    pub(crate) attempts: Attempts,
     pub(crate) writes: Writes,
     /// Queues of writers in namespaces with quotas.
     pub(crate) lines: Lines,
@@ -153,6 +154,7 @@ impl Server {
             options,
             tokens,
             sessions: Sessions::default(),
+            attempts: Attempts::default(),
             writes: Writes::default(),
             lines: Lines::default(),
             rivals: Lines::default(),

@@ -9,6 +9,7 @@
 //! this server's origin, too: the cookie alone gives no access, and their documents are
 //! [sandboxed](confine) in a browser that has a session.
 
+mod attempts;
 mod sessions;
 mod writes;
 
@@ -23,7 +24,7 @@ use serde::Deserialize;
 
 use crate::authentication;
 use crate::failure::Failure;
-use crate::identity::{ANONYMOUS, Until, User};
+use crate::identity::{ANONYMOUS, Source, Until, User};
 use crate::query::Query;
 use crate::recording::Outcome;
 use crate::request::RequestInfo;
@@ -31,6 +32,7 @@ use crate::respond::{self, Response};
 use crate::server::Shared;
 use crate::tunnel;
 
+pub(crate) use attempts::Attempts;
 pub(crate) use sessions::{Credential, Proof, Sessions};
 pub(crate) use writes::Writes;
 
@@ -342,6 +344,14 @@ struct Login {
 async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome) -> Result<Response, Failure> {
     if !is_from_page(parts) {
         return Err(Failure::Unauthorized);
+    }
+    let source = parts.extensions.get::<Source>().map(|source| source.0.ip());
+    if !shared.attempts.allow(source, (shared.options.clock)()) {
+        return Err(Failure::TooManyRequests {
+            message: "too many logins from this address".into(),
+            retry_after: 1,
+            causes: Vec::new(),
+        });
     }
     // All logins share the limits of one user.
     if body.size_hint().upper().is_none_or(|bytes| bytes > LOGIN_BYTES) {

@@ -265,6 +265,24 @@ async fn a_session_by_a_bound_right_allows_what_that_is_bound_to() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn attack_a_flood_of_logins_is_refused_before_it_is_checked() {
+    let api = Api::start().await;
+    let mut browser = Browser::new(&api);
+    for _ in 0..20 {
+        assert_eq!(
+            browser.login(&json!({"token": "guessed"})).await,
+            StatusCode::UNAUTHORIZED
+        );
+    }
+    let link = code(&api).await;
+    let answer = browser.send(Method::POST, "/ui/login", &[OWN, ORIGIN], &link).await;
+    assert_eq!(answer.code, StatusCode::TOO_MANY_REQUESTS, "{}", answer.text());
+    assert_eq!(answer.headers["retry-after"], "1");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(browser.login(&link).await, StatusCode::CREATED);
+}
+
 /// The clock of a server whose certificates are judged by the machine's own clock.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
