@@ -22,7 +22,7 @@ use crate::context::{Context, Gathered, Notes, Wire, refresh};
 use crate::definitions::Table;
 use crate::failure::Failure;
 use crate::gate::Pass;
-use crate::identity::{Fence, User};
+use crate::identity::{ANONYMOUS, Fence, User};
 use crate::metrics::Manner;
 use crate::negotiation::{Encoding, for_people};
 use crate::path;
@@ -51,8 +51,8 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let query = Query::parse(query).unwrap_or_default();
     let json = for_people(Encoding::Json, &parts.headers, &query);
     let caller = authentication::caller(&shared, &mut parts);
-    let confines = ui::is_to_confine(&parts);
     let name = caller.as_ref().ok().map(|caller| caller.user.name.as_str());
+    let confines = ui::is_to_confine(&parts, name == Some(ANONYMOUS));
     shared.metrics.access.authenticated(name);
     let writer = name.filter(|_| parts.method != Method::GET).map(str::to_owned);
     let used = parts.extensions.remove::<Used>();

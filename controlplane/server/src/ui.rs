@@ -7,7 +7,7 @@
 //! A session's cookie authenticates only together with something that another site's page cannot
 //! send: the header [`OWN`], or for a WebSocket the server's own origin. Proxied backends share
 //! this server's origin, too: the cookie alone gives no access, and their documents are
-//! [sandboxed](confine) in a browser that has a session.
+//! [sandboxed](confine) in a browser that has a session, or could have one.
 
 mod attempts;
 mod sessions;
@@ -110,13 +110,31 @@ pub(crate) fn take_session(parts: &mut Parts) {
     }
 }
 
-/// True for a browser with a session that requests anything but the page itself.
-pub(crate) fn is_to_confine(parts: &Parts) -> bool {
-    parts.extensions.get::<Shown>().is_some() && !is_page(parts)
+/// True for a browser that requests anything but the page itself, if it has a session, or may have one
+/// that it does not show: another site's frames and forms do not send the cookie.
+///
+/// A proxy with a credential of its own, such as `kubectl proxy`, shows documents under another origin.
+pub(crate) fn is_to_confine(parts: &Parts, is_anonymous: bool) -> bool {
+    if is_page(parts) {
+        return false;
+    }
+    let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let is_document = || {
+        let shown = text("sec-fetch-dest");
+        shown.is_some_and(|shown| {
+            matches!(
+                shown,
+                "document" | "embed" | "fencedframe" | "frame" | "iframe" | "object"
+            )
+        })
+    };
+    let is_proxied = || parts.extensions.get::<Bearer>().is_some() || parts.headers.contains_key("x-forwarded-for");
+    let is_led = || !matches!(text("sec-fetch-site"), Some("none" | "same-origin"));
+    parts.extensions.get::<Shown>().is_some() || is_document() && (is_anonymous || is_led() && !is_proxied())
 }
 
 /// Sandboxes an answer that is shown as a document, so that it cannot act as the page does. Clients
-/// without the cookie never get the header.
+/// other than browsers never get the header.
 pub(crate) fn confine(response: &mut Response) {
     response.headers_mut().append(CONTENT_SECURITY_POLICY, CONFINED);
 }

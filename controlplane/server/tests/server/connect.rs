@@ -152,6 +152,48 @@ async fn attack_a_proxied_document_learns_no_session_and_has_no_origin() {
 }
 
 #[tokio::test]
+async fn attack_a_document_is_confined_where_the_browser_may_hide_a_session() {
+    let (api, _recorder) = with_pod().await;
+    let path = "/api/v1/nodes/n1/proxy/metrics";
+    let everybody = json!([{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["*"]}]);
+    give(&api, "", "clusterroles", &role("ClusterRole", "open", &everybody)).await;
+    let subject = json!({"kind": "User", "name": "system:anonymous"});
+    let bound = binding("ClusterRoleBinding", "open", "ClusterRole/open", &subject);
+    give(&api, "", "clusterrolebindings", &bound).await;
+    let own = ("sec-fetch-site", "none");
+    let other = ("sec-fetch-site", "cross-site");
+    let (document, frame, image) = (
+        ("sec-fetch-dest", "document"),
+        ("sec-fetch-dest", "iframe"),
+        ("sec-fetch-dest", "image"),
+    );
+    let forwarded = ("x-forwarded-for", "127.0.0.1");
+    let cases = [
+        // Before the login, or by another site's form or frame.
+        (true, vec![own, document], true),
+        (true, vec![other, frame], true),
+        (true, vec![other, document, forwarded], true),
+        (true, vec![other, image], false),
+        (true, vec![], false),
+        // The browser has a certificate.
+        (false, vec![other, document], true),
+        (false, vec![own, document], false),
+        // `kubectl proxy` has another origin.
+        (false, vec![other, document, forwarded], false),
+    ];
+    for (anonymous, headers, confined) in cases {
+        let answer = if anonymous {
+            api.outside(Method::GET, path, &headers, &Value::Null).await
+        } else {
+            api.request(Method::GET, path, &headers, "").await
+        };
+        assert!(![401, 403].contains(&answer.code.as_u16()), "{}", answer.text());
+        let told = answer.headers.contains_key("content-security-policy");
+        assert_eq!(told, confined, "{headers:?} of {anonymous}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_client_asks_for_comes_to_the_agent() {
     let (api, recorder) = with_pod().await;
     let refused = async |path: &str, headers: &[(&str, &str)]| {
