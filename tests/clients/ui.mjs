@@ -73,6 +73,23 @@ async function logsIn(browser) {
     return { context, page, base: new URL(used).origin };
 }
 
+/** A link takes the place of a session only where that is wanted. */
+async function changesTheSession(context, page) {
+    const cookie = async () => (await context.cookies())[0].value;
+    const before = await cookie();
+    await page.goto(link());
+    await page.waitForSelector('text=A session of kubernetes-admin is open');
+    await page.getByRole('button', { name: 'Stay kubernetes-admin' }).click();
+    await page.waitForSelector('header .user:has-text("kubernetes-admin")');
+    assert.equal(await cookie(), before);
+    const other = await context.newPage();
+    await other.goto(link());
+    await other.getByRole('button', { name: 'Log in' }).click();
+    await other.waitForSelector('header .user:has-text("kubernetes-admin")');
+    assert.notEqual(await cookie(), before);
+    await other.close();
+}
+
 async function showsTheFlow(page) {
     await visit(page, '#/flow');
     await page.waitForSelector('text=There is no workload here yet');
@@ -262,6 +279,7 @@ const browser = await chromium.launch({
 try {
     const { context, page, base } = await logsIn(browser);
     page.setDefaultTimeout(60_000);
+    await changesTheSession(context, page);
     await showsTheFlow(page);
     await showsAPod(page);
     await changesADeployment(page);

@@ -9,6 +9,10 @@ export const en = {
         link: 'Did you ask for this link by skiff ui yourself? Then log in. Whoever gave you a link chose which user you would act as.',
         refused: 'The server does not accept this token.',
         used: 'This link has been used already, or is older than a minute. Please ask for another one.',
+        many: 'There were too many logins from your network. Please wait a second and try again.',
+        unanswered: 'The server does not answer. Please try again.',
+        open: 'A session of {0} is open in this browser. Logging in by the link ends it.',
+        stay: 'Stay {0}',
     },
     views: { cluster: 'Cluster', flow: 'Flow', objects: 'Objects', access: 'Access' },
     rooms: {
