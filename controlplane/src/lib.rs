@@ -28,7 +28,7 @@ use server::pki::{self, Pki, PkiError};
 use server::tls;
 use server::tokens::SigningKey;
 use server::{Options, Server};
-use store::{Lock, Store};
+use store::{Lock, Measures, Store};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -135,6 +135,9 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     }
     options.front_proxy = Some(certificates.front_proxy());
     options.flags.clone_from(&config.flags);
+    if config.history_days > 0 && config.api_server.is_none() {
+        options.measures = Some(Arc::new(Measures::beside(&config.database())));
+    }
     let metrics = controllers.metrics.clone();
     options.metrics = Some(Arc::new(move || metrics.text()));
     let server = Server::new(store.clone(), options);

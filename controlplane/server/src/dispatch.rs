@@ -115,7 +115,7 @@ async fn route(
     if ui::is_own(&segments) {
         return ui::answer(shared, parts, &caller.user, body, (&segments, outcome)).await;
     }
-    let of_writes = ui::take_writes(&mut segments);
+    let facts = ui::Facts::take(&mut segments);
     let query = Query::parse(parts.uri.query())?;
     let info = RequestInfo::new(&parts.method, &segments, &query)?;
     outcome.info = info.clone();
@@ -126,9 +126,9 @@ async fn route(
     let user = impersonated.map_or(caller.user, |impersonated| impersonated.user);
     turn.sort(shared, &user, parts.uri.path(), outcome);
     authorize(shared, &user, &info, &segments, outcome)?;
-    if of_writes {
+    if let Some(facts) = facts {
         let _seat = turn.seat(shared, outcome).await?;
-        return shared.writes.answer(&info);
+        return facts.answer(shared, &info).await;
     }
     if let Some(remote) = shared.aggregation.of(&segments) {
         return elsewhere(shared, &remote, (parts, body), &user, (turn, outcome)).await;

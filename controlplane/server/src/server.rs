@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use http::Request;
 use k8s_openapi::jiff::Timestamp;
-use store::Store;
+use store::{Measures, Store};
 
 use crate::admission::policies::{self, Policies};
 use crate::admission::webhooks::Webhooks;
@@ -26,7 +26,7 @@ use crate::gate::Gates;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::tokens::{ISSUER, SigningKey, Tokens};
-use crate::ui::{Attempts, Sessions, Writes};
+use crate::ui::{self, Attempts, Sessions, Writes};
 use crate::version::Version;
 
 /// The wall clock. Timers use `tokio::time`, which tests can pause.
@@ -53,6 +53,8 @@ pub struct Options {
     pub authority: Option<Arc<str>>,
     /// Client certificate for aggregated API servers; without it they are called without one.
     pub front_proxy: Option<Arc<FrontProxy>>,
+    /// Usage of nodes and pods over time; without it, none is recorded.
+    pub measures: Option<Arc<Measures>>,
     /// Further metrics of the process in the format of `/metrics`, appended to the server's own.
     pub metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     /// Command-line flags of the process, as `/flagz` shows them: names and values.
@@ -85,6 +87,7 @@ impl Options {
             url: "https://127.0.0.1:6443".to_owned(),
             authority: None,
             front_proxy: None,
+            measures: None,
             metrics: None,
             flags: Vec::new(),
             service_ranges: vec![(IpAddr::from([10, 96, 0, 0]), 12)],
@@ -201,6 +204,7 @@ impl Server {
             never = flow::run(Arc::clone(shared), self.router()) => never,
             never = policies::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,
+            never = ui::measures::run(Arc::clone(shared), self.router()) => never,
             never = bootstrap::follow(self.router(), &shared.store, &shared.options) => never,
         }
     }

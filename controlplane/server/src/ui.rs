@@ -10,6 +10,7 @@
 //! [sandboxed](confine) in a browser that has a session, or could have one.
 
 mod attempts;
+pub(crate) mod measures;
 mod sessions;
 mod writes;
 
@@ -213,21 +214,42 @@ pub(crate) fn is_page(parts: &Parts) -> bool {
     path == "/ui" || path.starts_with("/ui/")
 }
 
-/// True for paths below `/ui` except those of writes, which are authorized like the resources that
-/// they name.
-pub(crate) fn is_own(segments: &[String]) -> bool {
-    let is = |at: usize, word: &str| segments.get(at).is_some_and(|segment| segment == word);
-    is(0, "ui") && !is(1, "writes")
+/// Facts about resources for the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Facts {
+    /// Times of writes.
+    Writes,
+    /// Usage over time.
+    Measures,
 }
 
-/// Strips the prefix from a path for the times of writes, leaving the resource: users that may read
-/// it may see them.
-pub(crate) fn take_writes(segments: &mut Vec<String>) -> bool {
-    let asks = matches!(segments.as_slice(), [ui, writes, ..] if ui == "ui" && writes == "writes");
-    if asks {
-        segments.drain(..2);
+impl Facts {
+    fn of(segments: &[String]) -> Option<Self> {
+        match segments {
+            [ui, writes, ..] if ui == "ui" && writes == "writes" => Some(Self::Writes),
+            [ui, measures, ..] if ui == "ui" && measures == "measures" => Some(Self::Measures),
+            _ => None,
+        }
     }
-    asks
+
+    /// Strips the prefix from a path, leaving the resource: users that may read it may see the facts.
+    pub(crate) fn take(segments: &mut Vec<String>) -> Option<Self> {
+        let facts = Self::of(segments)?;
+        segments.drain(..2);
+        Some(facts)
+    }
+
+    pub(crate) async fn answer(self, shared: &Shared, info: &RequestInfo) -> Result<Response, Failure> {
+        match self {
+            Self::Writes => shared.writes.answer(info),
+            Self::Measures => measures::answer(shared, info).await,
+        }
+    }
+}
+
+/// True for paths below `/ui` except those [about](Facts) resources, which are authorized like these.
+pub(crate) fn is_own(segments: &[String]) -> bool {
+    segments.first().is_some_and(|first| first == "ui") && Facts::of(segments).is_none()
 }
 
 /// Answers paths below `/ui`.

@@ -1,15 +1,17 @@
 //! Reads of past revisions through the API: only by users that may read the same objects now.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use http::{Method, Request};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::definitions::{DEFINITIONS, TABS, define, eventually, started, tab, tabs};
 use crate::support::rights::{as_user, binding, give, jane, role, user};
-use crate::support::{Answer, Api, config_map};
+use crate::support::{Answer, Api, START, config_map, pod};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -324,4 +326,37 @@ async fn what_cannot_be_asked_of_the_past_is_refused() {
     assert_eq!(before.code, 404, "nothing is compacted yet: {}", before.text());
     // A write is not made in the past.
     assert_eq!(api.delete(&format!("{CONFIG_MAPS}/a?at={at}"), "").await.code, 400);
+}
+
+#[tokio::test]
+async fn usage_over_time_is_shown_since_the_creation_to_those_who_may_see_it_now() {
+    let directory = tempfile::tempdir().unwrap();
+    let measures = Arc::new(store::Measures::beside(&directory.path().join("skiff.db")));
+    let given = Arc::clone(&measures);
+    let api = Api::start_with(|mut options| {
+        options.measures = Some(given);
+        options
+    })
+    .await;
+    api.post("/api/v1/namespaces/default/pods", &pod("a")).await;
+    // Five seconds before the pod was created, by the minute.
+    let minute = START.parse::<Timestamp>().unwrap().as_second() - 5;
+    for number in -5..3 {
+        let round = [("pods/default/a".to_owned(), 12, 1 << 20)];
+        measures.add(minute + number * 60, &round).unwrap();
+    }
+    let path = "/ui/measures/apis/metrics.k8s.io/v1beta1/namespaces/default/pods";
+    let one = format!("{path}/a");
+    let told = api.get(&one).await;
+    let expected = json!([[minute + 60, 12, 1 << 20], [minute + 120, 12, 1 << 20]]);
+    assert_eq!(told.json()["samples"], expected, "{}", told.text());
+    assert_eq!(api.get(&format!("{path}/b")).await.code, 404);
+    assert_eq!(api.get(path).await.code, 405);
+    let refused = as_user(&api, &jane(), "GET", &one, &Value::Null).await;
+    assert_eq!(refused.code, 403, "{}", refused.text());
+    let rules = json!([{"apiGroups": ["metrics.k8s.io"], "resources": ["pods"], "verbs": ["get"]}]);
+    give(&api, "default", "roles", &role("Role", "usage", &rules)).await;
+    let bound = binding("RoleBinding", "usage", "Role/usage", &user("jane"));
+    give(&api, "default", "rolebindings", &bound).await;
+    assert_eq!(as_user(&api, &jane(), "GET", &one, &Value::Null).await.code, 200);
 }

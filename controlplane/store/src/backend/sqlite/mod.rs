@@ -12,6 +12,7 @@ mod copy;
 mod history;
 mod lock;
 mod mark;
+mod measures;
 mod reserve;
 mod schema;
 mod wal;
@@ -25,6 +26,7 @@ use tracing::warn;
 
 pub use self::copy::{CopyError, check_copy, copy, outdate};
 pub use self::lock::Lock;
+pub use self::measures::{Measure, Measures};
 
 use self::archive::Archiver;
 use self::checkpoint::Checkpointer;

@@ -149,6 +149,17 @@ fn refusal(path: &Path, error: Error) -> OpenError {
     }
 }
 
+/// Creates a file unless it is there. SQLite would make it readable for everyone.
+pub(super) fn create_private(path: &Path) -> Result<(), Error> {
+    let mut options = OpenOptions::new();
+    match options.write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Error::ToSqlConversionFailure(error.into()))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// A connection that writes.
 pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;

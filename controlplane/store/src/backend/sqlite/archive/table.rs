@@ -1,9 +1,7 @@
 //! The archive's file: creation, appending, and pruning by age and size.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -106,14 +104,7 @@ impl Table {
                 drop(std::fs::remove_file(file));
             }
         }
-        let mut options = OpenOptions::new();
-        // SQLite would make it readable for everyone.
-        let made = options.write(true).create_new(true).mode(0o600).open(path);
-        if let Err(error) = made
-            && error.kind() != io::ErrorKind::AlreadyExists
-        {
-            return Err(Error::ToSqlConversionFailure(error.into()));
-        }
+        schema::create_private(path)?;
         let connection = schema::connection(path)?;
         let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
         if pragma("page_count")? == 0 {
