@@ -5,6 +5,7 @@ pub mod policy;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::path::Path;
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
@@ -29,6 +30,11 @@ pub trait Sink: Send + Sync {
     /// Number of records that could not be written.
     fn failures(&self) -> u64 {
         0
+    }
+
+    /// Directory of the log, whose newest part is `audit.log` and the one before it `audit.log.1`.
+    fn directory(&self) -> Option<&Path> {
+        None
     }
 
     /// True if the sink takes records of the stage `RequestReceived`.

@@ -10,6 +10,7 @@
 //! [sandboxed](confine) in a browser that has a session, or could have one.
 
 mod attempts;
+mod audit;
 pub(crate) mod measures;
 mod sessions;
 mod writes;
@@ -264,7 +265,7 @@ pub(crate) async fn answer(
     let rest: Vec<&str> = segments.iter().skip(1).map(String::as_str).collect();
     let impersonation = authentication::headers_of(&parts.headers);
     // A session can be left, too, when its user may no longer impersonate.
-    if matches!(rest.as_slice(), ["codes" | "session"]) {
+    if matches!(rest.as_slice(), ["audit" | "codes" | "session"]) {
         let asked = (&outcome.info, segments);
         outcome.impersonated = authentication::impersonated(shared, caller, asked, &mut parts.headers)?;
     }
@@ -272,6 +273,7 @@ pub(crate) async fn answer(
     let mut response = match (parts.method.as_str(), rest.as_slice()) {
         ("GET" | "HEAD", []) if !parts.uri.path().ends_with('/') => moved(),
         ("GET", ["session"]) => current(&parts, user)?,
+        ("GET", ["audit"]) => audit::answer(shared, parts.uri.query(), user).await?,
         ("GET" | "HEAD", []) => file(page(shared, &parts))?,
         ("GET" | "HEAD", [name]) => {
             let known = FILES
@@ -286,7 +288,7 @@ pub(crate) async fn answer(
         ("POST", ["codes"]) => code(shared, &parts, (caller, user), impersonation)?,
         ("POST", ["login"]) => login(shared, &parts, body, outcome).await?,
         ("POST", ["logout"]) => logout(shared, &parts)?,
-        (_, [] | ["codes" | "login" | "logout" | "session"]) => return Err(Failure::MethodNotAllowed),
+        (_, [] | ["audit" | "codes" | "login" | "logout" | "session"]) => return Err(Failure::MethodNotAllowed),
         _ => return Err(Failure::NoSuchPath),
     };
     for (name, value) in HEADERS {

@@ -23,7 +23,7 @@
 mod line;
 mod rotate;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,6 +52,7 @@ type Entry = Box<(Record, Decision)>;
 /// Writes records into `audit.log` in a directory.
 #[derive(Debug)]
 pub struct FileSink {
+    directory: PathBuf,
     policy: Option<Policy>,
     queue: Mutex<Option<mpsc::Sender<Entry>>>,
     /// Ends with the thread.
@@ -119,6 +120,7 @@ impl FileSink {
             .name("audit".into())
             .spawn(move || run(files, records, &own, running))?;
         Ok(Self {
+            directory: directory.to_owned(),
             policy,
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
@@ -222,6 +224,10 @@ impl Sink for FileSink {
             Err(TrySendError::Closed(_)) => error!("the audit log has ended"),
         }
         None
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.directory)
     }
 
     fn wants_received(&self) -> bool {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use controlplane_server::audit::file::{FileSink, Limits};
 use http::{Method, Request};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -326,6 +327,47 @@ async fn what_cannot_be_asked_of_the_past_is_refused() {
     assert_eq!(before.code, 404, "nothing is compacted yet: {}", before.text());
     // A write is not made in the past.
     assert_eq!(api.delete(&format!("{CONFIG_MAPS}/a?at={at}"), "").await.code, 400);
+}
+
+#[tokio::test]
+async fn the_audit_log_is_shown_to_those_who_may_get_its_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = FileSink::open(directory.path(), Limits::default(), None).unwrap();
+    let sink = Arc::new(sink);
+    let given = Arc::clone(&sink);
+    let api = Api::start_with(|mut options| {
+        options.audit = Some(given);
+        options
+    })
+    .await;
+    api.post(CONFIG_MAPS, &config_map("Wanted")).await;
+    api.post(CONFIG_MAPS, &config_map("other")).await;
+    api.post(CONFIG_MAPS, &config_map("wanted")).await;
+    api.get(&format!("{CONFIG_MAPS}/wanted")).await;
+    let refused = as_user(&api, &jane(), "GET", "/ui/audit", &Value::Null).await;
+    assert_eq!(refused.code, 403, "{}", refused.text());
+    // Everything is in the file by now.
+    sink.close();
+    let shown = async |query: &str| {
+        let answer = api.get(&format!("/ui/audit?{query}")).await.json();
+        let records = answer["records"]
+            .as_array()
+            .unwrap_or_else(|| panic!("{answer}"))
+            .clone();
+        let brief = records.iter().map(|record| {
+            format!(
+                "{} {} {}",
+                record["verb"], record["objectRef"]["name"], record["responseStatus"]["code"]
+            )
+        });
+        brief.collect::<Vec<_>>()
+    };
+    let changes = [r#""create" "wanted" 201"#, r#""create" "Wanted" 422"#];
+    assert_eq!(shown("changes=true&words=configmaps%20WANTED").await, changes);
+    let all = shown("words=wanted").await;
+    assert_eq!(all.len(), 3, "{all:?}");
+    assert!(all[0].contains("get"), "newest first: {all:?}");
+    assert!(shown("words=jane%20403").await[0].contains("get"));
 }
 
 #[tokio::test]
