@@ -90,6 +90,56 @@ async function changesTheSession(context, page) {
     await other.close();
 }
 
+async function showsThePast(page) {
+    kube('create', 'configmap', 'was', '--from-literal=mode=then');
+    await pause(1100);
+    const then = Math.floor(Date.now() / 1000) * 1000;
+    kube('delete', 'configmap', 'was');
+    await visit(page, '#/objects/configmaps');
+    await page.waitForSelector('.rows .row:has-text("kube-root-ca.crt")');
+    assert.equal(await page.locator('.rows .row:has-text("was")').count(), 0);
+    await page.getByRole('button', { name: 'The past' }).click();
+    const field = page.locator('input[type="datetime-local"]');
+    await field.fill(await page.evaluate((then) => new Date(then - new Date(then).getTimezoneOffset() * 60_000).toISOString().slice(0, 19), then));
+    await field.blur();
+    await page.locator('.rows .row', { hasText: 'was' }).click();
+    await page.getByRole('tab', { name: 'YAML' }).click();
+    await page.waitForSelector('.yaml:has-text("mode: then")');
+    assert.equal(await page.getByRole('tab', { name: 'Edit' }).count(), 0, 'the past is edited');
+    await page.getByRole('button', { name: 'Back to now' }).click();
+    await page.waitForSelector('text=This object has been deleted.');
+    assert.equal(await page.locator('.rows .row:has-text("was")').count(), 0);
+}
+
+async function tellsWhatGoesWrong(page) {
+    const labels = { app: 'late' };
+    const template = { metadata: { labels }, spec: { containers: [{ name: 'c', image: 'localhost:1/none:1' }] } };
+    apply(
+        {
+            apiVersion: 'apps/v1', kind: 'Deployment', metadata: { name: 'late', namespace: 'default' },
+            spec: { progressDeadlineSeconds: 1, selector: { matchLabels: labels }, template },
+        },
+        pod('crash', 'default', ['sh', '-c', 'exit 1']),
+    );
+    await page.waitForSelector('.toast');
+    await page.getByRole('button', { name: 'problems' }).click();
+    await page.waitForSelector('.notices li:has-text("ProgressDeadlineExceeded")');
+    await page.waitForSelector('.notices li:has-text("Back-off restarting failed container")');
+    kube('delete', 'deployment', 'late');
+    await page.waitForFunction(() => !document.querySelector('.notices')?.textContent.includes('ProgressDeadlineExceeded'));
+    kube('delete', 'pod', 'crash', '--now');
+}
+
+async function drawsMeasures(page) {
+    const node = kube('get', 'nodes', '-o', 'jsonpath={.items[0].metadata.name}');
+    await visit(page, `#/objects/nodes?name=${node}`);
+    await eventually('the usage of the node is drawn', async () => {
+        await page.reload();
+        await page.waitForSelector('.detail :text("Usage")');
+        return (await page.locator('.plots polyline').count()) === 2;
+    });
+}
+
 async function showsTheFlow(page) {
     await visit(page, '#/flow');
     await page.waitForSelector('text=There is no workload here yet');
@@ -285,8 +335,11 @@ try {
     await changesADeployment(page);
     await takesScriptsForText(page);
     await standsOtherSites(context, base);
+    await showsThePast(page);
+    await tellsWhatGoesWrong(page);
     await standsAFlood(page, context);
     await showsNoMoreThanKubectl(browser, base);
+    await drawsMeasures(page);
     assert.deepEqual(errors, []);
 } finally {
     await browser.close();

@@ -129,17 +129,36 @@ export interface Follower {
 
 const PAGE = 1000;
 
-/** Lists and watches until the signal says otherwise, whatever happens in between. */
+/** The time of the past that is looked at; empty for now. */
+let past = '';
+
+export function look(at: string): void {
+    past = at;
+}
+
+/** The path of objects as they were at the time that is looked at. */
+export function asOf(path: string): string {
+    return past ? `${withQuery(path)}at=${encodeURIComponent(past)}` : path;
+}
+
+/** Lists and watches until the signal says otherwise, whatever happens in between. The past is listed once. */
 export async function follow(path: string, accept: string, to: Follower, signal: AbortSignal): Promise<void> {
+    const then = past && asOf(path);
     for (let failures = 0; !signal.aborted; ) {
         try {
+            if (then) {
+                to.listed(await (await call(then, { accept, signal })).json(), true, true);
+                return to.failed(undefined);
+            }
             let version: string | undefined = await list(path, accept, to, signal);
             to.failed(undefined);
             failures = 0;
             while (version) version = await watch(path, accept, version, to, signal);
         } catch (error) {
             if (signal.aborted) return;
-            to.failed(error instanceof Refused ? error : new Refused(0, '', String(error)));
+            const refused = error instanceof Refused ? error : new Refused(0, '', String(error));
+            to.failed(refused);
+            if (then && ![0, 429].includes(refused.code)) return;
             failures += 1;
         }
         // A watch that was refused may be so for good: it is asked for ever more seldom.

@@ -1,7 +1,7 @@
 // How a workload became containers: the steps of `skiff trace` (ctl/src/trace/steps.rs), from the same times. Those of requests
 // come from the server's memory of writes, those of nodes from their agents, the rest from events and objects. What no source
 // tells stays unknown; nothing is derived from anything else.
-import { get, type Thing } from './api';
+import { asOf, get, type Thing } from './api';
 import { pathOf, type Kind } from './discovery';
 
 /** Milliseconds since 1970, and whether the source knows the second alone. */
@@ -72,7 +72,7 @@ export async function gather(
         written(pathOf(kinds.target, namespace, found.target.metadata.name)),
         kinds.makers ? written(pathOf(kinds.makers, namespace)) : [],
         written(pathOf(kinds.pods, namespace)),
-        get(events, signal).catch(() => ({ items: [] })),
+        get(asOf(events), signal).catch(() => ({ items: [] })),
         ask(found.pods, known, signal),
     ]);
     return { ...found, events: told.items, milestones: known, writes: { target, makers, pods } };

@@ -32,6 +32,14 @@ export function quantity(told: string | number | undefined): number {
     return found ? Number(found[1]) * (UNITS[found[2] ?? ''] ?? 1) : 0;
 }
 
+/** `1.5`, `512 Mi`. */
+export function shown(value: number, name: string): string {
+    if (name === 'cpu') return value >= 10 ? value.toFixed(0) : value.toFixed(value >= 1 ? 1 : 2);
+    if (name === 'pods') return String(value);
+    const gibi = value / 2 ** 30;
+    return gibi >= 1 ? `${gibi.toFixed(1)} Gi` : `${(value / 2 ** 20).toFixed(0)} Mi`;
+}
+
 /** What the scheduler counts of a pod: its containers together, or the largest that comes before them. */
 export function requests(pod: Thing): { cpu: number; memory: number } {
     const of = (name: 'cpu' | 'memory') => {

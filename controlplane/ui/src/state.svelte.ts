@@ -1,5 +1,5 @@
 // Where the person is, and what holds for all views.
-import { get, Refused } from './api';
+import { get, look, Refused } from './api';
 import { discover, keyOf, type Kind } from './discovery';
 
 /** An address: `#/objects/deployments.apps?namespace=default&name=web`. */
@@ -24,11 +24,22 @@ export const app = $state({
     /** Empty for all of them. */
     namespace: localStorage.getItem('skiff.namespace') ?? 'default',
     failure: '',
+    /** The time of the past that is looked at, and from which ages are counted. */
+    at: '',
     now: Date.now(),
 });
 
 addEventListener('hashchange', () => (app.place = read()));
-setInterval(() => (app.now = Date.now()), 5000);
+setInterval(() => {
+    if (!app.at) app.now = Date.now();
+}, 5000);
+
+/** Shows everything as it was at a time; as it is now for an empty one. */
+export function lookAt(at: string): void {
+    look(at);
+    app.at = at;
+    app.now = at ? Date.parse(at) : Date.now();
+}
 
 export function link(view: string, key = '', query: Record<string, string> = {}): string {
     const told = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();

@@ -1,0 +1,49 @@
+// The versions of an object, and what each of them changed.
+import type { Anything, Thing } from './api';
+
+export interface Version {
+    resourceVersion: string;
+    time: string | null;
+    ended: string | null;
+    deleted: boolean;
+    object: Thing;
+}
+
+export interface Change {
+    field: string;
+    before: string | undefined;
+    after: string | undefined;
+}
+
+/** What changes with every write. */
+const KEPT = /^metadata\.(managedFields|resourceVersion|generation)\b/;
+
+function fields(value: Anything, path: string, all: Map<string, string>): Map<string, string> {
+    const members = value !== null && typeof value === 'object' ? Object.entries(value) : [];
+    for (const [key, own] of members) {
+        // Elements of lists are known by what the API knows them by.
+        const name = Array.isArray(value) && own !== null && typeof own === 'object' ? (own.type ?? own.name ?? own.uid ?? key) : key;
+        fields(own, Array.isArray(value) ? `${path}[${name}]` : path ? `${path}.${key}` : key, all);
+    }
+    if (!members.length && !KEPT.test(path)) all.set(path, typeof value === 'string' ? value : JSON.stringify(value));
+    return all;
+}
+
+/** Fields that differ. */
+export function changes(before: Thing, after: Thing): Change[] {
+    const [old, now] = [fields(before, '', new Map()), fields(after, '', new Map())];
+    const names = [...new Set([...old.keys(), ...now.keys()])];
+    return names
+        .filter((field) => old.get(field) !== now.get(field))
+        .map((field) => ({ field, before: old.get(field), after: now.get(field) }));
+}
+
+/** The program that wrote a version, as far as the managers of fields tell. */
+export function writer(object: Thing, before: Thing | undefined): string {
+    const of = (thing: Thing | undefined): Anything[] => (thing?.metadata as Anything)?.managedFields ?? [];
+    const known = new Set(of(before).map((own) => JSON.stringify(own)));
+    const all = of(object);
+    const fresh = all.filter((own) => !known.has(JSON.stringify(own)));
+    const last = (fresh.length ? fresh : all).reduce((one, other) => (!one || (other.time ?? '') >= (one.time ?? '') ? other : one), undefined);
+    return [last?.manager, last?.subresource].filter(Boolean).join(', ');
+}
