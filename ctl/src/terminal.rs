@@ -68,8 +68,8 @@ pub(crate) fn note(text: impl AsRef<str>) {
     drop(writeln!(io::stderr().lock(), "{}", text.as_ref()));
 }
 
-/// Escapes control characters: an error may quote a file or a server.
-fn harmless(text: &str) -> String {
+/// Escapes control characters: text may come from a file, a server or a container.
+pub(crate) fn harmless(text: &str) -> String {
     let obeyed = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
     let parts = text.chars().map(|letter| {
         if obeyed(letter) {

@@ -84,6 +84,7 @@ fn what_was_is_shown_compared_told_and_made_anew() -> anyhow::Result<()> {
     );
     assert_owners(&machine)?;
     assert_limits(&machine)?;
+    assert_events(&machine)?;
     machine.finish()
 }
 
@@ -137,6 +138,39 @@ fn assert_owners(machine: &Machine) -> anyhow::Result<()> {
         deleted.is_some_and(|line| line.contains("generic-garbage-collector")),
         "{history}"
     );
+    Ok(())
+}
+
+/// A rollout that fails is told while it is watched, though no Event says so.
+fn assert_events(machine: &Machine) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let told = folder.path().join("told");
+    let mut command = machine.namespace().command(process::programs()?.join("skiff"));
+    command
+        .arg("--state-dir")
+        .arg(machine.state())
+        .args(["events", "--watch", "--types=Warning"]);
+    command.stdin(Stdio::null()).stdout(std::fs::File::create(&told)?);
+    let mut watching = command.spawn()?;
+    let manifest = folder.path().join("late.yaml");
+    std::fs::write(
+        &manifest,
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: late}, spec: {progressDeadlineSeconds: 1,
+          selector: {matchLabels: {app: late}}, template: {metadata: {labels: {app: late}},
+          spec: {containers: [{name: c, image: 'localhost:1/none:1'}]}}}}",
+    )?;
+    machine.kubectl(["apply", "-f", &manifest.display().to_string()])?;
+    let seen = eventually("the rollout is told to have failed", || {
+        let told = std::fs::read_to_string(&told).map_err(|error| error.to_string())?;
+        let late = told.contains("ProgressDeadlineExceeded   deployment/late") && told.contains("pod/late-");
+        if late { Ok(()) } else { Err(told) }
+    });
+    watching.kill()?;
+    watching.wait()?;
+    seen?;
+    let listed = says(machine, &["events"])?;
+    assert!(listed.starts_with("TIME") && listed.contains("Normal"), "{listed}");
+    machine.kubectl(["delete", "deployment", "late"])?;
     Ok(())
 }
 

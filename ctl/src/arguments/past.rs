@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::TargetOptions;
+use super::{Scope, TargetOptions};
 
 /// Bounds of the past that the control plane keeps.
 #[derive(Args, Default, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -71,4 +71,19 @@ pub(crate) struct UndeleteOptions {
     /// As it was at a point of the past [default: just before it was deleted]
     #[arg(long, value_name = "TIME|REVISION")]
     pub(crate) at: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct EventsOptions {
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    /// Every namespace
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
+    /// Go on printing what happens
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// Types, with a comma between them [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = ["Normal", "Warning"], value_name = "TYPE")]
+    pub(crate) types: Vec<String>,
 }
