@@ -12,6 +12,7 @@ mod leader;
 pub mod pod_ranges;
 pub mod renewal;
 pub mod service_ranges;
+pub mod sql;
 
 use std::convert::Infallible;
 use std::io;

@@ -9,6 +9,7 @@ use controlplane::config::Config;
 use controlplane::credentials::{Issue, IssueNode, issue, issue_node};
 use controlplane::envtest::etcd::Etcd;
 use controlplane::envtest::{Name, api_server};
+use controlplane::sql::{Query, query};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -39,6 +40,8 @@ enum Command {
     Backup(Backup),
     /// Make a cluster's state from such a file, where there is none
     Restore(Restore),
+    /// Read the cluster's objects, their past and the audit log by a query in SQL
+    Sql(Query),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -63,7 +66,9 @@ fn main() -> anyhow::Result<ExitCode> {
     match &mut arguments.command {
         None => arguments.config.flags = flags(&matches),
         Some(Command::Run(config)) => config.flags = matches.subcommand_matches("run").map(flags).unwrap_or_default(),
-        Some(Command::Issue(_) | Command::IssueNode(_) | Command::Backup(_) | Command::Restore(_)) => {}
+        Some(
+            Command::Issue(_) | Command::IssueNode(_) | Command::Backup(_) | Command::Restore(_) | Command::Sql(_),
+        ) => {}
     }
     let _log = start_log(&arguments.log)?;
     let outcome = match arguments.command {
@@ -73,6 +78,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Some(Command::IssueNode(options)) => issue_node(&options),
         Some(Command::Backup(options)) => backup(&options),
         Some(Command::Restore(options)) => restore(&options),
+        Some(Command::Sql(options)) => query(&options),
     };
     Ok(ended(outcome))
 }

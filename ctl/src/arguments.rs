@@ -15,7 +15,7 @@ use crate::cluster::{self, unit};
 pub(crate) use backends::Backends;
 pub(crate) use machines::{CheckOptions, Part, UninstallOptions, UpgradeOptions};
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
-pub(crate) use past::{DiffOptions, EventsOptions, History, HistoryOptions, TraceOptions, UndeleteOptions};
+pub(crate) use past::{DiffOptions, EventsOptions, History, HistoryOptions, SqlOptions, TraceOptions, UndeleteOptions};
 
 const DEFAULT_STATE: &str = "/var/lib/skiff";
 
@@ -138,6 +138,8 @@ pub(crate) enum Command {
     Diff(DiffOptions),
     /// Make a deleted resource anew, as it was
     Undelete(UndeleteOptions),
+    /// Ask this machine's control plane by SQL: objects, their past and the audit log
+    Sql(SqlOptions),
     /// List events, rollouts that fail and nodes that are not Ready
     Events(EventsOptions),
     /// Print a container's log

@@ -73,6 +73,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::History(options) => past::history(place, &options).await,
         Command::Diff(options) => past::diff(place, &options).await,
         Command::Undelete(options) => past::undelete(place, &options).await,
+        Command::Sql(options) => cluster::copy::sql(&place.state_dir(), &options),
         Command::Events(options) => events::run(place, &options).await,
         Command::Logs(options) => logs::run(place, &options).await,
         Command::Scale(options) => scale::run(place, &options).await,

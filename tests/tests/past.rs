@@ -84,6 +84,7 @@ fn what_was_is_shown_compared_told_and_made_anew() -> anyhow::Result<()> {
     );
     assert_owners(&machine)?;
     assert_limits(&machine)?;
+    assert_sql(&machine)?;
     assert_events(&machine)?;
     machine.finish()
 }
@@ -138,6 +139,31 @@ fn assert_owners(machine: &Machine) -> anyhow::Result<()> {
         deleted.is_some_and(|line| line.contains("generic-garbage-collector")),
         "{history}"
     );
+    Ok(())
+}
+
+/// The audit log and the past are joined by a query.
+fn assert_sql(machine: &Machine) -> anyhow::Result<()> {
+    let query = "SELECT a.user, a.verb, v.json ->> '$.data.mode' AS mode FROM audit a JOIN versions v
+        ON v.name = a.name AND v.revision = a.json ->> '$.responseObject.metadata.resourceVersion'
+        WHERE a.name = 'settings' AND a.verb = 'patch'";
+    eventually("the audit log tells who it was", || {
+        let said = says(machine, &["sql", query]).map_err(|error| error.to_string())?;
+        let words: Vec<&str> = said.split_whitespace().collect();
+        let wanted = ["user", "verb", "mode", "kubernetes-admin", "patch", "fast"];
+        if words == wanted { Ok(()) } else { Err(said) }
+    })?;
+    let said = says(
+        machine,
+        &[
+            "sql",
+            "--json",
+            "SELECT name FROM objects WHERE resource = 'namespaces' ORDER BY name",
+        ],
+    )?;
+    assert!(said.starts_with("{\"name\":\"default\"}\n"), "{said}");
+    let said = refused(machine, &["sql", "DELETE FROM audit"])?;
+    assert!(said.contains("only queries that read are allowed"), "{said}");
     Ok(())
 }
 

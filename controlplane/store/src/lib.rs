@@ -45,8 +45,8 @@ mod write;
 mod writer;
 
 pub use backend::{
-    Backend, BackendError, Change, CopyError, Followed, History, Limits, Loaded, Lock, Measure, Measures, Memory,
-    Newest, Operation, Peers, Record, Sqlite, Wake, check_copy, copy, outdate,
+    Backend, BackendError, Cell, Change, CopyError, Followed, History, Limits, Loaded, Lock, Measure, Measures, Memory,
+    Newest, Operation, Peers, Record, Sql, SqlError, Sqlite, Wake, check_copy, copy, outdate,
 };
 pub use entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
 pub use fresh::FreshError;

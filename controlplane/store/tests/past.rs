@@ -13,7 +13,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{clock, compact, create, data, delete, keeping, pod, pods, reopen, shown, tick, update};
-use controlplane_store::{At, CommitError, Key, Prefix, Store};
+use controlplane_store::{At, Cell, CommitError, Key, Prefix, Sql, SqlError, Store};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -301,4 +301,101 @@ proptest! {
             store.close().await.unwrap();
         });
     }
+}
+
+/// Rows of a query, with their cells as text.
+fn rows(sql: &mut Sql, query: &str) -> Result<Vec<String>, SqlError> {
+    let mut rows = Vec::new();
+    let taken = sql.query(
+        query,
+        || false,
+        |row| {
+            let cells = row.into_iter().map(|cell| match cell {
+                Cell::Null => "-".to_owned(),
+                Cell::Integer(number) => number.to_string(),
+                Cell::Real(number) => number.to_string(),
+                Cell::Text(text) => text,
+            });
+            rows.push(cells.collect::<Vec<_>>().join(" "));
+            Ok::<_, SqlError>(true)
+        },
+    );
+    taken.map(|()| rows)
+}
+
+#[tokio::test]
+async fn the_present_and_the_past_are_read_in_sql() {
+    let directory = tempfile::tempdir().unwrap();
+    let (database, options) = (directory.path().join("test.db"), keeping(64 << 20));
+    let store = Store::open(&database, options.clone()).unwrap();
+    let key = pod("web");
+    store.commit(create(&key, "one")).await.unwrap();
+    store.commit(update(&key, "two", 1)).await.unwrap();
+    let store = reopen(store, &database, &options).await;
+    // One version is in the archive by now, the others are in the ledger.
+    store.commit(update(&key, "three", 2)).await.unwrap();
+    store.commit(create(&pod("gone"), "four")).await.unwrap();
+    store.commit(delete(&pod("gone"), None)).await.unwrap();
+    let mut sql = Sql::open(&database).unwrap();
+    let objects = rows(
+        &mut sql,
+        r#"SELECT "group", resource, namespace, name, revision, json ->> '$.data' AS data FROM objects"#,
+    );
+    assert_eq!(
+        objects.unwrap(),
+        [
+            "group resource namespace name revision data",
+            " pods default web 3 three"
+        ]
+    );
+    let versions =
+        "SELECT name, revision, until, deleted, json ->> '$.data', time < ended FROM versions ORDER BY revision";
+    let versions = rows(&mut sql, versions).unwrap();
+    let expected = [
+        "web 1 2 0 one 0",
+        "web 2 3 0 two 0",
+        "web 3 - 0 three -",
+        "gone 4 5 1 four 0",
+    ];
+    let shown: Vec<&str> = versions.iter().skip(1).map(String::as_str).collect();
+    assert_eq!(shown, expected);
+    let lines = [
+        r#"{"stage":"ResponseComplete","verb":"create","user":{"username":"jane"},"objectRef":{"name":"web"},"responseStatus":{"code":201}}"#,
+        r#"{"stage":"RequestReceived","verb":"create"}"#,
+        "{broken",
+    ];
+    sql.add(lines.into_iter().map(str::to_owned)).unwrap();
+    let joined = "SELECT a.user, a.code, o.revision FROM audit a JOIN objects o USING (name)";
+    assert_eq!(rows(&mut sql, joined).unwrap(), ["user code revision", "jane 201 3"]);
+}
+
+#[tokio::test]
+async fn attack_a_query_in_sql_writes_nothing_and_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let (database, other) = (directory.path().join("test.db"), directory.path().join("other.db"));
+    let store = Store::open(&database, keeping(64 << 20)).unwrap();
+    store.commit(create(&pod("web"), "one")).await.unwrap();
+    let mut sql = Sql::open(&database).unwrap();
+    let attach = format!("ATTACH '{}' AS other", other.display());
+    for query in [
+        "DELETE FROM ledger",
+        "DROP TABLE head",
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA query_only = OFF",
+        "DELETE FROM audit",
+        "VACUUM",
+        &attach,
+    ] {
+        assert!(rows(&mut sql, query).is_err(), "{query}");
+    }
+    assert!(!other.exists());
+    let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n";
+    let mut looks = 0;
+    let late = move || {
+        looks += 1;
+        looks > 100
+    };
+    let ended = sql.query(endless, late, |_| Ok::<_, SqlError>(true));
+    assert!(matches!(ended, Err(SqlError::Late)), "{ended:?}");
+    assert_eq!(store.get(&pod("web")).unwrap().revision, 1);
 }

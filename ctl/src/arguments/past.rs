@@ -74,6 +74,22 @@ pub(crate) struct UndeleteOptions {
 }
 
 #[derive(Args)]
+pub(crate) struct SqlOptions {
+    /// Print each row as a line of JSON, with whole values
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Rows that are printed at most
+    #[arg(long, default_value_t = 1000, value_name = "ROWS")]
+    pub(crate) limit: u64,
+    /// Seconds that the query may take
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) timeout: u32,
+    /// A SELECT from objects and versions (group, resource, namespace, name, revision, time, json; versions also until, ended,
+    /// deleted) or audit (time, user, impersonated, verb, resource, namespace, name, subresource, code, agent, uri, json)
+    pub(crate) query: String,
+}
+
+#[derive(Args)]
 pub(crate) struct EventsOptions {
     #[command(flatten)]
     pub(crate) scope: Scope,

@@ -1,9 +1,12 @@
-//! Backups, which the control plane's program writes and reads.
+//! Backups and queries in SQL, which are the control plane's program's work.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
+
+use crate::arguments::SqlOptions;
 
 /// Writes a backup of the cluster to a file.
 pub(crate) fn backup(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
@@ -19,13 +22,32 @@ pub(crate) fn restore(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
     ))
 }
 
+/// Prints the rows of a query.
+pub(crate) fn sql(state_dir: &Path, options: &SqlOptions) -> anyhow::Result<()> {
+    let json = options.json.then_some("--json");
+    let numbers = [
+        format!("--limit={}", options.limit),
+        format!("--timeout={}", options.timeout),
+    ];
+    let words = json.into_iter().chain(numbers.iter().map(String::as_str));
+    start("sql", state_dir, words.chain(["--", options.query.as_str()]))
+}
+
 fn run(subcommand: &str, state_dir: &Path, file: &Path) -> anyhow::Result<()> {
+    start(subcommand, state_dir, [file])
+}
+
+fn start<W: AsRef<OsStr>>(
+    subcommand: &str,
+    state_dir: &Path,
+    words: impl IntoIterator<Item = W>,
+) -> anyhow::Result<()> {
     let program = super::sibling("skiff-controlplane")?;
     let status = Command::new(&program)
         .arg(subcommand)
         .arg("--state-dir")
         .arg(state_dir)
-        .arg(file)
+        .args(words)
         .status()
         .with_context(|| format!("start {}", program.display()))?;
     ensure!(status.success(), "{subcommand} failed");

@@ -14,7 +14,7 @@ use crate::past::{Moment, Past, PastError, Since};
 use crate::{Key, Prefix};
 
 pub use memory::Memory;
-pub use sqlite::{CopyError, Lock, Measure, Measures, Sqlite, check_copy, copy, outdate};
+pub use sqlite::{Cell, CopyError, Lock, Measure, Measures, Sql, SqlError, Sqlite, check_copy, copy, outdate};
 
 /// Operation of a ledger row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@
 //! the archive: a damaged one is set aside, and one with a gap, or that the disk has no space for,
 //! is replaced by a new one.
 
-mod delta;
+pub(super) mod delta;
 mod read;
 mod table;
 

@@ -15,6 +15,7 @@ mod mark;
 mod measures;
 mod reserve;
 mod schema;
+mod sql;
 mod wal;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use tracing::warn;
 pub use self::copy::{CopyError, check_copy, copy, outdate};
 pub use self::lock::Lock;
 pub use self::measures::{Measure, Measures};
+pub use self::sql::{Cell, Sql, SqlError};
 
 use self::archive::Archiver;
 use self::checkpoint::Checkpointer;

@@ -10,13 +10,13 @@ const LEVEL: i32 = 3;
 
 /// Compresses and decompresses versions, alone or as the difference to another one
 /// (`ZSTD_CCtx_loadDictionary`).
-pub(super) struct Codec {
+pub(in super::super) struct Codec {
     compressor: Compressor<'static>,
     decompressor: Decompressor<'static>,
 }
 
 impl Codec {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(in super::super) fn new() -> io::Result<Self> {
         Ok(Self {
             compressor: Compressor::new(LEVEL)?,
             decompressor: Decompressor::new()?,
@@ -30,7 +30,7 @@ impl Codec {
     }
 
     /// Reverts [`Codec::pack`]; `size` is the original size.
-    pub(super) fn unpack(&mut self, packed: &[u8], size: usize, against: &[u8]) -> io::Result<Vec<u8>> {
+    pub(in super::super) fn unpack(&mut self, packed: &[u8], size: usize, against: &[u8]) -> io::Result<Vec<u8>> {
         self.decompressor.set_dictionary(against)?;
         self.decompressor.decompress(packed, size.min(MOST))
     }
