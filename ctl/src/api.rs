@@ -174,7 +174,7 @@ pub(crate) async fn listens(address: &http::Uri) -> Result<(), String> {
     let port = address.port_u16().unwrap_or(443);
     match tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect((host, port))).await {
         Ok(Ok(_connected)) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
+        Ok(Err(error)) => Err(plain(&error)),
         Err(_elapsed) => Err(format!("nothing within {CONNECT:?}")),
     }
 }
@@ -187,7 +187,14 @@ pub(crate) fn refused(error: kube::Error) -> anyhow::Error {
     }
     // The libraries' intermediate errors do not help users.
     let error = anyhow::Error::new(error);
-    anyhow!("the API server gives no answer: {}", error.root_cause())
+    anyhow!("the API server gives no answer: {}", plain(&error.root_cause()))
+}
+
+/// Text of an error without the number by which the kernel knows it.
+pub(crate) fn plain(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    let words = text.split_once(" (os error ").map(|(words, _)| words.to_owned());
+    words.unwrap_or(text)
 }
 
 /// Adds `key=value` to a path, percent-encoded; nothing for `None`.

@@ -77,6 +77,11 @@ impl Place {
         if kubeconfig != self.state_dir().join("admin.kubeconfig") {
             return format!("see whether {} names the right server", kubeconfig.display());
         }
+        self.start()
+    }
+
+    /// How a cluster in the state directory is started.
+    pub(crate) fn start(&self) -> String {
         match &self.state_dir {
             Some(given) => format!("`skiff up --state-dir {}` starts one", crate::terminal::quoted(given)),
             None => "`skiff up` starts one".to_owned(),

@@ -1,6 +1,6 @@
 //! `skiff image`: images of this machine's node, through the agent's private socket.
 
-use std::io::IsTerminal as _;
+use std::io::{ErrorKind, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
@@ -15,27 +15,27 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio_util::io::ReaderStream;
 
-use crate::api::{text_at, with_query};
-use crate::arguments::{ImageCommand, PullOptions};
+use crate::api::{plain, text_at, with_query};
+use crate::arguments::{ImageCommand, Place, PullOptions};
 use crate::terminal::{self, Waiting};
 
-pub(crate) async fn run(state_dir: &Path, command: &ImageCommand) -> anyhow::Result<()> {
+pub(crate) async fn run(place: &Place, command: &ImageCommand) -> anyhow::Result<()> {
     match command {
         ImageCommand::Import { files, name } => {
             ensure!(name.is_none() || files.len() == 1, "--name is for one archive");
             for file in files {
-                import(state_dir, file, name.as_deref()).await?;
+                import(place, file, name.as_deref()).await?;
             }
             Ok(())
         }
-        ImageCommand::Pull(options) => pull(state_dir, options).await,
-        ImageCommand::List => list(state_dir).await,
-        ImageCommand::Export { name, output } => export(state_dir, name, output).await,
-        ImageCommand::Prune { all } => prune(state_dir, *all).await,
+        ImageCommand::Pull(options) => pull(place, options).await,
+        ImageCommand::List => list(place).await,
+        ImageCommand::Export { name, output } => export(place, name, output).await,
+        ImageCommand::Prune { all } => prune(place, *all).await,
     }
 }
 
-async fn import(state_dir: &Path, file: &Path, name: Option<&str>) -> anyhow::Result<()> {
+async fn import(place: &Place, file: &Path, name: Option<&str>) -> anyhow::Result<()> {
     let shown = if file == Path::new("-") {
         "standard input".into()
     } else {
@@ -62,13 +62,7 @@ async fn import(state_dir: &Path, file: &Path, name: Option<&str>) -> anyhow::Re
         )
     };
     let waiting = Waiting::start(format!("importing {shown}"));
-    let answer = ask(
-        state_dir,
-        Method::POST,
-        &with_query("/images/import", &parameters),
-        body,
-    )
-    .await?;
+    let answer = ask(place, Method::POST, &with_query("/images/import", &parameters), body).await?;
     waiting.done(&format!("imported {shown}"));
     for name in strings(&answer, "names") {
         terminal::line(name)?;
@@ -87,7 +81,7 @@ fn stream(source: impl AsyncRead + Send + 'static) -> Body {
     StreamBody::new(ReaderStream::with_capacity(source, 128 << 10).map_ok(Frame::data)).boxed_unsync()
 }
 
-async fn pull(state_dir: &Path, options: &PullOptions) -> anyhow::Result<()> {
+async fn pull(place: &Place, options: &PullOptions) -> anyhow::Result<()> {
     let credentials = match &options.creds {
         Some(creds) => {
             let (username, password) = creds.split_once(':').context("--creds wants USER:PASSWORD")?;
@@ -99,7 +93,7 @@ async fn pull(state_dir: &Path, options: &PullOptions) -> anyhow::Result<()> {
     let path = with_query("/images/pull", &[("name", Some(options.name.as_str()))]);
     let body = Full::new(Bytes::from(credentials.to_string()));
     let body = body.map_err(|never| match never {}).boxed_unsync();
-    let answer = ask(state_dir, Method::POST, &path, body).await?;
+    let answer = ask(place, Method::POST, &path, body).await?;
     waiting.done(&format!("pulled {}", options.name));
     for name in strings(&answer, "names") {
         terminal::line(name)?;
@@ -107,9 +101,9 @@ async fn pull(state_dir: &Path, options: &PullOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn list(state_dir: &Path) -> anyhow::Result<()> {
+async fn list(place: &Place) -> anyhow::Result<()> {
     let nothing = Empty::new().map_err(|never| match never {}).boxed_unsync();
-    let answer = ask(state_dir, Method::GET, "/images", nothing).await?;
+    let answer = ask(place, Method::GET, "/images", nothing).await?;
     let mut rows = vec![["IMAGE", "ID", "SIZE"].map(str::to_owned).to_vec()];
     for image in answer.get("images").and_then(Value::as_array).into_iter().flatten() {
         let id: String = text_at(image, "/id")
@@ -132,14 +126,14 @@ async fn list(state_dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes to a temporary file first: a failure leaves an existing file unchanged.
-async fn export(state_dir: &Path, name: &str, output: &Path) -> anyhow::Result<()> {
+async fn export(place: &Place, name: &str, output: &Path) -> anyhow::Result<()> {
     let path = with_query("/images/export", &[("name", Some(name))]);
     if output == Path::new("-") {
         ensure!(
             !std::io::stdout().is_terminal(),
             "an archive is nothing for a terminal: write it to a file or a pipe"
         );
-        return download(state_dir, &path, &mut tokio::io::stdout()).await;
+        return download(place, &path, &mut tokio::io::stdout()).await;
     }
     let waiting = Waiting::start(format!("exporting {name}"));
     let mut partial = output.to_owned().into_os_string();
@@ -147,7 +141,7 @@ async fn export(state_dir: &Path, name: &str, output: &Path) -> anyhow::Result<(
     let failed = || format!("write {}", output.display());
     let mut file = tokio::fs::File::create(&partial).await.with_context(failed)?;
     let written = async {
-        download(state_dir, &path, &mut file).await?;
+        download(place, &path, &mut file).await?;
         file.sync_all().await.with_context(failed)?;
         tokio::fs::rename(&partial, output).await.with_context(failed)
     };
@@ -160,9 +154,9 @@ async fn export(state_dir: &Path, name: &str, output: &Path) -> anyhow::Result<(
     Ok(())
 }
 
-async fn download(state_dir: &Path, path: &str, target: &mut (impl AsyncWrite + Unpin)) -> anyhow::Result<()> {
+async fn download(place: &Place, path: &str, target: &mut (impl AsyncWrite + Unpin)) -> anyhow::Result<()> {
     let nothing = Empty::new().map_err(|never| match never {}).boxed_unsync();
-    let stream = connect(state_dir).await?;
+    let stream = connect(place).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let exchange = async {
         let response = sender.send_request(request(Method::GET, path, nothing)?).await?;
@@ -182,10 +176,10 @@ async fn download(state_dir: &Path, path: &str, target: &mut (impl AsyncWrite + 
     together(exchange, connection).await
 }
 
-async fn prune(state_dir: &Path, all: bool) -> anyhow::Result<()> {
+async fn prune(place: &Place, all: bool) -> anyhow::Result<()> {
     let nothing = Empty::new().map_err(|never| match never {}).boxed_unsync();
     let path = with_query("/images/prune", &[("all", all.then_some("true"))]);
-    let answer = ask(state_dir, Method::POST, &path, nothing).await?;
+    let answer = ask(place, Method::POST, &path, nothing).await?;
     for image in answer.get("images").and_then(Value::as_array).into_iter().flatten() {
         let names = strings(image, "names").chain(strings(image, "digests"));
         let name = names.take(1).next().unwrap_or_else(|| text_at(image, "/id"));
@@ -225,21 +219,24 @@ fn sockets(state_dir: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-async fn connect(state_dir: &Path) -> anyhow::Result<UnixStream> {
-    let sockets = sockets(state_dir);
+async fn connect(place: &Place) -> anyhow::Result<UnixStream> {
+    let sockets = sockets(&place.state_dir());
     let mut failed = Vec::new();
     for socket in &sockets {
         match UnixStream::connect(socket).await {
             Ok(stream) => return Ok(stream),
-            Err(error) => failed.push(format!("{}: {error}", socket.display())),
+            Err(error) => failed.push((socket, error)),
         }
     }
-    bail!("connect to the node agent (is the cluster up?): {}", failed.join("; "))
+    let missing = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
+    let told = failed.iter().find(|(_, error)| !missing(error)).or(failed.first());
+    let told = told.map(|(socket, error)| format!("{} ({})", socket.display(), plain(error)));
+    bail!("no agent answers at {}; {}", told.unwrap_or_default(), place.start())
 }
 
 /// Sends one HTTP/1.1 request over the agent's socket.
-async fn ask(state_dir: &Path, method: Method, path: &str, body: Body) -> anyhow::Result<Value> {
-    let stream = connect(state_dir).await?;
+async fn ask(place: &Place, method: Method, path: &str, body: Body) -> anyhow::Result<Value> {
+    let stream = connect(place).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let exchange = async {
         let response = sender.send_request(request(method, path, body)?).await?;

@@ -78,7 +78,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Logs(options) => logs::run(place, &options).await,
         Command::Scale(options) => scale::run(place, &options).await,
         Command::Rollout(command) => rollout::run(place, &command).await,
-        Command::Image(command) => image::run(&place.state_dir(), &command).await,
+        Command::Image(command) => image::run(place, &command).await,
         Command::TestAssets(options) => test_assets::run(&options.folder),
         Command::Trace(options) => trace::run(place, &options).await,
         Command::Ui(options) => ui::run(place, &options).await,

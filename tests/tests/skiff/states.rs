@@ -101,6 +101,14 @@ fn without_a_cluster_a_command_says_so_and_how_to_start_one() -> anyhow::Result<
     let (namespace, home) = (Namespace::new("none")?, tempfile::tempdir()?);
     let state = home.path().join("a cluster");
     let started = format!("`skiff up --state-dir '{}'` starts one", state.display());
+    let socket = state.join("agent/agent.sock");
+    let no_agent = || {
+        let said = skiff(&namespace, &state, &["image", "list"]).unwrap_err().to_string();
+        let wanted = format!("no agent answers at {} (", socket.display());
+        assert!(said.contains(&wanted) && said.contains(&started), "{said}");
+        assert!(!said.contains("os error"), "{said}");
+    };
+    no_agent();
     for words in [&["get", "pods"][..], &["why", "pod/x"], &["logs", "x"]] {
         let said = skiff(&namespace, &state, words).unwrap_err().to_string();
         assert!(
@@ -114,8 +122,11 @@ fn without_a_cluster_a_command_says_so_and_how_to_start_one() -> anyhow::Result<
         let said = skiff(&namespace, &state, words).unwrap_err().to_string();
         let wanted = "no API server answers at https://127.0.0.1:6443";
         assert!(said.contains(wanted) && said.contains(&started), "{said}");
-        assert!(!said.contains("hyper") && !said.contains("client error"), "{said}");
+        for word in ["hyper", "client error", "os error"] {
+            assert!(!said.contains(word), "{said}");
+        }
     }
+    no_agent();
     skiff(&namespace, &state, &["down", "--purge"])?;
     Ok(())
 }
