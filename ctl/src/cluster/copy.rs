@@ -15,6 +15,7 @@ pub(crate) fn backup(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
 
 /// Restores a cluster from a file.
 pub(crate) fn restore(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
+    super::directory::suits(state_dir)?;
     run("restore", state_dir, file)?;
     crate::terminal::line(format!(
         "Start it with: skiff up --state-dir {}",

@@ -56,9 +56,11 @@ fn a_state_directory_that_cannot_work_is_refused_before_anything_is_made() -> an
         ("a\nb", "must have no newline"),
     ] {
         let state = home.path().join(name);
-        let said = skiff(&namespace, &state, &["up"]).unwrap_err().to_string();
-        assert!(said.contains(why), "{said}");
-        assert!(!state.exists(), "{said}");
+        for words in [&["up"][..], &["restore", "backup.tar"]] {
+            let said = skiff(&namespace, &state, words).unwrap_err().to_string();
+            assert!(said.contains(why), "{said}");
+            assert!(!state.exists(), "{said}");
+        }
     }
     Ok(())
 }
