@@ -41,6 +41,9 @@ pub(super) struct Settings {
     pub(super) joined: Option<String>,
     #[serde(default)]
     pub(super) backends: Backends,
+    /// Settings to go back to, until the cluster has been up with these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Box<Self>>,
 }
 
 const FILE: &str = "cluster.json";
@@ -74,6 +77,7 @@ impl Settings {
             history: History::default(),
             joined: None,
             backends: Backends::default(),
+            before: None,
         }
     }
 
@@ -119,9 +123,11 @@ impl Settings {
         };
         let port = |of: fn(&Self) -> u16| known.map(of).filter(|port| *port != 0);
         let text = |of: fn(&Self) -> &String| known.map(of).filter(|text| !text.is_empty()).cloned();
+        let nothing = Self::nothing();
+        let earlier = known.unwrap_or(&nothing);
+        let balancers = options.load_balancer_addresses.as_ref();
         // Only a machine with a control plane of its own has these.
-        let joined = known.and_then(|known| known.joined.clone());
-        let is_own = joined.is_none();
+        let is_own = earlier.joined.is_none();
         let settings = Self {
             listen_port: pick(options.listen_port, port(|known| known.listen_port), || {
                 if is_own {
@@ -166,13 +172,11 @@ impl Settings {
                 Some(known) if options.advertise.is_empty() => known.advertise.clone(),
                 Some(_) | None => options.advertise.clone(),
             },
-            load_balancer_addresses: balancers(options, known),
-            history: known.map_or_else(|| options.history.clone(), |known| options.history.or(&known.history)),
-            joined,
-            backends: known.map_or_else(
-                || options.backends.clone(),
-                |known| options.backends.or(&known.backends),
-            ),
+            load_balancer_addresses: balancers.or(earlier.load_balancer_addresses.as_ref()).cloned(),
+            history: options.history.or(&earlier.history),
+            joined: earlier.joined.clone(),
+            backends: options.backends.or(&earlier.backends),
+            before: None,
         };
         ensure!(
             settings.bridge.len() <= 15 && !settings.bridge.contains('/'),
@@ -215,11 +219,6 @@ pub(super) fn cluster_ranges(pod_cidr: &str) -> Vec<String> {
         format!("--node-cidr-mask-size-ipv6={length}"),
         format!("--service-cidr={SERVICES}"),
     ]
-}
-
-fn balancers(options: &UpOptions, known: Option<&Settings>) -> Option<String> {
-    let before = known.and_then(|known| known.load_balancer_addresses.as_ref());
-    options.load_balancer_addresses.as_ref().or(before).cloned()
 }
 
 fn pick<T>(given: Option<T>, known: Option<T>, choose: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {

@@ -39,7 +39,9 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
         "a restore into {} was interrupted: run it again",
         state_dir.display()
     );
-    let known = Settings::read(state_dir)?;
+    let mut known = Settings::read(state_dir)?;
+    // An interrupted start with new settings cannot take them back.
+    let unproven = known.as_mut().and_then(|known| known.before.take());
     ensure!(
         known.is_some() || !state_dir.exists() || is_free(state_dir)?,
         "{} holds something else than a cluster; choose another directory",
@@ -59,6 +61,11 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
         .create(state_dir)
         .context("create the state directory")?;
     fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
+    let before = match (unproven, &known) {
+        (None, Some(_)) if same => None,
+        (None, known) => Some(Box::new(known.clone().unwrap_or_else(|| wanted.blank()))),
+        (earlier, _) => earlier,
+    };
     // The running daemons were started with the known settings.
     let settings = match &known {
         Some(known) if runs => {
@@ -71,7 +78,12 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
         known => {
             // A full disk must not prevent a start with unchanged settings.
             if known.as_ref() != Some(&wanted) {
-                wanted.write(state_dir)?;
+                let before = before.clone();
+                Settings {
+                    before,
+                    ..wanted.clone()
+                }
+                .write(state_dir)?;
             }
             wanted
         }
@@ -86,21 +98,19 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
         let api = start_control_plane(state_dir, &settings, &control_plane).await?;
         start_agent(state_dir, &settings, &agent, &api).await
     };
-    if let Err(error) = started.await {
-        return Err(if same {
-            error
-        } else {
-            take_back(state_dir, known, &settings, &error)
-        });
+    match (started.await, before) {
+        (Ok(()), None) => {}
+        (Ok(()), Some(_)) => settings.write(state_dir)?,
+        (Err(error), None) => return Err(error),
+        (Err(error), Some(before)) => return Err(take_back(state_dir, &before, &settings, &error)),
     }
     welcome(state_dir, &settings)
 }
 
 /// Stops what was started with new settings, and discards them.
-fn take_back(state_dir: &Path, known: Option<Settings>, settings: &Settings, error: &anyhow::Error) -> anyhow::Error {
+fn take_back(state_dir: &Path, before: &Settings, settings: &Settings, error: &anyhow::Error) -> anyhow::Error {
     let waiting = Waiting::start("taking back what was started");
     let mut failures = super::down::end(state_dir, settings, false, &waiting).1;
-    let before = known.unwrap_or_else(|| settings.blank());
     failures.extend(before.write(state_dir).err());
     let told =
         format!("{error:#}\nIt is stopped again, and these settings are not kept: say `skiff up` with better ones.");

@@ -98,6 +98,33 @@ fn a_first_start_that_failed_leads_on_and_can_be_purged() -> anyhow::Result<()> 
 }
 
 #[test]
+fn settings_of_a_first_start_that_was_interrupted_are_not_kept_for_ever() -> anyhow::Result<()> {
+    tests::logging();
+    let (namespace, home) = (Namespace::new("cut")?, tempfile::tempdir()?);
+    let state = home.path().join("state");
+    let mut command = namespace.command(process::programs()?.join("skiff"));
+    command.args(["up", "--runtime", "containerd", "--containerd-address", "/nope.sock"]);
+    let mut up = command.arg("--state-dir").arg(&state).spawn()?;
+    eventually("the settings are written", || {
+        state
+            .join("cluster.json")
+            .exists()
+            .then_some(())
+            .ok_or_else(|| "not yet".to_owned())
+    })?;
+    up.kill()?;
+    up.wait()?;
+    let said = skiff(&namespace, &state, &["up"]).unwrap_err().to_string();
+    assert!(said.contains("these settings are not kept"), "{said}");
+    skiff(&namespace, &state, &["up"])?;
+    // They are proven now: an engine that is away for a while is no reason to forget it.
+    let kept = std::fs::read_to_string(state.join("cluster.json"))?;
+    assert!(!kept.contains("before"), "{kept}");
+    skiff(&namespace, &state, &["down", "--purge"])?;
+    Ok(())
+}
+
+#[test]
 fn without_a_cluster_a_command_says_so_and_how_to_start_one() -> anyhow::Result<()> {
     tests::logging();
     let (namespace, home) = (Namespace::new("none")?, tempfile::tempdir()?);
