@@ -117,7 +117,7 @@ impl Setup<'_> {
         self.add(
             "statefulset-controller",
             stateful_sets::listen(caches),
-            stateful_sets::StatefulSets,
+            stateful_sets::StatefulSets::new,
         );
         self.add(DAEMONS, daemon_sets::listen(caches), daemon_sets::DaemonSets::new);
         let queue = replica_sets::listen_to_elders(caches);

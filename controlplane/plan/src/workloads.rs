@@ -4,10 +4,11 @@
 //! * [`replicas`]: ReplicaSets and replication controllers
 //! * [`stateful_sets`], [`daemon_sets`], [`job`], [`cron_job`]: one controller each
 //! * [`autoscaling`], [`disruption`]: horizontal pod autoscaling, pod disruption budgets
-//! * [`pod_template`], [`claim`], `history`: what they share: pods from a template, adoption and
-//!   release, controller revisions
+//! * [`pod_template`], [`claim`], `history`, `backoff`: what they share: pods from a template,
+//!   adoption and release, controller revisions, delays of failed pods
 
 pub mod autoscaling;
+pub(crate) mod backoff;
 pub mod claim;
 pub mod cron_job;
 pub mod daemon_sets;

@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 use tests::cluster::Cluster;
 
+use super::workloads::{STATEFUL_SETS, workload};
 use super::{DEPLOYMENTS, PODS, deployment};
+
+const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_their_node_rejects_are_replaced_ever_more_slowly() {
@@ -33,4 +36,29 @@ async fn pods_that_their_node_rejects_are_replaced_ever_more_slowly() {
     let pods = cluster.list(PODS).await.len();
     assert!(pods <= 12, "{pods}");
     cluster.eventually("and they still are", || rejected(pods + 1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stateful_pod_that_its_node_rejects_is_replaced_ever_more_slowly() {
+    tests::logging();
+    let cluster = Cluster::builder().nodes(1).start().await;
+    let mut huge = workload("huge", "nginx:1", &json!({"serviceName": "huge"}));
+    let spec = &mut huge["spec"]["template"]["spec"];
+    spec["nodeName"] = json!("node-1");
+    spec["containers"][0]["resources"] = json!({"requests": {"cpu": "1000"}});
+    cluster.create(STATEFUL_SETS, &huge).await;
+    let replaced = || async {
+        let events = cluster.list(EVENTS).await;
+        let deleted = events.iter().filter(|event| event["reason"] == "SuccessfulDelete");
+        deleted.filter_map(|event| event["count"].as_u64()).sum::<u64>()
+    };
+    let at_least = async |least: u64| match replaced().await {
+        count if count >= least => Ok(()),
+        count => Err((count, cluster.list(PODS).await)),
+    };
+    cluster.eventually("it is tried again", || at_least(2)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let count = replaced().await;
+    assert!(count <= 8, "{count}");
+    cluster.eventually("and it still is", || at_least(count + 1)).await;
 }

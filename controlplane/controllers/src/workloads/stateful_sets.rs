@@ -1,12 +1,12 @@
 //! The StatefulSet controller.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use controlplane_plan::objects::{Meta as _, name, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
-use controlplane_plan::workloads::stateful_sets::{self, Snapshot};
+use controlplane_plan::workloads::stateful_sets::{self, Backoff, Snapshot};
 use k8s_openapi::{api::apps::v1::ControllerRevision, jiff::Timestamp};
 
 use crate::{
@@ -20,7 +20,19 @@ use crate::{
 };
 
 /// Plans `StatefulSet`s.
-pub(crate) struct StatefulSets(pub(crate) Arc<Caches>);
+pub(crate) struct StatefulSets {
+    caches: Arc<Caches>,
+    backoff: Mutex<Backoff>,
+}
+
+impl StatefulSets {
+    pub(crate) fn new(caches: Arc<Caches>) -> Self {
+        Self {
+            caches,
+            backoff: Mutex::default(),
+        }
+    }
+}
 
 impl Controller for StatefulSets {
     fn component(&self) -> &'static str {
@@ -28,22 +40,24 @@ impl Controller for StatefulSets {
     }
 
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
-        let Some(set) = self.0.stateful_sets.get(key) else {
+        let caches = &self.caches;
+        let Some(set) = caches.stateful_sets.get(key) else {
             return Plan::default();
         };
-        let mut pods = self.0.pods.indexed(&owned_by(uid(&*set)));
-        pods.extend(self.0.pods.indexed(&unmanaged(&key.namespace)));
+        let mut pods = caches.pods.indexed(&owned_by(uid(&*set)));
+        pods.extend(caches.pods.indexed(&unmanaged(&key.namespace)));
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
-        let revisions = self.0.controller_revisions.in_namespace(&key.namespace);
+        let revisions = caches.controller_revisions.in_namespace(&key.namespace);
         let revisions: Vec<&ControllerRevision> = revisions.iter().map(Arc::as_ref).collect();
         let snapshot = Snapshot {
             set: &set,
             revisions: &revisions,
             pods: &pods,
-            claims: &|name| self.0.claims.get(&Key::new(&key.namespace, name)),
+            claims: &|name| caches.claims.get(&Key::new(&key.namespace, name)),
             failure,
         };
-        stateful_sets::plan(&snapshot, now)
+        let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+        stateful_sets::plan(&snapshot, &mut backoff, now)
     }
 }
 

@@ -6,7 +6,6 @@
 //!    fit, are deleted (`manage`).
 //! 3. If none of that is left to do, pods of old revisions are replaced (`rollingUpdate`).
 
-mod backoff;
 mod placing;
 mod revisions;
 mod status;
@@ -28,11 +27,11 @@ use crate::objects::{Map, Meta as _, name, selects, target};
 use crate::pod::Pod;
 use crate::pod::{available_in, is_finished, is_ready, node_of, phase};
 use crate::step::{CONTROLLER_REVISIONS, DAEMON_SETS, PODS, Plan, Severity, Step, Target};
+pub use crate::workloads::backoff::Backoff;
 use crate::workloads::claim::claim;
 use crate::workloads::pod_template::{self, note};
 pub use crate::workloads::rollout::Failure;
 use crate::workloads::rollout::scaled;
-pub use backoff::Backoff;
 use placing::{Fit, Placing};
 use revisions::{Revisions, hash};
 

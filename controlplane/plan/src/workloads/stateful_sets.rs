@@ -33,6 +33,7 @@ use crate::objects::{Meta as _, controller_of, name, selects, target};
 use crate::pod::Pod;
 use crate::pod::{available_in, is_finished, phase};
 use crate::step::{CONTROLLER_REVISIONS, PODS, Plan, STATEFUL_SETS, Step, Target};
+pub use crate::workloads::backoff::Backoff;
 use crate::workloads::claim::claim;
 use crate::workloads::history;
 use crate::workloads::replicas::BURST;
@@ -78,12 +79,14 @@ struct Work {
     /// Corrections of existing pods; no other step depends on them.
     corrections: Vec<Step>,
     made: usize,
+    /// Times for which failed pods are kept.
+    again: Vec<Duration>,
     /// Number of pods deleted because of their old revision.
     outdated: i32,
 }
 
-/// Makes the plan.
-pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
+/// Makes the plan. `backoff` remembers the failed pods that were deleted.
+pub fn plan(snapshot: &Snapshot<'_>, backoff: &mut Backoff, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let Some(spec) = snapshot.set.spec.as_ref() else {
         return plan;
@@ -132,7 +135,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
         condemned,
         now,
     };
-    view.perform(deleted, &mut plan);
+    view.perform(deleted, backoff, &mut plan);
     plan
 }
 
@@ -158,11 +161,11 @@ fn range(spec: &StatefulSetSpec) -> Range<i32> {
 }
 
 impl View<'_> {
-    fn perform(&self, deleted: bool, plan: &mut Plan) {
+    fn perform(&self, deleted: bool, backoff: &mut Backoff, plan: &mut Plan) {
         let mut work = Work::default();
         if !deleted {
             // Steps found before a stop are performed.
-            let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.work(&mut work);
+            let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.work(backoff, &mut work);
         }
         if !deleted {
             plan.stage(self.revisions.steps.clone());
@@ -176,17 +179,17 @@ impl View<'_> {
         last.extend(self.superfluous_revisions());
         plan.close(tolerant, last);
         let pods = self.replicas.values().chain(self.condemned.values());
-        let delays = pods.filter_map(|pod| self.available_in(pod));
+        let delays = pods.filter_map(|pod| self.available_in(pod)).chain(work.again);
         if let Some(next) = delays.filter(|delay| !delay.is_zero()).min() {
             plan.again(next);
         }
     }
 
-    fn work(&self, work: &mut Work) -> ControlFlow<()> {
+    fn work(&self, backoff: &mut Backoff, work: &mut Work) -> ControlFlow<()> {
         // While creation fails, one attempt is enough.
         let limit = if self.snapshot.failure.is_some() { 1 } else { BURST };
         for ordinal in range(self.spec) {
-            let stop = self.replica(ordinal, work);
+            let stop = self.replica(ordinal, backoff, work);
             if work.made >= limit || (stop.is_break() && self.ordered()) {
                 return ControlFlow::Break(());
             }
@@ -200,14 +203,19 @@ impl View<'_> {
     }
 
     /// Processes one replica (`processReplica`); breaks if later ones must wait.
-    fn replica(&self, ordinal: i32, work: &mut Work) -> ControlFlow<()> {
+    fn replica(&self, ordinal: i32, backoff: &mut Backoff, work: &mut Work) -> ControlFlow<()> {
         let Some(pod) = self.replicas.get(&ordinal) else {
             self.make(ordinal, work);
             return ControlFlow::Break(());
         };
         if is_finished(pod) {
             if !pod.metadata.is_deleting() {
-                work.pods.push(self.delete(pod));
+                let status = self.snapshot.set.status.as_ref();
+                let observed = status.and_then(|status| status.observed_generation).unwrap_or(0);
+                match backoff.next(&self.owner.uid, observed, &ordinal.to_string(), self.now) {
+                    Some(delay) => work.again.push(delay),
+                    None => work.pods.push(self.delete(pod)),
+                }
             }
             return ControlFlow::Break(());
         }

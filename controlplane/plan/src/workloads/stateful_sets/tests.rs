@@ -1,7 +1,7 @@
 mod belongings;
 mod histories;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect};
 use k8s_openapi::api::{
@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 };
 use serde_json::{Value, json};
 
-use super::{Failure, Snapshot, parent, plan};
+use super::{Backoff, Failure, Snapshot, parent, plan};
 use crate::{
     pod::Pod,
     step::{Plan, Step},
@@ -100,6 +100,10 @@ fn owner() -> Value {
 }
 
 fn planned(world: &World, failure: Option<&Failure>) -> Plan {
+    planned_after(world, &mut Backoff::default(), failure)
+}
+
+fn planned_after(world: &World, backoff: &mut Backoff, failure: Option<&Failure>) -> Plan {
     let (sets, pods): (Vec<StatefulSet>, Vec<Pod>) = (world.all("StatefulSet"), world.all("Pod"));
     let revisions: Vec<ControllerRevision> = world.all("ControllerRevision");
     let claims: Vec<PersistentVolumeClaim> = world.all("PersistentVolumeClaim");
@@ -114,7 +118,7 @@ fn planned(world: &World, failure: Option<&Failure>) -> Plan {
         claims: &|name| claims.get(name).cloned(),
         failure,
     };
-    plan(&snapshot, now())
+    plan(&snapshot, backoff, now())
 }
 
 /// The plan without the status, one step per line, without the hash of the newest revision.
@@ -174,6 +178,27 @@ fn pods_come_in_order_each_when_the_one_before_is_available() {
     check(&none, &["0 failed deleted"], &expect![""]);
     let later = json!({ "minReadySeconds": 900 });
     check(&later, &["0 ready"], &expect!["again in 300s"]);
+}
+
+#[test]
+fn a_pod_that_fails_again_is_kept_for_a_while() {
+    let world = with_pods(&parallel(), &["0 failed", "1 failed", "2 ready"]);
+    let mut backoff = Backoff::default();
+    let steps = |plan: &Plan| {
+        plan.stages
+            .iter()
+            .flatten()
+            .filter(|step| step.to_string().starts_with("delete"))
+            .count()
+    };
+    let first = planned_after(&world, &mut backoff, None);
+    assert_eq!((steps(&first), first.again), (2, None), "{first}");
+    let second = planned_after(&world, &mut backoff, None);
+    assert_eq!(
+        (steps(&second), second.again),
+        (0, Some(Duration::from_secs(1))),
+        "{second}"
+    );
 }
 
 #[test]

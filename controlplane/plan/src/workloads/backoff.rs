@@ -1,5 +1,5 @@
-//! Backoff for deleting a node's failed pods, so that the controller does not fight with an agent
-//! that rejects them.
+//! Backoff for deleting failed pods that are made again in the same place, so that a controller does
+//! not fight with an agent that rejects them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,7 +8,9 @@ use k8s_openapi::jiff::Timestamp;
 /// The first delay and the longest (`cmd/kube-controller-manager/app/apps.go`).
 const DELAYS: (i64, i64) = (1, 15 * 60);
 
-/// Backoff of nodes whose pods fail, by the DaemonSet's uid and observed generation.
+/// Backoff of places whose pods fail, by the controller's uid and observed generation: of the nodes
+/// of a DaemonSet, as upstream's, and of the ordinals of a StatefulSet, whose pods upstream makes
+/// again at once.
 #[derive(Debug, Default)]
 pub struct Backoff(BTreeMap<(String, i64, String), Entry>);
 
@@ -31,9 +33,9 @@ impl Entry {
 
 impl Backoff {
     /// Time for which a failed pod is kept; `None` deletes it now and records that.
-    pub(super) fn next(&mut self, uid: &str, generation: i64, node: &str, now: Timestamp) -> Option<Duration> {
+    pub(crate) fn next(&mut self, uid: &str, generation: i64, place: &str, now: Timestamp) -> Option<Duration> {
         self.0.retain(|_, entry| !entry.is_over(now));
-        let entry = self.0.entry((uid.to_owned(), generation, node.to_owned()));
+        let entry = self.0.entry((uid.to_owned(), generation, place.to_owned()));
         let entry = entry.or_insert(Entry { seconds: 0, since: now });
         let left = entry.seconds.saturating_sub(entry.age(now));
         if left > 0 {
