@@ -20,7 +20,7 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, LinkVeth};
 use tokio::task::JoinSet;
 
-pub(super) use nodes::Mark;
+pub(super) use tunnel::Mark;
 
 use super::routes::{self, hardware_address, last_resort, mtu};
 use super::{namespace, settings};

@@ -1,6 +1,7 @@
 //! Sandboxes whose namespaces and ports are freed, but whose links are not deleted yet.
 
-use std::collections::BTreeSet;
+pub(super) mod sandboxes;
+
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,49 +17,6 @@ const AGAIN_AT_MOST: Duration = Duration::from_mins(1);
 
 /// Longest time to wait for links that are being deleted.
 const SETTLED: Duration = Duration::from_secs(10);
-
-#[derive(Default)]
-pub(super) struct Leaving {
-    /// Sandboxes whose links are being deleted.
-    going: BTreeSet<String>,
-    /// Sandboxes whose links could not be deleted; they keep their addresses.
-    stuck: BTreeSet<String>,
-}
-
-impl Leaving {
-    /// Records that a sandbox's link is being deleted. Returns false if it was recorded already.
-    pub(super) fn begin(&mut self, sandbox: &str) -> bool {
-        self.stuck.remove(sandbox);
-        self.going.insert(sandbox.to_owned())
-    }
-
-    /// Records that the deletion is complete or could not be started.
-    pub(super) fn stay(&mut self, sandbox: &str) {
-        self.going.remove(sandbox);
-        self.stuck.remove(sandbox);
-    }
-
-    /// Records that the deletion has failed repeatedly.
-    pub(super) fn give_up(&mut self, sandbox: &str) {
-        if self.going.remove(sandbox) {
-            self.stuck.insert(sandbox.to_owned());
-        }
-    }
-
-    /// Marks all failed deletions to be tried again.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    pub(super) fn has(&self, sandbox: &str) -> bool {
-        self.going.contains(sandbox) || self.stuck.contains(sandbox)
-    }
-
-    /// True if the link of a matching sandbox is being deleted.
-    pub(super) fn is_going(&self, which: impl Fn(&str) -> bool) -> bool {
-        self.going.iter().any(|sandbox| which(sandbox))
-    }
-}
 
 impl Inner {
     pub(super) fn detach(&self, sandbox: &str) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::leaving::Leaving;
+use super::leaving::sandboxes::Leaving;
 use super::slots::{self, Slots};
 use super::{Place, names, namespace};
 use crate::files::{read, read_whole, remove, write};

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::asked::Asked;
 use crate::{Attachment, Error};
 
 /// Error codes of the CNI specification; codes from 100 on are the plugin's own.
@@ -114,8 +113,8 @@ impl From<Error> for Refusal {
 }
 
 /// Success result, with the name of the host end of the veth pair.
-pub(super) fn result(asked: &Asked, attachment: &Attachment, link: &str) -> Value {
-    let old = asked.version.starts_with("0.");
+pub(super) fn result(version: &str, bridge: &str, attachment: &Attachment, link: &str) -> Value {
+    let old = version.starts_with("0.");
     let ips: Vec<Value> = attachment
         .addresses
         .iter()
@@ -132,9 +131,9 @@ pub(super) fn result(asked: &Asked, attachment: &Attachment, link: &str) -> Valu
         json!({"dst": all, "gw": held.gateway()})
     });
     json!({
-        "cniVersion": asked.version,
+        "cniVersion": version,
         "interfaces": [
-            {"name": asked.bridge},
+            {"name": bridge},
             {"name": link},
             {"name": attachment.interface, "sandbox": attachment.netns},
         ],

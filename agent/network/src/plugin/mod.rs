@@ -114,7 +114,8 @@ fn add(bridge: &Bridge, environment: &Environment, asked: &Asked) -> Result<Valu
     };
     let place = Place { netns, interface };
     let attachment = bridge.join_now(&spec, &place)?;
-    Ok(answer::result(asked, &attachment, &bridge.link(&attachment.sandbox_id)))
+    let link = bridge.link(&attachment.sandbox_id);
+    Ok(answer::result(&asked.version, &asked.bridge, &attachment, &link))
 }
 
 fn known(bridge: &Bridge, environment: &Environment) -> Result<Attachment, Refusal> {

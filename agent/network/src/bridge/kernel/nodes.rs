@@ -18,23 +18,12 @@ use rtnetlink::{LinkUnspec, RouteMessageBuilder};
 
 use super::super::{finish, note, routes};
 use super::ownership::name;
-use super::tunnel::is_vxlan;
+use super::tunnel::{Mark, is_vxlan};
 use super::{Kernel, Socket, accept, refused};
 use crate::{Attachment, Cidr, Error, Ranges};
 
 /// Protocol number of the routes that this program creates. Unassigned in iproute2's `rt_protos`.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(83);
-
-/// Names of the objects of one state folder for routes to other nodes.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Mark {
-    /// Name of the VXLAN interface.
-    pub(in super::super) tunnel: String,
-    /// Owner's mark of the interface.
-    pub(in super::super) owner: String,
-    /// Metric of the routes.
-    pub(in super::super) metric: u32,
-}
 
 impl Kernel {
     /// Routes of the host to addresses. Local ones and those through interfaces of this network are

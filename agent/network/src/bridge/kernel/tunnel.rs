@@ -14,10 +14,20 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::{LinkUnspec, LinkVxlan};
 
 use super::super::settings;
-use super::nodes::Mark;
 use super::ownership::refuse_owner;
 use super::{Socket, accept, refused};
 use crate::{Cidr, Error};
+
+/// Names of the objects of one state folder for routes to other nodes.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Mark {
+    /// Name of the VXLAN interface.
+    pub(in super::super) tunnel: String,
+    /// Owner's mark of the interface.
+    pub(in super::super) owner: String,
+    /// Metric of the routes.
+    pub(in super::super) metric: u32,
+}
 
 /// Neighbor or FDB entry of the VXLAN interface.
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
