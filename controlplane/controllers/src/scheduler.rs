@@ -2,9 +2,9 @@
 
 mod bind;
 mod claims;
-mod line;
+mod metrics;
+mod queue;
 mod refusal;
-mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +14,7 @@ use std::{
 };
 
 use controlplane_plan::objects::{Meta as _, name, uid};
-use controlplane_plan::placement::{Board, Displacement, priority};
+use controlplane_plan::placement::{Displacement, SchedulerCache, priority};
 use controlplane_plan::pod::{Pod, is_finished, node_of};
 use controlplane_plan::step::Severity;
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -24,9 +24,9 @@ use tracing::{debug, info, warn};
 
 use self::{
     bind::{Bound, NotBound},
-    line::Line,
+    metrics::{Outcome, SchedulerMetrics},
+    queue::SchedulingQueue,
     refusal::{Nominated, make_room, note, refuse, report},
-    tally::{Outcome, Tally},
 };
 use crate::machinery::cache::{Change, Key};
 use crate::machinery::driver::{Context, perform};
@@ -41,9 +41,9 @@ const FORGOTTEN: Duration = Duration::from_mins(5);
 
 /// State shared by the watches and the scheduler.
 struct State {
-    board: Board,
-    line: Line,
-    tally: Tally,
+    cache: SchedulerCache,
+    queue: SchedulingQueue,
+    metrics: SchedulerMetrics,
 }
 
 /// The scheduler's view of the cluster.
@@ -58,9 +58,9 @@ impl Scheduler {
     /// Subscribes to the caches.
     pub(crate) fn listen(caches: &Caches) -> Arc<Self> {
         let state = State {
-            board: Board::default(),
-            line: Line::default(),
-            tally: Tally::default(),
+            cache: SchedulerCache::default(),
+            queue: SchedulingQueue::default(),
+            metrics: SchedulerMetrics::default(),
         };
         let this = Arc::new(Self {
             state: Mutex::new(state),
@@ -87,9 +87,13 @@ impl Scheduler {
     /// Writes metrics, including those of the queue of pods.
     pub(crate) fn measure(&self, page: &mut Page) {
         let state = self.lock();
-        let (pending, incoming, tally) = (state.line.pending(), state.line.incoming.clone(), state.tally.clone());
+        let (pending, incoming, metrics) = (
+            state.queue.pending(),
+            state.queue.incoming.clone(),
+            state.metrics.clone(),
+        );
         drop(state);
-        tally::write(page, pending, &incoming, &tally);
+        metrics::write(page, pending, &incoming, &metrics);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -98,7 +102,7 @@ impl Scheduler {
 
     /// Activates pods that wait for claims or volumes, and bindings that wait for their claims.
     fn storage_changed(&self) {
-        self.lock().line.stir();
+        self.lock().queue.stir();
         self.claims.send_modify(|count| *count = count.wrapping_add(1));
         self.changed.notify_one();
     }
@@ -114,38 +118,38 @@ impl Scheduler {
             .filter(|old| change.new.is_none_or(|new| uid(new) != uid(*old)));
         let mut freed = false;
         if let Some(old) = replaced {
-            freed |= state.board.lift(uid(old));
-            state.line.remove(&Key::of(&old.metadata));
+            freed |= state.cache.lift(uid(old));
+            state.queue.remove(&Key::of(&old.metadata));
         }
-        // The board shares the pod with the cache.
+        // The cache shares the pod with the cache.
         if let Some(pod) = change.kept {
             let key = Key::of(&pod.metadata);
             if let Some(node) = node_of(pod) {
-                state.line.remove(&key);
+                state.queue.remove(&key);
                 if is_finished(pod) {
-                    freed |= state.board.lift(uid(&**pod));
+                    freed |= state.cache.lift(uid(&**pod));
                 } else if state
-                    .board
+                    .cache
                     .find(uid(&**pod))
                     .is_none_or(|placed| placed.assumed || !same_claims(change))
                 {
-                    state.board.place(pod, node, false);
+                    state.cache.place(pod, node, false);
                 } else {
-                    state.board.renew(pod);
+                    state.cache.renew(pod);
                 }
             } else if !is_ours(pod) {
-                state.line.remove(&key);
-                freed |= state.board.lift(uid(&**pod));
-            } else if state.board.find(uid(&**pod)).is_none() {
+                state.queue.remove(&key);
+                freed |= state.cache.lift(uid(&**pod));
+            } else if state.cache.find(uid(&**pod)).is_none() {
                 // For a new pod whose node was nominated by an earlier scheduler.
                 if let Some(node) = pod.status.nominated.as_deref().filter(|_| change.old.is_none()) {
-                    state.board.remember(pod, node);
+                    state.cache.remember(pod, node);
                 }
-                state.line.add(key, priority(pod), !same_claims(change));
+                state.queue.add(key, priority(pod), !same_claims(change));
             }
         }
         if freed {
-            state.line.stir();
+            state.queue.stir();
         }
         drop(state);
         self.changed.notify_one();
@@ -157,7 +161,7 @@ impl Scheduler {
             .old
             .filter(|old| change.new.is_none_or(|new| name(new) != name(*old)))
         {
-            state.board.remove_node(name(old));
+            state.cache.remove_node(name(old));
         }
         if let Some(node) = change.new {
             let matters = change.old.is_none_or(|old| {
@@ -167,8 +171,8 @@ impl Scheduler {
                     || allocatable(old) != allocatable(node)
             });
             if matters {
-                state.board.set_node(&Arc::new(node.clone()));
-                state.line.stir();
+                state.cache.set_node(&Arc::new(node.clone()));
+                state.queue.stir();
             }
         }
         drop(state);
@@ -183,13 +187,13 @@ impl Scheduler {
         }
         let mut state = self.lock();
         match (change.old, change.new) {
-            (_, Some(new)) => state.board.set_namespace(name(new), new.metadata.labels.as_ref()),
-            (Some(old), None) => state.board.remove_namespace(name(old)),
+            (_, Some(new)) => state.cache.set_namespace(name(new), new.metadata.labels.as_ref()),
+            (Some(old), None) => state.cache.remove_namespace(name(old)),
             (None, None) => {}
         }
         // A namespace that was just created or deleted has no pods.
         if change.old.is_some() && change.new.is_some() {
-            state.line.stir();
+            state.queue.stir();
         }
         drop(state);
         self.changed.notify_one();
@@ -221,12 +225,14 @@ pub(crate) async fn run(scheduler: Arc<Scheduler>, context: Context) {
     let mut under_way: FuturesUnordered<BoxFuture<'static, Option<Bound>>> = FuturesUnordered::new();
     loop {
         while under_way.len() < IN_FLIGHT {
-            let Some(key) = scheduler.lock().line.take() else { break };
+            let Some(key) = scheduler.lock().queue.take() else {
+                break;
+            };
             if let Some(request) = scheduler.decide(&context, &key) {
                 under_way.push(request);
             }
         }
-        let due = scheduler.lock().line.next_due();
+        let due = scheduler.lock().queue.next_due();
         let wait = async {
             match due {
                 Some(due) => tokio::time::sleep_until(due).await,
@@ -256,7 +262,7 @@ impl Scheduler {
             .get(key)
             .filter(|pod| node_of(pod).is_none() && is_ours(pod));
         let Some(pod) = pod else {
-            self.lock().line.remove(key);
+            self.lock().queue.remove(key);
             return None;
         };
         let gates = pod
@@ -266,26 +272,26 @@ impl Scheduler {
             .unwrap_or_default();
         if !gates.is_empty() {
             // Removing a gate changes the spec, which adds the pod again.
-            self.lock().line.gate(key);
+            self.lock().queue.gate(key);
             let message = "Scheduling is blocked due to non-empty scheduling gates";
             return report(context, &pod, "SchedulingGated", message, Nominated::AsBefore);
         }
         let claims = claims::of(&context.caches, &pod);
         let mut state = self.lock();
-        if state.board.find(uid(&*pod)).is_some() {
+        if state.cache.find(uid(&*pod)).is_some() {
             return None;
         }
-        match state.board.choose(&pod, &claims) {
+        match state.cache.choose(&pod, &claims) {
             Ok(node) => {
-                let promised = state.board.promised_node(uid(&*pod));
+                let promised = state.cache.promised_node(uid(&*pod));
                 if promised.is_some_and(|promised| promised != name(&*node)) {
                     // Other pods may have that room now.
-                    state.line.stir();
+                    state.queue.stir();
                 }
-                state.board.place(&pod, name(&*node), true);
+                state.cache.place(&pod, name(&*node), true);
                 debug!(pod = %key, node = name(&*node), "chosen");
                 let bonds = claims.bonds(&node).unwrap_or_default();
-                let attempts = state.line.attempts(key);
+                let attempts = state.queue.attempts(key);
                 let bound = bind::bind(
                     context.clone(),
                     pod,
@@ -299,14 +305,14 @@ impl Scheduler {
                 }))
             }
             Err(mut unplaceable) => {
-                let attempts = state.line.attempts(key);
-                state.tally.attempt(Outcome::Unschedulable, attempts);
-                state.line.refuse(key.clone(), priority(&pod), FORGOTTEN);
-                let promised = state.board.promised_node(uid(&*pod)).is_some();
-                let displacement = make_room(context, &mut state.board, &pod, &claims, &mut unplaceable);
-                state.tally.preemption(&unplaceable, displacement.as_ref());
-                if promised && state.board.promised_node(uid(&*pod)).is_none() {
-                    state.line.stir();
+                let attempts = state.queue.attempts(key);
+                state.metrics.attempt(Outcome::Unschedulable, attempts);
+                state.queue.refuse(key.clone(), priority(&pod), FORGOTTEN);
+                let promised = state.cache.promised_node(uid(&*pod)).is_some();
+                let displacement = make_room(context, &mut state.cache, &pod, &claims, &mut unplaceable);
+                state.metrics.preemption(&unplaceable, displacement.as_ref());
+                if promised && state.cache.promised_node(uid(&*pod)).is_none() {
+                    state.queue.stir();
                 }
                 drop(state);
                 let nominated = Nominated::after(&pod, displacement.as_ref(), &unplaceable, promised);
@@ -337,8 +343,8 @@ impl Scheduler {
         if perform(&context, SCHEDULER, plan).await.retry {
             // The next attempt looks for victims again.
             let mut state = self.lock();
-            state.board.disappoint(uid(&*pod));
-            state.line.stir();
+            state.cache.disappoint(uid(&*pod));
+            state.queue.stir();
         }
         told?.await
     }
@@ -357,8 +363,8 @@ impl Scheduler {
                 info!(pod = %key, node, "bound");
                 {
                     let mut state = self.lock();
-                    state.line.settled(&key);
-                    state.tally.bound(attempts);
+                    state.queue.settled(&key);
+                    state.metrics.bound(attempts);
                 }
                 let message = format!("Successfully assigned {key} to {node}");
                 context
@@ -373,13 +379,13 @@ impl Scheduler {
                     context.recorder.note(SCHEDULER, Some(told));
                 }
                 let mut state = self.lock();
-                let assumed = state.board.find(uid(&*pod)).is_some_and(|placed| placed.assumed);
+                let assumed = state.cache.find(uid(&*pod)).is_some_and(|placed| placed.assumed);
                 if assumed {
-                    state.board.lift(uid(&*pod));
+                    state.cache.lift(uid(&*pod));
                 }
-                state.tally.attempt(Outcome::Error, attempts);
-                state.line.back_off(key, priority(&pod));
-                state.line.stir();
+                state.metrics.attempt(Outcome::Error, attempts);
+                state.queue.back_off(key, priority(&pod));
+                state.queue.stir();
             }
         }
     }

@@ -120,7 +120,7 @@ impl Setup<'_> {
             stateful_sets::StatefulSets::new,
         );
         self.add(DAEMONS, daemon_sets::listen(caches), daemon_sets::DaemonSets::new);
-        let queue = replica_sets::listen_to_elders(caches);
+        let queue = replica_sets::listen_to_replication_controllers(caches);
         self.add("replication-controller", queue, replica_sets::ReplicationControllers);
         let metrics = self.options.metrics.jobs();
         metrics.follow(caches, (self.options.clock)());

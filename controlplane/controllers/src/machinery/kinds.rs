@@ -9,7 +9,7 @@ use controlplane_plan::pod::node_of;
 use controlplane_plan::pod::{Metadata, Pod, Pool};
 use controlplane_plan::step::Resource;
 use controlplane_plan::storage::{claim_class, claim_of, volume_class, volume_of};
-use controlplane_plan::workloads::replicas::Elder;
+use controlplane_plan::workloads::replicas::ReplicationController;
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, ReplicaSet, StatefulSet},
@@ -133,7 +133,7 @@ impl Cached for DaemonSet {
     }
 }
 
-impl Cached for Elder {
+impl Cached for ReplicationController {
     type Pool = ();
 
     fn trim(&mut self) {

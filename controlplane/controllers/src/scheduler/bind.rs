@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::line::Attempts;
+use super::queue::Attempts;
 use crate::machinery::{
     cache::Key,
     driver::Context,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use controlplane_plan::{
     objects::{Meta as _, seconds, target, uid},
-    placement::{Board, Claims, Displacement, Preemption, Unplaceable},
+    placement::{Claims, Displacement, Preemption, SchedulerCache, Unplaceable},
     pod::Pod,
     step::{Note, PODS, PatchKind, Severity},
 };
@@ -54,26 +54,26 @@ pub(super) fn note(pod: &Pod, severity: Severity, reason: &'static str, message:
 /// Runs preemption for an unschedulable pod and nominates the node; records the result in `why`.
 pub(super) fn make_room(
     context: &Context,
-    board: &mut Board,
+    cache: &mut SchedulerCache,
     pod: &Arc<Pod>,
     claims: &Claims,
     why: &mut Unplaceable,
 ) -> Option<Displacement> {
-    if why.is_resolvable() && board.awaits(pod, claims) {
+    if why.is_resolvable() && cache.awaits(pod, claims) {
         why.preemption = Preemption::Awaited;
         return None;
     }
     let found = if why.is_resolvable() {
-        board.displace(pod, claims, &context.caches.budgets.all(), why)
+        cache.displace(pod, claims, &context.caches.budgets.all(), why)
     } else {
         None
     };
     let Some(displacement) = found else {
         // The pod no longer holds that room.
-        board.disappoint(uid(&**pod));
+        cache.disappoint(uid(&**pod));
         return None;
     };
-    board.promise(pod, &displacement);
+    cache.promise(pod, &displacement);
     why.preemption = Preemption::Begun;
     Some(displacement)
 }

@@ -17,10 +17,10 @@ async fn what_an_earlier_scheduler_promised_holds() {
     let caches = Caches::new();
     let scheduler = Scheduler::listen(&caches);
     caches.pods.replace(vec![pod("a", "1", "n1"), pod("b", "2", "")], 2, 1);
-    let promised = |uid| scheduler.lock().board.promised_node(uid).map(str::to_owned);
+    let promised = |uid| scheduler.lock().cache.promised_node(uid).map(str::to_owned);
     assert_eq!((promised("a").as_deref(), promised("b")), (Some("n1"), None));
     // A later status only repeats a nomination that this scheduler already dropped.
-    scheduler.lock().board.disappoint("a");
+    scheduler.lock().cache.disappoint("a");
     caches.pods.apply(pod("a", "3", "n1"), false);
     assert_eq!(promised("a"), None);
 }

@@ -60,16 +60,16 @@ impl Controller for ReplicationControllers {
     }
 
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
-        let Some(elder) = self.0.replication_controllers.get(key) else {
+        let Some(replication_controller) = self.0.replication_controllers.get(key) else {
             return Plan::default();
         };
-        let own = self.0.pods.indexed(&owned_by(uid(&*elder)));
+        let own = self.0.pods.indexed(&owned_by(uid(&*replication_controller)));
         let free = self.0.pods.indexed(&unmanaged(&key.namespace));
         let pods: Vec<&Pod> = own.iter().chain(&free).map(Arc::as_ref).collect();
         let related: Vec<&Pod> = own.iter().map(Arc::as_ref).collect();
         let snapshot = Snapshot {
             resource: REPLICATION_CONTROLLERS,
-            set: &elder.0,
+            set: &replication_controller.0,
             pods: &pods,
             related: &related,
             failure,
@@ -101,21 +101,26 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 }
 
 /// Wakes the replication controllers that a change concerns.
-pub(crate) fn listen_to_elders(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+pub(crate) fn listen_to_replication_controllers(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("replicationmanager");
     let wake = queue.clone();
     caches.replication_controllers.listen(move |change| {
-        if let Some(elder) = change.sides().last() {
-            wake.push(Key::of(&elder.0.metadata));
+        if let Some(replication_controller) = change.sides().last() {
+            wake.push(Key::of(&replication_controller.0.metadata));
         }
     });
     let (wake, all) = (queue.clone(), caches.clone());
     caches.pods.listen(move |change| {
         for pod in change.sides() {
             wake_owners(pod, "ReplicationController", &wake, |namespace| {
-                let elders = all.replication_controllers.in_namespace(namespace).into_iter();
-                elders
-                    .filter_map(|elder| Some((Key::of(&elder.0.metadata), elder.0.spec.as_ref()?.selector.clone())))
+                let replication_controllers = all.replication_controllers.in_namespace(namespace).into_iter();
+                replication_controllers
+                    .filter_map(|replication_controller| {
+                        Some((
+                            Key::of(&replication_controller.0.metadata),
+                            replication_controller.0.spec.as_ref()?.selector.clone(),
+                        ))
+                    })
                     .collect()
             });
         }

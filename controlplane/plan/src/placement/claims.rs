@@ -8,7 +8,7 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 
-use super::{Board, Misfit, Placed, affinity::selects};
+use super::{Misfit, Placed, SchedulerCache, affinity::selects};
 use crate::{
     objects::{Meta as _, annotation, name, uid},
     pod::Pod,
@@ -82,7 +82,7 @@ pub(super) struct Exclusive<'a> {
 }
 
 impl<'a> Exclusive<'a> {
-    pub(super) fn of(board: &Board, pod: &'a Pod, claims: &'a Claims) -> Self {
+    pub(super) fn of(cache: &SchedulerCache, pod: &'a Pod, claims: &'a Claims) -> Self {
         let exclusive = |claim: &&Claim| {
             let spec = claim.found.as_ref().and_then(|claim| claim.spec.as_ref());
             let modes = spec.and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
@@ -95,7 +95,7 @@ impl<'a> Exclusive<'a> {
             users: 0,
         };
         if !this.wanted.is_empty() {
-            for placed in board.pods() {
+            for placed in cache.pods() {
                 this.shift(placed, 1);
             }
         }

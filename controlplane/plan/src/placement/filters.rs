@@ -3,13 +3,13 @@
 pub use api::pod::taints::{tolerates, untolerated};
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 
-use super::{Misfit, Needs, Place, affinity, needs::conflict};
+use super::{Misfit, Place, PodRequests, affinity, requests::conflict};
 use crate::objects::name;
 use crate::pod::Pod;
 use crate::pod::node_of;
 
 /// Runs every filter; returns the first failure.
-pub fn check(pod: &Pod, needs: &Needs, node: &Node, place: &Place) -> Result<(), Misfit> {
+pub fn check(pod: &Pod, needs: &PodRequests, node: &Node, place: &Place) -> Result<(), Misfit> {
     let Some(spec) = pod.spec.as_ref() else { return Ok(()) };
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
     unschedulable(node, tolerations)?;
@@ -49,7 +49,7 @@ fn unschedulable(node: &Node, tolerations: &[Toleration]) -> Result<(), Misfit> 
     Ok(())
 }
 
-fn resources(needs: &Needs, place: &Place) -> Result<(), Misfit> {
+fn resources(needs: &PodRequests, place: &Place) -> Result<(), Misfit> {
     let mut misfit = Misfit {
         reasons: Vec::new(),
         resolvable: true,

@@ -1,27 +1,27 @@
 //! Placement of pods: filters find the feasible nodes, scores rank them.
 //!
-//! The [`Board`] counts a pod on its node as soon as it is placed, before the server has answered,
+//! The [`SchedulerCache`] counts a pod on its node as soon as it is placed, before the server has answered,
 //! so that a burst of pods does not pile up on one node.
 
-mod board;
+mod cache;
 pub mod claims;
 pub mod filters;
-mod needs;
-mod neighbours;
+mod inter_pod_affinity;
 mod preemption;
+mod requests;
 mod score;
 mod spread;
 #[cfg(test)]
 mod tests;
-mod verdict;
+mod unschedulable;
 
 pub use api::pod::affinity;
 
 pub use self::{
-    board::{Board, Place, Placed},
+    cache::{Place, Placed, SchedulerCache},
     claims::{Bond, Claim, Claims},
-    needs::{HostPort, Needs},
     preemption::{Displacement, priority},
+    requests::{HostPort, PodRequests},
     score::Score,
-    verdict::{Misfit, Preemption, Unplaceable},
+    unschedulable::{Misfit, Preemption, Unplaceable},
 };

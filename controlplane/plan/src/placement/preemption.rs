@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
 
-use super::{Board, Claims, Needs, Place, Placed, Unplaceable, board::Judge};
+use super::{Claims, Place, Placed, PodRequests, SchedulerCache, Unplaceable, cache::Judge};
 use crate::node::departure::{Why, delete, mark};
 use crate::objects::{Meta as _, matches, name, uid};
 use crate::pod::Pod;
@@ -50,8 +50,8 @@ struct Candidate<'a> {
 /// `minCandidateNodesAbsolute` and `minCandidateNodesPercentage`).
 const ENOUGH: (usize, usize) = (100, 10);
 
-impl Board {
-    /// Finds room for an unschedulable pod. `why` must be this board's own result.
+impl SchedulerCache {
+    /// Finds room for an unschedulable pod. `why` must be this cache's own result.
     pub fn displace(
         &self,
         pod: &Pod,
@@ -59,7 +59,7 @@ impl Board {
         budgets: &[Arc<PodDisruptionBudget>],
         why: &Unplaceable,
     ) -> Option<Displacement> {
-        let (needs, least) = (Needs::of(pod), priority(pod));
+        let (needs, least) = (PodRequests::of(pod), priority(pod));
         // Cheap checks first: nodes where other pods are the cause, and where their removal would
         // be enough.
         let mut below: BTreeMap<&str, Vec<Candidate<'_>>> = BTreeMap::new();

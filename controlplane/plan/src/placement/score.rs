@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::{Needs, Place, affinity, filters::tolerates, neighbours::Neighbourhood, spread::Spread};
+use super::{Place, PodRequests, affinity, filters::tolerates, inter_pod_affinity::InterPodAffinity, spread::Spread};
 use crate::objects::{controller_of, name};
 use crate::pod::Pod;
 
@@ -33,10 +33,10 @@ pub struct Score<'a> {
 /// The score of a node that passed the filters.
 pub(super) fn of<'a>(
     pod: &Pod,
-    needs: &Needs,
+    needs: &PodRequests,
     node: &'a Node,
     place: &Place,
-    neighbourhood: &Neighbourhood<'_>,
+    inter_pod_affinity: &InterPodAffinity<'_>,
     spread: &Spread<'_>,
 ) -> Score<'a> {
     let spec = pod.spec.as_ref();
@@ -58,7 +58,7 @@ pub(super) fn of<'a>(
     let owner = controller_of(&pod.metadata).map(|owner| owner.uid.as_str());
     let preference = spec
         .map_or(0, |spec| affinity::preference(spec, node))
-        .saturating_add(neighbourhood.preference(node));
+        .saturating_add(inter_pod_affinity.preference(node));
     Score {
         soft_taints: soft.count(),
         preference: Reverse(preference),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, TopologySpreadConstraint};
 
-use super::{Board, Misfit, Placed, affinity, filters::untolerated, neighbours::domain};
+use super::{Misfit, Placed, SchedulerCache, affinity, filters::untolerated, inter_pod_affinity::domain};
 use crate::objects::{Map, Meta as _, matches, name};
 use crate::pod::Pod;
 
@@ -26,7 +26,7 @@ pub(super) struct Spread<'a> {
 }
 
 impl<'a> Spread<'a> {
-    pub(super) fn of(board: &'a Board, pod: &'a Pod) -> Self {
+    pub(super) fn of(cache: &'a SchedulerCache, pod: &'a Pod) -> Self {
         let constraints = pod
             .spec
             .as_ref()
@@ -36,7 +36,7 @@ impl<'a> Spread<'a> {
             constraints: constraints
                 .into_iter()
                 .flatten()
-                .map(|constraint| Constraint::of(board, pod, constraint))
+                .map(|constraint| Constraint::of(cache, pod, constraint))
                 .collect(),
         }
     }
@@ -81,8 +81,8 @@ impl<'a> Spread<'a> {
 }
 
 impl<'a> Constraint<'a> {
-    fn of(board: &'a Board, pod: &Pod, constraint: &'a TopologySpreadConstraint) -> Self {
-        let eligible: BTreeMap<&str, &str> = board
+    fn of(cache: &'a SchedulerCache, pod: &Pod, constraint: &'a TopologySpreadConstraint) -> Self {
+        let eligible: BTreeMap<&str, &str> = cache
             .nodes()
             .filter(|(node, _)| is_eligible(pod, node, constraint))
             .filter_map(|(node, _)| Some((name(&**node), domain(node, &constraint.topology_key)?)))
@@ -95,7 +95,7 @@ impl<'a> Constraint<'a> {
             least: 0,
         };
         this.own = i64::from(this.selects(pod, pod.metadata.labels()));
-        for placed in board.pods() {
+        for placed in cache.pods() {
             this.count(pod, placed, 1);
         }
         this.settle();

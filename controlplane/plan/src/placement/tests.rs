@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-use super::{Board, Claims, Preemption};
+use super::{Claims, Preemption, SchedulerCache};
 use crate::objects::name;
 use crate::pod::Pod;
 
@@ -38,23 +38,23 @@ fn pod(name: &str, cpu: &str, spec: &Value) -> Arc<Pod> {
     )
 }
 
-fn board(nodes: &[Arc<Node>]) -> Board {
-    let mut board = Board::default();
+fn cache(nodes: &[Arc<Node>]) -> SchedulerCache {
+    let mut cache = SchedulerCache::default();
     for node in nodes {
-        board.set_node(node);
+        cache.set_node(node);
     }
-    board
+    cache
 }
 
-fn check(board: &Board, pod: &Pod, expected: &Expect) {
-    let chosen = board.choose(pod, &Claims::default());
+fn check(cache: &SchedulerCache, pod: &Pod, expected: &Expect) {
+    let chosen = cache.choose(pod, &Claims::default());
     let text = chosen.map_or_else(|unplaceable| unplaceable.to_string(), |node| name(&*node).to_owned());
     expected.assert_eq(&text);
 }
 
 #[test]
 fn spreads_the_pods_of_one_owner() {
-    let mut board = board(&[
+    let mut cache = cache(&[
         node("n1", "4", &json!({})),
         node("n2", "4", &json!({})),
         node("n3", "4", &json!({})),
@@ -62,8 +62,8 @@ fn spreads_the_pods_of_one_owner() {
     let mut chosen = Vec::new();
     for own in ["a", "b", "c", "d"] {
         let pod = pod(own, "100m", &json!({}));
-        let node = board.choose(&pod, &Claims::default()).unwrap();
-        board.place(&pod, name(&*node), true);
+        let node = cache.choose(&pod, &Claims::default()).unwrap();
+        cache.place(&pod, name(&*node), true);
         chosen.push(name(&*node).to_owned());
     }
     assert_eq!(chosen, ["n1", "n2", "n3", "n1"]);
@@ -72,20 +72,20 @@ fn spreads_the_pods_of_one_owner() {
 #[test]
 fn says_why_in_upstreams_words() {
     let tainted = json!({ "spec": { "taints": [{ "key": "k", "value": "v", "effect": "NoSchedule" }] } });
-    let board = board(&[
+    let cache = cache(&[
         node("n1", "1", &json!({})),
         node("n2", "4", &tainted),
         node("n3", "4", &tainted),
     ]);
     check(
-        &board,
+        &cache,
         &pod("a", "2", &json!({})),
         &expect![
             "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
         ],
     );
     check(
-        &board,
+        &cache,
         &pod(
             "a",
             "1",
@@ -96,7 +96,7 @@ fn says_why_in_upstreams_words() {
         ],
     );
     check(
-        &Board::default(),
+        &SchedulerCache::default(),
         &pod("a", "1", &json!({})),
         &expect!["no nodes available to schedule pods"],
     );
@@ -104,33 +104,33 @@ fn says_why_in_upstreams_words() {
 
 #[test]
 fn counts_what_is_placed_until_it_is_lifted() {
-    let mut board = board(&[node("n1", "1", &json!({}))]);
-    board.place(&pod("a", "800m", &json!({})), "n1", true);
+    let mut cache = cache(&[node("n1", "1", &json!({}))]);
+    cache.place(&pod("a", "800m", &json!({})), "n1", true);
     let b = pod("b", "300m", &json!({}));
     check(
-        &board,
+        &cache,
         &b,
         &expect![
             "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
         ],
     );
-    assert!(board.lift("a"));
-    check(&board, &b, &expect!["n1"]);
-    assert!(!board.lift("a"));
+    assert!(cache.lift("a"));
+    check(&cache, &b, &expect!["n1"]);
+    assert!(!cache.lift("a"));
 }
 
 #[test]
 fn keeps_apart_what_wants_to_be_apart() {
-    let mut board = board(&[node("n1", "4", &json!({})), node("n2", "4", &json!({}))]);
+    let mut cache = cache(&[node("n1", "4", &json!({})), node("n2", "4", &json!({}))]);
     let apart = json!({ "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
         "labelSelector": { "matchLabels": { "app": "web" } }, "topologyKey": "kubernetes.io/hostname",
     }] } } });
-    board.place(&pod("a", "1m", &apart), "n1", false);
-    check(&board, &pod("b", "1m", &apart), &expect!["n2"]);
-    check(&board, &pod("c", "1m", &json!({})), &expect!["n2"]);
-    board.place(&pod("b", "1m", &apart), "n2", false);
+    cache.place(&pod("a", "1m", &apart), "n1", false);
+    check(&cache, &pod("b", "1m", &apart), &expect!["n2"]);
+    check(&cache, &pod("c", "1m", &json!({})), &expect!["n2"]);
+    cache.place(&pod("b", "1m", &apart), "n2", false);
     check(
-        &board,
+        &cache,
         &pod("c", "1m", &apart),
         &expect![
             "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
@@ -147,22 +147,22 @@ fn spreads_over_zones_as_far_as_asked() {
             &json!({ "metadata": { "name": name, "labels": { "zone": zone } } }),
         )
     };
-    let mut board = board(&[zoned("n1", "a"), zoned("n2", "b")]);
+    let mut cache = cache(&[zoned("n1", "a"), zoned("n2", "b")]);
     let even = json!({ "topologySpreadConstraints": [{
         "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": { "matchLabels": { "app": "web" } },
     }] });
-    board.place(&pod("a", "1m", &even), "n1", false);
-    check(&board, &pod("b", "1m", &even), &expect!["n2"]);
+    cache.place(&pod("a", "1m", &even), "n1", false);
+    check(&cache, &pod("b", "1m", &even), &expect!["n2"]);
 }
 
 #[test]
 fn ports_of_the_node_are_taken_once() {
-    let mut board = board(&[node("n1", "4", &json!({}))]);
+    let mut cache = cache(&[node("n1", "4", &json!({}))]);
     let port = json!({ "hostNetwork": true, "containers": [{ "name": "main", "ports": [{ "containerPort": 80, "hostPort": 80 }] }] });
-    board.place(&pod("a", "1m", &port), "n1", false);
+    cache.place(&pod("a", "1m", &port), "n1", false);
     check(
-        &board,
+        &cache,
         &pod("b", "1m", &port),
         &expect![
             "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
@@ -171,13 +171,13 @@ fn ports_of_the_node_are_taken_once() {
 }
 
 /// `n1: a b`, or nothing.
-fn displaced(board: &Board, pod: &Pod, budgets: &[Value]) -> String {
+fn displaced(cache: &SchedulerCache, pod: &Pod, budgets: &[Value]) -> String {
     let budgets = budgets
         .iter()
         .map(|budget| serde_json::from_value(budget.clone()).unwrap());
     let budgets: Vec<_> = budgets.map(Arc::new).collect();
-    let why = board.choose(pod, &Claims::default()).unwrap_err();
-    let found = board.displace(pod, &Claims::default(), &budgets, &why);
+    let why = cache.choose(pod, &Claims::default()).unwrap_err();
+    let found = cache.displace(pod, &Claims::default(), &budgets, &why);
     found.map_or_else(String::new, |found| {
         let victims: Vec<&str> = found.victims.iter().map(|victim| name(&**victim)).collect();
         format!("{}: {}", found.node, victims.join(" "))
@@ -190,24 +190,24 @@ fn ranked(name: &str, cpu: &str, priority: i32) -> Arc<Pod> {
 
 #[test]
 fn displaces_the_least_important_where_that_costs_least() {
-    let mut board = board(&[node("n1", "3", &json!({})), node("n2", "3", &json!({}))]);
+    let mut cache = cache(&[node("n1", "3", &json!({})), node("n2", "3", &json!({}))]);
     let aged = |name, priority, hour: u8| {
         let mut pod = Arc::unwrap_or_clone(ranked(name, "1", priority));
         pod.metadata.created = Some(format!("2026-01-01T{hour:02}:00:00Z").parse().unwrap());
         Arc::new(pod)
     };
-    board.place(&aged("a", 5, 1), "n1", false);
-    board.place(&aged("b", 1, 2), "n1", false);
-    board.place(&aged("c", 1, 3), "n1", true);
-    board.place(&aged("d", 5, 1), "n2", false);
-    board.place(&aged("e", 5, 2), "n2", false);
-    board.place(&aged("f", 5, 3), "n2", false);
-    let before = format!("{board:?}");
-    assert_eq!(displaced(&board, &ranked("x", "1", 9), &[]), "n1: c");
-    assert_eq!(displaced(&board, &ranked("x", "2", 9), &[]), "n1: b c");
-    assert_eq!(displaced(&board, &ranked("x", "3", 9), &[]), "n1: a b c");
-    assert_eq!(displaced(&board, &ranked("x", "4", 9), &[]), "");
-    assert_eq!(displaced(&board, &ranked("x", "1", 1), &[]), "");
+    cache.place(&aged("a", 5, 1), "n1", false);
+    cache.place(&aged("b", 1, 2), "n1", false);
+    cache.place(&aged("c", 1, 3), "n1", true);
+    cache.place(&aged("d", 5, 1), "n2", false);
+    cache.place(&aged("e", 5, 2), "n2", false);
+    cache.place(&aged("f", 5, 3), "n2", false);
+    let before = format!("{cache:?}");
+    assert_eq!(displaced(&cache, &ranked("x", "1", 9), &[]), "n1: c");
+    assert_eq!(displaced(&cache, &ranked("x", "2", 9), &[]), "n1: b c");
+    assert_eq!(displaced(&cache, &ranked("x", "3", 9), &[]), "n1: a b c");
+    assert_eq!(displaced(&cache, &ranked("x", "4", 9), &[]), "");
+    assert_eq!(displaced(&cache, &ranked("x", "1", 1), &[]), "");
     let guard = json!({
         "metadata": { "name": "g", "namespace": "default" },
         "spec": { "selector": { "matchLabels": { "app": "web" } } },
@@ -215,17 +215,17 @@ fn displaces_the_least_important_where_that_costs_least() {
     });
     // The budget allows another disruption and has already counted one: the third pod stays, though
     // its priority is the lowest.
-    assert_eq!(displaced(&board, &ranked("x", "2", 9), &[guard]), "n1: a c");
-    assert_eq!(format!("{board:?}"), before);
+    assert_eq!(displaced(&cache, &ranked("x", "2", 9), &[guard]), "n1: a c");
+    assert_eq!(format!("{cache:?}"), before);
 }
 
 #[test]
 fn spares_those_whose_budgets_want_it() {
-    let mut board = board(&[node("n1", "2", &json!({}))]);
-    board.place(&ranked("a", "1", 1), "n1", false);
+    let mut cache = cache(&[node("n1", "2", &json!({}))]);
+    cache.place(&ranked("a", "1", 1), "n1", false);
     let mut other = Arc::unwrap_or_clone(ranked("b", "1", 2));
     other.metadata = serde_json::from_value(json!({ "name": "b", "namespace": "default", "uid": "b" })).unwrap();
-    board.place(&Arc::new(other), "n1", false);
+    cache.place(&Arc::new(other), "n1", false);
     let guard = |labels: Value| {
         json!({
             "metadata": { "name": "g", "namespace": "default" }, "spec": { "selector": { "matchLabels": labels } },
@@ -233,9 +233,9 @@ fn spares_those_whose_budgets_want_it() {
         })
     };
     let high = ranked("x", "1", 9);
-    assert_eq!(displaced(&board, &high, &[]), "n1: a");
-    assert_eq!(displaced(&board, &high, &[guard(json!({ "app": "web" }))]), "n1: b");
-    assert_eq!(displaced(&board, &high, &[guard(json!({}))]), "n1: a");
+    assert_eq!(displaced(&cache, &high, &[]), "n1: a");
+    assert_eq!(displaced(&cache, &high, &[guard(json!({ "app": "web" }))]), "n1: b");
+    assert_eq!(displaced(&cache, &high, &[guard(json!({}))]), "n1: a");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn displaces_those_that_keep_it_away() {
             &json!({ "metadata": { "name": name, "labels": { "zone": zone } } }),
         )
     };
-    let mut board = board(&[zoned("n1", "a"), zoned("n2", "a"), zoned("n3", "b")]);
+    let mut cache = cache(&[zoned("n1", "a"), zoned("n2", "a"), zoned("n3", "b")]);
     let far = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
         "labelSelector": { "matchLabels": { "app": "web" } }, "topologyKey": "zone",
     }] } });
@@ -256,49 +256,49 @@ fn displaces_those_that_keep_it_away() {
         spec["priority"] = priority.into();
         pod(name, "1m", &spec)
     };
-    board.place(&with("a", json!({}), 1), "n1", false);
-    board.place(&with("b", json!({}), 2), "n1", false);
-    board.place(&with("c", json!({}), 1), "n3", false);
-    board.place(&with("d", json!({}), 9), "n3", false);
+    cache.place(&with("a", json!({}), 1), "n1", false);
+    cache.place(&with("b", json!({}), 2), "n1", false);
+    cache.place(&with("c", json!({}), 1), "n3", false);
+    cache.place(&with("d", json!({}), 9), "n3", false);
     let apart = with("x", json!({ "affinity": far }), 9);
-    assert_eq!(displaced(&board, &apart, &[]), "n1: b a", "n2's zone is n1's; d stays");
-    board.place(&with("e", json!({}), 1), "n2", false);
-    assert_eq!(displaced(&board, &apart, &[]), "", "no one node's pods are enough");
+    assert_eq!(displaced(&cache, &apart, &[]), "n1: b a", "n2's zone is n1's; d stays");
+    cache.place(&with("e", json!({}), 1), "n2", false);
+    assert_eq!(displaced(&cache, &apart, &[]), "", "no one node's pods are enough");
     let even = json!({ "topologySpreadConstraints": [{
         "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": { "matchLabels": { "app": "web" } },
     }], "nodeSelector": { "zone": "a" } });
     // The zone that the node selector excludes does not count.
-    assert!(board.choose(&with("y", even, 9), &Claims::default()).is_ok());
+    assert!(cache.choose(&with("y", even, 9), &Claims::default()).is_ok());
     let uneven = json!({ "topologySpreadConstraints": [{
         "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": { "matchLabels": { "app": "web" } },
     }], "containers": [{ "name": "main", "resources": { "requests": { "cpu": "3999m" } } }] });
-    assert_eq!(displaced(&board, &with("y", uneven, 9), &[]), "n1: a");
-    board.place(&pod("z", "1m", &json!({ "priority": 1, "affinity": far })), "n3", false);
+    assert_eq!(displaced(&cache, &with("y", uneven, 9), &[]), "n1: a");
+    cache.place(&pod("z", "1m", &json!({ "priority": 1, "affinity": far })), "n3", false);
     assert_eq!(
-        displaced(&board, &with("f", json!({ "nodeSelector": { "zone": "b" } }), 9), &[]),
+        displaced(&cache, &with("f", json!({ "nodeSelector": { "zone": "b" } }), 9), &[]),
         "n3: z"
     );
 }
 
 #[test]
 fn a_promise_is_taken_up_again() {
-    let mut board = board(&[node("n1", "1", &json!({})), node("n2", "1", &json!({}))]);
+    let mut cache = cache(&[node("n1", "1", &json!({})), node("n2", "1", &json!({}))]);
     let mut going = Arc::unwrap_or_clone(ranked("low", "1", 1));
     going.metadata = serde_json::from_value(json!({
         "name": "low", "namespace": "default", "uid": "low", "deletionTimestamp": "2026-01-01T00:00:00Z",
     }))
     .unwrap();
     let (high, rival) = (ranked("x", "1", 9), ranked("y", "1", 9));
-    board.remember(&high, "n1");
-    board.place(&ranked("other", "1", 0), "n2", false);
-    assert!(!board.awaits(&high, &Claims::default()), "nobody goes");
-    board.place(&Arc::new(going), "n1", false);
-    assert!(board.awaits(&high, &Claims::default()) && !board.awaits(&rival, &Claims::default()));
-    assert!(board.lift("low"));
-    assert!(board.choose(&rival, &Claims::default()).is_err(), "it is the other's");
-    check(&board, &high, &expect!["n1"]);
+    cache.remember(&high, "n1");
+    cache.place(&ranked("other", "1", 0), "n2", false);
+    assert!(!cache.awaits(&high, &Claims::default()), "nobody goes");
+    cache.place(&Arc::new(going), "n1", false);
+    assert!(cache.awaits(&high, &Claims::default()) && !cache.awaits(&rival, &Claims::default()));
+    assert!(cache.lift("low"));
+    assert!(cache.choose(&rival, &Claims::default()).is_err(), "it is the other's");
+    check(&cache, &high, &expect!["n1"]);
 }
 
 /// Time for 100 nodes of 100 pods: for pods that preemption does not help, and for pods that it
@@ -306,9 +306,9 @@ fn a_promise_is_taken_up_again() {
 #[test]
 fn looks_for_room_only_where_it_could_be() {
     let nodes: Vec<_> = (0..100).map(|at| node(&format!("n{at}"), "10", &json!({}))).collect();
-    let mut board = board(&nodes);
+    let mut cache = cache(&nodes);
     for at in 0..10_000 {
-        board.place(
+        cache.place(
             &ranked(&format!("low-{at}"), "100m", 1),
             &format!("n{}", at % 100),
             false,
@@ -320,8 +320,8 @@ fn looks_for_room_only_where_it_could_be() {
         let mut sum = 0;
         for at in 0..pods {
             let pod = ranked(&format!("high-{at}"), cpu, 9);
-            let why = board.choose(&pod, &Claims::default()).unwrap_err();
-            let found = board.displace(&pod, &Claims::default(), &[], &why);
+            let why = cache.choose(&pod, &Claims::default()).unwrap_err();
+            let found = cache.displace(&pod, &Claims::default(), &[], &why);
             sum += found.map_or(0, |found| found.victims.len());
         }
         assert_eq!(sum, victims);
@@ -332,21 +332,21 @@ fn looks_for_room_only_where_it_could_be() {
 
 #[test]
 fn what_a_pod_is_promised_is_kept_for_it() {
-    let mut board = board(&[node("n1", "1", &json!({}))]);
-    board.place(&ranked("low", "1", 1), "n1", false);
+    let mut cache = cache(&[node("n1", "1", &json!({}))]);
+    cache.place(&ranked("low", "1", 1), "n1", false);
     let (high, rival, higher) = (ranked("x", "1", 9), ranked("y", "1", 9), ranked("z", "1", 10));
-    let mut why = board.choose(&high, &Claims::default()).unwrap_err();
+    let mut why = cache.choose(&high, &Claims::default()).unwrap_err();
     assert!(why.is_resolvable());
-    let displacement = board.displace(&high, &Claims::default(), &[], &why).unwrap();
-    board.promise(&high, &displacement);
+    let displacement = cache.displace(&high, &Claims::default(), &[], &why).unwrap();
+    cache.promise(&high, &displacement);
     why.preemption = Preemption::Begun;
     assert_eq!(why.to_string(), "0/1 nodes are available: 1 Insufficient cpu.");
-    assert!(board.awaits(&high, &Claims::default()) && !board.awaits(&rival, &Claims::default()));
-    assert!(board.lift("low"));
-    assert!(!board.awaits(&high, &Claims::default()));
-    assert!(board.choose(&rival, &Claims::default()).is_err());
-    check(&board, &higher, &expect!["n1"]);
-    check(&board, &high, &expect!["n1"]);
-    assert!(board.lift("x"), "what it was promised is free");
-    check(&board, &rival, &expect!["n1"]);
+    assert!(cache.awaits(&high, &Claims::default()) && !cache.awaits(&rival, &Claims::default()));
+    assert!(cache.lift("low"));
+    assert!(!cache.awaits(&high, &Claims::default()));
+    assert!(cache.choose(&rival, &Claims::default()).is_err());
+    check(&cache, &higher, &expect!["n1"]);
+    check(&cache, &high, &expect!["n1"]);
+    assert!(cache.lift("x"), "what it was promised is free");
+    check(&cache, &rival, &expect!["n1"]);
 }

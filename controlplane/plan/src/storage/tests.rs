@@ -17,7 +17,7 @@ use super::{
     volumes::{self, Claim},
 };
 use crate::{
-    placement::{Board, Claims},
+    placement::{Claims, SchedulerCache},
     pod::Pod,
     step::{Plan, Step},
 };
@@ -325,9 +325,9 @@ fn a_pod_goes_where_its_volumes_can_be_reached() {
             .unwrap(),
         )
     };
-    let mut board = Board::default();
-    board.set_node(&node("n1"));
-    board.set_node(&node("n2"));
+    let mut cache = SchedulerCache::default();
+    cache.set_node(&node("n1"));
+    cache.set_node(&node("n2"));
     let pod: Pod = serde_json::from_value(json!({
         "metadata": { "name": "p", "namespace": "default", "uid": "p" },
         "spec": {
@@ -355,7 +355,7 @@ fn a_pod_goes_where_its_volumes_can_be_reached() {
                     .map(|class| ("slow".to_owned(), Arc::new(class)))
                     .collect(),
             };
-            let chosen = board.choose(&pod, &claims);
+            let chosen = cache.choose(&pod, &claims);
             chosen.map_or_else(|why| why.to_string(), |node| crate::objects::name(&*node).to_owned())
         };
     let bound = json!({

@@ -10,7 +10,7 @@ use api::{kind::Scope, kinds::KINDS, registration::Registration};
 use controlplane_plan::objects::{Whatever, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{self, Resource};
-use controlplane_plan::workloads::replicas::Elder;
+use controlplane_plan::workloads::replicas::ReplicationController;
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
@@ -104,7 +104,7 @@ cached! {
         nodes: Node = NODES,
         pods: Pod = PODS,
         replica_sets: ReplicaSet = REPLICA_SETS,
-        replication_controllers: Elder = REPLICATION_CONTROLLERS,
+        replication_controllers: ReplicationController = REPLICATION_CONTROLLERS,
         secrets: Contents = SECRETS,
         service_accounts: Partial = SERVICE_ACCOUNTS,
         signing_requests: Partial = SIGNING_REQUESTS,

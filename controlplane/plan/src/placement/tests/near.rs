@@ -3,7 +3,7 @@ use std::sync::Arc;
 use expect_test::expect;
 use serde_json::{Value, json};
 
-use super::{board, check, node};
+use super::{cache, check, node};
 use crate::placement::Claims;
 use crate::pod::Pod;
 
@@ -26,7 +26,7 @@ fn is_near_those_who_are_all_that_it_wants() {
             &json!({ "metadata": { "name": name, "labels": { "zone": "z" } } }),
         )
     };
-    let mut board = board(&[zone("n1"), zone("n2")]);
+    let mut cache = cache(&[zone("n1"), zone("n2")]);
     let term = |app: &str, key: &str| json!({ "labelSelector": { "matchLabels": { "app": app } }, "topologyKey": key });
     let none = expect![
         "0/2 nodes are available: 2 node(s) didn't match pod affinity rules. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
@@ -37,25 +37,25 @@ fn is_near_those_who_are_all_that_it_wants() {
         "own",
         &json!([term("own", "zone"), term("own", "kubernetes.io/hostname")]),
     );
-    check(&board, &own, &expect!["n1"]);
-    board.place(&friend("db", "default", "db", &json!([])), "n2", false);
+    check(&cache, &own, &expect!["n1"]);
+    cache.place(&friend("db", "default", "db", &json!([])), "n2", false);
     let both = friend(
         "both",
         "default",
         "own",
         &json!([term("db", "zone"), term("own", "zone")]),
     );
-    check(&board, &both, &none);
+    check(&cache, &both, &none);
     let one = friend("one", "default", "own", &json!([term("db", "kubernetes.io/hostname")]));
-    check(&board, &one, &expect!["n2"]);
+    check(&cache, &one, &expect!["n2"]);
 }
 
 #[test]
 fn affinity_finds_namespaces_by_their_labels() {
-    let mut board = board(&[node("n1", "4", &json!({})), node("n2", "4", &json!({}))]);
+    let mut cache = cache(&[node("n1", "4", &json!({})), node("n2", "4", &json!({}))]);
     let team = json!({ "team": "a" });
-    board.set_namespace("near", serde_json::from_value(team.clone()).ok().as_ref());
-    board.set_namespace("far", None);
+    cache.set_namespace("near", serde_json::from_value(team.clone()).ok().as_ref());
+    cache.set_namespace("far", None);
     let wanted = friend(
         "x",
         "default",
@@ -65,12 +65,12 @@ fn affinity_finds_namespaces_by_their_labels() {
             "namespaceSelector": { "matchLabels": team }, "namespaces": ["listed"],
         }]),
     );
-    board.place(&friend("a", "far", "db", &json!([])), "n1", false);
-    assert!(board.choose(&wanted, &Claims::default()).is_err());
-    board.place(&friend("b", "near", "db", &json!([])), "n2", false);
-    check(&board, &wanted, &expect!["n2"]);
-    board.set_namespace("near", None);
-    assert!(board.choose(&wanted, &Claims::default()).is_err());
-    board.place(&friend("c", "listed", "db", &json!([])), "n1", false);
-    check(&board, &wanted, &expect!["n1"]);
+    cache.place(&friend("a", "far", "db", &json!([])), "n1", false);
+    assert!(cache.choose(&wanted, &Claims::default()).is_err());
+    cache.place(&friend("b", "near", "db", &json!([])), "n2", false);
+    check(&cache, &wanted, &expect!["n2"]);
+    cache.set_namespace("near", None);
+    assert!(cache.choose(&wanted, &Claims::default()).is_err());
+    cache.place(&friend("c", "listed", "db", &json!([])), "n1", false);
+    check(&cache, &wanted, &expect!["n1"]);
 }

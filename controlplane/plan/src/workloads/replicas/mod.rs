@@ -1,8 +1,8 @@
 //! ReplicaSets and replication controllers: creates and deletes pods, and counts them in the
 //! status.
 
-mod elder;
 mod order;
+mod replication_controller;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use crate::step::{PODS, Plan, Resource};
 use crate::workloads::claim::claim;
 use crate::workloads::pod_template;
 pub use crate::workloads::rollout::Failure;
-pub use elder::Elder;
+pub use replication_controller::ReplicationController;
 
 /// Most pods that one plan creates or deletes.
 pub const BURST: usize = 500;

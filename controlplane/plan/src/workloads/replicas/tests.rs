@@ -2,7 +2,7 @@ use expect_test::{Expect, expect};
 use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
 use serde_json::json;
 
-use super::{Elder, Failure, Snapshot, plan};
+use super::{Failure, ReplicationController, Snapshot, plan};
 use crate::{
     pod::Pod,
     step::{REPLICA_SETS, REPLICATION_CONTROLLERS},
@@ -173,7 +173,7 @@ fn while_a_crowd_starts_the_status_tells_now_and_then_who_is_ready() {
 
 #[test]
 fn replication_controllers_are_replica_sets_of_old() {
-    let elder: Elder = serde_json::from_value(json!({
+    let replication_controller: ReplicationController = serde_json::from_value(json!({
         "metadata": { "name": "web", "namespace": "default", "uid": "r", "generation": 1 },
         "spec": {
             "replicas": 2, "selector": { "app": "web" },
@@ -187,7 +187,7 @@ fn replication_controllers_are_replica_sets_of_old() {
         let pods: Vec<&Pod> = pods.iter().collect();
         let snapshot = Snapshot {
             resource: REPLICATION_CONTROLLERS,
-            set: &elder.0,
+            set: &replication_controller.0,
             pods: &pods,
             related: &pods,
             failure: None,

@@ -14,7 +14,7 @@ pub type HostPort = (String, String, i32);
 
 /// Resource requests of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Needs {
+pub struct PodRequests {
     /// By resource; CPU in thousandths, everything else in whole units.
     pub requests: BTreeMap<String, i64>,
     /// Milli-CPUs for scoring, never zero.
@@ -34,7 +34,7 @@ pub(super) fn amount(resource: &str, quantity: api::quantity::Quantity) -> i64 {
     }
 }
 
-impl Needs {
+impl PodRequests {
     /// Returns the requests of a pod.
     pub fn of(pod: &Pod) -> Self {
         let Some(spec) = pod.spec.as_ref() else {

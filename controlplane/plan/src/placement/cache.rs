@@ -10,12 +10,13 @@ use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Node;
 
 use super::{
-    Claims, Displacement, Misfit, Needs, Preemption, Score, Unplaceable,
+    Claims, Displacement, Misfit, PodRequests, Preemption, Score, Unplaceable,
     claims::Exclusive,
     filters,
-    needs::{HostPort, amount},
-    neighbours::{self, Namespaces, Neighbourhood},
-    priority, score,
+    inter_pod_affinity::{self, InterPodAffinity, Namespaces},
+    priority,
+    requests::{HostPort, amount},
+    score,
     spread::Spread,
 };
 use crate::objects::{Map, Meta as _, controller_of, name, uid};
@@ -29,7 +30,7 @@ pub struct Placed {
     /// The pod.
     pub pod: Arc<Pod>,
     /// Its resource requests.
-    pub needs: Needs,
+    pub needs: PodRequests,
     /// True until the server shows the pod on the node.
     pub assumed: bool,
 }
@@ -39,7 +40,7 @@ pub struct Placed {
 pub struct Place {
     /// The node; absent when pods are bound to one that does not exist.
     pub node: Option<Arc<Node>>,
-    /// Allocatable, counted as in [`Needs::requests`].
+    /// Allocatable, counted as in [`PodRequests::requests`].
     pub allocatable: BTreeMap<String, i64>,
     /// The sum of its pods' requests.
     pub requested: BTreeMap<String, i64>,
@@ -75,7 +76,7 @@ struct Promise {
 
 /// All nodes and all pods on them.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct SchedulerCache {
     places: BTreeMap<String, Place>,
     namespaces: Namespaces,
     pods: BTreeMap<String, Placed>,
@@ -86,22 +87,22 @@ pub struct Board {
 /// Inputs of the filters and scores for one pod.
 pub(super) struct Judge<'a> {
     pod: &'a Pod,
-    needs: &'a Needs,
+    needs: &'a PodRequests,
     claims: &'a Claims,
     exclusive: Exclusive<'a>,
-    neighbourhood: Neighbourhood<'a>,
+    inter_pod_affinity: InterPodAffinity<'a>,
     spread: Spread<'a>,
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn new(board: &'a Board, pod: &'a Pod, needs: &'a Needs, claims: &'a Claims) -> Self {
+    pub(super) fn new(cache: &'a SchedulerCache, pod: &'a Pod, needs: &'a PodRequests, claims: &'a Claims) -> Self {
         Self {
             pod,
             needs,
             claims,
-            exclusive: Exclusive::of(board, pod, claims),
-            neighbourhood: Neighbourhood::of(board, pod),
-            spread: Spread::of(board, pod),
+            exclusive: Exclusive::of(cache, pod, claims),
+            inter_pod_affinity: InterPodAffinity::of(cache, pod),
+            spread: Spread::of(cache, pod),
         }
     }
 
@@ -110,18 +111,18 @@ impl<'a> Judge<'a> {
             .and_then(|()| self.exclusive.check())
             .and_then(|()| self.claims.check(node))
             .and_then(|()| self.spread.check(node))
-            .and_then(|()| self.neighbourhood.check(node))
+            .and_then(|()| self.inter_pod_affinity.check(node))
     }
 
     /// Removes a pod from its node in this calculation (`-1`), or puts it back (`1`).
     pub(super) fn shift(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
         self.exclusive.shift(placed, sign);
         self.spread.shift(placed, sign);
-        self.neighbourhood.shift(placed, node, sign);
+        self.inter_pod_affinity.shift(placed, node, sign);
     }
 }
 
-impl Board {
+impl SchedulerCache {
     /// Adds or updates a node.
     pub fn set_node(&mut self, node: &Arc<Node>) {
         let place = self.places.entry(name(&**node).to_owned()).or_default();
@@ -165,11 +166,11 @@ impl Board {
         let placed = Placed {
             node: node.to_owned(),
             pod: pod.clone(),
-            needs: Needs::of(pod),
+            needs: PodRequests::of(pod),
             assumed,
         };
         self.places.entry(node.to_owned()).or_default().shift(&placed, 1);
-        if neighbours::repels(pod) {
+        if inter_pod_affinity::repels(pod) {
             self.repelling.insert(uid(&**pod).to_owned());
         }
         self.pods.insert(uid(&**pod).to_owned(), placed);
@@ -219,7 +220,7 @@ impl Board {
         let placed = Placed {
             node: node.to_owned(),
             pod: pod.clone(),
-            needs: Needs::of(pod),
+            needs: PodRequests::of(pod),
             assumed: true,
         };
         self.promises
@@ -306,14 +307,14 @@ impl Board {
                 preemption,
             });
         }
-        let needs = Needs::of(pod);
+        let needs = PodRequests::of(pod);
         let judge = Judge::new(self, pod, &needs, claims);
         let mut misfits: Vec<Misfit> = Vec::new();
         let mut best: Option<(Score<'_>, &Arc<Node>)> = None;
         for (node, place) in self.nodes() {
             match judge.check(node, &self.promised(pod, name(&**node), place)) {
                 Ok(()) => {
-                    let score = score::of(pod, &needs, node, place, &judge.neighbourhood, &judge.spread);
+                    let score = score::of(pod, &needs, node, place, &judge.inter_pod_affinity, &judge.spread);
                     if best.as_ref().is_none_or(|(best, _)| score < *best) {
                         best = Some((score, node));
                     }
@@ -366,7 +367,7 @@ impl Place {
     }
 
     /// True if there are pods of lower priority and the requests would fit without them.
-    pub(super) fn suffices_without(&self, least: i32, needs: &Needs) -> bool {
+    pub(super) fn suffices_without(&self, least: i32, needs: &PodRequests) -> bool {
         let below = || self.ranks.range(..least).map(|(_, rank)| rank);
         let of = |amounts: &BTreeMap<String, i64>, resource: &str| amounts.get(resource).copied().unwrap_or(0);
         let pods = below().fold(self.pods, |left, rank| left.saturating_sub(rank.pods));

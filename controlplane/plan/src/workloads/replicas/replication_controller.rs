@@ -3,10 +3,7 @@
 use k8s_openapi::{
     api::{
         apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus},
-        core::v1::{
-            ReplicationController, ReplicationControllerCondition, ReplicationControllerSpec,
-            ReplicationControllerStatus,
-        },
+        core::v1::{self, ReplicationControllerCondition, ReplicationControllerSpec, ReplicationControllerStatus},
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
@@ -14,12 +11,12 @@ use serde::Deserialize;
 
 use crate::objects::Object;
 
-/// A `ReplicationController` converted to a `ReplicaSet`.
+/// A replication controller converted to a `ReplicaSet`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "ReplicationController")]
-pub struct Elder(pub ReplicaSet);
+#[serde(from = "v1::ReplicationController")]
+pub struct ReplicationController(pub ReplicaSet);
 
-impl Object for Elder {
+impl Object for ReplicationController {
     type Meta = ObjectMeta;
 
     fn meta(&self) -> &ObjectMeta {
@@ -27,8 +24,8 @@ impl Object for Elder {
     }
 }
 
-impl From<ReplicationController> for Elder {
-    fn from(whole: ReplicationController) -> Self {
+impl From<v1::ReplicationController> for ReplicationController {
+    fn from(whole: v1::ReplicationController) -> Self {
         Self(ReplicaSet {
             metadata: whole.metadata,
             spec: whole.spec.map(spec),

@@ -47,7 +47,7 @@ pub(super) struct Pending {
 
 /// All pending pods; each is in one queue at most.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct SchedulingQueue {
     pods: BTreeMap<Key, Waiting>,
     ready: BTreeSet<(Reverse<i32>, u64, Key)>,
     attempts: BTreeMap<Key, Attempts>,
@@ -60,7 +60,7 @@ pub(super) struct Line {
 
 const FAILED: &str = "ScheduleAttemptFailure";
 
-impl Line {
+impl SchedulingQueue {
     /// Adds a pod, or activates it at once if its spec has `changed`.
     pub(super) fn add(&mut self, key: Key, priority: i32, changed: bool) {
         if self.pods.contains_key(&key) && !changed {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use k8s_openapi::api::core::v1::{Node, PodAffinityTerm, WeightedPodAffinityTerm};
 
-use super::{Board, Misfit, Placed};
+use super::{Misfit, Placed, SchedulerCache};
 use crate::objects::{Map, Meta as _, matches, name};
 use crate::pod::Pod;
 
@@ -24,7 +24,7 @@ pub(super) fn domain<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
 type Domains<'a> = BTreeMap<(&'a str, &'a str), i64>;
 
 /// Affinity of one pod to the existing pods.
-pub(super) struct Neighbourhood<'a> {
+pub(super) struct InterPodAffinity<'a> {
     pod: &'a Pod,
     namespaces: &'a Namespaces,
     near: Vec<Near<'a>>,
@@ -63,10 +63,10 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, i64>, key: K, by: i64) {
     }
 }
 
-impl<'a> Neighbourhood<'a> {
-    pub(super) fn of(board: &'a Board, pod: &'a Pod) -> Self {
+impl<'a> InterPodAffinity<'a> {
+    pub(super) fn of(cache: &'a SchedulerCache, pod: &'a Pod) -> Self {
         let (near, far, soft) = terms(pod);
-        let namespaces = board.namespaces();
+        let namespaces = cache.namespaces();
         let terms = near.iter().map(|term| Near {
             term,
             domains: BTreeMap::new(),
@@ -82,8 +82,8 @@ impl<'a> Neighbourhood<'a> {
             preferred: BTreeMap::new(),
         };
         if !near.is_empty() || !far.is_empty() || !soft.is_empty() {
-            for placed in board.pods() {
-                let Some((node, _)) = board.at(&placed.node) else {
+            for placed in cache.pods() {
+                let Some((node, _)) = cache.at(&placed.node) else {
                     continue;
                 };
                 this.meet(placed, node, 1);
@@ -96,8 +96,8 @@ impl<'a> Neighbourhood<'a> {
                 }
             }
         }
-        for placed in board.repelling() {
-            if let Some((node, _)) = board.at(&placed.node) {
+        for placed in cache.repelling() {
+            if let Some((node, _)) = cache.at(&placed.node) {
                 this.repel(placed, node, 1);
             }
         }

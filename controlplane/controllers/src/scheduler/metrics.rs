@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use controlplane_plan::placement::{Displacement, Unplaceable};
 
-use super::line::{Attempts, Pending};
+use super::queue::{Attempts, Pending};
 use crate::machinery::events::SCHEDULER;
 use crate::machinery::metrics::page::{Buckets, Page};
 
@@ -42,7 +42,7 @@ impl Outcome {
 
 /// The counters.
 #[derive(Debug, Clone)]
-pub(super) struct Tally {
+pub(super) struct SchedulerMetrics {
     attempts: BTreeMap<Outcome, (u64, Buckets)>,
     whole: BTreeMap<u32, Buckets>,
     tries: Buckets,
@@ -51,7 +51,7 @@ pub(super) struct Tally {
     victims: Buckets,
 }
 
-impl Default for Tally {
+impl Default for SchedulerMetrics {
     fn default() -> Self {
         Self {
             attempts: BTreeMap::new(),
@@ -63,7 +63,7 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl SchedulerMetrics {
     /// Records the last attempt at a pod.
     pub(super) fn attempt(&mut self, outcome: Outcome, attempts: Option<Attempts>) {
         let (count, durations) = self
@@ -103,7 +103,7 @@ pub(super) fn write(
     page: &mut Page,
     pending: Pending,
     incoming: &BTreeMap<(&'static str, &'static str), u64>,
-    tally: &Tally,
+    metrics: &SchedulerMetrics,
 ) {
     page.gauge(
         "scheduler_pending_pods",
@@ -132,14 +132,14 @@ pub(super) fn write(
         "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be scheduled, \
          while 'error' means an internal scheduler problem.",
     );
-    for (outcome, (number, _)) in &tally.attempts {
+    for (outcome, (number, _)) in &metrics.attempts {
         page.sample(&[("profile", SCHEDULER), ("result", outcome.name())], number);
     }
     page.histogram(
         "scheduler_scheduling_attempt_duration_seconds",
         "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)",
     );
-    for (outcome, (_, durations)) in &tally.attempts {
+    for (outcome, (_, durations)) in &metrics.attempts {
         page.buckets(&[("profile", SCHEDULER), ("result", outcome.name())], durations);
     }
     page.histogram(
@@ -147,7 +147,7 @@ pub(super) fn write(
         "[BETA] E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue and might involve \
          multiple scheduling attempts.",
     );
-    for (number, durations) in &tally.whole {
+    for (number, durations) in &metrics.whole {
         let plus = if *number == MANY { "+" } else { "" };
         page.buckets(&[("attempts", &format!("{number}{plus}"))], durations);
     }
@@ -155,21 +155,21 @@ pub(super) fn write(
         "scheduler_pod_scheduling_attempts",
         "[STABLE] Number of attempts to successfully schedule a pod.",
     );
-    page.buckets(&[], &tally.tries);
-    write_preemptions(page, tally);
+    page.buckets(&[], &metrics.tries);
+    write_preemptions(page, metrics);
 }
 
-fn write_preemptions(page: &mut Page, tally: &Tally) {
+fn write_preemptions(page: &mut Page, metrics: &SchedulerMetrics) {
     page.counter(
         "scheduler_preemption_attempts_total",
         "[STABLE] Total preemption attempts in the cluster till now",
     );
-    page.sample(&[], tally.preemptions);
+    page.sample(&[], metrics.preemptions);
     page.histogram(
         "scheduler_preemption_victims",
         "[STABLE] Number of selected preemption victims",
     );
-    page.buckets(&[], &tally.victims);
+    page.buckets(&[], &metrics.victims);
 }
 
 #[cfg(test)]
@@ -179,21 +179,21 @@ mod tests {
     use controlplane_plan::placement::{Misfit, Preemption};
 
     use super::*;
-    use crate::{machinery::cache::Key, scheduler::line::Line};
+    use crate::{machinery::cache::Key, scheduler::queue::SchedulingQueue};
 
     #[tokio::test(start_paused = true)]
     async fn pods_are_counted_on_their_way() {
-        let (mut line, mut tally) = (Line::default(), Tally::default());
+        let (mut line, mut metrics) = (SchedulingQueue::default(), SchedulerMetrics::default());
         let key = |name: &str| Key::new("default", name);
         for name in ["a", "b", "c"] {
             line.add(key(name), 0, false);
         }
         assert_eq!(line.pending().active, 3);
         let first = line.take().unwrap();
-        tally.bound(line.attempts(&first));
+        metrics.bound(line.attempts(&first));
         line.settled(&first);
         let second = line.take().unwrap();
-        tally.attempt(Outcome::Unschedulable, line.attempts(&second));
+        metrics.attempt(Outcome::Unschedulable, line.attempts(&second));
         line.refuse(second.clone(), 0, Duration::from_mins(5));
         let third = line.take().unwrap();
         line.gate(&third);
@@ -205,13 +205,13 @@ mod tests {
         assert_eq!(line.pending(), pending);
         tokio::time::advance(Duration::from_mins(5)).await;
         assert_eq!(line.take().as_ref(), Some(&second));
-        tally.bound(line.attempts(&second));
+        metrics.bound(line.attempts(&second));
         let mut nowhere = Unplaceable {
             misfits: Vec::new(),
             of_pod: None,
             preemption: Preemption::Vain,
         };
-        tally.preemption(&nowhere, None);
+        metrics.preemption(&nowhere, None);
         nowhere.misfits.push(Misfit::unresolvable("full"));
         let victim = serde_json::json!({ "metadata": { "name": "v" }, "spec": { "containers": [] } });
         let victim = std::sync::Arc::new(serde_json::from_value(victim).unwrap());
@@ -220,10 +220,10 @@ mod tests {
             victims: vec![victim; 3],
         };
         for found in [None, Some(&displacement)] {
-            tally.preemption(&nowhere, found);
+            metrics.preemption(&nowhere, found);
         }
         let mut page = Page::default();
-        write(&mut page, line.pending(), &line.incoming, &tally);
+        write(&mut page, line.pending(), &line.incoming, &metrics);
         let page = page.text();
         let profile = "profile=\"default-scheduler\"";
         for line in [
