@@ -7,7 +7,8 @@ use agent_plan::Timestamp;
 use k8s_openapi::jiff::SignedDuration;
 use tokio::time::Instant;
 
-use crate::context::Clock;
+/// Reads the wall clock.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Smallest difference that counts as a step: the two clocks are not read at the same instant, and
 /// time servers slew the wall clock.

@@ -29,8 +29,9 @@ use volume::{LocalPath, Volumes};
 use crate::client::events::{Kind, Recorder};
 use crate::client::objects::Objects;
 use crate::client::tokens::Tokens;
+use crate::clock::Clock;
 use crate::images;
-use crate::images::credentials::Rights;
+use crate::images::credentials::ImagePullRecords;
 use crate::networking::dns::Names;
 use crate::networking::policies::Admissions;
 use crate::networking::routes::Routed;
@@ -39,19 +40,16 @@ use crate::node::apparmor::AppArmor;
 use crate::node::measure::Memory;
 use crate::node::pressure::Order;
 use crate::node::selinux::SeLinux;
-use crate::pod::allocation::Granted;
+use crate::pod::allocation::Allocations;
 use crate::pod::crashes::Crashes;
 use crate::pod::milestones::{Milestones, Step};
 use crate::pod::preempted::Preempted;
-use crate::pod::started::Begun;
+use crate::pod::started::StartCounts;
 use crate::pod::users::UserIds;
 use crate::serve::{Access, Asking, Looks, Probes};
 
 /// Time between two requests to a runtime that does not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-
-/// Reads the wall clock.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Configuration of the agent.
 #[derive(Clone, Debug)]
@@ -163,7 +161,7 @@ pub struct Context {
     /// Local persistent volumes of the node.
     pub(crate) local_path: LocalPath,
     /// Pods' access to images that were pulled with credentials.
-    pub(crate) rights: Rights,
+    pub(crate) pull_records: ImagePullRecords,
     /// Authentication and authorization of requests to the agent.
     pub(crate) access: Access,
     /// Records of containers that failed.
@@ -207,12 +205,12 @@ pub struct Context {
     /// Channel for orders to the pods' workers.
     pub(crate) orders: OnceLock<mpsc::Sender<Order>>,
     /// Resources allocated to the pods on the node.
-    pub(crate) granted: Granted,
+    pub(crate) allocations: Allocations,
     /// UIDs of pods whose requests no longer count.
     pub(crate) discounted: Mutex<BTreeSet<String>>,
     /// Pods that are being preempted.
     pub(crate) preempted: Preempted,
-    pub(crate) begun: Begun,
+    pub(crate) started: StartCounts,
     /// Running instances: log followers need to know when they end, exec needs their location.
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
     /// Resource usage as of the last query.
@@ -352,7 +350,7 @@ impl Context {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(uid);
         self.preempted.over(uid);
-        self.granted.forget(uid);
+        self.allocations.forget(uid);
         self.tokens.forget(uid);
         self.probes.forget(uid);
         self.pods_changed.notify_one();
@@ -374,7 +372,7 @@ impl Context {
         Host {
             pods: self.config.max_pods.into(),
             allocatable: self.allocatable_milli(),
-            others: self.granted.given(others),
+            others: self.allocations.given(others),
             node: self.node(),
             pressures: self.pressures.borrow().clone(),
             shutting_down: *self.shutting_down.borrow(),

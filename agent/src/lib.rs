@@ -45,7 +45,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use client::{connection, events, requests};
-pub use context::{Clock, Config, Context, Parts, Upkeep};
+pub use clock::Clock;
+pub use context::{Config, Context, Parts, Upkeep};
 pub use networking::services::ServiceProxy;
 pub use node::{lock, machine};
 
@@ -137,7 +138,10 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
             config.state_directory.join("pods"),
         ),
         access: serve::Access::default(),
-        rights: images::credentials::Rights::open(config.state_directory.join("rights.json"), &parts.images.list()),
+        pull_records: images::credentials::ImagePullRecords::open(
+            config.state_directory.join("rights.json"),
+            &parts.images.list(),
+        ),
         crashes: pod::crashes::Crashes::new(config.state_directory.join("crashes")),
         spares,
         milestones: pod::milestones::Milestones::default(),
@@ -155,10 +159,10 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         starts: Semaphore::new(STARTS),
         drafts: Arc::new(Semaphore::new(DRAFTS)),
         pods: Mutex::new(BTreeMap::new()),
-        granted: pod::allocation::Granted::default(),
+        allocations: pod::allocation::Allocations::default(),
         discounted: Mutex::new(BTreeSet::new()),
         preempted: pod::preempted::Preempted::default(),
-        begun: pod::started::Begun::default(),
+        started: pod::started::StartCounts::default(),
         running: watch::Sender::new(BTreeMap::new()),
         pods_changed: Notify::new(),
         shutting_down: watch::Sender::new(false),

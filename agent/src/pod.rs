@@ -41,7 +41,7 @@ use crate::Error;
 use crate::confined::aside;
 use crate::context::Context;
 use crate::node::pressure::Order;
-use crate::pod::orphans::{Leftovers, old_logs, owner};
+use crate::pod::orphans::{Orphans, old_logs, owner};
 use crate::pod::worker::{End, Input, Mailbox, Worker, remove};
 use crate::serve::TURN;
 
@@ -55,7 +55,7 @@ struct Dispatcher {
     listed: BTreeSet<String>,
     /// Pods of an incomplete list.
     coming: Vec<Pod>,
-    leftovers: Leftovers,
+    orphans: Orphans,
     cleaned: bool,
     /// Pods that still exist in the API, for example because of finalizers, and are removed from
     /// the node.
@@ -73,7 +73,7 @@ enum Ended {
     /// The worker of this pod, or one of its tasks, panicked.
     Broken(String),
     /// Sandboxes and directories of a pod whose worker panicked.
-    Found(String, Leftovers),
+    Found(String, Orphans),
     /// All sandboxes of the runtime, listed after events were lost.
     Compared(Vec<runtime::Sandbox>),
     /// Task without a result.
@@ -83,7 +83,7 @@ enum Ended {
 /// Runs the pods of this node without end.
 pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>) -> Result<Infallible, Error> {
     let mut events = context.parts.runtime.events();
-    let leftovers = Leftovers::read(&context).await?;
+    let orphans = Orphans::read(&context).await?;
     let api: Api<Pod> = Api::all(context.parts.client.clone());
     let selector = format!("spec.nodeName={}", context.config.node_name);
     let configuration = watcher::Config::default().fields(&selector);
@@ -94,7 +94,7 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
         tasks: JoinSet::new(),
         listed: BTreeSet::new(),
         coming: Vec::new(),
-        leftovers,
+        orphans,
         cleaned: false,
         finished: BTreeSet::new(),
         deleted: BTreeSet::new(),
@@ -166,30 +166,30 @@ impl Dispatcher {
         pending::look_at_node(&self.context, &pod).await;
         let mailbox = Arc::new(Mailbox::default());
         self.workers.insert(uid.clone(), Arc::clone(&mailbox));
-        let mut leftovers = std::mem::take(&mut self.leftovers);
-        self.begin(uid, pod, mailbox, &mut leftovers);
-        self.leftovers = leftovers;
+        let mut orphans = std::mem::take(&mut self.orphans);
+        self.begin(uid, pod, mailbox, &mut orphans);
+        self.orphans = orphans;
     }
 
     /// Starts the worker of a pod, which adopts its sandboxes.
-    fn begin(&mut self, uid: String, pod: Arc<Pod>, mailbox: Arc<Mailbox>, leftovers: &mut Leftovers) {
+    fn begin(&mut self, uid: String, pod: Arc<Pod>, mailbox: Arc<Mailbox>, orphans: &mut Orphans) {
         let mut worker = Worker::new(Arc::clone(&self.context), pod);
         for pod in worker.preempts() {
             self.preempt(pod);
         }
-        let mut sandboxes = leftovers.sandboxes.remove(&uid).unwrap_or_default();
+        let mut sandboxes = orphans.sandboxes.remove(&uid).unwrap_or_default();
         sandboxes.sort_by_key(|sandbox| sandbox.attempt);
         let newest = sandboxes.pop();
         let addresses = newest
             .as_ref()
-            .and_then(|sandbox| leftovers.addresses.remove(&sandbox.id));
+            .and_then(|sandbox| orphans.addresses.remove(&sandbox.id));
         for lost in sandboxes.iter().filter(|sandbox| sandbox.lost) {
             worker.remember_started(lost);
         }
         worker.adopt(newest.as_ref(), addresses);
         let mut earlier: BTreeSet<String> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
         earlier.extend(
-            leftovers
+            orphans
                 .addresses
                 .extract_if(.., |id, _| owner(id) == uid)
                 .map(|(id, _)| id),
@@ -224,10 +224,10 @@ impl Dispatcher {
                 }
             }
             Ended::Broken(uid) => self.revive(uid),
-            Ended::Found(uid, mut leftovers) => {
+            Ended::Found(uid, mut orphans) => {
                 let pod = self.context.known_pod(&uid);
                 if let (Some(pod), Some(mailbox)) = (pod, self.workers.get(&uid).cloned()) {
-                    self.begin(uid, pod, mailbox, &mut leftovers);
+                    self.begin(uid, pod, mailbox, &mut orphans);
                 }
             }
             Ended::Compared(sandboxes) => self.compared(sandboxes),
@@ -251,8 +251,8 @@ impl Dispatcher {
         let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
         self.tasks.spawn(async move {
             tokio::time::sleep(delay).await;
-            match Leftovers::read(&context).await {
-                Ok(leftovers) => Ended::Found(uid, leftovers),
+            match Orphans::read(&context).await {
+                Ok(orphans) => Ended::Found(uid, orphans),
                 Err(error) => {
                     error!(
                         pod = uid,
@@ -292,7 +292,7 @@ impl Dispatcher {
         }
         // Grouped by pod, so that one task removes a pod's sandboxes.
         let mut orphans: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for sandbox in std::mem::take(&mut self.leftovers.sandboxes).into_values().flatten() {
+        for sandbox in std::mem::take(&mut self.orphans.sandboxes).into_values().flatten() {
             info!(
                 sandbox = sandbox.id,
                 pod = sandbox.pod.name,
@@ -303,7 +303,7 @@ impl Dispatcher {
                 .or_default()
                 .insert(sandbox.id);
         }
-        for id in std::mem::take(&mut self.leftovers.addresses).into_keys() {
+        for id in std::mem::take(&mut self.orphans.addresses).into_keys() {
             if !self.workers.contains_key(owner(&id)) {
                 orphans.entry(owner(&id).to_owned()).or_default().insert(id);
             }
@@ -383,7 +383,7 @@ impl Dispatcher {
         };
         match self.workers.get(owner(sandbox)) {
             Some(worker) => worker.put(Input::Runtime(event)),
-            None => self.leftovers.note(&event),
+            None => self.orphans.note(&event),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Errors, classified by the caller's possible reactions.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use agent_containerd::Meaning;
 use serde::{Deserialize, Serialize};
@@ -71,7 +72,7 @@ pub enum Error {
         path: PathBuf,
         /// The cause.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A removal was completed, but these steps of it failed.
     #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
@@ -184,4 +185,10 @@ impl Refusal {
             cause,
         }
     }
+}
+
+/// Makes an [`Error`] of an I/O error at a path.
+pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
+    let path = path.to_owned();
+    move |source| Error::Io { doing, path, source }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::cgroup::{self, Cgroups};
-use crate::embedded::io_error;
+use crate::error::io_error;
 use crate::spares::Spares;
 use crate::spread::spread;
 

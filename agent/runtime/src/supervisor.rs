@@ -37,7 +37,7 @@ use nix::sys::stat::{Mode, umask};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use container::environment::Ground;
+use container::environment::PodEnvironment;
 use job::Job;
 use namespaces::pause::Pause;
 use namespaces::ready::Ready;
@@ -177,8 +177,8 @@ fn set_up(
     jobs: &mut Vec<Job>,
 ) -> Result<state::Supervisor, Failure> {
     let Configuration { spec, cgroup_root } = configuration;
-    let mut hear = |ground: Option<&Ground<'_>>, wait| {
-        container::foreseen::hear(agent, &spec, ground, jobs, wait).map_err(at("wait for the network"))
+    let mut hear = |environment: Option<&PodEnvironment<'_>>, wait| {
+        container::foreseen::hear(agent, &spec, environment, jobs, wait).map_err(at("wait for the network"))
     };
     // The user namespace of a pod is found by its network namespace.
     let mut connected = spec.user_ids.is_some() && hear(None, true)?;
@@ -190,7 +190,7 @@ fn set_up(
     let settled = ready.settle(&spec, users.as_ref());
     settled.map_err(at("settle in namespaces"))?;
     fs::create_dir(CONTAINERS).map_err(at("create the containers' directory"))?;
-    let ground = Ground {
+    let environment = PodEnvironment {
         cgroups: &cgroups,
         group: &group,
         directory,
@@ -199,11 +199,11 @@ fn set_up(
         memory: memory.as_ref(),
     };
     // Create the foreseen containers first: making the groups takes a while on v1.
-    connected = connected || hear(Some(&ground), false)?;
+    connected = connected || hear(Some(&environment), false)?;
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
     failpoint::reach("group made");
     if !connected {
-        hear(Some(&ground), true)?;
+        hear(Some(&environment), true)?;
     }
     join_network(&spec)?;
     namespaces::sysctls::set(&spec).map_err(at("set what the pod wants of the kernel"))?;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::context::Clock;
+use crate::clock::Clock;
 
 /// Queue length: more than the events of a large burst of pods while they are delayed.
 const QUEUE: usize = 4096;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use agent_plan::pod::pods;
-use agent_plan::volume::tokens::TokenWish;
+use agent_plan::volume::tokens::ProjectedToken;
 use agent_plan::{Timestamp, after};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, ServiceAccount, Volume};
@@ -25,7 +25,7 @@ struct Kept {
 
 /// Tokens of this node's pods, by UID.
 #[derive(Default)]
-pub(crate) struct Tokens(Mutex<BTreeMap<String, BTreeMap<TokenWish, Kept>>>);
+pub(crate) struct Tokens(Mutex<BTreeMap<String, BTreeMap<ProjectedToken, Kept>>>);
 
 impl Tokens {
     /// Returns the tokens that the pod's volumes show.
@@ -34,30 +34,30 @@ impl Tokens {
         client: &Client,
         pod: &Pod,
         now: Timestamp,
-    ) -> Result<BTreeMap<TokenWish, String>, kube::Error> {
+    ) -> Result<BTreeMap<ProjectedToken, String>, kube::Error> {
         let mut tokens = BTreeMap::new();
-        for wish in TokenWish::of_volumes(pod) {
-            let known = self.valid(pods::uid(pod), &wish, now);
+        for projected in ProjectedToken::of_volumes(pod) {
+            let known = self.valid(pods::uid(pod), &projected, now);
             let token = match known {
                 Some((token, true)) => token,
-                Some((token, false)) => match self.request(client, pod, &wish, now).await {
+                Some((token, false)) => match self.request(client, pod, &projected, now).await {
                     Ok(fresh) => fresh,
                     Err(error) => {
                         warn!(pod = pods::name(pod), %error, "a token could not be renewed; the old one stays");
                         token
                     }
                 },
-                None => self.request(client, pod, &wish, now).await?,
+                None => self.request(client, pod, &projected, now).await?,
             };
-            tokens.insert(wish, token);
+            tokens.insert(projected, token);
         }
         Ok(tokens)
     }
 
     /// Returns a cached token that has not expired, and whether it is fresh.
-    fn valid(&self, uid: &str, wish: &TokenWish, now: Timestamp) -> Option<(String, bool)> {
+    fn valid(&self, uid: &str, projected: &ProjectedToken, now: Timestamp) -> Option<(String, bool)> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = kept.get(uid)?.get(wish).filter(|kept| now < kept.ends)?;
+        let kept = kept.get(uid)?.get(projected).filter(|kept| now < kept.ends)?;
         Some((kept.token.clone(), now < kept.renew_at))
     }
 
@@ -65,16 +65,16 @@ impl Tokens {
         &self,
         client: &Client,
         pod: &Pod,
-        wish: &TokenWish,
+        projected: &ProjectedToken,
         now: Timestamp,
     ) -> Result<String, kube::Error> {
         let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
-                audiences: Some(wish.audience.clone())
+                audiences: Some(projected.audience.clone())
                     .filter(|audience| !audience.is_empty())
                     .map(|audience| vec![audience]),
-                expiration_seconds: Some(wish.seconds),
+                expiration_seconds: Some(projected.seconds),
                 bound_object_ref: Some(BoundObjectReference {
                     api_version: Some("v1".to_owned()),
                     kind: Some("Pod".to_owned()),
@@ -93,7 +93,7 @@ impl Tokens {
         let (token, ends) = (status.token.unwrap_or_default(), status.expiration_timestamp);
         let lives = ends
             .as_ref()
-            .map_or(wish.seconds, |ends| ends.0.duration_since(now).as_secs());
+            .map_or(projected.seconds, |ends| ends.0.duration_since(now).as_secs());
         let kept = Kept {
             token: token.clone(),
             ends: after(now, lives),
@@ -103,7 +103,7 @@ impl Tokens {
         tokens
             .entry(pods::uid(pod).to_owned())
             .or_default()
-            .insert(wish.clone(), kept);
+            .insert(projected.clone(), kept);
         Ok(token)
     }
 

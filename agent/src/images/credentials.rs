@@ -93,7 +93,7 @@ struct Known {
 }
 
 /// Records of all images that were pulled with credentials.
-pub(crate) struct Rights {
+pub(crate) struct ImagePullRecords {
     path: PathBuf,
     known: Mutex<Known>,
     /// Held while the file is written, so that the latest state is written last.
@@ -102,14 +102,14 @@ pub(crate) struct Rights {
 
 /// Recorded intent of a pull with credentials. Remains recorded if it is dropped without a result.
 pub(crate) struct Intent<'a> {
-    rights: &'a Rights,
+    pull_records: &'a ImagePullRecords,
     name: Option<String>,
 }
 
 impl Drop for Intent<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
-            let mut known = self.rights.known();
+            let mut known = self.pull_records.known();
             let pulls = known.intents.entry(name).or_default();
             pulls.under_way = pulls.under_way.saturating_sub(1);
             pulls.left = true;
@@ -117,7 +117,7 @@ impl Drop for Intent<'_> {
     }
 }
 
-impl Rights {
+impl ImagePullRecords {
     /// Reads the records of the images that are `present`. Images that an earlier process was about
     /// to pull are available to no pod; neither are all images from a registry if the records
     /// cannot be read.
@@ -217,7 +217,10 @@ impl Rights {
             });
             pulls.under_way = pulls.under_way.saturating_add(1);
         }
-        let mut intent = Intent { rights: self, name };
+        let mut intent = Intent {
+            pull_records: self,
+            name,
+        };
         if let Err(error) = self.write().await {
             // The pull does not begin.
             if let Some(name) = intent.name.take() {

@@ -7,17 +7,17 @@ use agent_plan::pod::pods;
 use agent_plan::pod::resize::{self, Resources};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::pod::resizes::Wishes;
+use crate::pod::resizes::ResizeRequests;
 
 /// By UID, from when a pod is first seen until it is removed.
 #[derive(Debug, Default)]
-pub(crate) struct Granted {
+pub(crate) struct Allocations {
     given: Mutex<BTreeMap<String, Resources>>,
     /// Pods that wait for a resize to more resources.
-    pub(crate) wishes: Wishes,
+    pub(crate) resizes: ResizeRequests,
 }
 
-impl Granted {
+impl Allocations {
     pub(crate) fn note(&self, uid: &str, resources: &Resources) {
         let mut all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(uid.to_owned(), resources.clone());
@@ -25,7 +25,7 @@ impl Granted {
 
     pub(crate) fn forget(&self, uid: &str) {
         self.given.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        self.wishes.leave(uid);
+        self.resizes.leave(uid);
     }
 
     /// Returns the pods with their allocated resources: a pending resize takes nothing of the node.
@@ -51,16 +51,16 @@ mod tests {
             let container = json!({"name": "a", "resources": {"requests": {"cpu": cpu}}});
             serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": [container]}})).unwrap()
         };
-        let granted = Granted::default();
-        let counts = |granted: &Granted| {
-            let all = granted.given(vec![Arc::new(pod("200"))]);
+        let allocations = Allocations::default();
+        let counts = |allocations: &Allocations| {
+            let all = allocations.given(vec![Arc::new(pod("200"))]);
             let spec = all[0].spec.as_ref().unwrap();
             api::pod::requests(spec)["cpu"].to_string()
         };
-        assert_eq!(counts(&granted), "200", "as it asked from the beginning");
-        granted.note("u", &resize::wanted(&pod("150m")));
-        assert_eq!(counts(&granted), "150m");
-        granted.forget("u");
-        assert_eq!(counts(&granted), "200");
+        assert_eq!(counts(&allocations), "200", "as it asked from the beginning");
+        allocations.note("u", &resize::wanted(&pod("150m")));
+        assert_eq!(counts(&allocations), "150m");
+        allocations.forget("u");
+        assert_eq!(counts(&allocations), "200");
     }
 }

@@ -9,12 +9,12 @@ use crate::context::Context;
 
 /// Sandboxes and directories of an earlier agent, by pod.
 #[derive(Default)]
-pub(crate) struct Leftovers {
+pub(crate) struct Orphans {
     pub(crate) sandboxes: BTreeMap<String, Vec<runtime::Sandbox>>,
     pub(crate) addresses: BTreeMap<String, Vec<IpAddr>>,
 }
 
-impl Leftovers {
+impl Orphans {
     /// Lists sandboxes and addresses from the runtime and the network.
     pub(crate) async fn read(context: &Context) -> Result<Self, Error> {
         let mut sandboxes: BTreeMap<String, Vec<runtime::Sandbox>> = BTreeMap::new();

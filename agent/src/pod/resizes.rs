@@ -11,10 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 /// By UID, from the first attempt without room until the resize is allocated or withdrawn.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes(Mutex<BTreeMap<String, Wish>>);
+pub(crate) struct ResizeRequests(Mutex<BTreeMap<String, ResizeRequest>>);
 
 #[derive(Debug)]
-struct Wish {
+struct ResizeRequest {
     pod: Arc<Pod>,
     since: Timestamp,
 }
@@ -29,13 +29,13 @@ fn rank(pod: &Pod, since: Timestamp) -> Rank {
     (Reverse(priority), !guaranteed, since)
 }
 
-impl Wishes {
+impl ResizeRequests {
     /// Adds a pod, or keeps the time since which it waits.
     pub(crate) fn wait(&self, pod: &Arc<Pod>, now: Timestamp) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = all.get(pods::uid(pod)).map_or(now, |known| known.since);
         let pod = Arc::clone(pod);
-        all.insert(pods::uid(&pod).to_owned(), Wish { pod, since });
+        all.insert(pods::uid(&pod).to_owned(), ResizeRequest { pod, since });
     }
 
     /// Removes a pod.
@@ -49,8 +49,8 @@ impl Wishes {
         let since = all.get(pods::uid(pod)).map_or(now, |known| known.since);
         let own = rank(pod, since);
         let others = all.iter().filter(|(uid, _)| *uid != pods::uid(pod));
-        let earlier = others.filter(|(_, wish)| rank(&wish.pod, wish.since) < own);
-        earlier.map(|(_, wish)| Arc::clone(&wish.pod)).collect()
+        let earlier = others.filter(|(_, request)| rank(&request.pod, request.since) < own);
+        earlier.map(|(_, request)| Arc::clone(&request.pod)).collect()
     }
 }
 
@@ -74,13 +74,13 @@ mod tests {
     #[test]
     fn the_first_is_the_most_important_then_the_guaranteed_then_who_waited_longest() {
         let (vital, guaranteed, early, late) = (pod("v", 9, ""), pod("g", 0, "x"), pod("e", 0, ""), pod("l", 0, ""));
-        let wishes = Wishes::default();
+        let resizes = ResizeRequests::default();
         let at = |second| after(Timestamp::UNIX_EPOCH, second);
         for (second, waiting) in [&early, &late, &guaranteed, &vital, &early].into_iter().enumerate() {
-            wishes.wait(waiting, at(i64::try_from(second).unwrap()));
+            resizes.wait(waiting, at(i64::try_from(second).unwrap()));
         }
         let before = |pod: &Pod| {
-            let others = wishes.before(pod, at(99));
+            let others = resizes.before(pod, at(99));
             others
                 .iter()
                 .map(|other| pods::uid(other))
@@ -96,7 +96,7 @@ mod tests {
         );
         assert_eq!(before(&late), "e g v");
         assert_eq!(before(&pod("n", 0, "x")), "g v", "who comes now has not waited");
-        wishes.leave("v");
+        resizes.leave("v");
         assert_eq!(before(&guaranteed), "");
     }
 }

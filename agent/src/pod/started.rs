@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 /// Counts of pods and containers that were started, or failed to start, since the agent began.
 #[derive(Debug, Default)]
-pub(crate) struct Begun {
+pub(crate) struct StartCounts {
     counts: Mutex<Counts>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Counts {
     pub(crate) container_failures: BTreeMap<(&'static str, String), u64>,
 }
 
-impl Begun {
+impl StartCounts {
     pub(crate) fn pod(&self, pod: &Pod) {
         let mut counts = self.lock();
         counts.pods += 1;

@@ -98,7 +98,7 @@ pub(crate) enum End {
 pub(crate) enum Done {
     Prepared {
         sandbox: String,
-        outcome: Result<sandbox::prepare::Prepared, sandbox::prepare::Failure>,
+        outcome: Result<sandbox::prepare::Prepared, sandbox::failure::Failure>,
     },
     Pulled {
         container: String,
@@ -106,7 +106,7 @@ pub(crate) enum Done {
     },
     Started {
         container: String,
-        outcome: Result<container::start::Started, container::unstarted::Failure>,
+        outcome: Result<container::plan::Started, container::unstarted::Failure>,
     },
     Probed {
         container: String,
@@ -193,7 +193,7 @@ impl Worker {
             None => wanted(&pod),
         };
         view.actual = view.allocated.clone();
-        context.granted.note(pods::uid(&pod), &view.allocated);
+        context.allocations.note(pods::uid(&pod), &view.allocated);
         let mut preempts = Vec::new();
         // Pods that an agent of this node has admitted before are not checked again.
         if pods::terminal_phase(&pod).is_none() && stored.is_none() {

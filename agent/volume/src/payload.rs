@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use agent_plan::container::environment::{self, ReferenceError, Sources, Surroundings};
 use agent_plan::pod::pods;
 use agent_plan::resources;
-use agent_plan::volume::tokens::TokenWish;
+use agent_plan::volume::tokens::ProjectedToken;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
 
 /// Files by path within the volume.
@@ -173,7 +173,7 @@ fn project(
     } else if let Some(source) = &projection.service_account_token {
         let token = sources
             .tokens
-            .get(&TokenWish::of(source))
+            .get(&ProjectedToken::of(source))
             .ok_or(PayloadError::NoToken)?;
         let owner = common_user(pod);
         let group = pod

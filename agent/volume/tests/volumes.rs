@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use agent_plan::container::environment::{Environment, Sources, Surroundings};
-use agent_plan::volume::tokens::TokenWish;
+use agent_plan::volume::tokens::ProjectedToken;
 use agent_volume::{Error, Turn, Volumes};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 
@@ -195,7 +195,7 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
         )]
         .into(),
         tokens: [(
-            TokenWish {
+            ProjectedToken {
                 audience: "vault".to_owned(),
                 seconds: 600,
             },

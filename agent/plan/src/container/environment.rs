@@ -14,7 +14,7 @@ use crate::container::files;
 use crate::pod::pods;
 use crate::resources;
 use crate::volume::claims::Backing;
-use crate::volume::tokens::TokenWish;
+use crate::volume::tokens::ProjectedToken;
 
 /// Objects that a pod refers to. An absent entry was looked up and not found.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Sources {
     /// The files of `fileKeyRef` variables.
     pub files: Files,
     /// Tokens of the pod's service account.
-    pub tokens: BTreeMap<TokenWish, String>,
+    pub tokens: BTreeMap<ProjectedToken, String>,
     /// Volumes behind the pod's claims, by the volume's name. One that is mounted already may be
     /// missing.
     pub claims: BTreeMap<String, Backing>,

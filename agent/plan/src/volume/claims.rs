@@ -6,7 +6,7 @@ use crate::pod::pods;
 
 /// A volume of a pod that is a `PersistentVolumeClaim`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct ClaimVolume {
     /// The volume's name within the pod.
     pub volume: String,
     /// The claim's name.
@@ -16,7 +16,7 @@ pub struct Wish {
 }
 
 /// The claims among a pod's volumes.
-pub fn wishes(pod: &Pod) -> Vec<Wish> {
+pub fn claim_volumes(pod: &Pod) -> Vec<ClaimVolume> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let claims = volumes.filter_map(|volume| {
         let (claim, own) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
@@ -24,7 +24,7 @@ pub fn wishes(pod: &Pod) -> Vec<Wish> {
             (None, Some(_)) => (format!("{}-{}", pods::name(pod), volume.name), true),
             (None, None) => return None,
         };
-        Some(Wish {
+        Some(ClaimVolume {
             volume: volume.name.clone(),
             claim,
             own,
@@ -90,17 +90,21 @@ pub enum ClaimError {
 }
 
 /// The volume that a pod's claim names, if the pod may use it.
-pub fn volume_of(pod: &Pod, wish: &Wish, claim: Option<&PersistentVolumeClaim>) -> Result<String, ClaimError> {
-    let claim = claim.ok_or_else(|| ClaimError::NoClaim(wish.claim.clone()))?;
+pub fn volume_of(
+    pod: &Pod,
+    claimed: &ClaimVolume,
+    claim: Option<&PersistentVolumeClaim>,
+) -> Result<String, ClaimError> {
+    let claim = claim.ok_or_else(|| ClaimError::NoClaim(claimed.claim.clone()))?;
     let owners = claim.metadata.owner_references.iter().flatten();
-    if wish.own
+    if claimed.own
         && !owners
             .map(|owner| owner.uid.as_str())
             .any(|owner| owner == pods::uid(pod))
     {
         return Err(ClaimError::NotOwner {
             namespace: pods::namespace(pod).to_owned(),
-            claim: wish.claim.clone(),
+            claim: claimed.claim.clone(),
             pod: pods::name(pod).to_owned(),
         });
     }
@@ -116,7 +120,7 @@ pub fn volume_of(pod: &Pod, wish: &Wish, claim: Option<&PersistentVolumeClaim>) 
 
 /// Returns the volume behind the claim that this volume of a pod names.
 pub fn backing(
-    wish: &Wish,
+    claimed: &ClaimVolume,
     claim: &PersistentVolumeClaim,
     name: &str,
     volume: Option<&PersistentVolume>,
@@ -128,7 +132,7 @@ pub fn backing(
         return Err(ClaimError::Stolen(name.to_owned()));
     }
     if spec.volume_mode.as_deref() == Some("Block") {
-        return Err(ClaimError::Block(wish.volume.clone()));
+        return Err(ClaimError::Block(claimed.volume.clone()));
     }
     let place = match (&spec.host_path, &spec.local) {
         (Some(source), _) => Place::HostPath(source.clone()),
@@ -159,8 +163,8 @@ mod tests {
             ]},
         }))
         .unwrap();
-        let wishes = wishes(&pod);
-        let names: Vec<_> = wishes.iter().map(|wish| wish.claim.as_str()).collect();
+        let claim_volumes = claim_volumes(&pod);
+        let names: Vec<_> = claim_volumes.iter().map(|claimed| claimed.claim.as_str()).collect();
         assert_eq!(names, ["c", "p-b"]);
         let claim = |status: &str, more: serde_json::Value| -> PersistentVolumeClaim {
             let mut claim = serde_json::json!({
@@ -172,7 +176,7 @@ mod tests {
             from_value(claim).unwrap()
         };
         let volume = |index: usize, claim: Option<&PersistentVolumeClaim>| {
-            volume_of(&pod, &wishes[index], claim).map_err(|error| error.to_string())
+            volume_of(&pod, &claim_volumes[index], claim).map_err(|error| error.to_string())
         };
         let bound = claim("Bound", serde_json::json!({}));
         let deleted = claim(
@@ -196,8 +200,9 @@ mod tests {
             }))
             .unwrap()
         };
-        let place =
-            |volume: Option<&PersistentVolume>| backing(&wishes[0], &bound, "v", volume).map(|found| found.place);
+        let place = |volume: Option<&PersistentVolume>| {
+            backing(&claim_volumes[0], &bound, "v", volume).map(|found| found.place)
+        };
         assert_eq!(place(Some(&persistent("claim"))), Ok(Place::Local("/d".to_owned())));
         assert_eq!(
             place(Some(&persistent("other"))),

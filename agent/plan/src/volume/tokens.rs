@@ -4,14 +4,14 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};
 
 /// A token request of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TokenWish {
+pub struct ProjectedToken {
     /// Audience of the token; empty for the API server.
     pub audience: String,
     /// Requested lifetime in seconds.
     pub seconds: i64,
 }
 
-impl TokenWish {
+impl ProjectedToken {
     /// Returns the request of a projected volume's source.
     pub fn of(source: &ServiceAccountTokenProjection) -> Self {
         Self {

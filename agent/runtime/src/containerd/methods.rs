@@ -16,7 +16,8 @@ use super::container::{creation, handlers};
 use super::records::Record;
 use super::{Containerd, Shared};
 use crate::cgroup::part;
-use crate::embedded::{arrange, change, check_id, described, io_error};
+use crate::embedded::{arrange, change, check_id, described};
+use crate::error::io_error;
 use crate::record;
 use crate::{
     Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,

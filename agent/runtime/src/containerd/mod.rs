@@ -50,7 +50,8 @@ use removal::orphans;
 use sandbox::{holding, pause};
 
 use crate::cgroup::Cgroups;
-use crate::embedded::{Program, Zygotes, check_id, io_error};
+use crate::embedded::{Program, Zygotes, check_id};
+use crate::error::io_error;
 use crate::opened::Opened;
 use crate::spares::Spares;
 use crate::{Error, Event, Info, Refusal, State};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::records::Record;
 use super::{Shared, records};
 use crate::clock::now;
-use crate::embedded::io_error;
+use crate::error::io_error;
 use crate::{Connected, Error, Sandbox, SandboxSpec};
 
 impl Shared {

@@ -6,9 +6,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
-use super::{Embedded, check_id, io_error, unexpected};
+use super::run::as_container;
+use super::{Embedded, check_id, unexpected};
 use crate::cgroup::{Cgroups, part};
 use crate::clock::now;
+use crate::error::io_error;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
     Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
@@ -89,13 +91,6 @@ fn create(spec: ContainerSpec) -> Result<(Call, Vec<u8>), Error> {
         stdio,
     };
     Ok((call, body))
-}
-
-pub(super) fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, Error> {
-    match answer {
-        Answer::Container(container) => Ok(container),
-        Answer::Done | Answer::Sandbox(_) | Answer::Ready { .. } | Answer::Exec { .. } => Err(unexpected()),
-    }
 }
 
 /// Changes the limits of a group; may block while the kernel reclaims memory.

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use nix::libc;
 
+use super::Shared;
 use super::removal::DEATH;
-use super::{Shared, io_error};
 use crate::cgroup::{Cgroups, pause};
 use crate::clock::monotonic;
+use crate::error::io_error;
 use crate::supervisor::{GROUP, session};
 use crate::{Error, sys};
 

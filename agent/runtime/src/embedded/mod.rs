@@ -39,6 +39,7 @@ pub(crate) use supervise::{Zygote, Zygotes};
 
 use crate::cgroup::Cgroups;
 use crate::clock::now;
+use crate::error::io_error;
 use crate::opened::Opened;
 use crate::protocol::{Answer, Call};
 use crate::spares::Spares;
@@ -102,11 +103,6 @@ impl Drop for Embedded {
             .unwrap_or_else(PoisonError::into_inner)
             .abort_all();
     }
-}
-
-pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
-    let path = path.to_owned();
-    move |source| Error::Io { doing, path, source }
 }
 
 fn unexpected() -> Error {

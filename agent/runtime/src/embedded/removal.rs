@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use nix::libc;
 
-use super::{Shared, io_error};
+use super::Shared;
+use crate::error::io_error;
 use crate::protocol::Call;
 use crate::supervisor::{SANDBOX, SandboxRecord, started};
 use crate::{Error, record, sys};

@@ -1,8 +1,8 @@
 //! Creating and starting a container in a single round trip.
 
-use super::calls::as_container;
 use super::connection::Connection;
-use crate::protocol::Call;
+use super::unexpected;
+use crate::protocol::{Answer, Call};
 use crate::{Container, Error, NotRun, Refusal};
 
 /// Sends both requests at once; `create` is the first.
@@ -27,6 +27,13 @@ pub(super) async fn run(
         started => started,
     };
     started.and_then(as_container).map_err(NotRun::Started)
+}
+
+pub(super) fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, Error> {
+    match answer {
+        Answer::Container(container) => Ok(container),
+        Answer::Done | Answer::Sandbox(_) | Answer::Ready { .. } | Answer::Exec { .. } => Err(unexpected()),
+    }
 }
 
 #[cfg(test)]

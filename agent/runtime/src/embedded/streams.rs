@@ -21,7 +21,8 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::oneshot;
 
 use super::connection::{Connection, Reply};
-use super::{Shared, io_error, unexpected};
+use super::{Shared, unexpected};
+use crate::error::io_error;
 use crate::protocol::{Answer, Call};
 use crate::session::{Pipes, Session, Terminal};
 use crate::{Error, Refusal, Size, StreamSpec, Streams, sys};

@@ -19,8 +19,9 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 use super::connection::{self, Connection};
-use super::{Program, Shared, io_error, unexpected};
+use super::{Program, Shared, unexpected};
 use crate::cgroup::Cgroups;
+use crate::error::io_error;
 use crate::protocol::{self, Answer, Configuration, Early, Message};
 use crate::supervisor::{self, SOCKET};
 use crate::{Connected, Error, Event, Sandbox, SandboxSpec, sys};

@@ -67,6 +67,13 @@ impl Mount {
         Self::open_tree(path, 0)
     }
 
+    /// Copies a mount with private propagation: mounts below it do not reach the machine.
+    pub(crate) fn private(path: &Path) -> io::Result<Self> {
+        let copy = Self::copy(path)?;
+        copy.propagate(libc::MS_PRIVATE)?;
+        Ok(copy)
+    }
+
     /// Copies the mount with all mounts below it.
     pub(crate) fn copy_tree(path: &Path) -> io::Result<Self> {
         Self::open_tree(path, libc::AT_RECURSIVE.into())

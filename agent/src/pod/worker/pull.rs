@@ -134,7 +134,7 @@ impl Worker {
                 None => self.images.get(container),
             };
             let own = before.is_some_and(|before| before.id == image.id);
-            if !own && !self.context.rights.are_everybodys(&image, name) {
+            if !own && !self.context.pull_records.are_everybodys(&image, name) {
                 return Ok(false);
             }
             self.present(container, wanted, image);
@@ -232,9 +232,9 @@ impl Worker {
         let Wanted { name, .. } = wanted;
         warn!(pod = %self.id(), image = shown(name), reason = failure.reason, message = failure.message, "no image");
         // Pulling is a part of the start, as in the kubelet.
-        self.context.begun.container(&self.pod, container);
+        self.context.started.container(&self.pod, container);
         self.context
-            .begun
+            .started
             .container_failed(&self.pod, container, &failure.reason);
         let delay = match self.memory(container).image {
             Image::Failed { delay, .. } | Image::Pulling { delay } => delay,
@@ -342,7 +342,7 @@ fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Resu
         return if policy == "Never" { Err(absent(name)) } else { Ok(None) };
     };
     let own: Vec<Key> = keys.iter().map(|(key, _)| key.clone()).collect();
-    if context.rights.admit(&image, name, &own) {
+    if context.pull_records.admit(&image, name, &own) {
         return Ok(Some(image));
     }
     if policy == "Never" {
@@ -365,7 +365,7 @@ async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Res
     if !keys.is_empty() {
         let before = images.resolve(name).ok().flatten();
         let before = before.as_ref().map(|image| image.id.as_str());
-        let written = context.rights.intend(name, before).await;
+        let written = context.pull_records.intend(name, before).await;
         let failed = |error: std::io::Error| Failure {
             reason: "ErrImagePull".to_owned(),
             message: format!("Failed to record image pull intent for container image {name:?}: {error}"),
@@ -379,7 +379,7 @@ async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Res
         Ok(pulled) => pulled,
         Err(failure) => {
             if let Some(intent) = intent
-                && let Err(error) = context.rights.failed(intent).await
+                && let Err(error) = context.pull_records.failed(intent).await
             {
                 warn!(%error, "it could not be written down that a pull failed");
             }
@@ -392,7 +392,11 @@ async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Res
     let key = key.map(|(key, _)| key);
     let listed = images.list();
     let present = |id: &str| listed.iter().any(|image| image.id == id);
-    if let Err(error) = context.rights.learn((&pulled.id, name), key, intent, present).await {
+    if let Err(error) = context
+        .pull_records
+        .learn((&pulled.id, name), key, intent, present)
+        .await
+    {
         warn!(%error, "it could not be written down who may use an image");
     }
     Ok(pulled)

@@ -91,12 +91,12 @@ impl Worker {
             self.context.now(),
         );
         if ends || pods::deletion_grace(&self.pod).is_some() || pods::terminal_phase(&self.pod).is_some() {
-            self.context.granted.wishes.leave(pods::uid(&self.pod));
+            self.context.allocations.resizes.leave(pods::uid(&self.pod));
             return;
         }
         let wanted = resize::wanted(&self.pod);
         if resize::changed(&wanted, &self.view.allocated).next().is_none() {
-            self.context.granted.wishes.leave(pods::uid(&self.pod));
+            self.context.allocations.resizes.leave(pods::uid(&self.pod));
             self.view.resize_pending = None;
             self.carry_out_resize();
             return;
@@ -109,12 +109,12 @@ impl Worker {
             }
             Verdict::Fits => self.grant(wanted),
             Verdict::Infeasible(message) => {
-                self.context.granted.wishes.leave(pods::uid(&self.pod));
+                self.context.allocations.resizes.leave(pods::uid(&self.pod));
                 self.postpone("Infeasible", "ResizeInfeasible", message);
             }
             Verdict::Deferred(message) => {
                 self.resize.again = Some(after(now, RETRY_SECONDS));
-                self.context.granted.wishes.wait(&self.pod, now);
+                self.context.allocations.resizes.wait(&self.pod, now);
                 self.postpone("Deferred", "ResizeDeferred", message);
             }
         }
@@ -127,13 +127,13 @@ impl Worker {
         if !resize::asks_for_more(&self.pod, &given) {
             return false;
         }
-        let others = self.context.granted.wishes.before(&self.pod, now);
+        let others = self.context.allocations.resizes.before(&self.pod, now);
         let mut fitting = others
             .iter()
             .filter(|other| resize::judge(other, &self.context.host(other)) == Verdict::Fits);
         let another = fitting.next().is_some();
         if another {
-            self.context.granted.wishes.wait(&self.pod, now);
+            self.context.allocations.resizes.wait(&self.pod, now);
         }
         another
     }
@@ -155,8 +155,8 @@ impl Worker {
                 self.memory(&container.name).renewal = true;
             }
         }
-        self.context.granted.note(pods::uid(&pod), &wanted);
-        self.context.granted.wishes.leave(pods::uid(&pod));
+        self.context.allocations.note(pods::uid(&pod), &wanted);
+        self.context.allocations.resizes.leave(pods::uid(&pod));
         self.context.pods_changed.notify_one();
         self.tell_of_itself();
         self.view.allocated = wanted;

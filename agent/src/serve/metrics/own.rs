@@ -39,7 +39,7 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     all.push(containers(&context).await);
     all.extend(volumes(&context).await);
     all.push(preemptions(&context.preempted));
-    all.extend(begun(&context.begun.counts()));
+    all.extend(begun(&context.started.counts()));
     all.extend(programmed(&context));
     all.extend(process());
     all.push(start_time());

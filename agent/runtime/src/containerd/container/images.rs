@@ -15,7 +15,7 @@ use containerd_client::types::Mount;
 use super::root;
 use crate::containerd::Shared;
 use crate::containerd::client::{Meaning, TASK, meaning, within};
-use crate::embedded::io_error;
+use crate::error::io_error;
 use crate::{Error, ImageFiles};
 
 /// Directory in a sandbox's directory.

@@ -13,7 +13,7 @@ use super::gate::{Gate, Starting};
 use crate::clock::now;
 use crate::containerd::Shared;
 use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use crate::embedded::io_error;
+use crate::error::io_error;
 use crate::{Container, Error, Refusal, State};
 
 /// Interval of calls to a containerd that is away.

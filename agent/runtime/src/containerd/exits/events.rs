@@ -12,7 +12,7 @@ use containerd_client::types::v1::{Process, Status};
 use prost_types::Timestamp;
 use tonic::Streaming;
 
-use super::watch::gone;
+use super::gone;
 use crate::clock::now;
 use crate::containerd::client::{CALL, within};
 use crate::containerd::{Shared, logger};

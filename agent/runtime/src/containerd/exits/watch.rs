@@ -2,15 +2,12 @@
 //! namespaces.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-
 use super::events::compare;
+use super::gone;
 use crate::containerd::sandbox::pause;
 use crate::containerd::{Shared, logger};
 use crate::{Event, State, sys};
@@ -127,14 +124,4 @@ impl Shared {
             drop(shared.events.send(Event::SandboxLost { sandbox_id: id }));
         });
     }
-}
-
-/// Waits for the exit of a process.
-#[expect(unsafe_code, reason = "tokio wants to be promised that the descriptor stays open")]
-pub(in crate::containerd) async fn gone(process: OwnedFd) {
-    // SAFETY: an owned descriptor is closed when it is dropped, with or after its registration.
-    let Ok(process) = (unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }) else {
-        return;
-    };
-    drop(process.readable().await);
 }

@@ -9,7 +9,7 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::Error;
 use crate::cgroup::Cgroups;
-use crate::embedded::io_error;
+use crate::error::io_error;
 
 /// Timeout for a group's processes to die.
 const DEATH: Duration = Duration::from_secs(10);

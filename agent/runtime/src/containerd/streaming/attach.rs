@@ -20,7 +20,7 @@ use crate::containerd::Shared;
 use crate::containerd::client::{CALL, or_gone, within};
 use crate::containerd::logger::audience;
 use crate::containerd::logger::{self, Order};
-use crate::embedded::io_error;
+use crate::error::io_error;
 use crate::session::{Input, Pipes, Session, Terminal};
 use crate::{Error, Refusal, Size, State, Stdin, Streams, record, sys};
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::process::{Exec, OUTPUTS, Pipes};
 use crate::containerd::Shared;
-use crate::embedded::io_error;
+use crate::error::io_error;
 use crate::{Error, ExecResult, ExecSpec, Refusal};
 
 /// Upper bound of a timeout, whatever the pod specifies.

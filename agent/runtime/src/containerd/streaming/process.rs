@@ -24,7 +24,7 @@ use crate::clock::now;
 use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use crate::containerd::container::creation::{self, PROCESS};
 use crate::containerd::{Shared, removal};
-use crate::embedded::io_error;
+use crate::error::io_error;
 use crate::supervisor::session;
 use crate::{Error, Refusal, State, record, sys};
 

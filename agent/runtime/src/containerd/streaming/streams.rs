@@ -20,7 +20,7 @@ use super::process::{Exec, OUTPUTS, Pipes};
 use super::writer::Writer;
 use crate::containerd::Shared;
 use crate::containerd::client::{CALL, or_gone, within};
-use crate::embedded::io_error;
+use crate::error::io_error;
 use crate::session::{Input, Output, Session, Terminal};
 use crate::{Error, Refusal, Size, StreamSpec};
 

@@ -13,11 +13,12 @@ use nix::libc;
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
 use crate::cgroup::Cgroups;
-use crate::supervisor::rootfs::namespace::{self, VIEW};
 use crate::sys::{FileSystem, Mount};
 
 /// Mount point of cgroups, where programs and libcontainer look for them.
 const PLACE: &str = "/sys/fs/cgroup";
+/// The container's view of its cgroups.
+pub(in crate::supervisor) const VIEW: &str = "/view";
 /// File on every stage that covers files of the hierarchy's root.
 const DECOY: &str = "/decoy";
 
@@ -66,7 +67,7 @@ impl View {
             Access::Read => protection | libc::MOUNT_ATTR_RDONLY,
         };
         let copy = |group: &Path| {
-            let copy = namespace::private(group)?;
+            let copy = Mount::private(group)?;
             copy.protect(protection)?;
             Ok::<_, io::Error>(copy)
         };
@@ -130,7 +131,7 @@ pub(in crate::supervisor) struct Root(Mount);
 impl Root {
     pub(in crate::supervisor) fn take(cgroups: &Cgroups) -> io::Result<Self> {
         match cgroups.v2() {
-            Some(mount) => namespace::private(mount),
+            Some(mount) => Mount::private(mount),
             // It is not mounted yet, so this changes no options of a mount.
             None => FileSystem::open("cgroup2")?.mount(0),
         }

@@ -190,9 +190,9 @@ fn begin_in(config: &mut Spec, directory: PathBuf) {
 fn take(creation: &Creation<'_>, spec: &ContainerSpec) -> Result<Taken, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let is_machines = creation.memory.is_none();
-    let memory = is_machines.then(|| namespace::private(Path::new(shm::TARGET)));
+    let memory = is_machines.then(|| Mount::private(Path::new(shm::TARGET)));
     Ok(Taken {
-        home: namespace::private(&creation.directory).map_err(failed("take the container's directory"))?,
+        home: Mount::private(&creation.directory).map_err(failed("take the container's directory"))?,
         memory: memory.transpose().map_err(failed("find the machine's shared memory"))?,
         layers: id_mapped::layers(creation.users, &spec.layers).map_err(failed("take the image's layers"))?,
     })

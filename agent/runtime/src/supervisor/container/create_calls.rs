@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use super::environment::{Asked, Ground};
+use super::environment::{Asked, PodEnvironment};
 use super::spec::PidNamespace;
 use crate::clock::monotonic;
 use crate::protocol::{self, Answer};
@@ -15,8 +15,8 @@ use crate::supervisor::streams::log::LogFile;
 use crate::{Container, Limits, Refusal};
 
 impl Supervisor {
-    fn ground(&self) -> Ground<'_> {
-        Ground {
+    fn environment(&self) -> PodEnvironment<'_> {
+        PodEnvironment {
             cgroups: &self.cgroups,
             group: &self.group,
             directory: &self.directory,
@@ -78,7 +78,7 @@ impl Supervisor {
                 pids: pid_namespace,
                 hold: None,
             };
-            let (child, ends) = self.ground().begin(asked, &self.connections())?;
+            let (child, ends) = self.environment().begin(asked, &self.connections())?;
             child.job(deadline, purpose(ends, None))
         };
         self.jobs.push(job);
@@ -127,7 +127,7 @@ impl Supervisor {
             pids: again.pids,
             hold: None,
         };
-        match self.ground().begin(asked, &self.connections()) {
+        match self.environment().begin(asked, &self.connections()) {
             Ok((child, ends)) => {
                 let purpose = Purpose::Create {
                     ticket,

@@ -20,7 +20,7 @@ use crate::supervisor::{CONTAINERS, FIRST};
 use crate::{Refusal, protocol};
 
 /// Environment that all containers of a pod are created in.
-pub(in crate::supervisor) struct Ground<'a> {
+pub(in crate::supervisor) struct PodEnvironment<'a> {
     pub(in crate::supervisor) cgroups: &'a Cgroups,
     /// Cgroup of the pod, relative to the hierarchies.
     pub(in crate::supervisor) group: &'a Path,
@@ -43,7 +43,7 @@ pub(in crate::supervisor) struct Asked<'a> {
     pub(in crate::supervisor) hold: Option<Hold>,
 }
 
-impl Ground<'_> {
+impl PodEnvironment<'_> {
     /// Forks a child that creates a container; also returns our ends of the container's streams.
     pub(in crate::supervisor) fn begin(&self, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Ends), Refusal> {
         let directory = self.directory.join(CONTAINERS).join(asked.id);

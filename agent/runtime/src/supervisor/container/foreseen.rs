@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::environment::{Asked, Ground};
+use super::environment::{Asked, PodEnvironment};
 use super::hold::Hold;
 use super::spec::PidNamespace;
 use crate::clock::monotonic;
@@ -28,12 +28,12 @@ use crate::{Refusal, SandboxSpec};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads the agent's early messages until the pod's network exists (with `wait`) or none is
-/// pending, and begins the announced containers if there is a [`Ground`]. Returns whether the
+/// pending, and begins the announced containers if there is a [`PodEnvironment`]. Returns whether the
 /// network exists. End-of-file, because there will be none, is an error.
 pub(in crate::supervisor) fn hear(
     agent: &mut UnixStream,
     spec: &SandboxSpec,
-    ground: Option<&Ground<'_>>,
+    environment: Option<&PodEnvironment<'_>>,
     jobs: &mut Vec<Job>,
     wait: bool,
 ) -> io::Result<bool> {
@@ -54,10 +54,10 @@ pub(in crate::supervisor) fn hear(
         };
         // A container that joins a namespace that does not exist yet cannot begin.
         let joins = spec.share_process_namespace && !spec.host_pid;
-        if let Some(ground) = ground.filter(|_| !joins && jobs.len() < FORESEEN) {
+        if let Some(environment) = environment.filter(|_| !joins && jobs.len() < FORESEEN) {
             let foreign = [signals(jobs), vec![agent.as_raw_fd()]].concat();
             // A failure is reported when the container is requested.
-            jobs.extend(begin(spec, ground, asked, container, foreign).ok());
+            jobs.extend(begin(spec, environment, asked, container, foreign).ok());
             failpoint::reach("container foreseen");
         }
     }
@@ -65,7 +65,7 @@ pub(in crate::supervisor) fn hear(
 
 fn begin(
     spec: &SandboxSpec,
-    ground: &Ground<'_>,
+    environment: &PodEnvironment<'_>,
     (id, wanted, placed): (String, protocol::Stdio, bool),
     container: Vec<u8>,
     mut foreign: Vec<RawFd>,
@@ -85,7 +85,7 @@ fn begin(
         pids,
         hold: Some(hold),
     };
-    let (child, ends) = ground.begin(asked, &foreign)?;
+    let (child, ends) = environment.begin(asked, &foreign)?;
     let foreseen = Foreseen {
         id,
         spec: container,

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 use nix::unistd::{Gid, Uid, chown};
 
-use super::namespace;
 use crate::supervisor::namespaces::users::Users;
 use crate::sys::Mount;
 
@@ -17,7 +16,7 @@ use crate::sys::Mount;
 /// Must be called before this process leaves the machine's mount namespace.
 pub(in crate::supervisor) fn layers(users: Option<&Users>, layers: &[PathBuf]) -> io::Result<Vec<Mount>> {
     let taken = layers.iter().map(|layer| {
-        let mount = namespace::private(layer)?;
+        let mount = Mount::private(layer)?;
         users.map_or(Ok(()), |users| shift(users, &mount, layer))?;
         mount.protect(libc::MOUNT_ATTR_RDONLY)?;
         Ok(mount)

@@ -22,6 +22,7 @@ use super::mount_points::{Root, protect};
 use super::namespace;
 use super::{id_mapped, shm};
 use crate::Refusal;
+use crate::supervisor::container::cgroup;
 use crate::supervisor::namespaces::users::Users;
 use crate::supervisor::streams::libcontainer_log::failed_at;
 use crate::sys::Mount;
@@ -129,7 +130,7 @@ impl Sources {
 
 /// True if the mount depends on the network or cgroup namespace of the mounting process.
 fn is_last(mount: &Wanted) -> bool {
-    let groups = mount.source().as_deref() == Some(Path::new(namespace::VIEW));
+    let groups = mount.source().as_deref() == Some(Path::new(cgroup::VIEW));
     groups || mount.typ().as_deref() == Some("sysfs")
 }
 

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
-use nix::libc;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
@@ -28,8 +27,6 @@ use crate::sys::{FileSystem, Mount};
 
 /// Directory of the container.
 pub(in crate::supervisor) const HOME: &str = "/container";
-/// The container's view of its cgroups.
-pub(in crate::supervisor) const VIEW: &str = "/view";
 /// Shared memory of the pod.
 pub(in crate::supervisor) const MEMORY: &str = "/memory";
 /// State directory of libcontainer.
@@ -50,7 +47,7 @@ pub(in crate::supervisor) struct Stage {
 impl Stage {
     /// Created once, in the zygote, which stays in the machine's namespace.
     pub(in crate::supervisor) fn make(cgroups: &Cgroups) -> io::Result<Self> {
-        let parts = MACHINE.iter().map(|part| Ok((part, private(Path::new(part))?)));
+        let parts = MACHINE.iter().map(|part| Ok((part, Mount::private(Path::new(part))?)));
         let parts = parts.collect::<io::Result<Vec<_>>>()?;
         let groups = cgroup::Root::take(cgroups)?;
         let (own, machine) = (own_namespaces()?, namespace(&own_namespaces()?)?);
@@ -61,7 +58,10 @@ impl Stage {
         unshare(CloneFlags::CLONE_NEWNS)?;
         let made = namespace(&own).and_then(|namespace| {
             become_root(&root, Path::new("/proc"))?;
-            for folder in MACHINE.iter().chain(&[HOME, VIEW, MEMORY, STATE, FOLDERS, FILES]) {
+            for folder in MACHINE
+                .iter()
+                .chain(&[HOME, cgroup::VIEW, MEMORY, STATE, FOLDERS, FILES])
+            {
                 fs::create_dir(folder)?;
                 // Root of a container traverses them, whatever umask the agent was started with.
                 fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
@@ -136,13 +136,6 @@ pub(in crate::supervisor) fn become_root(root: &Mount, somewhere: &Path) -> io::
     pivot_root(".", ".")?;
     umount2(".", MntFlags::MNT_DETACH)?;
     Ok(())
-}
-
-/// Copies a mount with private propagation: mounts below it do not reach the machine.
-pub(in crate::supervisor) fn private(path: &Path) -> io::Result<Mount> {
-    let copy = Mount::copy(path)?;
-    copy.propagate(libc::MS_PRIVATE)?;
-    Ok(copy)
 }
 
 /// Attaches a mount in the slot of this number.

@@ -13,8 +13,8 @@ use runtime::ContainerSpec;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
+use super::plan::Plan;
 use super::spec::{own_specification, specification};
-use super::start::Plan;
 use crate::networking::services::{self, Services};
 use crate::pod::worker::Worker;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use agent_plan::pod::pods;
 use runtime::ImageFiles;
 
-use super::start::Plan;
+use super::plan::Plan;
 use super::unstarted::Failure;
 
 /// Mounts the image volumes of a container that are not mounted yet; returns their paths by the

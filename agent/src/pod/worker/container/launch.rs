@@ -8,8 +8,8 @@ use agent_plan::pod::pods;
 use runtime::{ContainerSpec, NotRun, Refusal};
 use tracing::warn;
 
+use super::plan::{Plan, Started};
 use super::spec::specification;
-use super::start::{Plan, Started};
 use super::unstarted::{Failure, ended, not_executed, refused};
 use crate::client::events::Kind;
 use crate::pod::milestones::Step;

@@ -9,7 +9,7 @@ use agent_plan::container::oci;
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Container;
 
-use super::start::Plan;
+use super::plan::Plan;
 use super::unstarted::Failure;
 use crate::confined;
 use crate::pod::worker::sandbox::etc;

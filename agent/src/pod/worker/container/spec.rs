@@ -11,7 +11,7 @@ use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use runtime::{ContainerSpec, Stdin};
 
-use super::start::Plan;
+use super::plan::Plan;
 use super::unstarted::{Failure, named};
 use crate::client::sources;
 use crate::context::Context;

@@ -1,51 +1,22 @@
 //! Starts of containers, and their results.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use agent_plan::pod::observed::{self, Instance, Sandbox, State};
 use agent_plan::pod::pods;
 use agent_plan::pod::probe::{Kind as ProbeKind, Probe};
 use agent_plan::{Timestamp, after};
-use k8s_openapi::api::core::v1::{ContainerUser, Pod};
-use tokio::sync::RwLock;
 use tracing::{info, warn};
 
 use super::launch;
+use super::plan::{Plan, Started};
 use super::unstarted::Failure;
 use crate::client::events::Kind;
-use crate::context::Context;
 use crate::pod::worker::{Done, Hook, Worker, adopt};
 
 const RETRY_SECONDS: i64 = 10;
 const CONFIGURATION_RETRY_SECONDS: i64 = 3;
 const LOST_RETRY_SECONDS: i64 = 1;
-
-/// Running container.
-pub(crate) struct Started {
-    pub(in crate::pod::worker) instance: Instance,
-    /// ID of its sandbox.
-    pub(in crate::pod::worker) sandbox: String,
-    /// User of the first process when it started.
-    pub(in crate::pod::worker) user: Option<ContainerUser>,
-}
-
-pub(in crate::pod::worker) struct Plan {
-    pub(in crate::pod::worker) context: Arc<Context>,
-    pub(in crate::pod::worker) pod: Arc<Pod>,
-    pub(in crate::pod::worker) sandbox: String,
-    pub(in crate::pod::worker) image: Arc<image::Image>,
-    /// Images of the container's image volumes, by the volumes' names.
-    pub(in crate::pod::worker) volume_images: BTreeMap<String, Arc<image::Image>>,
-    pub(in crate::pod::worker) addresses: Vec<IpAddr>,
-    pub(in crate::pod::worker) container: String,
-    pub(in crate::pod::worker) attempt: u32,
-    /// Held while the container is created: its sandbox is not removed meanwhile.
-    pub(in crate::pod::worker) gate: Arc<RwLock<()>>,
-    /// Instance whose PID namespace the container joins.
-    pub(super) target: Option<Result<String, String>>,
-}
 
 impl Worker {
     /// Returns the plan to start a container; `None` while its image is not present.
@@ -91,7 +62,7 @@ impl Worker {
         let memory = self.memory(container);
         memory.starting = true;
         memory.failure = None;
-        self.context.begun.container(&self.pod, container);
+        self.context.started.container(&self.pod, container);
         let container = container.to_owned();
         self.tasks.spawn(async move {
             let outcome = Box::pin(launch::run(&plan, draft)).await;
@@ -150,7 +121,7 @@ impl Worker {
     fn not_started(&mut self, container: &str, failure: Failure, finished: Option<Timestamp>) {
         let now = self.context.now();
         self.context
-            .begun
+            .started
             .container_failed(&self.pod, container, failure.reason);
         warn!(pod = %self.id(), container, reason = failure.reason, message = failure.message, "container not started");
         let message = format!("Error: {}", failure.message);

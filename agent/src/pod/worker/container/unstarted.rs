@@ -5,7 +5,7 @@ use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Pod;
 use runtime::Refusal;
 
-use super::start::Plan;
+use super::plan::Plan;
 
 /// Reason that a container does not run.
 pub(crate) struct Failure {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_plan::pod::pods;
-use agent_plan::volume::claims::{Backing, ClaimError, Wish, backing, volume_of, wishes};
+use agent_plan::volume::claims::{Backing, ClaimError, ClaimVolume, backing, claim_volumes, volume_of};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 
@@ -20,17 +20,17 @@ pub(in crate::pod::worker) async fn fetch(context: &Context, pod: &Pod) -> Resul
     let mut found = BTreeMap::new();
     let mut problems: Vec<String> = Vec::new();
     let mut failed: Vec<String> = Vec::new();
-    for wish in wishes(pod) {
-        let mounted = context.volumes.is_mounted(pods::uid(pod), &wish.volume);
+    for claimed in claim_volumes(pod) {
+        let mounted = context.volumes.is_mounted(pods::uid(pod), &claimed.volume);
         if mounted.map_err(|error| image::chain(&error))? {
             continue;
         }
-        match look(context, pod, &wish).await {
-            Ok(backing) => drop(found.insert(wish.volume, backing)),
+        match look(context, pod, &claimed).await {
+            Ok(backing) => drop(found.insert(claimed.volume, backing)),
             Err(problem) => {
-                let claim = format!("{}/{}", pods::namespace(pod), wish.claim);
+                let claim = format!("{}/{}", pods::namespace(pod), claimed.claim);
                 problems.push(format!("error processing PVC {claim}: {problem}"));
-                failed.push(wish.volume);
+                failed.push(claimed.volume);
             }
         }
     }
@@ -45,16 +45,16 @@ pub(in crate::pod::worker) async fn fetch(context: &Context, pod: &Pod) -> Resul
     ))
 }
 
-async fn look(context: &Context, pod: &Pod, wish: &Wish) -> Result<Backing, String> {
+async fn look(context: &Context, pod: &Pod, claimed: &ClaimVolume) -> Result<Backing, String> {
     let client = &context.parts.client;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pods::namespace(pod));
     let mut looks = 0;
     let (claim, name) = loop {
         let claim = claims
-            .get_opt(&wish.claim)
+            .get_opt(&claimed.claim)
             .await
             .map_err(|error| image::chain(&error))?;
-        match volume_of(pod, wish, claim.as_ref()) {
+        match volume_of(pod, claimed, claim.as_ref()) {
             Ok(name) => break (claim, name),
             // Pods are scheduled when their claims have volumes; the claim's phase is updated
             // shortly after.
@@ -66,5 +66,5 @@ async fn look(context: &Context, pod: &Pod, wish: &Wish) -> Result<Backing, Stri
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = volumes.get_opt(&name).await.map_err(|error| image::chain(&error))?;
     let claim = claim.unwrap_or_default();
-    backing(wish, &claim, &name, volume.as_ref()).map_err(|error| error.to_string())
+    backing(claimed, &claim, &name, volume.as_ref()).map_err(|error| error.to_string())
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 
-use super::prepare::Failure;
+use super::failure::Failure;
 use crate::context::Context;
 
 /// Returns the handler of the pod's `RuntimeClass`, or why the pod has to wait.

@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use volume::Turns;
 
 use super::etc;
+use super::failure::Failure;
 use super::removal::remove_sandbox;
 use super::{claims, demands};
 use crate::client::events::Kind;
@@ -25,39 +26,13 @@ use crate::context::Context;
 use crate::networking::policies;
 use crate::pod::milestones::Step;
 use crate::pod::worker::container::draft::{self, Drafts, When};
-use crate::pod::worker::container::start::Plan;
+use crate::pod::worker::container::plan::Plan;
 use crate::pod::worker::{Done, Worker};
 
 /// Sandbox that can start containers.
 pub(crate) struct Prepared {
     addresses: Vec<IpAddr>,
     drafts: Drafts,
-}
-
-/// Reason that a sandbox could not be prepared.
-pub(crate) struct Failure {
-    reason: &'static str,
-    messages: Vec<String>,
-}
-
-impl Failure {
-    fn sandbox(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self::sandbox_text(&image::chain(error))
-    }
-
-    pub(super) fn sandbox_text(cause: &str) -> Self {
-        Self {
-            reason: "FailedCreatePodSandBox",
-            messages: vec![format!("Failed to create pod sandbox: {cause}")],
-        }
-    }
-
-    pub(in crate::pod::worker) fn mount(message: String) -> Self {
-        Self {
-            reason: "FailedMount",
-            messages: vec![message],
-        }
-    }
 }
 
 impl Worker {
@@ -75,7 +50,7 @@ impl Worker {
             self.sandbox_attempt,
         );
         self.publisher.sandbox_failures = failures;
-        self.context.begun.pod(&pod);
+        self.context.started.pod(&pod);
         self.follow_sources();
         let turns = Arc::clone(&self.turns);
         self.tasks.spawn(async move {
@@ -106,7 +81,7 @@ impl Worker {
             Err(failure) => {
                 let Failure { reason, messages } = failure;
                 if pods::deletion_grace(&self.pod).is_none() {
-                    self.context.begun.pod_failed(&self.pod);
+                    self.context.started.pod_failed(&self.pod);
                 }
                 warn!(pod = %self.id(), reason, ?messages, "no sandbox");
                 for message in messages {

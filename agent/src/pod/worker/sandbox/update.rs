@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pod::pods;
-use agent_plan::volume::tokens::TokenWish;
+use agent_plan::volume::tokens::ProjectedToken;
 use api::pod::References;
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending, select_all};
@@ -83,7 +83,7 @@ impl Worker {
             return;
         }
         self.follow_sources();
-        let renews = !TokenWish::of_volumes(&self.pod).is_empty();
+        let renews = !ProjectedToken::of_volumes(&self.pod).is_empty();
         let looks = self.shows_more();
         if self.sources.is_empty() && !renews && !looks && !tells_of_itself(&self.pod) {
             return;
@@ -105,7 +105,7 @@ impl Worker {
                     () = crate::pod::worker::sleep_for(wait) => {}
                 }
                 let known = context.known_pod(&uid).into_iter().collect();
-                let Some(pod) = context.granted.given(known).pop() else {
+                let Some(pod) = context.allocations.given(known).pop() else {
                     // The pod is gone, and its worker is about to end.
                     return Done::Changed;
                 };
