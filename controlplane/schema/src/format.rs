@@ -93,13 +93,18 @@ pub(crate) fn of(node: &Node) -> &str {
         return "";
     }
     let kind = node.kind().filter(|_| !node.is_int_or_string());
-    let is_supported = match kind {
-        None | Some(Kind::String) => find(format).is_some(),
-        Some(Kind::Integer) => matches!(format, "int32" | "int64"),
-        Some(Kind::Number) => matches!(format, "float" | "double"),
-        Some(Kind::Object | Kind::Array | Kind::Boolean) => false,
-    };
+    let is_supported = is_format(kind.map_or("", Kind::name), format);
     if is_supported { format } else { "" }
+}
+
+/// True if values of a type may have a format; the type is empty where a schema names none.
+pub fn is_format(kind: &str, format: &str) -> bool {
+    match kind {
+        "" | "string" => find(format).is_some(),
+        "integer" => matches!(format, "int32" | "int64"),
+        "number" => matches!(format, "float" | "double"),
+        _ => false,
+    }
 }
 
 /// Returns true if a string has the format; `None` if the format does not apply to strings.

@@ -25,5 +25,6 @@ mod validate;
 
 pub use api::{Invalid, InvalidKind};
 pub use definition::{FieldPathError, Options};
+pub use format::is_format;
 pub use rules::{Rules, Verdict};
 pub use structural::{Additional, Kind, ListType, MAX_DEPTH, MapType, Node, NotStructural, Rule, Structural, Values};

@@ -42,7 +42,7 @@ use crate::openapi::{Documents, Program};
 
 pub(crate) use conversion::{Converter, PATIENT_LIMIT};
 pub(crate) use names::{Names, mark_deleted, settle};
-pub(crate) use rules::{may_create, schemas};
+pub(crate) use rules::{format_warnings, may_create, schemas};
 pub(crate) use span::Span;
 pub(crate) use upkeep::run;
 

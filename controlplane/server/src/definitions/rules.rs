@@ -3,7 +3,8 @@
 use api::kinds::custom_resource_definition::{schema_path, selectable_path};
 use api::{Invalid, Object};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, CustomResourceDefinitionVersion,
+    CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps, JSONSchemaPropsOrArray,
+    JSONSchemaPropsOrBool,
 };
 use schema::{Kind, Options, Structural};
 
@@ -35,6 +36,51 @@ pub(crate) fn schemas(new: &dyn Object, old: Option<&dyn Object>) -> Vec<Invalid
         }
     }
     errors
+}
+
+/// Warnings about formats of a definition's schemas that are not checked; none about those that it had before
+/// (`WarningsOnUpdate` of `pkg/registry/customresourcedefinition/strategy.go`).
+pub(crate) fn format_warnings(new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
+    let found = |object: &dyn Object| {
+        let definition = object.as_any().downcast_ref::<CustomResourceDefinition>();
+        let versions = definition.into_iter().flat_map(|own| &own.spec.versions);
+        let schemas = versions.filter_map(|version| version.schema.as_ref()?.open_api_v3_schema.as_ref());
+        let mut found = Vec::new();
+        schemas.for_each(|own| unrecognized(own, &mut found));
+        found
+    };
+    let known = old.map(found).unwrap_or_default();
+    let mut new = found(new);
+    new.retain(|format| !known.contains(format));
+    new.into_iter()
+        .map(|format| format!("unrecognized format {format:?}"))
+        .collect()
+}
+
+/// Adds the formats of a structural schema that are none of its types'.
+fn unrecognized(schema: &JSONSchemaProps, found: &mut Vec<String>) {
+    let kind = schema.type_.as_deref().unwrap_or_default();
+    if let Some(format) = schema.format.as_ref().filter(|format| !format.is_empty())
+        && !schema::is_format(kind, format)
+        && !found.contains(format)
+    {
+        found.push(format.clone());
+    }
+    let items = schema.items.iter().flat_map(|items| match items {
+        JSONSchemaPropsOrArray::Schema(own) => std::slice::from_ref(&**own),
+        JSONSchemaPropsOrArray::Schemas(all) => all,
+    });
+    let additional = schema.additional_properties.as_ref().and_then(|own| match own {
+        JSONSchemaPropsOrBool::Schema(own) => Some(&**own),
+        JSONSchemaPropsOrBool::Bool(_) => None,
+    });
+    let junctors = [&schema.all_of, &schema.any_of, &schema.one_of];
+    let nested = items
+        .chain(junctors.into_iter().flatten().flatten())
+        .chain(schema.not.as_deref())
+        .chain(schema.properties.iter().flat_map(|own| own.values()))
+        .chain(additional);
+    nested.for_each(|own| unrecognized(own, found));
 }
 
 fn of_version(

@@ -263,6 +263,7 @@ async fn prepare<'a>(
     if found.is_empty() {
         if amendment.part == Part::Object {
             review.warnings.extend(registration.warnings(new, Some(old)));
+            review.warnings.extend(definitions::format_warnings(new, Some(old)));
         }
         review.warnings.extend(tolerated);
         review.validate(new).await?;

@@ -141,6 +141,7 @@ async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));
     }
     review.warnings.extend(registration.warnings(object, None));
+    review.warnings.extend(definitions::format_warnings(object, None));
     review.validate(object).await?;
     Ok(review)
 }

@@ -244,3 +244,34 @@ async fn deep_and_large_schemas_do_no_harm() {
     let made = api.post(TABS, &tab("a", &json!({"field5999": "last", "no": 1}))).await;
     assert_eq!(made.json()["spec"], json!({"field5999": "last"}));
 }
+
+#[tokio::test]
+async fn formats_that_are_not_checked_are_warned_of_once() {
+    let api = Api::start().await;
+    let mut odd = tabs();
+    let schema = json!({"type": "object", "properties": {
+        "at": {"type": "string", "format": "date-time"},
+        "size": {"type": "integer", "format": "int64"},
+        "port": {"type": "string", "format": "int64"},
+        "all": {"type": "array", "items": {"type": "string", "format": "colour"}},
+        "more": {"type": "object", "additionalProperties": {"type": "string", "format": "colour"}},
+    }});
+    let version = &mut odd["spec"]["versions"][0];
+    version["schema"]["openAPIV3Schema"] = schema;
+    version.as_object_mut().unwrap().remove("selectableFields");
+    let made = api.post(DEFINITIONS, &odd).await;
+    assert_eq!(made.code, 201, "{}", made.text());
+    let warnings = ["colour", "int64"].map(|format| format!("299 - \"unrecognized format \\\"{format}\\\"\""));
+    assert_eq!(made.warnings(), warnings);
+    let mut more = made.json();
+    let path = format!("{DEFINITIONS}/tabs.example.com");
+    more["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["name"] =
+        json!({"type": "string", "format": "word"});
+    let kept = api.put(&path, &more).await;
+    assert_eq!(
+        kept.warnings(),
+        ["299 - \"unrecognized format \\\"word\\\"\""],
+        "{}",
+        kept.text()
+    );
+}
