@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 fn document() -> Value {
     let mut bytes = Vec::new();
-    openapi::v2_json(KINDS, &[], &mut bytes).expect("memory takes everything");
+    openapi::v2_json(KINDS, &[], Vec::new(), &mut bytes).expect("memory takes everything");
     serde_json::from_slice(&bytes).expect("the document is JSON")
 }
 
@@ -255,7 +255,7 @@ fn extension(all: &[gnostic::NamedAny], name: &str) -> Value {
 
 fn decoded() -> gnostic::Document {
     let mut bytes = Vec::new();
-    openapi::v2_protobuf(KINDS, &[], &mut bytes).expect("memory takes everything");
+    openapi::v2_protobuf(KINDS, &[], Vec::new(), &mut bytes).expect("memory takes everything");
     gnostic::Document::decode(&bytes[..]).expect("the document is gnostic's")
 }
 

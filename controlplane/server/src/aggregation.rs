@@ -3,13 +3,15 @@
 //! ```text
 //! kinds of this server ─► `local`: an APIService for each of their group versions
 //! APIService with a Service ─► `availability`: its condition, and the resources that its server tells
+//!                           ─► `described`: its server's OpenAPI documents
 //! request for its group version ─► authentication ─► authorization ─► `proxy` ─► the Service's endpoint
 //! ```
 //!
 //! The server behind the Service learns who asks from the headers of a front proxy, which it believes because of the client
-//! certificate beside them ([`FrontProxy`]). Discovery lists what all of them serve.
+//! certificate beside them ([`FrontProxy`]). Discovery and OpenAPI have what all of them serve.
 
 mod availability;
+mod described;
 mod front_proxy;
 mod groups;
 mod local;
@@ -17,7 +19,7 @@ mod proxy;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use api::kinds::api_service::{GROUP, available};
 use axum::Router;
@@ -27,11 +29,15 @@ use store::{Entry, Prefix, Store};
 use tokio_rustls::TlsConnector;
 
 use crate::context::Context;
+use crate::definitions::Table;
 use crate::follower::{Follow, Follower};
+use crate::openapi::Documents;
 use crate::server::Shared;
 
+pub(crate) use described::Described;
 pub use front_proxy::FrontProxy;
-pub(crate) use groups::Added;
+pub(crate) use groups::{Added, arrange};
+pub(crate) use local::priority as local_priority;
 pub(crate) use proxy::answer;
 
 const PLURAL: &str = "apiservices";
@@ -113,6 +119,10 @@ pub(crate) struct Aggregation {
     current: Follower<Remotes>,
     /// Resource lists that the backends returned last.
     told: RwLock<BTreeMap<String, Arc<Value>>>,
+    /// OpenAPI documents of the backends.
+    described: RwLock<BTreeMap<String, Arc<Described>>>,
+    /// Documents of this server's kinds and the backends', made last.
+    documents: Mutex<Option<Arc<Documents>>>,
 }
 
 impl Aggregation {
@@ -120,6 +130,8 @@ impl Aggregation {
         Self {
             current: Follower::new(store),
             told: RwLock::default(),
+            described: RwLock::default(),
+            documents: Mutex::default(),
         }
     }
 
@@ -131,32 +143,62 @@ impl Aggregation {
 
     /// Server of a path of these segments, if it is not this one.
     pub(crate) fn of(&self, segments: &[String]) -> Option<Arc<Remote>> {
-        let [apis, group, version, ..] = segments else {
-            return None;
-        };
-        // The group of `APIServices` itself is always served locally.
-        if apis != "apis" || group == GROUP {
-            return None;
+        match segments {
+            // The group of `APIServices` itself is always served locally.
+            [apis, group, version, ..] if apis == "apis" && group != GROUP => self.named(&format!("{version}.{group}")),
+            [openapi, v3, path @ ..] if openapi == "openapi" && v3 == "v3" => {
+                let path = path.join("/");
+                let described = self.described.read().unwrap_or_else(PoisonError::into_inner);
+                let mut own = described.iter().filter(|(_, own)| own.v3.contains_key(&path));
+                own.find_map(|(name, _)| self.named(name))
+            }
+            _ => None,
         }
-        let (_, remote) = self.current.current().0.get(&format!("{version}.{group}"))?.clone();
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<Remote>> {
+        let (_, remote) = self.current.current().0.get(name)?.clone();
         remote
     }
 
-    /// Drops the resource lists of all other group versions.
+    /// Drops the resource lists and documents of all other group versions.
     fn forget_others(&self, remotes: &[Arc<Remote>]) {
+        let is_there = |name: &str| remotes.iter().any(|remote| remote.name == *name);
         let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|name, _| remotes.iter().any(|remote| remote.name == *name));
+        told.retain(|name, _| is_there(name));
+        let mut described = self.described.write().unwrap_or_else(PoisonError::into_inner);
+        described.retain(|name, _| is_there(name));
     }
 
-    /// Additions of discovery to this server's own groups, by priority.
+    /// OpenAPI documents of a table's kinds and of the backends'; `None` while no backend has any.
+    pub(crate) fn documents(&self, table: &Table) -> Option<Arc<Documents>> {
+        let described = self.described.read().unwrap_or_else(PoisonError::into_inner);
+        // An `APIService` that is gone takes its documents along at once.
+        let others = described.iter().filter(|(name, _)| self.named(name).is_some());
+        let others: Vec<Arc<Described>> = others.map(|(_, own)| Arc::clone(own)).collect();
+        drop(described);
+        if others.is_empty() {
+            return None;
+        }
+        let made = table.documents().with(others);
+        let mut kept = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.is_same(&made)) {
+            return Some(Arc::clone(kept));
+        }
+        let made = Arc::new(made);
+        *kept = Some(Arc::clone(&made));
+        Some(made)
+    }
+
+    /// Additions of discovery to this server's own groups.
     pub(crate) fn added(&self) -> Vec<Added> {
-        let mut remotes = self.remotes();
-        remotes.sort_by(|one, other| other.priority.cmp(&one.priority).then(one.name.cmp(&other.name)));
+        let remotes = self.remotes();
         let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
         let added = remotes.iter().map(|remote| Added {
             group: remote.group.clone(),
             version: remote.version.clone(),
             is_current: remote.is_available,
+            priority: remote.priority,
             resources: told.get(&remote.name).cloned(),
         });
         added.collect()
@@ -178,5 +220,6 @@ pub(crate) async fn run(shared: Arc<Shared>, router: Router) -> Infallible {
     tokio::select! {
         never = local::run(&shared, &router) => never,
         never = availability::run(&shared, &router) => never,
+        never = described::run(&shared) => never,
     }
 }

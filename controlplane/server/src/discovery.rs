@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::aggregation::Added;
+use crate::aggregation::{Added, arrange, local_priority};
 use crate::failure::Failure;
 use crate::negotiation::{Encoding, clauses, for_people};
 use crate::query::Query;
@@ -46,7 +46,7 @@ impl Document {
     }
 }
 
-/// The groups in a fixed order: each with its versions, each with its resources.
+/// The groups by their priority: each with its versions, each with its resources.
 pub(crate) fn groups(kinds: &Kinds) -> Vec<(&'static str, Vec<Version>)> {
     let mut groups: Vec<(&'static str, Vec<Version>)> = Vec::new();
     for registration in kinds.rows() {
@@ -69,10 +69,16 @@ pub(crate) fn groups(kinds: &Kinds) -> Vec<(&'static str, Vec<Version>)> {
             }),
         }
     }
-    for (_, versions) in &mut groups {
-        // The program's own come first, in their own order.
-        versions.sort_by_key(|version| version.is_defined.then(|| std::cmp::Reverse(priority(version.name))));
+    for (group, versions) in &mut groups {
+        versions.sort_by_cached_key(|version| {
+            let own = local_priority(group, version.name);
+            std::cmp::Reverse((own.1, priority(version.name)))
+        });
     }
+    groups.sort_by_cached_key(|(group, versions)| {
+        let priorities = versions.iter().map(|version| local_priority(group, version.name).0);
+        (std::cmp::Reverse(priorities.max()), *group)
+    });
     for version in groups.iter_mut().flat_map(|(_, versions)| versions) {
         version.kinds.sort_by_key(|registration| registration.plural);
     }
@@ -81,7 +87,7 @@ pub(crate) fn groups(kinds: &Kinds) -> Vec<(&'static str, Vec<Version>)> {
 
 /// Order of versions (`staging/src/k8s.io/apimachinery/pkg/version/helpers.go`): `v2`, `v1`,
 /// `v2beta1`, `v1alpha2`, then other names in reverse lexical order.
-fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
+pub(crate) fn priority(name: &str) -> (bool, u8, u32, u32, std::cmp::Reverse<&str>) {
     let other = (false, 0, 0, 0, std::cmp::Reverse(name));
     let Some(rest) = name.strip_prefix('v') else {
         return other;
@@ -163,10 +169,19 @@ impl Discovery {
         if let Some(document) = all.legacy.get_mut("apis") {
             let mut list = read(document);
             let groups = list.get_mut("groups").and_then(Value::as_array_mut);
-            let groups = groups.map(|groups| added.iter().map(|own| own.to_legacy(groups)).collect::<Vec<_>>());
+            let groups = groups.map(|groups| {
+                for own in added {
+                    own.to_legacy(groups);
+                }
+                arrange(groups, added, "/name");
+                groups.clone()
+            });
             *document = Document::new(&list);
             for group in groups.into_iter().flatten() {
                 let name = group.get("name").and_then(Value::as_str).unwrap_or_default();
+                if !added.iter().any(|own| own.group() == name) {
+                    continue;
+                }
                 let path = format!("apis/{name}");
                 let mut one = json!({"kind": "APIGroup", "apiVersion": "v1"});
                 legacy::merge(&mut one, &group);
@@ -180,6 +195,7 @@ impl Discovery {
                 for own in added {
                     own.to_aggregated(items);
                 }
+                arrange(items, added, "/metadata/name");
             }
             *document = Document::new(&list);
         }

@@ -18,8 +18,10 @@ use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use k8s_openapi::jiff::SignedDuration;
 use k8s_openapi::jiff::fmt::rfc2822::DateTimePrinter;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::aggregation::Described;
 use crate::compress;
 use crate::definitions::{Table, published_schema};
 use crate::failure::Failure;
@@ -86,9 +88,13 @@ pub(crate) struct Documents {
     index_hash: String,
     program: Program,
     /// Documents of the group versions of definitions.
-    defined: Versions,
+    defined: Arc<Versions>,
     v2: Document,
     v2_protobuf: Document,
+    /// Documents of aggregated API servers.
+    others: Vec<Arc<Described>>,
+    /// Documents of v3 that are made of theirs of v2.
+    converted: Versions,
 }
 
 impl Documents {
@@ -110,8 +116,41 @@ impl Documents {
             v2: Document::new(of_all("v2")),
             v2_protobuf: Document::new(of_all("v2 protobuf")),
             program: program.clone(),
-            defined,
+            defined: Arc::new(defined),
+            others: Vec::new(),
+            converted: Versions::new(),
         }
+    }
+
+    /// These and those of aggregated API servers.
+    pub(crate) fn with(&self, others: Vec<Arc<Described>>) -> Self {
+        let mut index: Value = serde_json::from_slice(&self.index).unwrap_or_default();
+        let converted: Vec<_> = others.iter().filter_map(|own| own.converted()).collect();
+        let made = converted.iter().map(|(path, hash)| (path.as_str(), hash.as_str()));
+        let mut made = api::openapi::v3_index(made);
+        if let Some(paths) = index.get_mut("paths").and_then(Value::as_object_mut) {
+            let added = others.iter().flat_map(|own| &own.v3);
+            paths.extend(added.map(|(path, url)| (path.clone(), json!({ "serverRelativeURL": url }))));
+            let made = made.get_mut("paths").and_then(Value::as_object_mut);
+            paths.extend(made.map(std::mem::take).unwrap_or_default());
+        }
+        let revised: Vec<String> = others.iter().map(|own| own.revised()).collect();
+        let of_all = |own: &str| hash(revised.iter().map(String::as_str).chain([own]));
+        Self {
+            index: index.to_string().into(),
+            index_hash: of_all(&self.index_hash),
+            v2: Document::new(of_all(&self.v2.hash)),
+            v2_protobuf: Document::new(of_all(&self.v2_protobuf.hash)),
+            program: self.program.clone(),
+            defined: Arc::clone(&self.defined),
+            others,
+            converted: converted.into_iter().map(version).collect(),
+        }
+    }
+
+    /// True if these were made of the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.index_hash == other.index_hash
     }
 }
 
@@ -124,9 +163,9 @@ fn defined(table: &Table) -> BTreeMap<String, Vec<Row>> {
     all
 }
 
-fn hash<'t>(parts: impl Iterator<Item = &'t str>) -> String {
+pub(crate) fn hash(parts: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
     let mut hasher = Sha256::new();
-    parts.for_each(|part| hasher.update(part));
+    parts.into_iter().for_each(|part| hasher.update(part));
     hasher.finalize().iter().fold(String::new(), |mut text, byte| {
         // Writing to a String cannot fail.
         write!(text, "{byte:02X}").unwrap_or_default();
@@ -143,15 +182,16 @@ pub(crate) fn answer(
     query: &Query,
 ) -> Option<Result<Response, Failure>> {
     let rest = path.strip_prefix("openapi/")?;
-    let documents = table.documents();
+    let merged = shared.aggregation.documents(table);
+    let documents = merged.as_deref().unwrap_or_else(|| table.documents());
     match rest {
         "v2" => Some(v2((shared, table), documents, headers)),
         "v3" => Some(Ok(index(documents, headers))),
         _ => {
             let wanted = rest.strip_prefix("v3/")?;
-            let mut all = documents.program.versions().iter().chain(&documents.defined);
-            let (path, forms) = all.find(|(path, _)| path == wanted)?;
-            Some(v3((shared, table), path, forms, headers, query))
+            let own = documents.program.versions().iter().chain(&*documents.defined);
+            let (path, forms) = documents.converted.iter().chain(own).find(|(path, _)| path == wanted)?;
+            Some(v3((shared, table, documents), path, forms, headers, query))
         }
     }
 }
@@ -168,7 +208,7 @@ fn index(documents: &Documents, headers: &HeaderMap) -> Response {
 }
 
 fn v3(
-    (shared, table): (&Shared, &Table),
+    (shared, table, documents): (&Shared, &Table, &Documents),
     path: &str,
     [document, protobuf]: &[Document; 2],
     headers: &HeaderMap,
@@ -191,19 +231,23 @@ fn v3(
         rows: rows.iter().map(|row| &**row).collect(),
         schema: &schema,
     });
+    let is_meant = |own: &&Arc<Described>| own.converted().is_some_and(|(own, _)| own == path);
+    let other = || documents.others.iter().find(is_meant).and_then(|own| own.v2());
     let mut response = if in_protobuf {
         served(protobuf, api::openapi::V3_PROTOBUF_MEDIA_TYPE, headers, |out| {
-            let whole = match &own {
-                Some(own) => own.v3_protobuf(),
-                None => api::openapi::v3_protobuf(api::KINDS, path).unwrap_or_default(),
+            let whole = match (other(), &own) {
+                (Some(other), _) => other.v3_protobuf(),
+                (None, Some(own)) => own.v3_protobuf(),
+                (None, None) => api::openapi::v3_protobuf(api::KINDS, path).unwrap_or_default(),
             };
             out.write_all(&whole)
         })?
     } else {
         served(document, JSON, headers, |out| {
-            let whole = match &own {
-                Some(own) => own.v3_document(),
-                None => api::openapi::v3_document(api::KINDS, path).unwrap_or_default(),
+            let whole = match (other(), &own) {
+                (Some(other), _) => other.v3_document(),
+                (None, Some(own)) => own.v3_document(),
+                (None, None) => api::openapi::v3_document(api::KINDS, path).unwrap_or_default(),
             };
             serde_json::to_writer(out, &whole).map_err(io::Error::from)
         })?
@@ -228,14 +272,15 @@ fn v2((shared, table): (&Shared, &Table), documents: &Documents, headers: &Heade
         schema: &schema,
     });
     let own: Vec<Defined<'_>> = own.collect();
+    let others = || documents.others.iter().filter_map(|own| own.v2()).collect();
     match prefers_protobuf(headers, V2_PROTOBUF) {
         Some(false) => served(&documents.v2, JSON, headers, |out| {
-            api::openapi::v2_json(api::KINDS, &own, out)
+            api::openapi::v2_json(api::KINDS, &own, others(), out)
         }),
         Some(true) => {
             let media_type = api::openapi::V2_PROTOBUF_MEDIA_TYPE;
             served(&documents.v2_protobuf, media_type, headers, |out| {
-                api::openapi::v2_protobuf(api::KINDS, &own, out)
+                api::openapi::v2_protobuf(api::KINDS, &own, others(), out)
             })
         }
         None => Ok(not_acceptable()),

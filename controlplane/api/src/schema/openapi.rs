@@ -7,10 +7,12 @@
 //! caches its responses, compressed.
 
 mod components;
+mod converted;
 mod defined;
 mod gnostic;
 mod gnostic_v3;
 mod marks;
+mod merge;
 mod operation;
 mod parameters;
 mod paths;
@@ -27,6 +29,7 @@ use crate::registration::Registration;
 use roots::Root;
 
 pub use defined::Defined;
+pub use merge::Other;
 pub use v2::{v2_json, v2_protobuf};
 
 /// Media type of [`v2_protobuf`], which clients up to 1.28 request.

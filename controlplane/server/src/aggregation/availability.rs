@@ -7,18 +7,14 @@ use std::time::Duration;
 
 use api::kinds::api_service::{GROUP, set_available};
 use axum::Router;
-use axum::body::Body;
-use http::header::{ACCEPT, HOST};
-use http::{HeaderValue, Method, Request};
-use http_body_util::{BodyExt, Limited};
+use http::Method;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::Value;
 use store::{Key, Prefix};
 
-use super::proxy::{ask, identify};
+use super::proxy::{Get, get};
 use super::{PLURAL, Remote, prefix};
-use crate::agents::Answer;
 use crate::bootstrap::Client;
 use crate::identity::{MASTERS, User};
 use crate::server::Shared;
@@ -137,31 +133,21 @@ async fn check(shared: &Shared, remote: &Remote) -> Condition {
 
 /// Requests the list of resources as a user that always has the right to.
 async fn resources(shared: &Shared, remote: &Remote, url: &str) -> Result<Value, String> {
-    let mut request = Request::new(Body::empty());
-    let path = format!("/apis/{}/{}", remote.group, remote.version);
-    *request.uri_mut() = path.parse().map_err(|_error| format!("{url} is no URL"))?;
-    let headers = request.headers_mut();
-    let host = HeaderValue::from_str(&remote.host()).map_err(|error| error.to_string())?;
-    headers.insert(HOST, host);
-    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let user = User {
         name: "system:kube-aggregator".to_owned(),
         groups: vec![MASTERS.to_owned()],
         ..User::default()
     };
-    identify(headers, &user).map_err(|error| error.to_string())?;
-    let late = |_| format!("Get {url:?}: context deadline exceeded");
-    let asked = async {
-        match ask(shared, remote, request, Some(LIMIT)).await {
-            Ok(Answer::Whole(answer)) if answer.status().is_success() => {
-                let body = Limited::new(answer.into_body(), BYTES).collect().await;
-                let body = body.map_err(|error| format!("Get {url:?}: {error}"))?;
-                Ok(serde_json::from_slice(&body.to_bytes()).unwrap_or_default())
-            }
-            Ok(Answer::Whole(answer)) => Err(format!("bad status from {url}: {}", answer.status().as_u16())),
-            Ok(Answer::Switched(head, _)) => Err(format!("bad status from {url}: {}", head.status.as_u16())),
-            Err(because) => Err(format!("Get {url:?}: {because}")),
-        }
+    let asked = Get {
+        path: &format!("/apis/{}/{}", remote.group, remote.version),
+        user: &user,
+        tag: None,
+        limits: (LIMIT, BYTES),
     };
-    tokio::time::timeout(LIMIT, asked).await.map_err(late)?
+    let answer = get(shared, remote, asked).await;
+    let answer = answer.map_err(|because| format!("Get {url:?}: {because}"))?;
+    if !answer.status().is_success() {
+        return Err(format!("bad status from {url}: {}", answer.status().as_u16()));
+    }
+    Ok(serde_json::from_slice(answer.body()).unwrap_or_default())
 }

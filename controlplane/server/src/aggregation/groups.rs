@@ -1,8 +1,12 @@
 //! Discovery of aggregated group versions.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+
+use super::local;
+use crate::discovery;
 
 /// A group version that another server serves.
 pub(crate) struct Added {
@@ -10,21 +14,25 @@ pub(crate) struct Added {
     pub(super) version: String,
     /// True if its server is available.
     pub(super) is_current: bool,
+    /// Priorities of the group and of the version.
+    pub(super) priority: (i32, i32),
     /// Its last known `APIResourceList`.
     pub(super) resources: Option<Arc<Value>>,
 }
 
 impl Added {
-    /// Adds it to the groups of an `APIGroupList`; the group as it stands there then.
-    pub(crate) fn to_legacy(&self, groups: &mut Vec<Value>) -> Value {
+    /// Name of the group.
+    pub(crate) fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// Adds it to the groups of an `APIGroupList`.
+    pub(crate) fn to_legacy(&self, groups: &mut Vec<Value>) {
         let version = json!({"groupVersion": format!("{}/{}", self.group, self.version), "version": self.version});
-        if let Some(group) = groups.iter_mut().find(|group| text(group, "name") == self.group) {
-            push(group, &version);
-            return group.clone();
+        match groups.iter_mut().find(|group| text(group, "name") == self.group) {
+            Some(group) => push(group, &version),
+            None => groups.push(json!({"name": self.group, "versions": [version], "preferredVersion": version})),
         }
-        let group = json!({"name": self.group, "versions": [version], "preferredVersion": version});
-        groups.push(group.clone());
-        group
     }
 
     /// Adds it to the items of an `APIGroupDiscoveryList`.
@@ -89,6 +97,44 @@ impl Added {
         }
         resources.into_iter().map(|(_, resource)| resource).collect()
     }
+}
+
+/// Orders groups, named at `name`, and their versions by the priorities of their `APIServices`: kubectl takes a name that
+/// several groups have for the first one's (`pkg/apis/apiregistration/v1/helper/helpers.go`).
+pub(crate) fn arrange(groups: &mut [Value], added: &[Added], name: &str) {
+    let named = |group: &Value| {
+        group
+            .pointer(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let priority = |group: &str, version: &Value| {
+        let version = text(version, "version");
+        let own = added.iter().find(|own| own.group == group && own.version == version);
+        own.map_or_else(|| local::priority(group, version), |own| own.priority)
+    };
+    for group in groups.iter_mut() {
+        let name = named(group);
+        let Some(versions) = group.get_mut("versions").and_then(Value::as_array_mut) else {
+            continue;
+        };
+        versions.sort_by(|one, other| {
+            let [of_one, of_other] = [one, other].map(|version| priority(&name, version).1);
+            let [one, other] = [one, other].map(|version| discovery::priority(text(version, "version")));
+            of_other.cmp(&of_one).then(other.cmp(&one))
+        });
+        let first = versions.first().cloned();
+        if let Some((preferred, first)) = group.get_mut("preferredVersion").zip(first) {
+            *preferred = first;
+        }
+    }
+    groups.sort_by_cached_key(|group| {
+        let name = named(group);
+        let versions = group.get("versions").and_then(Value::as_array).into_iter().flatten();
+        let highest = versions.map(|version| priority(&name, version).0).max();
+        (Reverse(highest), name)
+    });
 }
 
 /// Adds a version to a group, in the place of one of the same name.

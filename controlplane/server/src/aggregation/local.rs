@@ -53,6 +53,17 @@ const PRIORITIES: [(&str, &str, i32, i32); 23] = [
 ];
 /// Priorities of groups from `CustomResourceDefinitions` (`crdregistration_controller.go`).
 const DEFINED: (i32, i32) = (1000, 100);
+/// Priorities of groups that have no `APIService`: this one, which always comes first, and that of measures, as
+/// metrics-server registers it.
+const UNREGISTERED: [(&str, (i32, i32)); 2] = [(GROUP, (20_000, 0)), ("metrics.k8s.io", (100, 100))];
+
+/// Priorities of a group version that is served here, and of its group.
+pub(crate) fn priority(group: &str, version: &str) -> (i32, i32) {
+    let of_program = PRIORITIES.iter().find(|own| (own.0, own.1) == (group, version));
+    let of_program = of_program.map(|(_, _, group, version)| (*group, *version));
+    let unregistered = || UNREGISTERED.iter().find(|own| own.0 == group).map(|own| own.1);
+    of_program.or_else(unregistered).unwrap_or(DEFINED)
+}
 
 pub(super) fn set_available(own: &mut APIService, now: Timestamp) {
     api_service::set_available(own, true, "Local", "Local APIServices are always available", now);

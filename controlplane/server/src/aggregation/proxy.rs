@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use http::header::{AUTHORIZATION, CONNECTION, HOST, UPGRADE};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONNECTION, HOST, IF_NONE_MATCH, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
@@ -149,6 +151,47 @@ pub(super) async fn ask(
     exchange(stream, request, limit)
         .await
         .map_err(|error| error.to_string())
+}
+
+/// A GET request of this server's own.
+pub(super) struct Get<'g> {
+    pub(super) path: &'g str,
+    pub(super) user: &'g User,
+    /// Entity tag of the document that is known.
+    pub(super) tag: Option<&'g str>,
+    /// Time and bytes that the answer may take.
+    pub(super) limits: (Duration, usize),
+}
+
+/// Sends a GET request and reads the answer; the error is in Go's words.
+pub(super) async fn get(shared: &Shared, remote: &Remote, get: Get<'_>) -> Result<http::Response<Bytes>, String> {
+    let (limit, bytes) = get.limits;
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = get
+        .path
+        .parse()
+        .map_err(|_error| format!("{:?} is no path", get.path))?;
+    let headers = request.headers_mut();
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+    headers.insert(HOST, value(&remote.host())?);
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    if let Some(tag) = get.tag {
+        headers.insert(IF_NONE_MATCH, value(tag)?);
+    }
+    identify(headers, get.user).map_err(|error| error.to_string())?;
+    let asked = async {
+        match ask(shared, remote, request, Some(limit)).await? {
+            Answer::Whole(answer) => {
+                let (head, body) = answer.into_parts();
+                let body = Limited::new(body, bytes).collect().await;
+                let body = body.map_err(|error| error.to_string())?;
+                Ok::<_, String>(http::Response::from_parts(head, body.to_bytes()))
+            }
+            Answer::Switched(head, _) => Ok(http::Response::from_parts(head, Bytes::new())),
+        }
+    };
+    let late = |_elapsed| "context deadline exceeded".to_owned();
+    tokio::time::timeout(limit, asked).await.map_err(late)?
 }
 
 fn connector(shared: &Shared, remote: &Remote) -> Result<TlsConnector, String> {

@@ -141,7 +141,13 @@ async fn it_is_told_who_asks_by_nobody_else() {
         .body(Body::empty())
         .unwrap();
     assert_eq!(collect(api.send_as(user, request).await).await.code, 200);
-    let asked = server.asked.lock().unwrap().last().unwrap()["headers"].clone();
+    // The server's own requests, for discovery and documents, are others.
+    let asked_for_flunders = || -> Vec<Value> {
+        let asked = server.asked.lock().unwrap();
+        let is_meant = |request: &&Value| request["path"] == FLUNDERS;
+        asked.iter().filter(is_meant).cloned().collect()
+    };
+    let asked = asked_for_flunders().last().unwrap()["headers"].clone();
     assert_eq!(asked["x-remote-user"], "jane");
     assert_eq!(asked["x-remote-extra-scopes%2fa"], "b");
     assert_eq!(
@@ -152,11 +158,11 @@ async fn it_is_told_who_asks_by_nobody_else() {
     let user = User::new("jürgen", ["system:masters"]);
     assert_eq!(collect(api.send_as(user, request).await).await.code, 200);
     // Unauthorized requests do not reach the backend.
-    let before = server.asked.lock().unwrap().len();
+    let before = asked_for_flunders().len();
     let request = Request::get(FLUNDERS).body(Body::empty()).unwrap();
     let refused = collect(api.send_as(User::new("joe", []), request).await).await;
     assert_eq!(refused.code, 403);
-    assert_eq!(server.asked.lock().unwrap().len(), before);
+    assert_eq!(asked_for_flunders().len(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,4 +247,183 @@ async fn the_servers_own_group_versions_have_one_each_that_nobody_can_take() {
         assert_eq!(refused.code, 422, "{}", refused.text());
         assert!(refused.message().contains(message), "{}", refused.message());
     }
+}
+
+/// Starts a server that documents flunders, in v2 and maybe v3, and what is none of its business.
+async fn documented(own: Value, has_v3: bool) -> Webhook {
+    Webhook::start(move |request| {
+        let raw = |body: Value| {
+            let headers = vec![("content-type", "application/json".into()), ("etag", "\"one\"".into())];
+            Reply::Raw(200, headers, body.to_string().into())
+        };
+        let path = request["path"].as_str().unwrap_or_default();
+        let url = |path: &str| json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash=ONE")});
+        match path {
+            "/apis/wardle.example.com/v1alpha1" => raw(json!({"kind": "APIResourceList", "resources": []})),
+            "/openapi/v3" if !has_v3 => Reply::Raw(404, vec![], vec![]),
+            "/openapi/v3" => raw(json!({"paths": {
+                "apis/wardle.example.com/v1alpha1": url("apis/wardle.example.com/v1alpha1"),
+                "apis/apps/v1": url("apis/apps/v1"),
+            }})),
+            "/openapi/v2" if request["headers"]["if-none-match"] == "\"one\"" => Reply::Raw(304, vec![], vec![]),
+            "/openapi/v2" => raw(own.clone()),
+            path => raw(json!({"openapi": "3.0.0", "path": path})),
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_openapi_documents_are_a_part_of_this_servers() {
+    const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
+    const KINDS: &str = "x-kubernetes-group-version-kind";
+    let (api, _healing) = start().await;
+    let before = api.get("/openapi/v2").await.json();
+    let index = api.get("/openapi/v3").await.json();
+    let mut options = before["definitions"][format!("{META}DeleteOptions")].clone();
+    options[KINDS] = json!([{"group": "wardle.example.com", "kind": "DeleteOptions", "version": "v1alpha1"}]);
+    let reference = |name: &str| json!({"$ref": format!("#/definitions/{name}")});
+    let takes =
+        |name: &str| json!({"post": {"parameters": [{"in": "body", "name": "body", "schema": reference(name)}]}});
+    let whole = json!({
+        "swagger": "2.0",
+        "paths": {
+            "/apis/wardle.example.com/v1alpha1/flunders": takes("Flunder"),
+            "/apis/wardle.example.com/v1alpha1/options": takes(&format!("{META}DeleteOptions")),
+            "/apis/other.example.com/v1/things": takes("Thing"),
+        },
+        "definitions": {
+            "Flunder": {"properties": {"metadata": reference(&format!("{META}ObjectMeta"))}},
+            "Thing": {},
+            format!("{META}ObjectMeta"): {"type": "object", "description": "another one"},
+            format!("{META}DeleteOptions"): options,
+        },
+    });
+    let server = documented(whole, true).await;
+    register(&api, &server).await;
+    let path = "apis/wardle.example.com/v1alpha1";
+    let listed = until(&api, "/openapi/v3", |answer| !answer.json()["paths"][path].is_null()).await;
+    let url = format!("/openapi/v3/{path}?hash=ONE");
+    assert_eq!(listed.json()["paths"][path]["serverRelativeURL"], url);
+    assert_eq!(listed.json()["paths"]["apis/apps/v1"], index["paths"]["apis/apps/v1"]);
+    assert_eq!(api.get(&url).await.json()["path"], url);
+    assert_eq!(api.get("/openapi/v3/apis/apps/v1").await.json()["path"], Value::Null);
+    let merged = api.get("/openapi/v2").await.json();
+    assert_eq!(merged["paths"]["/apis/other.example.com/v1/things"], Value::Null);
+    let schema = "/post/parameters/0/schema/$ref";
+    let flunders = &merged["paths"]["/apis/wardle.example.com/v1alpha1/flunders"];
+    assert_eq!(flunders.pointer(schema), Some(&json!("#/definitions/Flunder")));
+    let definitions = &merged["definitions"];
+    assert_eq!(
+        definitions["Flunder"]["properties"]["metadata"],
+        reference(&format!("{META}ObjectMeta_v2"))
+    );
+    assert_eq!(
+        definitions[format!("{META}ObjectMeta_v2")]["description"],
+        "another one"
+    );
+    let name = format!("{META}ObjectMeta");
+    assert_eq!(definitions[&name], before["definitions"][&name]);
+    assert_eq!(definitions["Thing"], Value::Null);
+    let options = &definitions[format!("{META}DeleteOptions")][KINDS];
+    assert!(
+        options
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|kind| kind["group"] == "wardle.example.com")
+    );
+    assert!(options.as_array().unwrap().iter().any(|kind| kind["group"] == "apps"));
+    let asked = server.asked.lock().unwrap().clone();
+    let whole = asked.iter().find(|request| request["path"] == "/openapi/v2").unwrap();
+    assert_eq!(whole["headers"]["x-remote-user"], "system:aggregator");
+    assert_eq!(api.delete(OWN, "").await.code, 200);
+    assert_eq!(api.get("/openapi/v3").await.json(), index);
+    assert_eq!(api.get(&url).await.code, 404);
+    assert_eq!(api.get("/openapi/v2").await.json(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_server_without_openapi_v3_that_is_made_of_v2() {
+    let (api, _healing) = start().await;
+    let meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    let schema = json!({"$ref": "#/definitions/Flunder"});
+    let server = documented(
+        json!({
+            "swagger": "2.0",
+            "paths": {"/apis/wardle.example.com/v1alpha1/flunders": {
+                "parameters": [{"$ref": "#/parameters/pretty-1"}],
+                "post": {
+                    "operationId": "create", "consumes": ["application/json"], "produces": ["application/yaml"],
+                    "parameters": [{"in": "body", "name": "body", "required": true, "schema": schema}],
+                    "responses": {"201": {"description": "Created", "schema": schema}},
+                },
+            }},
+            "parameters": {"pretty-1": {"in": "query", "name": "pretty", "type": "string", "uniqueItems": true}},
+            "definitions": {
+                "Flunder": {"type": "object", "properties": {
+                    "metadata": {"description": "Its metadata", "$ref": format!("#/definitions/{meta}")},
+                }},
+                meta: {"type": "object"},
+            },
+        }),
+        false,
+    )
+    .await;
+    register(&api, &server).await;
+    let path = "apis/wardle.example.com/v1alpha1";
+    let listed = until(&api, "/openapi/v3", |answer| !answer.json()["paths"][path].is_null()).await;
+    let url = listed.json()["paths"][path]["serverRelativeURL"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let document = api.get(&url).await;
+    assert_eq!(document.code, 200, "{url}: {}", document.text());
+    let document = document.json();
+    let of = json!({"schema": {"$ref": "#/components/schemas/Flunder"}});
+    assert_eq!(
+        document["paths"]["/apis/wardle.example.com/v1alpha1/flunders"],
+        json!({
+            "parameters": [{"in": "query", "name": "pretty", "schema": {"type": "string", "uniqueItems": true}}],
+            "post": {
+                "operationId": "create",
+                "requestBody": {"content": {"application/json": of}},
+                "responses": {"201": {"description": "Created", "content": {"application/yaml": of}}},
+            },
+        })
+    );
+    assert_eq!(
+        document["components"]["schemas"]["Flunder"]["properties"]["metadata"],
+        json!({"description": "Its metadata", "allOf": [{"$ref": format!("#/components/schemas/{meta}")}]})
+    );
+    let accept = [("accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf")];
+    let protobuf = api.request(Method::GET, &url, &accept, Body::empty()).await;
+    assert!(protobuf.code == 200 && protobuf.bytes.len() > 100, "{}", protobuf.code);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_come_in_the_order_of_their_priorities() {
+    let (api, _healing) = start().await;
+    let names = async |api: &Api| -> Vec<String> {
+        let groups = api.get("/apis").await.json();
+        let groups = groups["groups"].as_array().unwrap().iter();
+        groups.map(|group| group["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let own = names(&api).await;
+    assert_eq!(own[..3], ["apiregistration.k8s.io", "apps", "events.k8s.io"]);
+    assert_eq!(own.last().unwrap(), "metrics.k8s.io");
+    let definition = json!({"metadata": {"name": "flunders.a.example.com"}, "spec": {
+        "group": "a.example.com", "scope": "Namespaced", "names": {"plural": "flunders", "kind": "Flunder"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}],
+    }});
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(api.post(path, &definition).await.code, 201);
+    let server = server().await;
+    register(&api, &server).await;
+    // kubectl takes the first one's flunders.
+    let all = names(&api).await;
+    assert_eq!(
+        all[own.len() - 1..],
+        ["wardle.example.com", "a.example.com", "metrics.k8s.io"]
+    );
 }

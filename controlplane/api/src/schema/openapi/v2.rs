@@ -11,21 +11,28 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use serde_json::{Map, Value, json};
 
+use super::merge::{Merged, Other};
 use super::{Defined, components, documents, gnostic, paths_at, schemas_at, title};
 use crate::registration::Registration;
 
 const V3: &str = "#/components/schemas/";
 const V2: &str = "#/definitions/";
 
-/// Writes the document as JSON.
+/// Writes the document, with those of other servers, as JSON.
 ///
 /// # Errors
 /// The writer fails.
-pub fn v2_json(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl Write) -> io::Result<()> {
+pub fn v2_json(
+    kinds: &[Registration],
+    defined: &[Defined<'_>],
+    others: Vec<Other>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let merged = Merged::of(kinds, defined, others)?;
     let info = title();
     write!(out, r#"{{"swagger":"2.0","info":{info},"paths":{{"#)?;
     let mut separator = "";
-    let shared = each_path(kinds, defined, |path, item| {
+    let shared = each_path(kinds, defined, &merged, |path, item| {
         write!(out, "{separator}{}:{item}", json!(path))?;
         separator = ",";
         Ok(())
@@ -33,7 +40,7 @@ pub fn v2_json(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl W
     write!(out, r#"}},"parameters":{}"#, json!(shared))?;
     write!(out, r#","definitions":{{"#)?;
     separator = "";
-    each_definition(kinds, defined, |name, definition| {
+    each_merged(kinds, defined, &merged, |name, definition| {
         write!(out, "{separator}{}:{definition}", json!(name))?;
         separator = ",";
         Ok(())
@@ -45,15 +52,23 @@ pub fn v2_json(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl W
     )
 }
 
-/// Writes the document in gnostic's protobuf, as clients up to 1.28 request it.
+/// Writes the document, with those of other servers, in gnostic's protobuf, as clients up to 1.28 request it.
 ///
 /// # Errors
 /// The writer fails.
-pub fn v2_protobuf(kinds: &[Registration], defined: &[Defined<'_>], out: &mut impl Write) -> io::Result<()> {
+pub fn v2_protobuf(
+    kinds: &[Registration],
+    defined: &[Defined<'_>],
+    others: Vec<Other>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let merged = Merged::of(kinds, defined, others)?;
     out.write_all(&gnostic::head(&title()))?;
-    let shared = each_path(kinds, defined, |path, item| out.write_all(&gnostic::path(path, item)))?;
+    let shared = each_path(kinds, defined, &merged, |path, item| {
+        out.write_all(&gnostic::path(path, item))
+    })?;
     out.write_all(&gnostic::shared(&shared))?;
-    each_definition(kinds, defined, |name, definition| {
+    each_merged(kinds, defined, &merged, |name, definition| {
         out.write_all(&gnostic::definition(name, definition))
     })
 }
@@ -78,6 +93,7 @@ type Shared = BTreeMap<String, Value>;
 fn each_path(
     kinds: &[Registration],
     defined: &[Defined<'_>],
+    merged: &Merged,
     mut visit: impl FnMut(&str, &Value) -> io::Result<()>,
 ) -> io::Result<Shared> {
     let mut shared = Shared::new();
@@ -103,6 +119,11 @@ fn each_path(
             visit(&path, &item)?;
         }
     }
+    for (path, item) in &merged.paths {
+        visit(path, item)?;
+    }
+    // Names of shared parameters have a hash of their content.
+    shared.extend(merged.parameters.clone());
     Ok(shared)
 }
 
@@ -141,7 +162,23 @@ fn hash(json: &str) -> String {
     URL_SAFE.encode(hash.to_be_bytes().get(..6).unwrap_or_default())
 }
 
-fn each_definition(
+/// Visits all definitions, those of other servers after this one's.
+fn each_merged(
+    kinds: &[Registration],
+    defined: &[Defined<'_>],
+    merged: &Merged,
+    mut visit: impl FnMut(&str, &Value) -> io::Result<()>,
+) -> io::Result<()> {
+    each_definition(kinds, defined, |name, definition| {
+        visit(name, &merged.marked(name, definition))
+    })?;
+    merged
+        .definitions
+        .iter()
+        .try_for_each(|(name, definition)| visit(name, definition))
+}
+
+pub(super) fn each_definition(
     kinds: &[Registration],
     defined: &[Defined<'_>],
     mut visit: impl FnMut(&str, &Value) -> io::Result<()>,
