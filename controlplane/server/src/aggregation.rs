@@ -161,6 +161,15 @@ impl Aggregation {
         remote
     }
 
+    /// Names of all `APIServices`, and if they are available.
+    pub(crate) fn availability(&self) -> Vec<(String, bool)> {
+        let current = self.current.current();
+        let all = current.0.iter();
+        let is_available = |remote: &Option<Arc<Remote>>| remote.as_ref().is_none_or(|remote| remote.is_available);
+        all.map(|(name, (_, remote))| (name.clone(), is_available(remote)))
+            .collect()
+    }
+
     /// Drops the resource lists and documents of all other group versions.
     fn forget_others(&self, remotes: &[Arc<Remote>]) {
         let is_there = |name: &str| remotes.iter().any(|remote| remote.name == *name);

@@ -4,6 +4,7 @@
 //! kinds.
 
 mod admission;
+mod aggregator;
 mod help;
 mod labels;
 mod policies;
@@ -27,6 +28,7 @@ use prometheus_client::registry::{Metric, Registry};
 use store::ListAt;
 
 use self::admission::Admission;
+use self::aggregator::Aggregator;
 use self::help::help;
 use self::labels::{Answer, InFlight, Plugin, Request, Resource, Stored, Subject, Watched};
 use self::policies::Policies;
@@ -75,6 +77,7 @@ pub(crate) struct Metrics {
     pub(crate) webhooks: Webhooks,
     pub(crate) flow: Arc<Numbers>,
     pub(crate) policies: Policies,
+    pub(crate) aggregator: Aggregator,
     unarchived: Gauge,
     audited: Counter,
     unaudited: Family<Plugin, Counter>,
@@ -141,6 +144,7 @@ impl Metrics {
             webhooks: Webhooks::default(),
             flow: Arc::default(),
             policies: Policies::default(),
+            aggregator: Aggregator::default(),
             unarchived: Gauge::default(),
             audited: Counter::default(),
             unaudited: Family::default(),
@@ -180,6 +184,7 @@ impl Metrics {
         self.uses.register(registry);
         self.webhooks.register(registry);
         self.policies.register(registry);
+        self.aggregator.register(registry);
         registry.register_collector(Box::new(Arc::clone(&self.admission)));
         registry.register_collector(Box::new(Arc::clone(&self.flow)));
     }
@@ -231,6 +236,7 @@ impl Metrics {
             gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         self.slis.look(shared);
+        self.aggregator.look(shared.aggregation.availability());
         let table = shared.definitions.current();
         // Of kinds with several versions, that which is stored.
         let is_counted = |row: &Row| match row {

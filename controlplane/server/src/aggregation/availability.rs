@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use api::kinds::api_service::{GROUP, set_available};
+use api::kinds::api_service::{GROUP, available, set_available};
 use axum::Router;
 use http::Method;
 use k8s_openapi::api::core::v1::Service;
@@ -25,6 +25,8 @@ const LOOK: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The time that a server has.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How often it is asked before it counts as unavailable, each time at an endpoint by chance.
+const ATTEMPTS: usize = 5;
 /// Bytes of the list of its resources.
 const BYTES: usize = 1 << 20;
 
@@ -75,8 +77,12 @@ async fn look(shared: &Shared, client: &Client, remote: &Remote) -> bool {
     let Some(mut own) = entry.and_then(|entry| serde_json::from_slice::<APIService>(&entry.bytes).ok()) else {
         return is_available;
     };
+    let was_available = available(&own).is_some_and(|condition| condition.status == "True");
     if set_available(&mut own, is_available, reason, &message, (shared.options.clock)()) {
         tracing::info!(name = remote.name, is_available, reason, message, "an APIService");
+        if was_available && !is_available {
+            shared.metrics.aggregator.lost(&remote.name, reason);
+        }
         let path = format!("/apis/{GROUP}/v1/{PLURAL}/{}/status", remote.name);
         let body = serde_json::to_value(&own).unwrap_or_default();
         if let Err(error) = client.send(Method::PUT, path, body).await {
@@ -118,7 +124,15 @@ async fn check(shared: &Shared, remote: &Remote) -> Condition {
         .filter(|address| !address.is_empty() && address != "None");
     let host = host.unwrap_or_else(|| remote.host());
     let url = format!("https://{host}:{port}/apis/{}/{}", remote.group, remote.version);
-    match resources(shared, remote, &url).await {
+    let mut told = resources(shared, remote, &url).await;
+    if told.is_err() {
+        // One endpoint that does not answer leaves the others.
+        let again = (1..ATTEMPTS).map(|_attempt| Box::pin(resources(shared, remote, &url)));
+        told = futures::future::select_ok(again)
+            .await
+            .map(|(resources, _others)| resources);
+    }
+    match told {
         Ok(resources) => {
             let mut told = shared.aggregation.told.write().unwrap_or_else(PoisonError::into_inner);
             told.insert(remote.name.clone(), Arc::new(resources));

@@ -2,6 +2,14 @@
 
 const TEXTS: &[(&str, &str)] = &[
     (
+        "aggregator_unavailable_apiservice",
+        "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name",
+    ),
+    (
+        "aggregator_unavailable_apiservice_total",
+        "[ALPHA] Counter of APIServices which are marked as unavailable broken down by APIService name and reason",
+    ),
+    (
         "apiserver_admission_webhook_admission_duration_seconds",
         "[STABLE] Admission webhook latency histogram in seconds, identified by name and broken out for each operation and \
          API resource and type (validate or admit)",

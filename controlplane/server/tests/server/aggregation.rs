@@ -1,5 +1,6 @@
 //! Group versions that servers behind Services serve.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -193,6 +194,39 @@ async fn attack_a_server_that_is_away_or_leads_elsewhere() {
     until(&api, OWN, |answer| condition(answer)["status"] == "True").await;
     let answer = api.get(&format!("{FLUNDERS}/away")).await;
     assert_eq!(answer.code, 502, "{}", answer.text());
+    let elsewhere = json!({"spec": {"service": {"name": "none", "namespace": "hooks"}}});
+    let merge = [("content-type", "application/merge-patch+json")];
+    let moved = api.request(Method::PATCH, OWN, &merge, elsewhere.to_string()).await;
+    assert_eq!(moved.code, 200, "{}", moved.text());
+    until(&api, OWN, |answer| condition(answer)["status"] == "False").await;
+    let metrics = api.get("/metrics").await.text();
+    for line in [
+        "# TYPE aggregator_unavailable_apiservice gauge\n",
+        "aggregator_unavailable_apiservice{name=\"v1.apps\"} 0\n",
+        "aggregator_unavailable_apiservice{name=\"v1.gone.example.com\"} 1\n",
+        "# TYPE aggregator_unavailable_apiservice_total counter\n",
+        "aggregator_unavailable_apiservice_total{name=\"v1alpha1.wardle.example.com\",reason=\"ServiceNotFound\"} 1\n",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_available_while_one_of_five_requests_succeeds() {
+    let (api, _healing) = start().await;
+    let asked = AtomicUsize::new(0);
+    let server = Webhook::start(move |_request| {
+        let code = if asked.fetch_add(1, Ordering::SeqCst) < 4 {
+            500
+        } else {
+            200
+        };
+        Reply::Raw(code, vec![], json!({"resources": []}).to_string().into())
+    })
+    .await;
+    register(&api, &server).await;
+    let own = until(&api, OWN, |answer| !condition(answer)["status"].is_null()).await;
+    assert_eq!(condition(&own)["message"], "all checks passed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
