@@ -4,6 +4,7 @@
 pub(crate) mod cache;
 pub(crate) mod clock;
 pub(crate) mod driver;
+pub(crate) mod elsewhere;
 pub(crate) mod events;
 pub(crate) mod kinds;
 pub(crate) mod metrics;

@@ -85,6 +85,11 @@ impl Graph {
         concerned
     }
 
+    /// Returns the resource by which an object is known.
+    pub fn resource(&self, uid: &str) -> Option<Resource> {
+        self.items.get(uid).map(|item| *item.resource)
+    }
+
     /// Returns the uids of objects with owners of this kind.
     pub fn owned_by_kind(&self, group: &str, kind: &str) -> Vec<String> {
         let is_meant = |owner: &OwnerReference| {

@@ -8,6 +8,7 @@ use k8s_openapi::api::{
     networking, policy, rbac, storage,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::Value;
 
 /// A resource that controllers write.
@@ -57,6 +58,7 @@ macro_rules! resources {
 resources! {
     ACCESS_REVIEWS = authorization::v1::SubjectAccessReview;
     ADDRESSES = networking::v1::IPAddress;
+    API_SERVICES = APIService;
     AUTOSCALERS = autoscaling::v2::HorizontalPodAutoscaler;
     CLAIMS = core::v1::PersistentVolumeClaim;
     CLUSTER_ROLES = rbac::v1::ClusterRole;

@@ -2,46 +2,59 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use controlplane_plan::garbage::{Graph, Item};
 use controlplane_plan::objects::uid;
 use controlplane_plan::step::{Plan, Resource, Target};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition, jiff::Timestamp};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use crate::machinery::{
     cache::{Cache, Key},
     driver::{Context, Controller},
+    elsewhere::{self, Elsewhere},
     kinds::{AnyCache as _, Caches, Listener, Partial, defined, stored_kinds},
     queue::Queue,
     reflector,
 };
 
-/// The graph, and the custom resources in it.
+/// The time between two discoveries of the kinds of aggregated API servers.
+const DISCOVERY: Duration = Duration::from_secs(30);
+
+/// The graph, and the kinds in it that are not built in.
 #[derive(Default)]
 struct Shared {
     graph: Mutex<Graph>,
     defined: Mutex<BTreeSet<Resource>>,
+    elsewhere: Mutex<BTreeSet<Resource>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
     fn with_graph<T>(&self, work: impl FnOnce(&mut Graph) -> T) -> T {
-        work(&mut self.graph.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut locked(&self.graph))
     }
 
     /// The resource of an owner reference's kind, in any served version of its group.
     fn resolve(&self, api_version: &str, kind: &str) -> Option<Resource> {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let is_meant = |resource: &Resource| resource.group == group && resource.kind == kind;
+        let others = |of: &Mutex<BTreeSet<Resource>>| locked(of).iter().copied().find(is_meant);
         let built_in = stored_kinds().find(is_meant);
-        built_in.or_else(|| {
-            let defined = self.defined.lock().unwrap_or_else(PoisonError::into_inner);
-            defined.iter().copied().find(is_meant)
-        })
+        built_in
+            .or_else(|| others(&self.defined))
+            .or_else(|| others(&self.elsewhere))
     }
 }
 
@@ -63,30 +76,61 @@ impl Controller for Garbage {
     }
 }
 
-/// Watches custom resources, for as long as they are served.
+/// Kinds that are watched for as long as they are served.
+#[derive(Default)]
+struct Followed {
+    all: BTreeMap<Resource, (CancellationToken, Arc<Cache<Partial>>)>,
+    reflectors: JoinSet<()>,
+}
+
+impl Followed {
+    /// Ends the watches of all other kinds; returns these with their objects.
+    fn end_others(&mut self, wanted: &BTreeSet<Resource>) -> Vec<(Resource, Arc<Cache<Partial>>)> {
+        let gone = self.all.extract_if(.., |resource, _| !wanted.contains(resource));
+        let ended = gone.map(|(resource, (cancel, cache))| {
+            cancel.cancel();
+            (resource, cache)
+        });
+        ended.collect()
+    }
+
+    /// Begins to watch a kind; false if it is watched already.
+    fn begin(&mut self, resource: Resource, client: &kube::Client, listener: &Listener) -> bool {
+        if self.all.contains_key(&resource) {
+            return false;
+        }
+        let (cache, cancel) = (Cache::<Partial>::new(), CancellationToken::new());
+        cache.hear(resource, listener.clone());
+        let reflect = reflector::run(cache.clone(), client.clone(), resource, cancel.clone());
+        self.reflectors.spawn(reflect);
+        self.all.insert(resource, (cancel, cache));
+        while self.reflectors.try_join_next().is_some() {}
+        true
+    }
+}
+
+/// Watches custom resources, for as long as they are served, and the kinds of aggregated API servers.
 pub(crate) struct Defined {
     shared: Arc<Shared>,
     listener: Listener,
     queue: Arc<Queue<Key>>,
     changed: Arc<Notify>,
+    changed_elsewhere: Arc<Notify>,
 }
 
 impl Defined {
     pub(crate) async fn follow(self, context: Context) {
-        let mut followed: BTreeMap<Resource, (CancellationToken, Arc<Cache<Partial>>)> = BTreeMap::new();
-        let mut reflectors = JoinSet::new();
+        tokio::join!(self.follow_defined(&context), self.follow_elsewhere(&context));
+    }
+
+    async fn follow_defined(&self, context: &Context) {
+        let mut followed = Followed::default();
         let listener = self.mourner();
         loop {
             let definitions = context.caches.definitions.all();
             let wanted: BTreeSet<Resource> = definitions.iter().filter_map(|own| defined(own)).collect();
-            self.shared
-                .defined
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone_from(&wanted);
-            let gone = followed.extract_if(.., |resource, _| !wanted.contains(resource));
-            for (resource, (cancel, cache)) in gone {
-                cancel.cancel();
+            locked(&self.shared.defined).clone_from(&wanted);
+            for (resource, cache) in followed.end_others(&wanted) {
                 // A definition is deleted after its objects; one that is no longer served still has
                 // them.
                 let names =
@@ -104,20 +148,70 @@ impl Defined {
                 }
             }
             for resource in wanted {
-                if followed.contains_key(&resource) {
-                    continue;
+                if followed.begin(resource, &context.client, &listener) {
+                    // Owners of this kind could not be resolved before.
+                    self.wake(|graph| graph.owned_by_kind(resource.group, resource.kind));
                 }
-                let (cache, cancel) = (Cache::<Partial>::new(), CancellationToken::new());
-                cache.hear(resource, listener.clone());
-                let client = context.client.clone();
-                reflectors.spawn(reflector::run(cache.clone(), client, resource, cancel.clone()));
-                followed.insert(resource, (cancel, cache));
-                // Owners of this kind could not be resolved before.
-                self.wake(|graph| graph.owned_by_kind(resource.group, resource.kind));
             }
-            while reflectors.try_join_next().is_some() {}
             self.changed.notified().await;
         }
+    }
+
+    /// Kinds of a server that does not answer are watched on; those that cannot be deleted or watched are left out
+    /// (`GetDeletableResources` of `pkg/controller/garbagecollector/garbagecollector.go`).
+    async fn follow_elsewhere(&self, context: &Context) {
+        context.caches.api_services.synced().await;
+        let mut followed = Followed::default();
+        let listener = self.stranger();
+        loop {
+            let services = context.caches.api_services.all();
+            let is_any = services.iter().any(|own| has_service(own));
+            let known: BTreeSet<Resource> = followed.all.keys().copied().collect();
+            let wanted = if is_any {
+                kinds_elsewhere(context, &known).await
+            } else {
+                BTreeSet::new()
+            };
+            locked(&self.shared.elsewhere).clone_from(&wanted);
+            for (resource, cache) in followed.end_others(&wanted) {
+                for object in cache.all() {
+                    self.wake(|graph| forget(graph, &resource, uid(&*object)));
+                }
+            }
+            for resource in wanted {
+                if followed.begin(resource, &context.client, &listener) {
+                    self.wake(|graph| graph.owned_by_kind(resource.group, resource.kind));
+                }
+            }
+            tokio::select! {
+                () = self.changed_elsewhere.notified() => {}
+                () = tokio::time::sleep(DISCOVERY), if is_any => {}
+            }
+        }
+    }
+
+    /// A listener for kinds of aggregated API servers. Some show objects of other kinds with the uids that these have: the
+    /// kind that was there first is right.
+    fn stranger(&self) -> Listener {
+        let (shared, queue) = (self.shared.clone(), self.queue.clone());
+        Arc::new(move |resource, turn| {
+            let new = turn.new.as_ref().map(|new| new.any_meta().uid());
+            let concerned = shared.with_graph(|graph| {
+                let old = turn.old.filter(|old| new != Some(*old));
+                let mut concerned = old.map(|old| forget(graph, resource, old)).unwrap_or_default();
+                let is_own = |uid: &str| {
+                    let known = graph.resource(uid);
+                    !uid.is_empty() && known.is_none_or(|known| known == **resource)
+                };
+                if let Some(new) = turn.new.as_ref().filter(|new| is_own(new.any_meta().uid())) {
+                    concerned.extend(graph.observe(Item::of(resource, Arc::clone(new))));
+                }
+                concerned
+            });
+            for uid in concerned {
+                queue.push(Key::new("", &uid));
+            }
+        })
     }
 
     /// A listener that also records observed deletions of owners: a lookup may come when the kind
@@ -138,6 +232,38 @@ impl Defined {
             self.queue.push(Key::new("", &uid));
         }
     }
+}
+
+fn has_service(own: &APIService) -> bool {
+    own.spec.as_ref().is_some_and(|spec| spec.service.is_some())
+}
+
+/// Removes an object that is known by this resource.
+fn forget(graph: &mut Graph, resource: &Resource, uid: &str) -> Vec<String> {
+    if graph.resource(uid) == Some(*resource) {
+        graph.forget(uid)
+    } else {
+        Vec::new()
+    }
+}
+
+/// Kinds of aggregated API servers, including known ones of servers that do not answer.
+async fn kinds_elsewhere(context: &Context, known: &BTreeSet<Resource>) -> BTreeSet<Resource> {
+    let (kinds, unknown) = match elsewhere::kinds(context).await {
+        Ok(found) => found,
+        Err(error) => {
+            debug!(%error, "the groups are not known");
+            return known.clone();
+        }
+    };
+    let owning = kinds.iter().filter(|kind| kind.supports(&["delete", "list", "watch"]));
+    let mut wanted: BTreeSet<Resource> = owning.filter_map(Elsewhere::resource).collect();
+    wanted.extend(
+        known
+            .iter()
+            .filter(|resource| unknown.contains(&resource.api_version())),
+    );
+    wanted
 }
 
 /// Watches all kinds.
@@ -165,11 +291,22 @@ pub(crate) fn listen(caches: &Caches) -> (Garbage, Arc<Queue<Key>>, Defined) {
     let changed = Arc::new(Notify::new());
     let told = changed.clone();
     caches.definitions.listen(move |_| told.notify_one());
+    let changed_elsewhere = Arc::new(Notify::new());
+    let told = changed_elsewhere.clone();
+    caches.api_services.listen(move |change| {
+        if change.sides().any(has_service) {
+            told.notify_one();
+        }
+    });
     let defined = Defined {
         shared: shared.clone(),
         listener,
         queue: queue.clone(),
         changed,
+        changed_elsewhere,
     };
     (Garbage(shared), queue, defined)
 }
+
+#[cfg(test)]
+mod tests;

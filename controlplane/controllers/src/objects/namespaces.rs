@@ -15,10 +15,7 @@ use controlplane_plan::{
 use futures::{StreamExt, stream::FuturesUnordered};
 use http::Method;
 use k8s_openapi::{
-    List,
-    api::core::v1::Namespace,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList},
+    List, api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,6 +24,7 @@ use tracing::{debug, info};
 use crate::machinery::{
     cache::Key,
     driver::Context,
+    elsewhere::{self, Elsewhere},
     kinds::{Caches, defined, stored_kinds},
     queue::Queue,
     request::{self, Error, JSON, escape},
@@ -147,7 +145,7 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
     if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
         return true;
     }
-    let (elsewhere, undiscovered) = match kinds_elsewhere(context).await {
+    let (elsewhere, undiscovered) = match elsewhere::kinds(context).await {
         Ok(found) => found,
         Err(error) => {
             debug!(namespace = name, %error, "the groups are not known");
@@ -169,7 +167,10 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
         }
     };
     let mut others: Vec<Collection> = kinds.chain(defined).map(|own| Collection::of(&own, &name)).collect();
-    others.extend(elsewhere.iter().map(|kind| kind.collection(&name)));
+    let swept = elsewhere
+        .iter()
+        .filter(|kind| kind.namespaced && kind.supports(&["list", "delete"]));
+    others.extend(swept.map(|kind| Collection::elsewhere(kind, &name)));
     sweep_all(context, &name, vec![Collection::of(&PODS, &name)], &mut remains).await;
     if remains.objects.is_empty() && remains.failures.is_empty() {
         sweep_all(context, &name, others, &mut remains).await;
@@ -200,51 +201,6 @@ async fn defined_kinds(context: &Context) -> Result<Vec<Resource>, Error> {
     Ok(served.filter(|resource| resource.namespaced).collect())
 }
 
-#[derive(Deserialize)]
-struct Groups {
-    groups: Vec<Group>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Group {
-    name: String,
-    versions: Vec<GroupVersion>,
-    preferred_version: GroupVersion,
-}
-
-#[derive(Deserialize, PartialEq)]
-struct GroupVersion {
-    version: String,
-}
-
-impl Group {
-    /// Versions of the group, the preferred one first.
-    fn in_order(&self) -> impl Iterator<Item = &str> {
-        let preferred = &self.preferred_version;
-        let others = self.versions.iter().filter(move |version| *version != preferred);
-        std::iter::once(preferred).chain(others).map(|own| own.version.as_str())
-    }
-}
-
-/// Namespaced kind of an aggregated API server, which has chosen the names.
-struct Elsewhere {
-    group: String,
-    version: String,
-    plural: String,
-}
-
-impl Elsewhere {
-    fn collection(&self, namespace: &str) -> Collection {
-        let [group, version, plural] = [&self.group, &self.version, &self.plural].map(|part| escape(part));
-        Collection {
-            path: format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}"),
-            plural: self.plural.clone(),
-            group: self.group.clone(),
-        }
-    }
-}
-
 /// All objects of a kind in one namespace.
 struct Collection {
     path: String,
@@ -253,6 +209,14 @@ struct Collection {
 }
 
 impl Collection {
+    fn elsewhere(kind: &Elsewhere, namespace: &str) -> Self {
+        Self {
+            path: kind.collection(namespace),
+            plural: kind.plural.clone(),
+            group: kind.group.clone(),
+        }
+    }
+
     fn of(resource: &Resource, namespace: &str) -> Self {
         Self {
             path: request::path(resource, namespace, "", ""),
@@ -260,50 +224,6 @@ impl Collection {
             group: resource.group.to_owned(),
         }
     }
-}
-
-/// Namespaced kinds of aggregated API servers, each in the preferred version of its group or else in
-/// the first one that has it (`ServerPreferredResources` of
-/// `staging/src/k8s.io/client-go/discovery/discovery_client.go`); and the group versions whose
-/// servers do not answer.
-async fn kinds_elsewhere(context: &Context) -> Result<(Vec<Elsewhere>, Vec<String>), Error> {
-    let groups: Groups = request::send(&context.client, Method::GET, "/apis".to_owned(), JSON, Vec::new()).await?;
-    let definitions = context.caches.definitions.all();
-    let is_own = |group: &str, version: &str| {
-        let mut defined = definitions.iter().filter(|own| own.spec.group == group);
-        let is_served = |own: &Arc<CustomResourceDefinition>| own.spec.versions.iter().any(|own| own.name == version);
-        api::KINDS
-            .iter()
-            .any(|row| (row.group, row.version) == (group, version))
-            || defined.any(is_served)
-    };
-    let (mut found, mut unknown) = (Vec::new(), Vec::new());
-    for group in &groups.groups {
-        let mut known = BTreeSet::new();
-        for version in group.in_order().filter(|version| !is_own(&group.name, version)) {
-            let path = format!("/apis/{}/{}", escape(&group.name), escape(version));
-            let listed = request::send::<APIResourceList>(&context.client, Method::GET, path, JSON, Vec::new()).await;
-            let resources = match listed {
-                Ok(list) => list.resources,
-                Err(error) => {
-                    let own = format!("{}/{version}", group.name);
-                    debug!(group_version = own, %error, "not discovered");
-                    unknown.push(own);
-                    continue;
-                }
-            };
-            let has = |resource: &APIResource, verb: &str| resource.verbs.iter().any(|own| own == verb);
-            let whole = resources.into_iter().filter(|resource| !resource.name.contains('/'));
-            let new = whole.filter(|resource| known.insert(resource.name.clone()));
-            let swept = new.filter(|own| own.namespaced && has(own, "list") && has(own, "delete"));
-            found.extend(swept.map(|resource| Elsewhere {
-                group: group.name.clone(),
-                version: version.to_owned(),
-                plural: resource.name,
-            }));
-        }
-    }
-    Ok((found, unknown))
 }
 
 /// Sweeps collections one after the other; records failures.

@@ -14,9 +14,10 @@ use tracing::debug;
 use crate::machinery::{
     cache::Key,
     driver::Context,
+    elsewhere,
     kinds::{Caches, defined, resource_of},
     queue::Queue,
-    request::{self, Error, JSON},
+    request::{self, Error, JSON, escape},
 };
 
 /// Interval between two full counts, as upstream.
@@ -120,6 +121,7 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
             *sum = Quantity::units(found);
         }
     }
+    count_elsewhere(context, &quota, key, &mut counted).await;
     let mut tries = 0;
     loop {
         tries += 1;
@@ -129,6 +131,39 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
             Ok(_) => return Ok(Counted::First),
             Err(error) if error.code() == 404 => return Ok(Counted::Gone),
             Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Counts objects of aggregated API servers, which have revisions of their own. As with upstream, nobody refuses them.
+async fn count_elsewhere(context: &Context, quota: &ResourceQuota, key: &Key, counted: &mut Resources) {
+    let is_other = |name: &&String| name.starts_with("count/") && name.contains('.');
+    let services = context.caches.api_services.all();
+    let has_service = services
+        .iter()
+        .any(|own| own.spec.as_ref().is_some_and(|spec| spec.service.is_some()));
+    if !has_service || has_scopes(quota) || !counted.keys().any(|name| is_other(&name)) {
+        return;
+    }
+    let kinds = elsewhere::kinds(context)
+        .await
+        .map(|(kinds, _)| kinds)
+        .unwrap_or_default();
+    for kind in kinds
+        .iter()
+        .filter(|kind| kind.namespaced && kind.supports(&["create", "list", "watch", "delete"]))
+    {
+        let Some(sum) = counted.get_mut(&format!("count/{}.{}", kind.plural, kind.group)) else {
+            continue;
+        };
+        let mut found = 0;
+        let path = kind.collection(&key.namespace);
+        match pages(context, &path, "", |_object| found += 1).await {
+            Ok(()) => *sum = Quantity::units(found),
+            Err(error) => {
+                debug!(quota = %key, resource = kind.plural, %error, "not counted");
+                *sum = kept(quota, &format!("count/{}.{}", kind.plural, kind.group)).unwrap_or(*sum);
+            }
         }
     }
 }
@@ -245,23 +280,24 @@ async fn each(
     resource: &Resource,
     key: &Key,
     revision: &str,
-    mut seen: impl FnMut(Value) + Send,
+    seen: impl FnMut(Value) + Send,
 ) -> Result<(), Error> {
     let path = request::path(resource, &key.namespace, "", "");
-    let mut next = String::new();
+    let first = format!("&resourceVersion={revision}&resourceVersionMatch=Exact");
+    pages(context, &path, &first, seen).await
+}
+
+/// Visits all objects at a path; the first page is requested with these parameters.
+async fn pages(context: &Context, path: &str, first: &str, mut seen: impl FnMut(Value) + Send) -> Result<(), Error> {
+    let mut more = first.to_owned();
     loop {
-        let more = if next.is_empty() {
-            format!("&resourceVersion={revision}&resourceVersionMatch=Exact")
-        } else {
-            format!("&continue={next}")
-        };
         let path = format!("{path}?limit={PAGE}{more}");
         let page: Page = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
         page.items.into_iter().for_each(&mut seen);
-        next = page.metadata.next;
-        if next.is_empty() {
+        if page.metadata.next.is_empty() {
             return Ok(());
         }
+        more = format!("&continue={}", escape(&page.metadata.next));
     }
 }
 

@@ -25,6 +25,7 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio_util::sync::CancellationToken;
 
 use super::contents::Contents;
@@ -79,6 +80,7 @@ macro_rules! cached {
 
 cached! {
     plain {
+        api_services: APIService = API_SERVICES,
         autoscalers: HorizontalPodAutoscaler = AUTOSCALERS,
         budgets: PodDisruptionBudget = DISRUPTION_BUDGETS,
         cluster_roles: ClusterRole = CLUSTER_ROLES,
