@@ -17,7 +17,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -176,8 +176,10 @@ pub fn restore(options: &Restore) -> anyhow::Result<()> {
             if manifest.state_dir.is_some_and(|first| first != own) {
                 leave_machine(&part.join(SETTINGS))?;
             }
+            give_away(&part.join(SETTINGS), &options.state_dir)?;
             fs::rename(part.join(SETTINGS), options.state_dir.join(SETTINGS)).context("restore the settings")?;
         }
+        give_away(&part.join("controlplane"), &options.state_dir)?;
         // Last: a state directory with it is a cluster.
         if let Err(error) = fs::rename(part.join("controlplane"), &target) {
             // Settings alone would be those of a new cluster; there were none before.
@@ -237,6 +239,26 @@ fn unpack(file: &Path, into: &Path) -> anyhow::Result<Manifest> {
         bail!("{name} is missing in the backup");
     }
     Ok(manifest)
+}
+
+/// Gives a file, or a directory with all that is in it, to the owner of another directory: root makes
+/// them for a unit that runs as another user.
+pub(crate) fn give_away(path: &Path, like: &Path) -> anyhow::Result<()> {
+    let owner = fs::metadata(like).with_context(|| format!("find the owner of {}", like.display()))?;
+    give_to(path, (owner.uid(), owner.gid())).with_context(|| format!("give away {}", path.display()))
+}
+
+fn give_to(path: &Path, owner: (u32, u32)) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if (found.uid(), found.gid()) != owner {
+        lchown(path, Some(owner.0), Some(owner.1))?;
+    }
+    if found.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give_to(&entry?.path(), owner)?;
+        }
+    }
+    Ok(())
 }
 
 /// A directory as those that are elsewhere would name it.

@@ -34,6 +34,30 @@ fn what_was_backed_up_comes_back() {
     assert!(restored(&again, &file).unwrap_err().to_string().contains("already"));
 }
 
+#[test]
+fn what_root_restores_belongs_to_the_owner_of_the_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let (state_dir, file) = (cluster(directory.path()), directory.path().join("b"));
+    backup(&Backup {
+        state_dir,
+        file: file.clone(),
+    })
+    .unwrap();
+    let again = directory.path().join("again");
+    fs::create_dir(&again).unwrap();
+    // Others than root cannot give it away, and restore into directories of their own alone.
+    std::os::unix::fs::chown(&again, Some(65_534), Some(65_534)).ok();
+    restored(&again, &file).unwrap();
+    let owner = |name: &str| {
+        fs::metadata(again.join(name))
+            .map(|found| (found.uid(), found.gid()))
+            .unwrap()
+    };
+    for name in [SETTINGS, "controlplane", DATABASE, PKI, "controlplane/pki/ca.key"] {
+        assert_eq!(owner(name), owner(""), "{name}");
+    }
+}
+
 /// Clients may have seen later revisions than the backup has: the restored cluster must start
 /// beyond them.
 #[tokio::test]
