@@ -9,6 +9,7 @@ pub mod config;
 pub mod credentials;
 pub mod envtest;
 mod leader;
+pub mod moving;
 pub mod pod_ranges;
 pub mod renewal;
 pub mod service_ranges;

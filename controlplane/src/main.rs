@@ -9,6 +9,7 @@ use controlplane::config::Config;
 use controlplane::credentials::{Issue, IssueNode, issue, issue_node};
 use controlplane::envtest::etcd::Etcd;
 use controlplane::envtest::{Name, api_server};
+use controlplane::moving::{self, Move};
 use controlplane::sql::{Query, query};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -42,6 +43,8 @@ enum Command {
     Restore(Restore),
     /// Read the cluster's objects, their past and the audit log by a query in SQL
     Sql(Query),
+    /// Move the objects to an etcd, or back, while no control plane runs
+    Move(Move),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -67,7 +70,12 @@ fn main() -> anyhow::Result<ExitCode> {
         None => arguments.config.flags = flags(&matches),
         Some(Command::Run(config)) => config.flags = matches.subcommand_matches("run").map(flags).unwrap_or_default(),
         Some(
-            Command::Issue(_) | Command::IssueNode(_) | Command::Backup(_) | Command::Restore(_) | Command::Sql(_),
+            Command::Issue(_)
+            | Command::IssueNode(_)
+            | Command::Backup(_)
+            | Command::Restore(_)
+            | Command::Sql(_)
+            | Command::Move(_),
         ) => {}
     }
     let _log = start_log(&arguments.log)?;
@@ -79,6 +87,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Some(Command::Backup(options)) => backup(&options),
         Some(Command::Restore(options)) => restore(&options),
         Some(Command::Sql(options)) => query(&options),
+        Some(Command::Move(options)) => moving::run(&options),
     };
     Ok(ended(outcome))
 }

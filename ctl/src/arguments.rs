@@ -4,6 +4,7 @@ mod backends;
 mod machines;
 mod nodes;
 mod past;
+mod store;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub(crate) use backends::Backends;
 pub(crate) use machines::{CheckOptions, Part, UninstallOptions, UpgradeOptions};
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
 pub(crate) use past::{DiffOptions, EventsOptions, History, HistoryOptions, SqlOptions, TraceOptions, UndeleteOptions};
+pub(crate) use store::{MoveOptions, StoreCommand};
 
 const DEFAULT_STATE: &str = "/var/lib/skiff";
 
@@ -116,6 +118,9 @@ pub(crate) enum Command {
     Backup(BackupOptions),
     /// Make a cluster from such a file on a machine where there is none; `up` starts it
     Restore(BackupOptions),
+    /// Look after where the control plane keeps its objects
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Say what runs and what is Ready
     Status,
     /// Make, list and delete tokens by which other machines join the cluster as nodes

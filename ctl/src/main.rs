@@ -33,7 +33,7 @@ mod why;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, StoreCommand};
 use clap::Parser as _;
 
 fn main() -> ExitCode {
@@ -60,6 +60,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Check(options) => return check::run(place, &options).await,
         Command::Backup(options) => cluster::copy::backup(&place.state_dir(), &options.file),
         Command::Restore(options) => cluster::copy::restore(&place.state_dir(), &options.file),
+        Command::Store(StoreCommand::Move(options)) => cluster::copy::move_store(&place.state_dir(), &options),
         Command::Status => cluster::status::run(place).await,
         Command::Token(command) => token::run(place, &command).await,
         Command::Join(options) => cluster::join::run(&place.dir_to_join(), &options).await,

@@ -21,7 +21,7 @@ use crate::room::Room;
 use crate::row::{Batch, Names, Row, encode};
 
 /// Largest batch for one append: etcd takes 128 operations, two for each change, and 1.5 MiB.
-const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     writes: 40,
     bytes: 1 << 20,
 };

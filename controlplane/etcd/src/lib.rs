@@ -7,6 +7,7 @@
 //! {prefix}/floor      changes up to here are incomplete
 //! {prefix}/swept      progress of compaction
 //! {prefix}/reserve/   space that is given to deletions when etcd's quota is used up
+//! {prefix}/moved      the revision at which the ledger was moved elsewhere; it has no head then
 //! ```
 //!
 //! The ledger has its own revisions, without gaps, as in a single-process database: a batch is one
@@ -25,12 +26,14 @@ mod feed;
 mod history;
 mod ledger;
 mod members;
+mod moving;
 mod room;
 mod row;
 
 pub use address::{Address, Identity, InvalidAddress};
 pub use backend::Etcd;
 pub use members::Failure;
+pub use moving::{MoveError, end, fill, read};
 
 /// Reason why the ledger could not be opened.
 #[derive(Debug, thiserror::Error)]

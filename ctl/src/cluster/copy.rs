@@ -1,4 +1,4 @@
-//! Backups and queries in SQL, which are the control plane's program's work.
+//! Backups, moves between stores and queries in SQL, which are the control plane's program's work.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::arguments::SqlOptions;
+use crate::arguments::{MoveOptions, SqlOptions};
 
 /// Writes a backup of the cluster to a file.
 pub(crate) fn backup(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
@@ -21,6 +21,21 @@ pub(crate) fn restore(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
         "Start it with: skiff up --state-dir {}",
         crate::terminal::quoted(state_dir)
     ))
+}
+
+/// Moves the cluster's objects to another store.
+pub(crate) fn move_store(state_dir: &Path, options: &MoveOptions) -> anyhow::Result<()> {
+    let flags = [
+        ("--etcd-cafile", &options.etcd_cafile),
+        ("--etcd-certfile", &options.etcd_certfile),
+        ("--etcd-keyfile", &options.etcd_keyfile),
+    ];
+    let mut words: Vec<&OsStr> = Vec::new();
+    for (flag, file) in flags {
+        words.extend(file.iter().flat_map(|file| [OsStr::new(flag), file.as_os_str()]));
+    }
+    words.extend([OsStr::new(&options.from), OsStr::new(&options.to)]);
+    start("move", state_dir, words)
 }
 
 /// Prints the rows of a query.

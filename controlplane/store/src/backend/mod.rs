@@ -66,6 +66,21 @@ pub struct Loaded {
     pub heads: Vec<Record>,
 }
 
+impl Loaded {
+    /// True if both have the same objects, each with the same bytes at the same revision.
+    pub fn has_same_objects(&self, other: &Self) -> bool {
+        let sorted = |loaded: &Self| {
+            let each = loaded.heads.iter();
+            let mut objects: Vec<_> = each
+                .map(|record| (record.revision, record.key.clone(), record.bytes.clone()))
+                .collect();
+            objects.sort_unstable();
+            objects
+        };
+        sorted(self) == sorted(other)
+    }
+}
+
 /// Largest batch for [`Backend::append`]; a single larger request is passed alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {

@@ -94,6 +94,6 @@ impl Mark {
     }
 }
 
-fn path(database: &Path) -> PathBuf {
+pub(super) fn path(database: &Path) -> PathBuf {
     database.with_added_extension("mark")
 }

@@ -99,6 +99,36 @@ impl Sqlite {
         })
     }
 
+    /// Stores a whole ledger at its own revisions in this empty database, in one transaction. Lists
+    /// and watches from before are refused.
+    pub fn fill(&mut self, loaded: &Loaded) -> Result<(), BackendError> {
+        self.transaction(loaded.revision, |connection| {
+            insert(connection, &loaded.heads)?;
+            for mark in ["revision", "floor", "swept"] {
+                set_meta(connection, mark, signed(loaded.revision))?;
+            }
+            Ok(())
+        })?;
+        self.swept = loaded.revision;
+        Ok(())
+    }
+
+    /// Closes the database and renames its files, so that nobody opens a ledger that has moved.
+    pub fn set_aside(mut self) -> Result<(), BackendError> {
+        self.close()?;
+        let database = &self.path;
+        // Without it none of the others is used.
+        for file in [database.clone(), mark::path(database), archive::path(database)] {
+            match std::fs::rename(&file, file.with_added_extension("moved")) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(BackendError::Io(error.into()));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        schema::sync_directory(&self.path).map_err(|error| BackendError::Io(error.into()))
+    }
+
     /// Runs `work` in one transaction, after which the ledger is at `revision`: afterwards all of
     /// it is on disk, or none of it.
     fn transaction<T>(
@@ -143,36 +173,7 @@ impl Backend for Sqlite {
 
     fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
         let revision = records.last().map_or(self.revision, |last| last.revision);
-        self.transaction(revision, |connection| {
-            let mut insert = connection.prepare_cached(
-                "INSERT INTO ledger (revision, key, operation, previous, time, checksum, value) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            )?;
-            let mut head = connection.prepare_cached("INSERT OR REPLACE INTO head (key, revision) VALUES (?, ?)")?;
-            let mut unhead = connection.prepare_cached("DELETE FROM head WHERE key = ?")?;
-            let mut forget = connection.prepare_cached("DELETE FROM ledger WHERE revision = ?")?;
-            for record in records {
-                if record.drop_previous {
-                    forget.execute([signed(record.previous)])?;
-                }
-                let operation = code(record.operation);
-                let (revision, previous) = (signed(record.revision), signed(record.previous));
-                let key = record.key.as_str();
-                insert.execute(params![
-                    revision,
-                    key,
-                    operation,
-                    previous,
-                    signed(record.time),
-                    checksum(record),
-                    &*record.bytes
-                ])?;
-                match record.operation {
-                    Operation::Delete => unhead.execute([key])?,
-                    Operation::Create | Operation::Update => head.execute(params![key, revision])?,
-                };
-            }
-            Ok(())
-        })?;
+        self.transaction(revision, |connection| insert(connection, records))?;
         self.checkpointer.catch_up(self.connection.as_ref());
         Ok(())
     }
@@ -242,6 +243,38 @@ impl Backend for Sqlite {
     fn release(&mut self) -> bool {
         self.reserve.release()
     }
+}
+
+/// Inserts records into the ledger, and updates the heads.
+fn insert(connection: &Connection, records: &[Record]) -> Result<(), Error> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO ledger (revision, key, operation, previous, time, checksum, value) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )?;
+    let mut head = connection.prepare_cached("INSERT OR REPLACE INTO head (key, revision) VALUES (?, ?)")?;
+    let mut unhead = connection.prepare_cached("DELETE FROM head WHERE key = ?")?;
+    let mut forget = connection.prepare_cached("DELETE FROM ledger WHERE revision = ?")?;
+    for record in records {
+        if record.drop_previous {
+            forget.execute([signed(record.previous)])?;
+        }
+        let operation = code(record.operation);
+        let (revision, previous) = (signed(record.revision), signed(record.previous));
+        let key = record.key.as_str();
+        insert.execute(params![
+            revision,
+            key,
+            operation,
+            previous,
+            signed(record.time),
+            checksum(record),
+            &*record.bytes
+        ])?;
+        match record.operation {
+            Operation::Delete => unhead.execute([key])?,
+            Operation::Create | Operation::Update => head.execute(params![key, revision])?,
+        };
+    }
+    Ok(())
 }
 
 /// Returns a few free pages to the file system if there are many, or any at all if it is `short` of

@@ -8,184 +8,28 @@
     reason = "tests fail by panicking"
 )]
 
+mod moving;
+mod plane;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::http::Request;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
 use kube::api::{Api, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use self::plane::{Etcd, Plane};
+
 const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Ports that nobody uses, held all at once so that no two are the same.
-fn ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|held| held.local_addr().unwrap().port()).collect()
-}
-
-/// Three members of etcd; they end with the test.
-struct Etcd {
-    _home: tempfile::TempDir,
-    url: String,
-    members: Vec<Child>,
-}
-
-impl Etcd {
-    fn start() -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let ports = ports(6);
-        let (clients, peers) = ports.split_at(3);
-        let cluster: Vec<String> = (0..3).map(|m| format!("m{m}=http://127.0.0.1:{}", peers[m])).collect();
-        let member = |m: usize| {
-            let (client, peer) = (clients[m], peers[m]);
-            Command::new("etcd")
-                .args(["--name", &format!("m{m}"), "--data-dir"])
-                .arg(home.path().join(format!("m{m}")))
-                .arg(format!("--listen-client-urls=http://127.0.0.1:{client}"))
-                .arg(format!("--advertise-client-urls=http://127.0.0.1:{client}"))
-                .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"))
-                .arg(format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"))
-                .arg(format!("--initial-cluster={}", cluster.join(",")))
-                .arg("--pre-vote=true")
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("etcd starts: .ci/prerequisites --tools installs it")
-        };
-        let members = (0..3).map(member).collect();
-        let addresses: Vec<String> = clients.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        Self {
-            url: format!("etcd://{}", addresses.join(",")),
-            members,
-            _home: home,
-        }
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        for member in &mut self.members {
-            member.kill().unwrap();
-            member.wait().unwrap();
-        }
-    }
-}
-
-/// One control plane; it is killed with the test.
-struct Plane {
-    home: tempfile::TempDir,
-    url: String,
-    port: u16,
-    child: Option<Child>,
-}
-
-impl Plane {
-    /// One with the keys of another, or the first of a cluster.
-    fn start(etcd: &Etcd, keys: Option<&Self>) -> Self {
-        let home = tempfile::tempdir().unwrap();
-        if let Some(other) = keys {
-            let pki = Path::new("controlplane/pki");
-            std::fs::create_dir(home.path().join("controlplane")).unwrap();
-            let (from, to) = (other.home.path().join(pki), home.path().join(pki));
-            let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
-            assert!(copied.unwrap().success());
-        }
-        let mut plane = Self {
-            home,
-            url: etcd.url.clone(),
-            port: ports(1)[0],
-            child: None,
-        };
-        plane.again();
-        plane
-    }
-
-    fn again(&mut self) {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.home.path().join("log"))
-            .unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_skiff-controlplane"))
-            .arg("--state-dir")
-            .arg(self.home.path())
-            .args(["--listen", &format!("127.0.0.1:{}", self.port), "--store", &self.url])
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn();
-        self.child = Some(child.unwrap());
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.home.path().join("log")).unwrap()
-    }
-
-    /// A client, once the server is ready.
-    async fn client(&self) -> Client {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let last = match self.try_client().await {
-                Ok(client) => return client,
-                Err(last) => last,
-            };
-            assert!(Instant::now() < deadline, "not ready: {last}\n{}", self.log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn try_client(&self) -> Result<Client, Box<dyn std::error::Error>> {
-        let file = Kubeconfig::read_from(self.home.path().join("admin.kubeconfig"))?;
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-        let client = Client::try_from(config)?;
-        let request = Request::get("/readyz").body(Vec::new())?;
-        client.request_text(request).await?;
-        Ok(client)
-    }
-
-    /// SIGKILL.
-    fn kill(&mut self) {
-        let mut child = self.child.take().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    /// SIGTERM, and its end.
-    fn finish(&mut self) {
-        let pid = i32::try_from(self.child.as_ref().unwrap().id()).unwrap();
-        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
-        let status = self.end();
-        assert!(status.success(), "{status}: {}", self.log());
-    }
-
-    fn end(&mut self) -> ExitStatus {
-        self.child.take().unwrap().wait().unwrap()
-    }
-}
-
-impl Drop for Plane {
-    fn drop(&mut self) {
-        if self.child.is_some() {
-            self.kill();
-        }
-    }
-}
 
 /// Waits until a question has an answer that does; how long that took.
 async fn until<T, F>(what: &str, mut ask: impl FnMut() -> F) -> (T, Duration)
