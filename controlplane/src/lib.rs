@@ -261,7 +261,7 @@ impl Running {
             (self.certificates, self.config.clone(), self.address, stop.clone());
         tasks.spawn(async move {
             tokio::select! {
-                never = certificates.run(&config, address) => match never {},
+                never = certificates.run(&config, address, clock::now) => match never {},
                 () = stopped.cancelled() => Err(Error::Ended),
             }
         });

@@ -11,15 +11,20 @@ use server::FrontProxy;
 use server::node_proxy::NodeProxy;
 use server::pki::{self, Identity, Pki, PkiError, Profile};
 use server::tls::{TlsError, Transport};
+use tokio::time::Instant;
 use tracing::error;
 
-use crate::clock;
 use crate::config::{self, Config};
 
 /// The longest time between two looks at the certificates.
 const LOOK: Duration = Duration::from_hours(12);
 /// Looks in the life of a certificate: several of them fall into its last part, in which it is renewed.
 const LOOKS: u32 = 48;
+
+/// Interval of comparisons of the wall clock with the time that has passed, and the difference in
+/// seconds from which on the clock was set.
+const TICK: Duration = Duration::from_secs(30);
+const SET: i64 = 60;
 
 /// Failure to issue or renew a certificate.
 #[derive(Debug, thiserror::Error)]
@@ -43,16 +48,19 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Opens the authority; creates missing files.
+    /// Opens the authority; creates missing files. Its own certificate is renewed here alone, with
+    /// years left: before it ends, the process has been replaced.
     ///
     /// # Errors
     /// When a certificate cannot be made or used.
     pub fn open(config: &Config, now: Timestamp) -> Result<Self, RenewalError> {
-        let authority = Pki::open(&config.pki(), now)?.with_lifetime(config.certificate_lifetime());
+        let of =
+            |authority: Pki| Ok::<_, PkiError>(authority.renewed(now)?.with_lifetime(config.certificate_lifetime()));
+        let authority = of(Pki::open(&config.pki(), now)?)?;
         let profile = config.serving_profile();
         let serving = serving(config, &authority, &profile, now)?;
         let client = authority.keep(pki::KUBELET_CLIENT, &client_profile(), now)?;
-        let front_authority = Pki::open_front_proxy(&config.pki(), now)?.with_lifetime(config.certificate_lifetime());
+        let front_authority = of(Pki::open_front_proxy(&config.pki(), now)?)?;
         let front = front_authority.keep("client", &front_profile(), now)?;
         Ok(Self {
             front_proxy: Arc::new(FrontProxy::new(&front_authority, &front)?),
@@ -102,12 +110,24 @@ impl Certificates {
         Ok(())
     }
 
-    /// Renews the certificates periodically, forever.
-    pub async fn run(&self, config: &Config, address: SocketAddr) -> Infallible {
+    /// Renews the certificates forever: periodically, and when the clock was set. Those that a
+    /// machine without a battery makes at its start, by a clock that is years off, are of no use then.
+    pub async fn run(&self, config: &Config, address: SocketAddr, clock: impl Fn() -> Timestamp) -> Infallible {
         let pause = (config.certificate_lifetime() / LOOKS).min(LOOK);
         loop {
-            tokio::time::sleep(pause).await;
-            if let Err(failure) = self.renew(config, address, clock::now()) {
+            let (begun, from) = (Instant::now(), clock());
+            let was_set = |passed: Duration| {
+                let expected = from.as_second() + i64::try_from(passed.as_secs()).unwrap_or(0);
+                (clock().as_second() - expected).abs() > SET
+            };
+            loop {
+                tokio::time::sleep(TICK.min(pause)).await;
+                let passed = begun.elapsed();
+                if passed >= pause || was_set(passed) {
+                    break;
+                }
+            }
+            if let Err(failure) = self.renew(config, address, clock()) {
                 error!(error = &failure as &dyn std::error::Error, "renew certificates");
             }
         }
@@ -147,4 +167,37 @@ fn front_profile() -> Profile {
 
 fn client_profile() -> Profile {
     Profile::client(pki::KUBELET_CLIENT, &["system:masters"])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn certificates_of_a_wrong_clock_are_replaced_once_it_is_set() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (right, wrong) = (1_790_000_000, 86_400);
+        let home = tempfile::tempdir().unwrap();
+        let address = "127.0.0.1:6443".parse().unwrap();
+        let config = Config::alone(home.path().to_owned(), address).unwrap();
+        pki::private_directory(&config.directory()).unwrap();
+        drop(Certificates::open(&config, at(right)).unwrap());
+        let served = || std::fs::read_to_string(config.pki().join("apiserver.crt")).unwrap();
+        let good = served();
+
+        let certificates = Certificates::open(&config, at(wrong)).unwrap();
+        let made = served();
+        assert_ne!(made, good, "it is not valid yet by that clock");
+        let clock = AtomicI64::new(wrong);
+        let set = async {
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            clock.store(right + 3600, Ordering::Relaxed);
+        };
+        let running = certificates.run(&config, address, || at(clock.load(Ordering::Relaxed)));
+        let minute = tokio::time::timeout(Duration::from_mins(1), async { tokio::join!(running, set) });
+        assert!(minute.await.is_err(), "it runs on");
+        assert_ne!(served(), made, "it is over by the right clock");
+    }
 }

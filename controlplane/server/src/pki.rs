@@ -29,6 +29,7 @@ use k8s_openapi::jiff::Timestamp;
 use rcgen::{Issuer, KeyPair};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tracing::info;
 
 use crate::tokens::{KeyError, SigningKey};
 
@@ -211,6 +212,18 @@ impl Pki {
             issuer,
             lifetime: LIFETIME,
         })
+    }
+
+    /// Replaces a certificate of the authority that is in its last part by the next one, of the same
+    /// key: both verify what either has signed, so clients may keep the current one until it ends.
+    pub fn renewed(self, now: Timestamp) -> Result<Self, PkiError> {
+        let Some(authority) = certificate::next_authority(&self.authority, self.issuer.key(), now)? else {
+            return Ok(self);
+        };
+        let path = self.directory.join("ca.crt");
+        files::write(&path, &authority)?;
+        info!(path = %path.display(), "the authority has a new certificate, of the same key");
+        Ok(Self { authority, ..self })
     }
 
     /// Sets the lifetime of certificates that are issued from now on; the default is a year.

@@ -24,6 +24,33 @@ const SKEW: Duration = Duration::from_hours(1);
 
 /// A new authority.
 pub(super) fn authority(name: &str, now: Timestamp) -> Result<Identity, PkiError> {
+    let key = KeyPair::generate().map_err(PkiError::Make)?;
+    Ok(Identity {
+        certificate: self_signed(name, &key, now)?,
+        key: key.serialize_pem(),
+    })
+}
+
+/// The next certificate of an authority with the same key, once the current one is in its last part.
+/// `None` as well for an authority that was not made here.
+pub(super) fn next_authority(certificate: &str, key: &KeyPair, now: Timestamp) -> Result<Option<String>, PkiError> {
+    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(certificate.as_bytes()) else {
+        return Ok(None);
+    };
+    let Ok(current) = pem.parse_x509() else {
+        return Ok(None);
+    };
+    let subject = current.subject();
+    let name = subject.iter_common_name().next().and_then(|name| name.as_str().ok());
+    // Of our own making is one that signs itself and has no other attribute.
+    let name = name.filter(|name| current.issuer() == subject && subject.to_string() == format!("CN={name}"));
+    match name.filter(|_| now.as_second() >= renewal(&current)) {
+        Some(name) => self_signed(name, key, now).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn self_signed(name: &str, key: &KeyPair, now: Timestamp) -> Result<String, PkiError> {
     let mut params = params(Vec::new(), now, DAY * AUTHORITY_DAYS)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![
@@ -32,12 +59,7 @@ pub(super) fn authority(name: &str, now: Timestamp) -> Result<Identity, PkiError
         KeyUsagePurpose::DigitalSignature,
     ];
     params.distinguished_name.push(DnType::CommonName, name);
-    let key = KeyPair::generate().map_err(PkiError::Make)?;
-    let certificate = params.self_signed(&key).map_err(PkiError::Make)?;
-    Ok(Identity {
-        certificate: certificate.pem(),
-        key: key.serialize_pem(),
-    })
+    Ok(params.self_signed(key).map_err(PkiError::Make)?.pem())
 }
 
 /// A new certificate for a purpose.
@@ -112,19 +134,23 @@ pub(super) fn still_good(certificate: &str, authority: &str, profile: &Profile, 
     let (Ok(certificate), Ok(authority)) = (certificate.parse_x509(), authority.parse_x509()) else {
         return false;
     };
+    let (common_name, organizations, names, _) = parts(profile);
+    certificate.issuer() == authority.subject()
+        && key_identifier(&certificate) == key_identifier(&authority)
+        && certificate.validity().not_before.timestamp() <= now.as_second()
+        && now.as_second() < renewal(&certificate)
+        && subject_of(&certificate).is_some_and(|(user, groups)| user == common_name && groups == organizations)
+        && names.iter().all(|name| alternative_names(&certificate).contains(name))
+}
+
+/// Time at which the last part of a certificate's life begins, in seconds.
+fn renewal(certificate: &X509Certificate<'_>) -> i64 {
     let (begin, end) = (
         certificate.validity().not_before.timestamp(),
         certificate.validity().not_after.timestamp(),
     );
     let skew = i64::try_from(SKEW.as_secs()).unwrap_or(0);
-    let renew_at = end - (end - begin - skew) / LAST_PART;
-    let (common_name, organizations, names, _) = parts(profile);
-    certificate.issuer() == authority.subject()
-        && key_identifier(&certificate) == key_identifier(&authority)
-        && begin <= now.as_second()
-        && now.as_second() < renew_at
-        && subject_of(&certificate).is_some_and(|(user, groups)| user == common_name && groups == organizations)
-        && names.iter().all(|name| alternative_names(&certificate).contains(name))
+    end - (end - begin - skew) / LAST_PART
 }
 
 /// True if a certificate belongs to a key. A crash may have left one without the other.

@@ -70,6 +70,46 @@ fn certificates_are_kept_until_they_do_not_fit() {
 }
 
 #[test]
+fn the_authority_goes_on_with_its_key_before_its_certificate_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = |days| {
+        Pki::open(directory.path(), later(days))
+            .unwrap()
+            .renewed(later(days))
+            .unwrap()
+    };
+    let (first, profile) = (open(0), Profile::client("jane", &[]));
+    assert_eq!(open(3000).authority(), first.authority());
+    let early = first.keep("admin", &profile, later(3000)).unwrap();
+    let next = open(3100);
+    assert_eq!(open(3101).authority(), next.authority(), "it is renewed once");
+    assert_eq!(
+        next.keep("admin", &profile, later(3100)).unwrap().certificate,
+        early.certificate
+    );
+    let late = next.issue(&profile, later(3100)).unwrap();
+    let ders = [first.authority_der().unwrap(), next.authority_der().unwrap()];
+    for der in &ders {
+        let (_, authority) = X509Certificate::from_der(der).unwrap();
+        for leaf in [&early, &late] {
+            let (chain, _) = leaf.to_der().unwrap();
+            let (_, leaf) = X509Certificate::from_der(chain.first().unwrap()).unwrap();
+            assert_eq!(leaf.verify_signature(Some(authority.public_key())), Ok(()));
+            assert_eq!(leaf.issuer(), authority.subject());
+        }
+    }
+    let ends = ders.map(|der| {
+        X509Certificate::from_der(&der)
+            .unwrap()
+            .1
+            .validity()
+            .not_after
+            .timestamp()
+    });
+    assert_eq!(ends, [later(3653).as_second(), later(3100 + 3653).as_second()]);
+}
+
+#[test]
 fn a_first_start_that_was_broken_off_is_begun_again() {
     let directory = tempfile::tempdir().unwrap();
     let authority = directory.path().join("ca.crt");
