@@ -5,12 +5,19 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow, bail};
 use futures::AsyncBufRead;
 use http::{Method, Request};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::core::v1::Pod;
-use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::client::retry::RetryPolicy;
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
+use kube::config::Kubeconfig;
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
+use tower::retry::RetryLayer;
+use tower::{BoxError, ServiceBuilder};
 
 use crate::arguments::Place;
 
@@ -63,13 +70,16 @@ impl Api {
     pub(crate) async fn of(place: &Place) -> anyhow::Result<Self> {
         let path = place.kubeconfig();
         if !path.exists() {
-            bail!("no cluster: there is no {}; {}", path.display(), place.remedy());
+            // Those of clusters here are hidden from others than root.
+            let hidden = if rustix::process::geteuid().is_root() {
+                ""
+            } else {
+                "; what is root's on this machine, `sudo` shows"
+            };
+            bail!("no cluster: there is no {}; {}{hidden}", path.display(), place.remedy());
         }
         let config = configuration(&path).await?;
-        // With a proxy, the server may be reachable only through it.
-        if config.proxy_url.is_none()
-            && let Err(why) = listens(&config.cluster_url).await
-        {
+        if let Err(why) = listens(config.proxy_url.as_ref(), &config.cluster_url).await {
             let address = config.cluster_url.to_string();
             let address = address.trim_end_matches('/');
             bail!("no API server answers at {address} ({why}); {}", place.remedy());
@@ -85,7 +95,7 @@ impl Api {
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = None;
         Ok(Self {
-            client: kube::Client::try_from(config)?,
+            client: client(config)?,
         })
     }
 
@@ -165,11 +175,37 @@ impl Api {
 
 pub(crate) async fn configuration(path: &Path) -> anyhow::Result<kube::Config> {
     let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("read the kubeconfig {}", path.display()))?;
-    Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
+    Ok(common_proxy::configuration(kubeconfig).await?)
 }
 
-/// Fails with the reason if nothing listens on an address.
-pub(crate) async fn listens(address: &http::Uri) -> Result<(), String> {
+/// Creates a client like kube's own, with the proxies of [`common_proxy`].
+fn client(config: kube::Config) -> kube::Result<kube::Client> {
+    let mut direct = HttpConnector::new();
+    direct.enforce_http(false);
+    let proxied = common_proxy::Connector::new(direct, config.proxy_url.clone());
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(proxied)?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let retries = config
+        .default_retry
+        .then(|| RetryLayer::new(RetryPolicy::server_retry()));
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(retries)
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+/// Fails with the reason if nothing listens on an address. A server behind a proxy may be reachable
+/// only through it; `given` is the kubeconfig's.
+pub(crate) async fn listens(given: Option<&http::Uri>, address: &http::Uri) -> Result<(), String> {
+    if common_proxy::towards(given, address).is_some() {
+        return Ok(());
+    }
     let host = address.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = address.port_u16().unwrap_or(443);
     match tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect((host, port))).await {

@@ -109,7 +109,7 @@ async fn is_named(place: &Place, endpoint: &Endpoint) -> anyhow::Result<()> {
         .url()
         .parse()
         .with_context(|| format!("{endpoint} is no address"))?;
-    if let Err(why) = api::listens(&config.cluster_url).await {
+    if let Err(why) = api::listens(config.proxy_url.as_ref(), &config.cluster_url).await {
         terminal::note(format!(
             "From this machine no API server answers at {endpoint} ({why})."
         ));

@@ -66,12 +66,14 @@ const EDGES: &[(&str, &[&str])] = &[
             "agent-trees",
             "agent-volume",
             "common",
+            "common-proxy",
             "common-tls",
             "controlplane-api",
         ],
     ),
+    ("common-proxy", &[]),
     ("common-tls", &[]),
-    ("ctl", &[]),
+    ("ctl", &["common-proxy"]),
     (
         "tests",
         &[

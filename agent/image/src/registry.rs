@@ -85,6 +85,10 @@ impl Session {
             .read_timeout(config.limits.read_timeout)
             .redirect(Policy::none())
             .dns_resolver(reach.clone());
+        if is_loopback(host) {
+            // As Go's clients (`golang.org/x/net/http/httpproxy`): a proxy has another loopback.
+            builder = builder.no_proxy();
+        }
         let given = read_authorities(&settings)?;
         if !given.is_empty() {
             let trust = authorities::configuration(address, &given).map_err(RegistryError::Trust)?;

@@ -55,12 +55,6 @@ impl Servers {
         }
     }
 
-    /// Tells whether the kubeconfig's server is asked.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.uris.is_empty()
-    }
-
     /// Turns to the next one, unless another request has done so.
     fn leave(&self, at: usize) {
         let count = self.uris.len();
@@ -218,13 +212,11 @@ impl hyper::body::Body for Held {
 }
 
 /// Creates a client like kube's own, with a kubelet's user agent: it is the manager of the fields
-/// that it writes. A proxy leads to the kubeconfig's server alone.
+/// that it writes. Proxies are those of [`common_proxy`].
 pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<kube::Client> {
     configuration.headers.push((USER_AGENT, user_agent()?));
-    if configuration.proxy_url.is_some() {
-        return kube::Client::try_from(configuration);
-    }
-    let mut connector = TimeoutConnector::new(configuration.rustls_https_connector_with_connector(connector())?);
+    let proxied = common_proxy::Connector::new(connector(), configuration.proxy_url.clone());
+    let mut connector = TimeoutConnector::new(configuration.rustls_https_connector_with_connector(proxied)?);
     connector.set_connect_timeout(configuration.connect_timeout);
     connector.set_read_timeout(configuration.read_timeout);
     let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
@@ -291,13 +283,19 @@ mod tests {
         Request::get(path).body(Body::empty()).unwrap()
     }
 
-    /// Reads a request of the next connection, and answers it with this.
-    async fn answer(listener: &TcpListener, text: &str) -> TcpStream {
-        let (mut connection, _) = listener.accept().await.unwrap();
+    /// Reads the head of a request.
+    async fn request(connection: &mut TcpStream) -> String {
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             request.push(connection.read_u8().await.unwrap());
         }
+        String::from_utf8(request).unwrap()
+    }
+
+    /// Reads a request of the next connection, and answers it with this.
+    async fn answer(listener: &TcpListener, text: &str) -> TcpStream {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        request(&mut connection).await;
         connection.write_all(text.as_bytes()).await.unwrap();
         connection
     }
@@ -326,6 +324,25 @@ mod tests {
         let client = client(&[one, other]);
         let lost = "HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         let (asked, ..) = tokio::join!(client.send(get("/")), answer(&first, lost), answer(&second, WHOLE));
+        assert_eq!(asked.unwrap().status(), StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn the_kubeconfigs_proxy_leads_to_the_server() {
+        let (proxy, at) = listen().await;
+        let mut configuration = kube::Config::new("http://192.0.2.1:6443".parse().unwrap());
+        configuration.proxy_url = Some(at);
+        let client = open(configuration, &Servers::new(&[])).unwrap();
+        let led = async {
+            let (mut connection, _) = proxy.accept().await.unwrap();
+            let asked = request(&mut connection).await;
+            assert!(asked.starts_with("CONNECT 192.0.2.1:6443 HTTP/1.1\r\n"), "{asked}");
+            connection.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            request(&mut connection).await;
+            connection.write_all(WHOLE.as_bytes()).await.unwrap();
+            connection
+        };
+        let (asked, _connection) = tokio::join!(client.send(get("/")), led);
         assert_eq!(asked.unwrap().status(), StatusCode::OK);
     }
 

@@ -224,7 +224,7 @@ pub(crate) async fn discover(endpoint: Endpoint, token: &Token, pin: &str) -> an
         .url()
         .parse()
         .with_context(|| format!("{endpoint} is no address"))?;
-    if let Err(why) = api::listens(&url).await {
+    if let Err(why) = api::listens(None, &url).await {
         bail!("no API server answers at {endpoint} ({why})");
     }
     let mut config = kube::Config::new(url.clone());
@@ -271,7 +271,7 @@ pub(crate) async fn discover(endpoint: Endpoint, token: &Token, pin: &str) -> an
 /// Returns the difference of this machine's clock and that of a server, which need not be trusted.
 pub(crate) async fn clock_against(endpoint: &Endpoint) -> anyhow::Result<Option<String>> {
     let url: http::Uri = endpoint.url().parse()?;
-    if let Err(why) = api::listens(&url).await {
+    if let Err(why) = api::listens(None, &url).await {
         bail!("no API server answers at {endpoint} ({why})");
     }
     let mut config = kube::Config::new(url);
@@ -286,7 +286,19 @@ fn unheard(endpoint: &Endpoint, error: &anyhow::Error) -> anyhow::Error {
         Some(refused) => {
             anyhow!("the server at {endpoint} does not show kube-public/cluster-info to nodes that join: {refused}")
         }
-        None => anyhow!("what answers at {endpoint} is no API server: {error:#}"),
+        None => match endpoint
+            .url()
+            .parse()
+            .ok()
+            .and_then(|url| common_proxy::towards(None, &url))
+        {
+            Some(proxy) => anyhow!(
+                "no API server answers at {endpoint} through the proxy {proxy} that HTTPS_PROXY names ({error:#}); NO_PROXY={} \
+                 leaves it out",
+                endpoint.host()
+            ),
+            None => anyhow!("what answers at {endpoint} is no API server: {error:#}"),
+        },
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -133,7 +133,7 @@ fn bootstrap_kubeconfig(found: &Found, token: &Token) -> String {
 /// Fails if another machine has the name and is Ready, or if the token is rejected.
 async fn may_have_name(bootstrap: &str, state_dir: &Path, name: &str, found: &Found) -> anyhow::Result<()> {
     let kubeconfig = Kubeconfig::from_yaml(bootstrap)?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let config = common_proxy::configuration(kubeconfig).await?;
     let node = Api::new(config)?.get(&format!("/api/v1/nodes/{name}")).await;
     let at = &found.endpoint;
     match node.as_ref().map_err(|error| error.downcast_ref::<Refused>()) {

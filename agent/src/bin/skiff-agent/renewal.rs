@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::PostParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::Kubeconfig;
 use kube::runtime::wait::await_condition;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::Value;
@@ -252,11 +252,7 @@ impl Own {
 
 pub(crate) async fn connect(text: &str, servers: &Servers) -> anyhow::Result<kube::Client> {
     let kubeconfig = Kubeconfig::from_yaml(text).context("read the kubeconfig")?;
-    let mut configuration = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    anyhow::ensure!(
-        configuration.proxy_url.is_none() || servers.is_empty(),
-        "a proxy leads to the kubeconfig's server alone: leave out --server, or the proxy"
-    );
+    let mut configuration = common_proxy::configuration(kubeconfig).await?;
     // Watches are idle for long; all other requests have timeouts of their own.
     configuration.read_timeout = Some(Duration::from_mins(6));
     configuration.connect_timeout = Some(Duration::from_secs(5));
