@@ -7,6 +7,7 @@ use std::path::Path;
 use agent_plan::container::oci::capabilities;
 use agent_plan::node::reserve::Amounts;
 use api::quantity::Quantity;
+use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
 /// Properties of the machine.
@@ -36,6 +37,32 @@ pub struct Machine {
     pub kernel: String,
     /// Pretty name of the distribution.
     pub os_image: String,
+}
+
+/// Identifier of a state directory on this machine, as `skiff join` computes it. Copies of a virtual
+/// machine share `/etc/machine-id`, but not their firmware's UUID.
+pub fn instance_id(state_directory: &Path) -> String {
+    let read = |path: &str| fs::read(path).unwrap_or_default();
+    identifier(
+        &read("/etc/machine-id"),
+        &read("/sys/class/dmi/id/product_uuid"),
+        state_directory,
+    )
+}
+
+fn identifier(machine: &[u8], firmware: &[u8], state_directory: &Path) -> String {
+    let mut hash = Sha256::new();
+    for part in [
+        machine,
+        b"\n",
+        firmware,
+        b"\n",
+        state_directory.as_os_str().as_encoded_bytes(),
+    ] {
+        hash.update(part);
+    }
+    let digits = hash.finalize().into_iter().take(16).map(|byte| format!("{byte:02x}"));
+    digits.collect()
 }
 
 /// Host name that the kernel currently reports.
@@ -185,7 +212,15 @@ fn hugepages() -> BTreeMap<String, i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::pids_per_pod;
+    use std::path::Path;
+
+    use super::{identifier, pids_per_pod};
+
+    #[test]
+    fn a_machine_is_known_as_by_the_command_line() {
+        let known = identifier(b"m\n", b"u\n", Path::new("/var/lib/skiff-agent"));
+        assert_eq!(known, "8d11276034cda1e5a7c3d75052a733c5");
+    }
 
     #[test]
     fn a_pod_has_an_eighth_of_what_the_kernel_has_room_for() {

@@ -69,7 +69,11 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     terminal::line(format!(
         "This machine is node {} of the cluster at {}. `skiff leave` undoes it.",
         settings.node_name, found.endpoint
-    ))
+    ))?;
+    if !unit::is_its(state_dir) {
+        terminal::line("No unit starts it with the machine: `skiff up` does, or systemd/install before a join.")?;
+    }
+    Ok(())
 }
 
 /// Returns the settings of an earlier join to a directory; fails if it has other contents, or a
@@ -244,14 +248,7 @@ pub(super) async fn start(state_dir: &Path, settings: &Settings) -> anyhow::Resu
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let node = readiness::within(ready, &daemon, "the node is not Ready").await;
-    let node = node.map_err(|error| {
-        if as_unit {
-            error.context("see `journalctl -u skiff-agent`")
-        } else {
-            error
-        }
-    })?;
+    let node = readiness::within(ready, &daemon, "the node is not Ready").await?;
     waiting.done(&if readiness::lacks_network(&node) {
         format!("node {name} is up; it will be Ready when there is a CNI configuration")
     } else {

@@ -49,11 +49,15 @@ pub(crate) fn sibling(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn control_plane(state_dir: &Path) -> Daemon {
-    Daemon::new(state_dir, "controlplane").locking(state_dir.join("controlplane/skiff.db.lock"))
+    Daemon::new(state_dir, "controlplane")
+        .locking(state_dir.join("controlplane/skiff.db.lock"))
+        .of_unit(unit::serves(state_dir).then_some(unit::SERVER))
 }
 
 fn agent(state_dir: &Path) -> Daemon {
-    Daemon::new(state_dir, "agent").locking(agent_directory(state_dir).join("agent.lock"))
+    Daemon::new(state_dir, "agent")
+        .locking(agent_directory(state_dir).join("agent.lock"))
+        .of_unit(unit::is_its(state_dir).then_some(unit::AGENT))
 }
 
 /// Returns the role of a machine with these settings.
@@ -136,8 +140,11 @@ fn chosen_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
         ("--listen", listen.to_string()),
         ("--cgroup-root", settings.cgroup_root.clone()),
         ("--bridge", settings.bridge.clone()),
-        ("--instance-id", instance_id(state_dir)),
     ];
+    // The unit's agent finds it at each start: a copy of the machine has the settings, too.
+    if !unit::is_its(state_dir) {
+        pairs.push(("--instance-id", instance_id(state_dir)));
+    }
     if settings.joined.is_some() {
         let addresses = settings.node_addresses.iter();
         pairs.extend(addresses.map(|address| ("--address", address.to_string())));
@@ -175,16 +182,51 @@ pub(crate) fn nodes_kubeconfig(state_dir: &Path) -> Option<PathBuf> {
 /// Returns the stable identity of the node in a state directory of this machine. Copies of a
 /// virtual machine share `/etc/machine-id`, but not their firmware's UUID.
 fn instance_id(state_dir: &Path) -> String {
+    let read = |path: &str| std::fs::read(path).unwrap_or_default();
+    identifier(
+        &read("/etc/machine-id"),
+        &read("/sys/class/dmi/id/product_uuid"),
+        state_dir,
+    )
+}
+
+fn identifier(machine: &[u8], firmware: &[u8], state_dir: &Path) -> String {
     let mut hash = digest::Context::new(&digest::SHA256);
-    for file in ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"] {
-        hash.update(&std::fs::read(file).unwrap_or_default());
-        hash.update(b"\n");
+    for part in [
+        machine,
+        b"\n",
+        firmware,
+        b"\n",
+        state_dir.as_os_str().as_encoded_bytes(),
+    ] {
+        hash.update(part);
     }
-    hash.update(state_dir.as_os_str().as_encoded_bytes());
     hex(hash.finish().as_ref().get(..16).unwrap_or_default())
 }
 
 fn hex(bytes: &[u8]) -> String {
     let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     digits.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_a_machine_is_another_one() {
+        let dir = Path::new("/var/lib/skiff-agent");
+        // As the agent computes it.
+        assert_eq!(identifier(b"m\n", b"u\n", dir), "8d11276034cda1e5a7c3d75052a733c5");
+        assert_ne!(identifier(b"m\n", b"v\n", dir), identifier(b"m\n", b"u\n", dir));
+        let mut settings = Settings::nothing();
+        settings.joined = Some("https://10.0.0.1:6443".to_owned());
+        let of = |dir: &str| {
+            chosen_arguments(Path::new(dir), &settings)
+                .concat()
+                .contains("--instance-id")
+        };
+        assert!(of("/tmp/a"));
+        assert!(!of(unit::STATE), "what the unit reads is copied with the machine");
+    }
 }

@@ -19,6 +19,8 @@ pub(super) struct Daemon {
     /// Lock file that the daemon writes itself, however it was started.
     lock_file: Option<PathBuf>,
     log: PathBuf,
+    /// Unit of systemd that it is, whose log is the journal's.
+    unit: Option<&'static str>,
 }
 
 /// Process that was verified to be the daemon.
@@ -33,6 +35,7 @@ impl Daemon {
             pid_file: state_dir.join(format!("{name}.pid")),
             lock_file: None,
             log: state_dir.join(format!("{name}.log")),
+            unit: None,
         }
     }
 
@@ -42,6 +45,11 @@ impl Daemon {
             lock_file: Some(lock_file),
             ..self
         }
+    }
+
+    /// Sets the unit of systemd that the daemon is, if it is one.
+    pub(super) fn of_unit(self, unit: Option<&'static str>) -> Self {
+        Self { unit, ..self }
     }
 
     /// Returns the running process: the one that was started from here, else the holder of the
@@ -79,22 +87,24 @@ impl Daemon {
         Ok(child)
     }
 
-    /// Returns the last lines of the log for diagnosis.
+    /// Returns the last lines of the log for diagnosis, with its name.
     pub(super) fn last_words(&self) -> String {
-        let text = fs::read(&self.log).unwrap_or_default();
+        let (name, text) = match self.unit {
+            Some(unit) => {
+                let mut command = Command::new("journalctl");
+                command.args(["--unit", unit, "--lines", "15", "--output", "cat", "--no-pager"]);
+                let said = command.output().map(|said| said.stdout).unwrap_or_default();
+                (format!("`journalctl -u {unit}`"), said)
+            }
+            None => (self.log.display().to_string(), fs::read(&self.log).unwrap_or_default()),
+        };
         let tail = text.get(text.len().saturating_sub(4096)..).unwrap_or_default();
         let lines: Vec<String> = String::from_utf8_lossy(tail)
             .lines()
             .map(|line| format!("  {line}"))
             .collect();
-        lines
-            .get(lines.len().saturating_sub(15)..)
-            .unwrap_or_default()
-            .join("\n")
-    }
-
-    pub(super) fn log(&self) -> &Path {
-        &self.log
+        let lines = lines.get(lines.len().saturating_sub(15)..).unwrap_or_default();
+        format!("the end of {name}:\n{}", lines.join("\n"))
     }
 
     /// Sends SIGTERM, and SIGKILL after `patience`; returns whether the daemon ran.
@@ -234,6 +244,25 @@ mod tests {
         fs::write(&lock, format!("{} run\n", record.trim())).unwrap();
         assert!(daemon.stop(Duration::from_secs(5)).unwrap());
         child.wait().unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn the_last_words_are_those_of_the_log_or_of_the_journal() {
+        let directory = std::env::temp_dir().join(format!("skiff-ctl-words-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let daemon = || Daemon::new(&directory, "daemon");
+        fs::write(directory.join("daemon.log"), "one\ntwo\n").unwrap();
+        let log = directory.join("daemon.log");
+        assert_eq!(
+            daemon().last_words(),
+            format!("the end of {}:\n  one\n  two", log.display())
+        );
+        let unit = daemon().of_unit(Some("skiff-none.service")).last_words();
+        assert!(
+            unit.starts_with("the end of `journalctl -u skiff-none.service`:"),
+            "{unit}"
+        );
         fs::remove_dir_all(&directory).unwrap();
     }
 

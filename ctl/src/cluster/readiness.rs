@@ -30,11 +30,7 @@ pub(super) fn keep(
     };
     match started.try_wait().context("look after a daemon")? {
         None => Ok(()),
-        Some(status) => bail!(
-            "it ended with {status}; the end of {}:\n{}",
-            daemon.log().display(),
-            daemon.last_words()
-        ),
+        Some(status) => bail!("it ended with {status}; {}", daemon.last_words()),
     }
 }
 
@@ -45,11 +41,7 @@ pub(super) async fn within<T>(
 ) -> anyhow::Result<T> {
     match tokio::time::timeout(PATIENCE, work).await {
         Ok(done) => done,
-        Err(_) => bail!(
-            "{problem} after {PATIENCE:?}; the end of {}:\n{}",
-            daemon.log().display(),
-            daemon.last_words()
-        ),
+        Err(_) => bail!("{problem} after {PATIENCE:?}; {}", daemon.last_words()),
     }
 }
 

@@ -20,9 +20,7 @@ pub(super) async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Resu
     let waiting = Waiting::start("starting the control plane");
     let daemon = super::control_plane(state_dir);
     unit::serve()?;
-    readiness::within(answering(state_dir), &daemon, "the API server is not ready")
-        .await
-        .context("see `journalctl -u skiff-controlplane`")?;
+    readiness::within(answering(state_dir), &daemon, "the API server is not ready").await?;
     waiting.done("the API server answers");
     Ok(())
 }

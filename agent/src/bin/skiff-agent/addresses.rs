@@ -1,13 +1,121 @@
 //! The machine's own addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::time::Duration;
+
+use http::Uri;
+use tracing::{info, warn};
 
 /// Documentation addresses (RFC 5737, RFC 3849): routed by the default route.
-pub(crate) const ANYWHERE: &str = "192.0.2.1:9";
-pub(crate) const ANYWHERE_V6: &str = "[2001:db8::1]:9";
+const ANYWHERE: &str = "192.0.2.1:9";
+const ANYWHERE_V6: &str = "[2001:db8::1]:9";
+/// Pause between two attempts to find an address.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Interval of checks of the addresses.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The machine has lost the addresses that its Node has, and has others. The agent starts again.
+#[derive(Debug, thiserror::Error)]
+#[error("the machine's address is {now:?} and no longer {before:?}")]
+pub(crate) struct Moved {
+    before: Vec<IpAddr>,
+    now: Vec<IpAddr>,
+}
+
+/// Choice of the node's addresses where none are given: that of the interface that leads to the API
+/// server; if the server is this machine itself, of the one that leads anywhere else. After it one
+/// of the other family, if pods have addresses of that and the machine has a route with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    /// `HOST:PORT` of each server.
+    servers: Vec<String>,
+    /// True if pods have addresses of IPv4, and of IPv6.
+    families: (bool, bool),
+}
+
+impl Choice {
+    pub(crate) fn new(servers: &[Uri], families: (bool, bool)) -> Self {
+        let each = servers.iter();
+        let each = each.filter_map(|uri| Some(format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(443))));
+        Self {
+            servers: each.collect(),
+            families,
+        }
+    }
+
+    /// Returns the addresses; `None` while the machine has no route to a server, or no name server
+    /// knows it yet: any other address may be one that other machines have as well.
+    fn find(&self) -> Option<Vec<IpAddr>> {
+        let towards_server = self.servers.iter().find_map(|server| source(server))?;
+        let own = if towards_server.is_loopback() {
+            let anywhere = source(ANYWHERE).or_else(|| source(ANYWHERE_V6));
+            anywhere.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+        } else {
+            towards_server
+        };
+        let (wanted, target) = if own.is_ipv6() {
+            (self.families.0, ANYWHERE)
+        } else {
+            (self.families.1, ANYWHERE_V6)
+        };
+        let other = wanted.then(|| source(target)).flatten();
+        Some(std::iter::once(own).chain(other).collect())
+    }
+
+    /// Waits until the machine has addresses: at its start the network may come later.
+    pub(crate) async fn made(&self) -> Vec<IpAddr> {
+        let mut told = false;
+        loop {
+            if let Some(found) = self.look().await {
+                return found;
+            }
+            if !std::mem::replace(&mut told, true) {
+                warn!(servers = ?self.servers, "there is no way to the API server yet; it is waited for");
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Returns once the machine has none of these addresses any more, and others instead; or one,
+    /// where it had only its loopback. New addresses beside them change nothing.
+    async fn moved(&self, before: Vec<IpAddr>) -> Moved {
+        let mut gone = 0_u32;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            // An address may be away for a moment, as while a lease is renewed.
+            let stays = before.iter().any(|own| !own.is_loopback() && has(*own));
+            gone = if stays { 0 } else { gone + 1 };
+            if gone > 1
+                && let Some(now) = self.look().await.filter(|now| *now != before)
+            {
+                return Moved { before, now };
+            }
+        }
+    }
+
+    /// Like [`Self::find`], beside the executor: the name may have to be asked for.
+    async fn look(&self) -> Option<Vec<IpAddr>> {
+        let own = self.clone();
+        let found = tokio::task::spawn_blocking(move || own.find()).await;
+        found.inspect_err(|error| info!(%error, "look for an address")).ok()?
+    }
+}
+
+/// Returns once the machine has lost addresses that were chosen for it; never for given ones.
+pub(crate) async fn lost(choice: Option<Choice>, addresses: Vec<IpAddr>) -> Moved {
+    match choice {
+        Some(choice) => choice.moved(addresses).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// True if the machine has an address.
+fn has(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
 
 /// Returns the local address for a target; sends nothing.
-pub(crate) fn source(target: &str) -> Option<IpAddr> {
+fn source(target: &str) -> Option<IpAddr> {
     let mut targets: Vec<SocketAddr> = target.to_socket_addrs().ok()?.collect();
     targets.sort_by_key(SocketAddr::is_ipv6);
     targets.into_iter().find_map(|target| {
@@ -20,4 +128,18 @@ pub(crate) fn source(target: &str) -> Option<IpAddr> {
         socket.connect(target).ok()?;
         Some(socket.local_addr().ok()?.ip())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_chosen_once_there_is_a_way_to_the_server() {
+        let choice = |server: &str| Choice::new(&[server.parse().unwrap()], (true, false));
+        assert!(choice("https://127.0.0.1:6443").find().is_some(), "the server is here");
+        // A name that no server knows (RFC 6761).
+        assert_eq!(choice("https://plane.invalid:6443").find(), None);
+        assert!(has(Ipv4Addr::LOCALHOST.into()) && !has("192.0.2.7".parse().unwrap()));
+    }
 }

@@ -31,7 +31,13 @@ pub(crate) async fn run(arguments: &Arguments, servers: &Servers) -> anyhow::Res
         ..Own::default()
     };
     if !is_valid(&renewal::read(kubeconfig).unwrap_or_default()) {
-        let text = renewal::read(bootstrap)?;
+        let text = renewal::read(bootstrap).with_context(|| {
+            format!(
+                "{} holds no certificate that is valid now, and there is no token to get one: give a line of `skiff token create` \
+                 here once more",
+                kubeconfig.display()
+            )
+        })?;
         let wanted = Wanted {
             signer: CLIENT_SIGNER,
             usage: "client auth",

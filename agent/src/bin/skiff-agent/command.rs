@@ -3,14 +3,14 @@
 mod backends;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent::connection::Servers;
 use agent::serve::Files;
-use agent::{Config, Parts, clock};
+use agent::{Config, Parts, clock, machine};
 use agent_plan::container::files::ClusterDns;
 use agent_plan::network::node_routes::Mode;
 use anyhow::Context;
@@ -21,7 +21,7 @@ use image::Images;
 use kube::config::Kubeconfig;
 use network::{Cidr, Ranges};
 
-use crate::addresses::{ANYWHERE, ANYWHERE_V6, source};
+use crate::addresses::Choice;
 use crate::proxying::ProxyArguments;
 use crate::upkeep::UpkeepArguments;
 
@@ -99,7 +99,8 @@ pub(crate) struct Arguments {
     /// for the agent's own server, and written to where the other flags say
     #[arg(long, value_name = "FILE")]
     pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
-    /// An identifier of this machine, by which it knows its Node again
+    /// An identifier of this machine, by which it knows its Node again; `machine` for one of its firmware's and its
+    /// system's identifiers and of --state-dir, which no copy of the machine has
     #[arg(long, value_name = "TEXT")]
     instance_id: Option<String>,
     /// Certificate of the agent's own server (PEM)
@@ -293,12 +294,7 @@ impl Arguments {
         })
     }
 
-    pub(crate) fn config(&self, port: u16) -> anyhow::Result<Config> {
-        let addresses = if self.address.is_empty() {
-            self.own_addresses()?
-        } else {
-            self.address.clone()
-        };
+    pub(crate) fn config(&self, port: u16, addresses: Vec<IpAddr>) -> anyhow::Result<Config> {
         Ok(Config {
             network_policies: self.proxy.network_policies(&self.bridge),
             service_proxy: self.proxy.service_proxy(&self.bridge, &addresses),
@@ -317,7 +313,10 @@ impl Arguments {
             resolv_conf: self.resolv_conf.clone(),
             server: self.server_address(),
             secrets_in_memory: true,
-            instance_id: self.instance_id.clone(),
+            instance_id: self.instance_id.as_ref().map(|given| match given.as_str() {
+                "machine" => machine::instance_id(&self.state_dir),
+                given => given.to_owned(),
+            }),
             labels: self.node_label.iter().cloned().collect(),
         })
     }
@@ -351,23 +350,19 @@ impl Arguments {
         server.parse().context("the server's address")
     }
 
-    /// The address of the interface that leads to the API server; where that is this machine itself, of the one that leads
-    /// anywhere else. After it one of the other family, if pods have addresses of that and the machine leads anywhere with it.
-    fn own_addresses(&self) -> anyhow::Result<Vec<IpAddr>> {
-        let uri = self.server_url()?;
-        let host = uri.host().context("the server's host")?.to_owned();
-        let towards_server = source(&format!("{host}:{}", uri.port_u16().unwrap_or(443)));
-        let own = towards_server
-            .filter(|address| !address.is_loopback())
-            .or_else(|| source(ANYWHERE))
-            .or_else(|| source(ANYWHERE_V6))
-            .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let v6 = !own.is_ipv6();
-        let wanted = self.pod_cidr.is_some_and(|ranges| ranges.of_family(v6).is_some());
-        let other = wanted
-            .then(|| source(if v6 { ANYWHERE_V6 } else { ANYWHERE }))
-            .flatten();
-        Ok(std::iter::once(own).chain(other).collect())
+    /// The node's given addresses.
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.address
+    }
+
+    /// Choice of the addresses where none are given.
+    pub(crate) fn choice(&self) -> anyhow::Result<Choice> {
+        let servers = match self.server.concat() {
+            given if given.is_empty() => vec![self.server_url()?],
+            given => given,
+        };
+        let of = |v6| self.pod_cidr.is_some_and(|ranges| ranges.of_family(v6).is_some());
+        Ok(Choice::new(&servers, (of(false), of(true))))
     }
 }
 

@@ -9,6 +9,7 @@ mod proxying;
 mod renewal;
 mod upkeep;
 
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
+use addresses::Choice;
 use command::{Arguments, Command};
 use renewal::Credentials;
 
@@ -62,10 +64,11 @@ fn main() -> anyhow::Result<ExitCode> {
     let Err(error) = outcome else {
         return Ok(ExitCode::SUCCESS);
     };
-    if matches!(
+    let is_over = matches!(
         error.downcast_ref(),
         Some(agent::Error::RangeLost { .. } | agent::Error::Replaced)
-    ) {
+    );
+    if is_over || error.is::<addresses::Moved>() {
         tracing::warn!(error = format!("{error:#}"), "the agent starts again");
         drop(log);
         // Keeps the PID, for the service manager. Pods keep running, as when an agent is replaced.
@@ -95,7 +98,8 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     bootstrap::run(arguments, &servers).await?;
     let (credentials, client) = Credentials::open(arguments.kubeconfig(), servers, arguments.tls_files()).await?;
     let parts = patience::open(arguments, || arguments.parts(client.clone(), &images)).await?;
-    let config = arguments.config(port)?;
+    let (addresses, choice) = addresses(arguments).await?;
+    let config = arguments.config(port, addresses.clone())?;
     remove_unwanted(arguments, &config);
     let (context, events) = agent::context(config, parts)?;
     let mut tasks = tokio::task::JoinSet::new();
@@ -128,6 +132,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     });
     tasks.spawn(async move { match credentials.run().await {} });
+    tasks.spawn(async move { Err(addresses::lost(choice, addresses).await.into()) });
     tasks.spawn(async { match common::memory::give_back().await {} });
     tasks.spawn(async { match common::notify::watchdog().await {} });
     tasks.spawn(async move {
@@ -142,6 +147,15 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(ended) => ended.context("a task")?,
         None => Ok(()),
     }
+}
+
+/// Returns the node's addresses, and how they were chosen if none are given.
+async fn addresses(arguments: &Arguments) -> anyhow::Result<(Vec<IpAddr>, Option<Choice>)> {
+    if let given @ [_, ..] = arguments.addresses() {
+        return Ok((given.to_vec(), None));
+    }
+    let choice = arguments.choice()?;
+    Ok((choice.made().await, Some(choice)))
 }
 
 /// Returns the path of the agent's socket, unless it is too long for the kernel.
