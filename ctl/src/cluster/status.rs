@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use serde_json::Value;
 
 use super::process::Daemon;
@@ -14,6 +14,10 @@ use crate::arguments::Place;
 use crate::terminal::{self, green, red};
 
 pub(crate) async fn run(place: &Place) -> anyhow::Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "looking at a cluster of this machine needs root"
+    );
     let (state_dir, served) = (place.node_dir(), place.served_dir());
     let settings = Settings::read(&state_dir)?;
     if settings.is_none() && served.is_none() {
@@ -97,7 +101,15 @@ async fn tell(state_dir: &Path, settings: Settings) -> anyhow::Result<()> {
         Ok(())
     } else {
         let what = if settings.joined.is_some() { "node" } else { "cluster" };
-        bail!("the {what} is not ready")
+        bail!("the {what} is not ready{}", remedy(state_dir))
+    }
+}
+
+/// Returns advice if the node's agent does not run, as after a restart of the machine without a unit.
+fn remedy(state_dir: &Path) -> &'static str {
+    match super::agent(state_dir).running() {
+        Some(_) => "",
+        None => "; `skiff up` starts it again",
     }
 }
 
