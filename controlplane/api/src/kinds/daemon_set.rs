@@ -11,7 +11,7 @@ use crate::workload::pod::defaults::{set_template_defaults, text};
 use crate::workload::validation::workload::{
     keep_empty_selector, number_or_percent, same_selector, selector_and_template,
 };
-use crate::workload::validation::{counts, non_negative, one_of};
+use crate::workload::validation::{counts, internal, non_negative};
 use crate::workload::warnings;
 
 impl Kind for DaemonSet {
@@ -182,21 +182,35 @@ fn count(set: &DaemonSet, of: fn(&DaemonSetStatus) -> Option<i32>) -> Value {
 
 fn strategy(errors: &mut Vec<Invalid>, strategy: &DaemonSetUpdateStrategy) {
     const PATH: &str = "spec.updateStrategy.rollingUpdate";
-    let kind = strategy.type_.as_deref();
-    one_of(errors, "spec.updateStrategy.type", kind, &["RollingUpdate", "OnDelete"]);
-    if kind != Some("RollingUpdate") {
-        return;
+    let rolling = match (strategy.type_.as_deref(), &strategy.rolling_update) {
+        (Some("OnDelete"), _) => return,
+        (Some("RollingUpdate"), Some(rolling)) => rolling,
+        (Some("RollingUpdate"), None) => return errors.push(Invalid::required(PATH, "")),
+        (_, rolling) => {
+            let rolling = rolling
+                .as_ref()
+                .map(|rolling| (rolling.max_unavailable.as_ref(), rolling.max_surge.as_ref()));
+            let value = internal::strategy(strategy.type_.as_ref(), rolling);
+            let supported = ["RollingUpdate", "OnDelete"];
+            return errors.push(Invalid::not_supported_rendered(
+                "spec.updateStrategy",
+                value,
+                &supported,
+            ));
+        }
+    };
+    let numbers = [
+        ("maxUnavailable", &rolling.max_unavailable),
+        ("maxSurge", &rolling.max_surge),
+    ];
+    let [down, up] = numbers.map(|(name, value)| number_or_percent(errors, &format!("{PATH}.{name}"), value.as_ref()?));
+    for ((name, value), amount) in numbers.into_iter().zip([down, up]) {
+        if matches!(value, Some(IntOrString::String(_))) && amount.is_some_and(|percent| percent > 100) {
+            let value = serde_json::to_string(value).unwrap_or_default();
+            let detail = "must not be greater than 100%";
+            errors.push(Invalid::rendered(format!("{PATH}.{name}"), value, detail));
+        }
     }
-    let Some(rolling) = &strategy.rolling_update else {
-        errors.push(Invalid::required(PATH, ""));
-        return;
-    };
-    let mut amount = |name: &str, value: &Option<IntOrString>| {
-        let value = value.as_ref()?;
-        number_or_percent(errors, &format!("{PATH}.{name}"), value)
-    };
-    let down = amount("maxUnavailable", &rolling.max_unavailable);
-    let up = amount("maxSurge", &rolling.max_surge);
     match (down.unwrap_or(0) != 0, up.unwrap_or(0) != 0) {
         (true, true) => {
             let value = serde_json::to_string(&rolling.max_surge).unwrap_or_default();

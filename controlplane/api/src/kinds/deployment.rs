@@ -9,10 +9,10 @@ use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::{set_template_defaults, text};
-use crate::workload::validation::non_negative;
 use crate::workload::validation::workload::{
     keep_empty_selector, number_or_percent, same_selector, selector_and_template,
 };
+use crate::workload::validation::{internal, non_negative};
 use crate::workload::warnings;
 
 impl Kind for Deployment {
@@ -252,12 +252,13 @@ fn strategy(errors: &mut Vec<Invalid>, strategy: &DeploymentStrategy) {
                 errors.push(Invalid::rendered(field, value, "must not be greater than 100%"));
             }
         }
-        (other, _) => {
-            errors.push(Invalid::not_supported(
-                "spec.strategy.type",
-                other,
-                &["Recreate", "RollingUpdate"],
-            ));
+        (_, rolling) => {
+            let rolling = rolling
+                .as_ref()
+                .map(|rolling| (rolling.max_unavailable.as_ref(), rolling.max_surge.as_ref()));
+            let value = internal::strategy(strategy.type_.as_ref(), rolling);
+            let supported = ["Recreate", "RollingUpdate"];
+            errors.push(Invalid::not_supported_rendered("spec.strategy", value, &supported));
         }
     }
 }

@@ -229,6 +229,8 @@ fn status(job: &Job) -> &'static str {
         "Suspended"
     } else if has_condition(job, "FailureTarget") {
         "FailureTarget"
+    } else if has_condition(job, "SuccessCriteriaMet") {
+        "SuccessCriteriaMet"
     } else {
         "Running"
     }

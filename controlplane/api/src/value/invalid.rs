@@ -141,13 +141,18 @@ impl Invalid {
     /// `field: Unsupported value: "x": supported values: "a", "b"`, in the given order: upstream
     /// sorts only its sets.
     pub fn not_supported(field: impl Into<String>, value: impl fmt::Debug, supported: &[&str]) -> Self {
+        Self::not_supported_rendered(field, quoted(&value), supported)
+    }
+
+    /// Like [`Invalid::not_supported`], for a value that is already rendered.
+    pub fn not_supported_rendered(field: impl Into<String>, value: String, supported: &[&str]) -> Self {
         let supported: Vec<String> = supported.iter().map(quoted).collect();
         let detail = if supported.is_empty() {
             String::new()
         } else {
             format!("supported values: {}", supported.join(", "))
         };
-        Self::of(InvalidKind::NotSupported, field, Some(quoted(&value)), detail)
+        Self::of(InvalidKind::NotSupported, field, Some(value), detail)
     }
 
     /// `field: Forbidden: detail`

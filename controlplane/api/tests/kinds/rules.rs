@@ -46,6 +46,18 @@ fn new_objects() {
             json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}}),
             "spec.updateStrategy.rollingUpdate.maxUnavailable: Required value: cannot be 0 when maxSurge is 0",
         ),
+        (
+            "apps",
+            "daemonsets",
+            json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "101%"}}}}),
+            "spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%",
+        ),
+        (
+            "apps",
+            "daemonsets",
+            json!({"spec": {"updateStrategy": {"type": "Sideways"}}}),
+            "spec.updateStrategy: Unsupported value: {\"Type\":\"Sideways\",\"RollingUpdate\":null}: supported values: \"RollingUpdate\", \"OnDelete\"",
+        ),
     ];
     for (group, plural, patch, expected) in cases {
         refused(group, plural, &patch, &[expected]);

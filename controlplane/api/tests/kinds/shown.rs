@@ -102,6 +102,25 @@ fn every_kind_has_upstreams_columns() {
 }
 
 #[test]
+fn a_job_shows_the_condition_that_matters_most() {
+    let cases = "
+        Suspended | Suspended
+        SuccessCriteriaMet | SuccessCriteriaMet
+        FailureTarget | FailureTarget
+        SuccessCriteriaMet Complete | Complete
+        FailureTarget Failed | Failed
+        Other | Running";
+    for case in table(cases) {
+        let conditions = case[0].split(' ').map(|kind| json!({ "type": kind, "status": "True" }));
+        let conditions: Vec<Value> = conditions.collect();
+        let cells = shown("batch", "jobs", |job| {
+            job["status"] = json!({ "conditions": conditions });
+        });
+        assert_eq!(cells.split(" | ").nth(1), Some(case[1]), "{cells}");
+    }
+}
+
+#[test]
 fn headings_are_upstreams() {
     let headings = |group: &str, plural: &str| {
         let columns = find(group, "v1", plural).unwrap().columns();

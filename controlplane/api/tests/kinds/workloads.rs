@@ -101,7 +101,9 @@ fn deployments() {
         "apps",
         "deployments",
         &json!({"spec": {"strategy": {"type": "Sideways"}}}),
-        &["spec.strategy.type: Unsupported value: \"Sideways\": supported values: \"Recreate\", \"RollingUpdate\""],
+        &[
+            "spec.strategy: Unsupported value: {\"Type\":\"Sideways\",\"RollingUpdate\":null}: supported values: \"Recreate\", \"RollingUpdate\"",
+        ],
     );
     refused(
         "apps",

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::networking::v1::ParentReference;
 use k8s_openapi::api::policy::v1::PodDisruptionBudgetSpec;
 use k8s_openapi::api::storage::v1::{CSINodeDriver, VolumeAttachmentSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 
 const NULL: &str = "null";
@@ -77,6 +78,20 @@ pub(crate) fn update_strategy(own: &StatefulSetUpdateStrategy) -> String {
     Fields::default()
         .with("Type", text(own.type_.as_ref()))
         .inner("RollingUpdate", own.rolling_update.as_ref().map(rolling))
+        .end()
+}
+
+/// Strategy of a Deployment or `DaemonSet`, with `maxUnavailable` and `maxSurge`.
+pub(crate) fn strategy(kind: Option<&String>, rolling: Option<(Option<&IntOrString>, Option<&IntOrString>)>) -> String {
+    let zero = IntOrString::Int(0);
+    let rolling = rolling.map(|(unavailable, surge)| {
+        Fields::default()
+            .with("MaxUnavailable", unavailable.unwrap_or(&zero))
+            .with("MaxSurge", surge.unwrap_or(&zero))
+    });
+    Fields::default()
+        .with("Type", text(kind))
+        .inner("RollingUpdate", rolling)
         .end()
 }
 
