@@ -1,4 +1,5 @@
 //! Controllers of nodes.
 
 pub(crate) mod nodes;
+pub(crate) mod pod_gc;
 pub(crate) mod ttl;

@@ -22,7 +22,7 @@ use crate::{
         queue::Queue,
     },
     network::{cluster_dns, endpoints, load_balancers, service_ranges},
-    node::{nodes, ttl},
+    node::{nodes, pod_gc, ttl},
     objects::{garbage, namespaces, quotas},
     scheduler::{self, Scheduler},
     storage::{
@@ -161,11 +161,7 @@ impl Setup<'_> {
             accounts::listen_accounts(caches),
             accounts::ServiceAccounts,
         );
-        self.add(
-            "pod-garbage-collector",
-            nodes::listen_leftovers(caches),
-            nodes::Leftovers::new,
-        );
+        self.add("pod-garbage-collector", pod_gc::listen(caches), pod_gc::PodGc::new);
         self.add(
             "disruption-controller",
             disruption::listen(caches),

@@ -106,6 +106,44 @@ async fn a_job_makes_each_pod_once_over_a_lossy_network() {
     }
 }
 
+/// The finalizer keeps the pod, and no agent tells its end.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_never_had_a_node_is_replaced() {
+    let cluster = Cluster::builder().nodes(1).start().await;
+    let mut job = job("NonIndexed", "works");
+    job["spec"]["podReplacementPolicy"] = json!("Failed");
+    job["spec"]["completions"] = json!(1);
+    job["spec"]["template"]["spec"]["nodeSelector"] = json!({ "there": "no" });
+    cluster.create(JOBS, &job).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let first = cluster
+        .eventually("there is a pod", || async {
+            let all = cluster.list(pods).await;
+            let first = all.first().map(|pod| pod["metadata"]["name"].clone());
+            first.and_then(|name| name.as_str().map(str::to_owned)).ok_or(all)
+        })
+        .await;
+    let path = format!("{pods}/{first}");
+    let deleted = cluster.request("DELETE", &path, "application/json", &json!({})).await;
+    deleted.expect("deleted");
+    cluster
+        .eventually("another pod takes its place", || async {
+            let all = cluster.list(pods).await;
+            let names: Vec<&Value> = all.iter().map(|pod| &pod["metadata"]["name"]).collect();
+            if names.len() == 1 && *names[0] != json!(first) {
+                Ok(())
+            } else {
+                Err((
+                    all.clone(),
+                    cluster.get(&format!("{JOBS}/work")).await["status"].clone(),
+                ))
+            }
+        })
+        .await;
+    let failed = cluster.get(&format!("{JOBS}/work")).await["status"]["failed"].clone();
+    assert_eq!(failed, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_pods_fail_waits_longer_each_time_and_then_fails() {
     let cluster = Cluster::builder().nodes(1).start().await;

@@ -1,4 +1,4 @@
-//! Node controllers: health, taints, evictions; pod CIDRs; pod garbage collection.
+//! Node controllers: health, taints, evictions; pod CIDRs.
 
 use std::{
     collections::BTreeMap,
@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::node::leftovers;
 use controlplane_plan::node::node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready};
 use controlplane_plan::node::ranges::{self, PodRange, Ranges};
 use controlplane_plan::objects::target;
@@ -25,10 +24,6 @@ use crate::machinery::{
 };
 
 const LEASES: &str = "kube-node-lease";
-/// Time that a node must be missing before its pods are deleted.
-const QUARANTINE: Duration = Duration::from_secs(40);
-/// Key of pod garbage collection for counting finished pods: no node can have this name.
-const FINISHED: &str = "*";
 
 /// Plans nodes' health, and allocates pod CIDRs.
 pub(crate) struct Nodes {
@@ -188,80 +183,6 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         let node = all.upgrade().and_then(|caches| caches.nodes.get(&key));
         let tainted = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).is_some();
         if node.is_some_and(|node| tainted(&node)) {
-            wake.push(key);
-        }
-    });
-    queue
-}
-
-/// Plans pod garbage collection: pods of missing nodes, and finished pods above a threshold.
-pub(crate) struct Leftovers {
-    caches: Arc<Caches>,
-    missing: Mutex<BTreeMap<String, Instant>>,
-}
-
-impl Leftovers {
-    pub(crate) fn new(caches: Arc<Caches>) -> Self {
-        Self {
-            caches,
-            missing: Mutex::new(BTreeMap::new()),
-        }
-    }
-}
-
-impl Controller for Leftovers {
-    fn component(&self) -> &'static str {
-        "pod-garbage-collector"
-    }
-
-    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
-        let mut plan = Plan::default();
-        if key.name == FINISHED {
-            let pods = self.caches.pods.all();
-            let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
-            plan.stage(leftovers::of_the_past(&pods));
-            return plan;
-        }
-        let pods = self.caches.pods.indexed(&on_node(&key.name));
-        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        if pods.is_empty() || self.caches.nodes.get(key).is_some() {
-            missing.remove(&key.name);
-            return plan;
-        }
-        let since = *missing.entry(key.name.clone()).or_insert_with(Instant::now);
-        let rest = QUARANTINE.saturating_sub(since.elapsed());
-        if !rest.is_zero() {
-            plan.again(rest);
-            return plan;
-        }
-        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
-        for stage in leftovers::of_gone_node(&pods, now) {
-            plan.stage(stage);
-        }
-        plan
-    }
-}
-
-/// Wakes deleted nodes, and nodes of pods.
-pub(crate) fn listen_leftovers(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new("orphaned_pods_nodes");
-    let wake = queue.clone();
-    caches.nodes.listen(move |change| {
-        if let (Some(old), None) = (change.old, change.new) {
-            wake.push(Key::of(&old.metadata));
-        }
-    });
-    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
-    caches.pods.listen(move |change| {
-        let Some(pod) = change.new else { return };
-        let finished = |pod: &Pod| controlplane_plan::pod::is_finished(pod);
-        if finished(pod) && !change.old.is_some_and(finished) {
-            wake.push_after(Key::new("", FINISHED), Duration::from_secs(20));
-        }
-        let Some(key) = node_of(pod).map(|node| Key::new("", node)) else {
-            return;
-        };
-        if all.upgrade().is_some_and(|caches| caches.nodes.get(&key).is_none()) {
             wake.push(key);
         }
     });
