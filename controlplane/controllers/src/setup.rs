@@ -165,7 +165,7 @@ impl Setup<'_> {
         self.add(
             "disruption-controller",
             disruption::listen(caches),
-            disruption::Disruption,
+            disruption::Disruption::new,
         );
         self.add(
             "service-cidrs-controller",

@@ -184,6 +184,26 @@ pub fn matches(selector: &LabelSelector, labels: Option<&Map>) -> bool {
         })
 }
 
+/// A selector as Go prints it
+/// (`staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/generated.pb.go`).
+pub(crate) fn printed(selector: Option<&LabelSelector>) -> String {
+    let Some(selector) = selector else {
+        return "nil".to_owned();
+    };
+    let labels = selector.match_labels.iter().flatten();
+    let labels: Vec<String> = labels.map(|(key, value)| format!("{key}: {value},")).collect();
+    let expressions = selector.match_expressions.iter().flatten();
+    let expressions = expressions.map(|expression| {
+        let values = expression.values.as_deref().unwrap_or_default().join(" ");
+        let (key, operator) = (&expression.key, &expression.operator);
+        format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{values}],}},")
+    });
+    let (labels, expressions) = (labels.concat(), expressions.collect::<Vec<_>>().concat());
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
+}
+
 /// `now` with the precision of timestamps in objects: whole seconds.
 pub fn seconds(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))

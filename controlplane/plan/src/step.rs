@@ -235,6 +235,8 @@ pub enum Step {
     /// GET to learn whether exactly this object exists; without a uid, whether any object of that
     /// name does.
     Look(Target),
+    /// GET of the scale of exactly this object, to learn its size.
+    Measure(Target),
     /// Only an event.
     Event(Note),
 }
@@ -280,6 +282,7 @@ impl fmt::Display for Step {
                 outcome.fmt(f)
             }
             Self::Look(target) => write!(f, "look for {} {}", target.resource.kind, target.name),
+            Self::Measure(target) => write!(f, "measure {} {}", target.resource.kind, target.name),
             Self::Event(note) => write!(f, "event {}: {}", note.reason, note.message),
         }
     }

@@ -85,7 +85,7 @@ impl World {
                     self.patch("Pod", &target.name, &going);
                 }
                 Step::Delete { target, .. } => self.remove(target.resource.kind, &target.name),
-                Step::Look(_) | Step::Event(_) => {}
+                Step::Look(_) | Step::Measure(_) | Step::Event(_) => {}
             }
         }
     }

@@ -45,6 +45,8 @@ pub(crate) trait Controller: Send + Sync + 'static {
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan;
     /// Receives the result of a lookup: whether the object of this uid exists.
     fn learn(&self, _target: &Target, _exists: bool, _now: Timestamp) {}
+    /// Receives the size of an object by its scale.
+    fn measured(&self, _target: &Target, _size: &Size) {}
     /// Receives the result of a sync, and its duration including the plan.
     fn synced(&self, _key: &Key, _done: &Done, _took: Duration) {}
 }
@@ -90,6 +92,9 @@ pub(crate) enum Next {
     Now,
 }
 
+/// Desired number of pods of an object by its scale, if it exists; or the server's refusal.
+pub(crate) type Size = Result<Option<i32>, String>;
+
 /// Result of a plan's steps.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
@@ -97,6 +102,8 @@ pub(crate) struct Done {
     pub(crate) failure: Option<Failure>,
     /// Objects that were looked up, and whether they exist.
     pub(crate) looked: Vec<(Target, bool)>,
+    /// Objects that were measured.
+    pub(crate) measured: Vec<(Target, Size)>,
     /// A step failed and must be retried.
     pub(crate) retry: bool,
     pub(crate) next: Next,
@@ -165,6 +172,9 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
                 controller.synced(&key, &done, begun.elapsed());
                 for (target, exists) in &done.looked {
                     controller.learn(target, *exists, (context.clock)());
+                }
+                for (target, size) in &done.measured {
+                    controller.measured(target, size);
                 }
                 queue.done(&key);
                 memory.finish(context, queue, key, done);

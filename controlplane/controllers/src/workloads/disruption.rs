@@ -1,19 +1,42 @@
 //! Disruption controller: maintains the status of disruption budgets.
 
-use std::{collections::BTreeMap, sync::Arc};
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use api::selector::LabelSelector;
-use controlplane_plan::objects::{Meta as _, controller_of, uid};
+use controlplane_plan::objects::{Meta as _, controller_of, name, uid};
 use controlplane_plan::pod::Pod;
-use controlplane_plan::step::Plan;
-use controlplane_plan::workloads::disruption::{self, Member};
+use controlplane_plan::step::{Plan, Resource, Step, Target};
+use controlplane_plan::workloads::disruption::{self, Manager, Member};
+use controlplane_plan::workloads::replicas::ReplicationController;
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
+use k8s_openapi::{
+    api::{
+        apps::v1::{Deployment, ReplicaSet, StatefulSet},
+        policy::v1::PodDisruptionBudget,
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+    jiff::Timestamp,
+};
 
-use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+use crate::machinery::{
+    cache::Key,
+    driver::{Controller, Size},
+    kinds::Caches,
+    queue::Queue,
+};
 
 /// Plans budgets; a key is a budget.
-pub(crate) struct Disruption(pub(crate) Arc<Caches>);
+pub(crate) struct Disruption {
+    caches: Arc<Caches>,
+    /// Sizes of controllers that are not cached, by their uids. Each is read for one plan.
+    sizes: Mutex<BTreeMap<String, Size>>,
+}
 
 impl Controller for Disruption {
     fn component(&self) -> &'static str {
@@ -21,71 +44,113 @@ impl Controller for Disruption {
     }
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
-        let Some(budget) = self.0.budgets.get(key) else {
-            return Plan::default();
+        let mut plan = Plan::default();
+        let Some(budget) = self.caches.budgets.get(key) else {
+            return plan;
         };
         if budget.metadata.deletion_timestamp.is_some() {
-            return Plan::default();
+            return plan;
         }
-        let pods = self.0.pods.in_namespace(&key.namespace);
+        let pods = self.caches.pods.in_namespace(&key.namespace);
         let pods: Vec<&Pod> = pods
             .iter()
             .map(Arc::as_ref)
             .filter(|pod| selects(&budget, pod))
             .collect();
-        let mut siblings: BTreeMap<&str, i32> = BTreeMap::new();
-        for owner in pods.iter().filter_map(|pod| controller_of(&pod.metadata)) {
-            *siblings.entry(&owner.uid).or_default() += 1;
-        }
+        let mut unmeasured = BTreeMap::new();
+        let needs_sizes = disruption::needs_sizes(&budget);
         let members: Vec<Member<'_>> = pods
-            .iter()
+            .into_iter()
             .map(|pod| Member {
                 pod,
-                manager: self.manager(pod, &siblings),
+                manager: match controller_of(&pod.metadata).filter(|_| needs_sizes) {
+                    Some(owner) => self.manager(pod, owner, &mut unmeasured),
+                    None => Manager::None,
+                },
             })
             .collect();
+        if !unmeasured.is_empty() {
+            plan.stage(unmeasured.into_values().map(Step::Measure).collect());
+            return plan;
+        }
+        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        for owner in members.iter().filter_map(|member| controller_of(&member.pod.metadata)) {
+            sizes.remove(&owner.uid);
+        }
         disruption::plan(&budget, &members, now)
+    }
+
+    fn measured(&self, target: &Target, size: &Size) {
+        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        sizes.insert(target.uid.clone(), size.clone());
     }
 }
 
 impl Disruption {
-    /// Controller of a pod and its desired number of pods; without a cached scale, the number of
-    /// existing pods.
-    fn manager(&self, pod: &Pod, siblings: &BTreeMap<&str, i32>) -> Option<(String, i32)> {
-        let owner = controller_of(&pod.metadata)?;
-        let namespace = pod.metadata.namespace();
-        let key = Key::new(namespace, &owner.name);
-        let wanted = |replicas: Option<i32>| replicas.unwrap_or(1);
-        let elder = self.0.replication_controllers.get(&key);
+    pub(crate) fn new(caches: Arc<Caches>) -> Self {
+        Self {
+            caches,
+            sizes: Mutex::default(),
+        }
+    }
+
+    /// Controller of a pod and its desired number of pods.
+    fn manager(&self, pod: &Pod, owner: &OwnerReference, unmeasured: &mut BTreeMap<String, Target>) -> Manager {
+        let scaled = |uid: &str, replicas: Option<i32>| Manager::Scaled(uid.to_owned(), replicas.unwrap_or(1));
+        let key = Key::new(pod.metadata.namespace(), &owner.name);
+        let elder = self.caches.replication_controllers.get(&key);
         if let Some(elder) = elder.filter(|elder| owner.kind == "ReplicationController" && uid(&**elder) == owner.uid) {
-            let replicas = elder.0.spec.as_ref().and_then(|spec| spec.replicas);
-            return Some((owner.uid.clone(), wanted(replicas)));
+            return scaled(&owner.uid, elder.0.spec.as_ref().and_then(|spec| spec.replicas));
         }
-        let stateful = self.0.stateful_sets.get(&key);
+        let stateful = self.caches.stateful_sets.get(&key);
         if let Some(set) = stateful.filter(|set| owner.kind == "StatefulSet" && uid(&**set) == owner.uid) {
-            let replicas = set.spec.as_ref().and_then(|spec| spec.replicas);
-            return Some((owner.uid.clone(), wanted(replicas)));
+            return scaled(&owner.uid, set.spec.as_ref().and_then(|spec| spec.replicas));
         }
-        let set = self.0.replica_sets.get(&key);
-        let Some(set) = set.filter(|set| owner.kind == "ReplicaSet" && set.metadata.uid.as_ref() == Some(&owner.uid))
-        else {
-            return Some((
-                owner.uid.clone(),
-                siblings.get(owner.uid.as_str()).copied().unwrap_or(1),
-            ));
+        let set = self.caches.replica_sets.get(&key);
+        if let Some(set) = set.filter(|set| owner.kind == "ReplicaSet" && uid(&**set) == owner.uid) {
+            let above = controller_of(&set.metadata).filter(|above| above.kind == "Deployment");
+            let above = above.and_then(|above| self.caches.deployments.get(&Key::new(&key.namespace, &above.name)));
+            return match above {
+                Some(above) => scaled(uid(&*above), above.spec.as_ref().and_then(|spec| spec.replicas)),
+                None => scaled(&owner.uid, set.spec.as_ref().and_then(|spec| spec.replicas)),
+            };
+        }
+        self.other(pod, owner, unmeasured)
+    }
+
+    /// A controller of another kind, by its scale (`getScaleController` of
+    /// `pkg/controller/disruption/disruption.go`).
+    fn other(&self, pod: &Pod, owner: &OwnerReference, unmeasured: &mut BTreeMap<String, Target>) -> Manager {
+        let (kind, version) = (&owner.kind, &owner.api_version);
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let Some(resource) = self.caches.resource(group, kind) else {
+            return Manager::Unknown(format!("no matches for kind {kind:?} in version {version:?}"));
         };
-        let above = controller_of(&set.metadata).filter(|above| above.kind == "Deployment");
-        let deployment = above.and_then(|above| self.0.deployments.get(&Key::new(namespace, &above.name)));
-        Some(match deployment {
-            Some(deployment) => (
-                deployment.metadata.uid.clone().unwrap_or_default(),
-                wanted(deployment.spec.as_ref().and_then(|spec| spec.replicas)),
-            ),
-            None => (
-                owner.uid.clone(),
-                wanted(set.spec.as_ref().and_then(|spec| spec.replicas)),
-            ),
-        })
+        if !self.caches.has_scale(&resource) {
+            let parts = [resource.plural, resource.group];
+            let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            return Manager::Unknown(format!("{} does not implement the scale subresource", parts.join(".")));
+        }
+        let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        match sizes.get(&owner.uid) {
+            Some(Ok(Some(replicas))) => Manager::Scaled(owner.uid.clone(), *replicas),
+            Some(Ok(None)) => Manager::Unknown(format!("found no controllers for pod {:?}", name(pod))),
+            Some(Err(error)) => Manager::Unknown(error.clone()),
+            None => {
+                unmeasured.insert(owner.uid.clone(), at(pod, owner, resource));
+                Manager::None
+            }
+        }
+    }
+}
+
+fn at(pod: &Pod, owner: &OwnerReference, resource: Resource) -> Target {
+    let namespace = pod.metadata.namespace();
+    Target {
+        resource,
+        namespace: if resource.namespaced { namespace } else { "" }.to_owned(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
     }
 }
 
@@ -116,34 +181,39 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         }
     });
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
-    let rescaled = move |namespace: Option<&str>| {
-        let Some(caches) = all.upgrade() else { return };
-        let budgets = caches.budgets.in_namespace(namespace.unwrap_or_default());
-        for budget in &budgets {
+    let rescaled = move |namespace: &str, (old, new): (Option<i32>, Option<i32>)| {
+        let Some(caches) = all.upgrade().filter(|_| old != new) else {
+            return;
+        };
+        for budget in &caches.budgets.in_namespace(namespace) {
             wake.push(Key::of(&budget.metadata));
         }
     };
     let wake = rescaled.clone();
     caches.deployments.listen(move |change| {
-        if let Some(deployment) = change.new {
-            wake(deployment.metadata.namespace.as_deref());
+        let size = |side: Option<&Deployment>| side?.spec.as_ref()?.replicas;
+        if let Some(side) = change.sides().last() {
+            wake(side.metadata.namespace(), (size(change.old), size(change.new)));
         }
     });
     let wake = rescaled.clone();
     caches.stateful_sets.listen(move |change| {
-        if let Some(set) = change.new {
-            wake(set.metadata.namespace.as_deref());
+        let size = |side: Option<&StatefulSet>| side?.spec.as_ref()?.replicas;
+        if let Some(side) = change.sides().last() {
+            wake(side.metadata.namespace(), (size(change.old), size(change.new)));
         }
     });
     let wake = rescaled.clone();
     caches.replica_sets.listen(move |change| {
-        if let Some(set) = change.new {
-            wake(set.metadata.namespace.as_deref());
+        let size = |side: Option<&ReplicaSet>| side?.spec.as_ref()?.replicas;
+        if let Some(side) = change.sides().last() {
+            wake(side.metadata.namespace(), (size(change.old), size(change.new)));
         }
     });
     caches.replication_controllers.listen(move |change| {
-        if let Some(elder) = change.new {
-            rescaled(elder.0.metadata.namespace.as_deref());
+        let size = |side: Option<&ReplicationController>| side?.0.spec.as_ref()?.replicas;
+        if let Some(side) = change.sides().last() {
+            rescaled(side.0.metadata.namespace(), (size(change.old), size(change.new)));
         }
     });
     queue

@@ -124,7 +124,9 @@ fn looks(graph: &mut Graph, uid: &str) -> Option<usize> {
             .iter()
             .filter_map(|step| match step {
                 Step::Look(target) => Some(target.uid.clone()),
-                Step::Create { .. } | Step::Patch { .. } | Step::Delete { .. } | Step::Event(_) => None,
+                Step::Create { .. } | Step::Patch { .. } | Step::Delete { .. } | Step::Measure(_) | Step::Event(_) => {
+                    None
+                }
             })
             .collect();
         for uid in &looked {

@@ -355,7 +355,7 @@ mod tests {
                 format!("[{}]", addresses.collect::<Vec<_>>().join(" "))
             }
             Step::Event(note) => note.message.rsplit(": ").next().unwrap().to_owned(),
-            other @ (Step::Create { .. } | Step::Delete { .. } | Step::Look(_)) => other.to_string(),
+            other @ (Step::Create { .. } | Step::Delete { .. } | Step::Look(_) | Step::Measure(_)) => other.to_string(),
         });
         told.collect::<Vec<_>>().join(", ")
     }

@@ -11,7 +11,7 @@ fn planned(secrets: &TokenSecrets) -> String {
         .map(|step| match step {
             Step::Look(_) => "look",
             Step::Delete { .. } => "delete",
-            Step::Create { .. } | Step::Patch { .. } | Step::Event(_) => "other",
+            Step::Create { .. } | Step::Patch { .. } | Step::Measure(_) | Step::Event(_) => "other",
         })
         .collect();
     steps.join(" ")

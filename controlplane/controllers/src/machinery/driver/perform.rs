@@ -3,6 +3,8 @@
 use controlplane_plan::step::{Note, Plan, Propagation, Resource, Step, Target};
 use controlplane_plan::workloads::rollout::Failure;
 use futures::{StreamExt, stream};
+use http::Method;
+use k8s_openapi::api::autoscaling::v1::Scale;
 use tracing::{debug, info, warn};
 
 use super::{Awaited, Context, Done, Next, Tally};
@@ -28,6 +30,7 @@ pub(crate) async fn perform(context: &Context, component: &'static str, plan: Pl
         for result in results {
             done.awaited.extend(result.awaited);
             done.looked.extend(result.looked);
+            done.measured.extend(result.measured);
             done.failure = done.failure.or(result.failure);
             done.retry |= result.retry;
             done.next = done.next.max(result.next);
@@ -98,6 +101,7 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
             }
         }
         Step::Look(target) => look(context, target).await,
+        Step::Measure(target) => measure(context, target).await,
         Step::Event(event) => {
             note(Some(event), "");
             idle()
@@ -197,6 +201,31 @@ async fn look(context: &Context, target: Target) -> Done {
                 ..Done::default()
             }
         }
+    }
+}
+
+/// Reads the size of exactly this object.
+async fn measure(context: &Context, target: Target) -> Done {
+    let path = request::path(&target.resource, &target.namespace, &target.name, "scale");
+    let scale = request::send::<Scale>(&context.client, Method::GET, path, request::JSON, Vec::new()).await;
+    let size = match scale {
+        Ok(scale) if scale.metadata.uid.as_deref() == Some(&target.uid) => {
+            Ok(scale.spec.and_then(|spec| spec.replicas).or(Some(0)))
+        }
+        Ok(_) => Ok(None),
+        Err(error) if error.code() == 404 => Ok(None),
+        Err(Error::Refused(status)) => Err(status.message),
+        Err(error @ Error::Unknown(_)) => {
+            debug!(name = target.name, %error, "scale not read");
+            return Done {
+                retry: true,
+                ..Done::default()
+            };
+        }
+    };
+    Done {
+        measured: vec![(target, size)],
+        ..Done::default()
     }
 }
 

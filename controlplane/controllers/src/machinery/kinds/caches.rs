@@ -6,7 +6,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::{kind::Scope, kinds::KINDS, registration::Registration};
+use api::{
+    kind::{Scope, Subresource},
+    kinds::{KINDS, find_kind},
+    registration::Registration,
+};
 use controlplane_plan::objects::{Whatever, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{self, Resource};
@@ -29,7 +33,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio_util::sync::CancellationToken;
 
 use super::contents::Contents;
-use super::{Partial, trim_metadata};
+use super::{Partial, defined, trim_metadata};
 use crate::machinery::cache::Cached;
 use crate::machinery::{
     cache::{Cache, Progress},
@@ -185,6 +189,36 @@ impl Caches {
     /// The cache of a resource, if it has one.
     pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn AnyCache> {
         self.all.get(resource).map(Arc::as_ref)
+    }
+
+    /// The resource of a kind, built in or defined, in any version that is served.
+    pub(crate) fn resource(&self, group: &str, kind: &str) -> Option<Resource> {
+        let is_meant = |resource: &Resource| resource.group == group && resource.kind == kind;
+        let built_in = stored_kinds().find(is_meant);
+        built_in.or_else(|| {
+            let definitions = self.definitions.all();
+            definitions.iter().filter_map(|own| defined(own)).find(is_meant)
+        })
+    }
+
+    /// True if objects of the resource have a scale.
+    pub(crate) fn has_scale(&self, resource: &Resource) -> bool {
+        let row = find_kind(resource.group, resource.version, resource.kind);
+        let defined = |own: &CustomResourceDefinition| {
+            let is_meant = own.spec.group == resource.group && own.spec.names.plural == resource.plural;
+            let mut versions = own
+                .spec
+                .versions
+                .iter()
+                .filter(|version| version.name == resource.version);
+            is_meant
+                && versions.any(|version| {
+                    let parts = version.subresources.as_ref();
+                    parts.is_some_and(|parts| parts.scale.is_some())
+                })
+        };
+        row.is_some_and(|row| row.subresources.contains(&Subresource::Scale))
+            || self.definitions.all().iter().any(|own| defined(own))
     }
 
     /// Futures that maintain each cache until `cancel`.

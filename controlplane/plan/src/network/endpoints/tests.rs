@@ -67,7 +67,7 @@ fn after(plan: Plan, mut before: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
                 slice.ports = Some(read(body["ports"].clone()));
             }
             Step::Delete { target, .. } => before.retain(|slice| slice.metadata.name.as_ref() != Some(&target.name)),
-            Step::Look(_) | Step::Event(_) => panic!("{step}"),
+            Step::Look(_) | Step::Measure(_) | Step::Event(_) => panic!("{step}"),
         }
     }
     before

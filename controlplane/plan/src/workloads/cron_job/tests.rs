@@ -89,7 +89,7 @@ fn line(step: &Step) -> String {
             }
             format!("{step} {status}")
         }
-        Step::Delete { .. } | Step::Look(_) | Step::Event(_) => step.to_string(),
+        Step::Delete { .. } | Step::Look(_) | Step::Measure(_) | Step::Event(_) => step.to_string(),
     }
 }
 

@@ -130,9 +130,12 @@ fn summary(plan: &Plan) -> String {
             subresource: Some("status"),
             ..
         } => None,
-        Step::Create { .. } | Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => {
-            Some(step.to_string())
-        }
+        Step::Create { .. }
+        | Step::Patch { .. }
+        | Step::Delete { .. }
+        | Step::Look(_)
+        | Step::Measure(_)
+        | Step::Event(_) => Some(step.to_string()),
     });
     let mut words: Vec<String> = steps.collect();
     words.extend(plan.again.map(|delay| format!("again in {}s", delay.as_secs())));
@@ -329,7 +332,12 @@ fn a_pod_waits_for_its_node_and_tolerates_what_nodes_suffer() {
     let plan = planned(&set(&unavailable(1), &["a"]), &mut Backoff::default(), None);
     let pod = plan.stages.iter().flatten().find_map(|step| match step {
         Step::Create { resource, body, .. } if resource.kind == "Pod" => Some((**body).clone()),
-        Step::Create { .. } | Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => None,
+        Step::Create { .. }
+        | Step::Patch { .. }
+        | Step::Delete { .. }
+        | Step::Look(_)
+        | Step::Measure(_)
+        | Step::Event(_) => None,
     });
     let pod = pod.unwrap();
     let tolerations = pod["spec"]["tolerations"].as_array().unwrap();
@@ -365,7 +373,12 @@ fn the_status_counts_nodes() {
             body,
             ..
         } => Some(body["status"].clone()),
-        Step::Create { .. } | Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => None,
+        Step::Create { .. }
+        | Step::Patch { .. }
+        | Step::Delete { .. }
+        | Step::Look(_)
+        | Step::Measure(_)
+        | Step::Event(_) => None,
     });
     assert_eq!(plan.tolerant, Some(0), "it is told whatever becomes of the pods");
     assert_eq!(

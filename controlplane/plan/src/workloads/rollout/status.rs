@@ -151,7 +151,7 @@ fn created(plan: &Plan) -> Option<(String, i32)> {
             let size = body.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
             Some((name.to_owned(), i32::try_from(size).unwrap_or(i32::MAX)))
         }
-        Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => None,
+        Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Measure(_) | Step::Event(_) => None,
     })
 }
 

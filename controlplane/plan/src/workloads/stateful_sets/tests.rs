@@ -308,7 +308,12 @@ fn an_update_goes_down_to_the_partition_one_pod_at_a_time() {
 fn created<'a>(plan: &'a Plan, kind: &str) -> Vec<&'a Value> {
     let bodies = plan.stages.iter().flatten().filter_map(|step| match step {
         Step::Create { resource, body, .. } if resource.kind == kind => Some(&**body),
-        Step::Create { .. } | Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => None,
+        Step::Create { .. }
+        | Step::Patch { .. }
+        | Step::Delete { .. }
+        | Step::Look(_)
+        | Step::Measure(_)
+        | Step::Event(_) => None,
     });
     bodies.collect()
 }

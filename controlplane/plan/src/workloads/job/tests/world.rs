@@ -162,7 +162,7 @@ impl World {
                 }
                 self.sweep(&target.name);
             }
-            Step::Look(_) | Step::Event(_) => {}
+            Step::Look(_) | Step::Measure(_) | Step::Event(_) => {}
         }
         true
     }
@@ -249,7 +249,7 @@ fn details(step: &Step) -> String {
             lists.retain(|_, value| !value.is_null());
             format!(" {status} [{}]", conditions.join("; "))
         }
-        Step::Delete { .. } | Step::Look(_) | Step::Event(_) => String::new(),
+        Step::Delete { .. } | Step::Look(_) | Step::Measure(_) | Step::Event(_) => String::new(),
     }
 }
 

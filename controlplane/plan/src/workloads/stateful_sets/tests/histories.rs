@@ -88,7 +88,12 @@ fn touched(plan: &Plan) -> (Vec<usize>, Vec<usize>) {
                 made.push(ordinal(body["metadata"]["name"].as_str().unwrap()));
             }
             Step::Delete { target, .. } if target.resource.kind == "Pod" => gone.push(ordinal(&target.name)),
-            Step::Create { .. } | Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => {}
+            Step::Create { .. }
+            | Step::Patch { .. }
+            | Step::Delete { .. }
+            | Step::Look(_)
+            | Step::Measure(_)
+            | Step::Event(_) => {}
         }
     }
     (made, gone)
