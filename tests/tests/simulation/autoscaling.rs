@@ -107,7 +107,8 @@ async fn metrics_that_no_api_serves_are_told_in_the_condition() {
     let target = json!({ "type": "Value", "value": "10" });
     let average = json!({ "type": "AverageValue", "averageValue": "10" });
     let service = json!({ "apiVersion": "v1", "kind": "Service", "name": "front" });
-    let custom = "unable to fetch metrics from custom metrics API: no known available metric versions found";
+    let custom =
+        "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered";
     let external = "unable to fetch metrics from external metrics API: the server could not find the requested resource \
                     (get lag.external.metrics.k8s.io)";
     for (metric, reason, message) in [

@@ -1,29 +1,22 @@
 //! Controller of horizontal pod autoscalers: syncs each every 15 seconds.
 
+mod fetch;
+#[cfg(test)]
+mod tests;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::{kinds, quantity::Quantity, selector::LabelSelector};
+use api::selector::LabelSelector;
 use controlplane_plan::objects::{Meta as _, target};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{AUTOSCALERS, PatchKind, Target};
-use controlplane_plan::workloads::autoscaling::{
-    self, Measured, Memory, Next, Round, Sample, Samples, Scale, Source, Unknown,
-};
-use http::Method;
-use k8s_openapi::{
-    api::autoscaling::v2::{HorizontalPodAutoscaler, MetricSpec},
-    jiff::{SignedDuration, Timestamp},
-};
+use controlplane_plan::workloads::autoscaling::{self, Memory, Next, Round, Scale, Unfit};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Context,
-    kinds::{Caches, resource_of},
-    queue::Queue,
-    request::{self, Error},
-};
+use self::fetch::MetricsClient;
+use crate::machinery::{cache::Key, driver::Context, kinds::Caches, queue::Queue, request};
 
 /// Interval between two syncs of an autoscaler (`--horizontal-pod-autoscaler-sync-period`).
 const SYNC_PERIOD: Duration = Duration::from_secs(15);
@@ -47,6 +40,7 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
     let mut memories: BTreeMap<Key, (String, Memory)> = BTreeMap::new();
+    let mut selectors = Selectors::default();
     loop {
         let key = queue.next().await;
         let known = memories.remove(&key);
@@ -54,13 +48,34 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
             let uid = autoscaler.metadata.uid().to_owned();
             let known = known.filter(|(of, _)| *of == uid);
             let mut memory = known.map(|(_, memory)| memory).unwrap_or_default();
-            scale(&context, &autoscaler, &mut memory).await;
+            scale(&context, &autoscaler, &mut memory, &mut selectors).await;
             memories.insert(key.clone(), (uid, memory));
             queue.done(&key);
             queue.push_after(key, SYNC_PERIOD);
         } else {
             queue.done(&key);
         }
+    }
+}
+
+/// Selectors of the autoscalers' targets, as of their last syncs.
+#[derive(Default)]
+struct Selectors(BTreeMap<Key, LabelSelector>);
+
+impl Selectors {
+    /// Records a selector. Returns all autoscalers that control any of the pods it selects, if
+    /// there are several.
+    fn rivals(&mut self, caches: &Caches, key: Key, selector: LabelSelector, pods: &[&Pod]) -> Vec<String> {
+        let namespace = key.namespace.clone();
+        self.0.insert(key, selector);
+        self.0.retain(|key, _| caches.autoscalers.get(key).is_some());
+        let same = self.0.iter().filter(|(other, _)| other.namespace == namespace);
+        let rivals = same.filter(|(_, selector)| {
+            let mut labels = pods.iter().map(|pod| pod.metadata.labels());
+            labels.any(|labels| selector.matches_option(labels))
+        });
+        let rivals: Vec<String> = rivals.map(|(key, _)| key.to_string()).collect();
+        if rivals.len() > 1 { rivals } else { Vec::new() }
     }
 }
 
@@ -72,12 +87,17 @@ struct Scaled {
     selector: String,
 }
 
-async fn scale(context: &Context, autoscaler: &HorizontalPodAutoscaler, memory: &mut Memory) {
+async fn scale(
+    context: &Context,
+    autoscaler: &HorizontalPodAutoscaler,
+    memory: &mut Memory,
+    selectors: &mut Selectors,
+) {
     let now = (context.clock)();
     let found = find(context, autoscaler).await;
     let sizes = found.as_ref().map(|found| found.sizes).map_err(String::as_str);
     let round = match (autoscaling::begin(autoscaler, sizes, memory, now), &found) {
-        (Next::Measure(round), Ok(found)) => measure(context, autoscaler, round, found, memory).await,
+        (Next::Measure(round), Ok(found)) => measure(context, autoscaler, round, found, memory, selectors).await,
         (Next::Measure(round) | Next::Decided(round), _) => round,
     };
     let mut round = round;
@@ -108,14 +128,14 @@ async fn scale(context: &Context, autoscaler: &HorizontalPodAutoscaler, memory: 
 /// Reads the scale of the target; the error is a message for events.
 async fn find(context: &Context, autoscaler: &HorizontalPodAutoscaler) -> Result<Scaled, String> {
     let reference = &autoscaler.spec.scale_target_ref;
-    let api_version = reference.api_version.as_deref().unwrap_or("v1");
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let row = kinds::find_kind(group, version, &reference.kind);
-    let row = row.ok_or_else(|| format!("no matches for kind {:?} in group {group:?}", reference.kind))?;
-    let resource = resource_of(row);
+    // The version does not matter: all of them have the same scale.
+    let api_version = reference.api_version.as_deref().unwrap_or_default();
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let resource = context.caches.resource(group, &reference.kind);
+    let resource = resource.ok_or_else(|| fetch::unmatched(group, &reference.kind))?;
     let namespace = autoscaler.metadata.namespace();
     let path = request::path(&resource, namespace, &reference.name, "scale");
-    let scale: Value = fetch(context, path).await?;
+    let scale: Value = fetch::get(context, path).await?;
     let number = |pointer| {
         let number = scale.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
         i32::try_from(number).unwrap_or(i32::MAX)
@@ -130,6 +150,7 @@ async fn find(context: &Context, autoscaler: &HorizontalPodAutoscaler) -> Result
         version: scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default(),
         sizes: Scale {
             wanted: number("/spec/replicas"),
+            existing: number("/status/replicas"),
         },
         selector: scale
             .pointer("/status/selector")
@@ -139,24 +160,20 @@ async fn find(context: &Context, autoscaler: &HorizontalPodAutoscaler) -> Result
     })
 }
 
-async fn fetch(context: &Context, path: String) -> Result<Value, String> {
-    let answer = request::send(&context.client, Method::GET, path, request::JSON, Vec::new()).await;
-    answer.map_err(|error: Error| match error {
-        Error::Refused(status) => status.message,
-        unknown @ Error::Unknown(_) => unknown.to_string(),
-    })
-}
-
 async fn measure<'a>(
     context: &Context,
     autoscaler: &'a HorizontalPodAutoscaler,
     round: Round<'a>,
     found: &Scaled,
     memory: &mut Memory,
+    selectors: &mut Selectors,
 ) -> Round<'a> {
-    let selector = Some(&found.selector).filter(|selector| !selector.is_empty());
-    let Some(selector) = selector.and_then(|selector| LabelSelector::parse(selector).ok()) else {
-        return round.unselected();
+    if found.selector.is_empty() {
+        return round.unselected(&Unfit::Missing);
+    }
+    let selector = match LabelSelector::parse(&found.selector) {
+        Ok(selector) => selector,
+        Err(error) => return round.unselected(&Unfit::Invalid(error.to_string())),
     };
     let namespace = autoscaler.metadata.namespace();
     let pods = context.caches.pods.in_namespace(namespace);
@@ -165,56 +182,16 @@ async fn measure<'a>(
         .map(Arc::as_ref)
         .filter(|pod| selector.matches_option(pod.metadata.labels()))
         .collect();
-    let metrics = autoscaler.spec.metrics.as_deref().unwrap_or_default();
-    let usage = if metrics.iter().any(|metric| Source::of(metric).is_some()) {
-        let query = request::escape(&found.selector);
-        let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods?labelSelector={query}");
-        fetch(context, path).await
-    } else {
-        Ok(Value::Null)
-    };
-    let measured: Vec<Measured> = metrics.iter().map(|metric| samples(metric, &usage)).collect();
-    round.measured(measured, &pods, memory)
-}
-
-/// Samples of the pods' usage of a metric's resource
-/// (`pkg/controller/podautoscaler/metrics/client.go`).
-fn samples(metric: &MetricSpec, usage: &Result<Value, String>) -> Measured {
-    let Some(source) = Source::of(metric) else {
-        return Ok(Samples::new());
-    };
-    let list = usage
-        .as_ref()
-        .map_err(|error| Unknown::Fetch(format!("unable to fetch metrics from resource metrics API: {error}")))?;
-    let items = list
-        .get("items")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    if items.is_empty() {
-        return Err(Unknown::Fetch(
-            "no metrics returned from resource metrics API".to_owned(),
-        ));
+    let rivals = selectors.rivals(&context.caches, Key::of(&autoscaler.metadata), selector, &pods);
+    if !rivals.is_empty() {
+        return round.unselected(&Unfit::Ambiguous(&found.selector, rivals));
     }
-    Ok(items.iter().filter_map(|item| sample(item, &source)).collect())
-}
-
-fn sample(item: &Value, source: &Source<'_>) -> Option<(String, Sample)> {
-    let text = |pointer| item.pointer(pointer).and_then(Value::as_str);
-    let containers = item.get("containers").and_then(Value::as_array)?;
-    let mut counted = containers.iter().filter(|one| {
-        let name = one.get("name").and_then(Value::as_str);
-        source.container.is_none_or(|wanted| name == Some(wanted))
-    });
-    let milli = |one: &Value| {
-        let amount = one.get("usage")?.get(source.resource)?.as_str()?;
-        Some(Quantity::parse(amount).ok()?.milli())
+    let client = MetricsClient {
+        context,
+        namespace,
+        selector: &found.selector,
     };
-    let first = milli(counted.next()?)?;
-    let sum = counted.try_fold(first, |sum, one| Some(sum.saturating_add(milli(one)?)))?;
-    let at: Timestamp = text("/timestamp")?.parse().ok()?;
-    let window: SignedDuration = text("/window")
-        .and_then(|window| window.parse().ok())
-        .unwrap_or_default();
-    Some((text("/metadata/name")?.to_owned(), Sample { milli: sum, at, window }))
+    let metrics = autoscaler.spec.metrics.as_deref().unwrap_or_default();
+    let measured = client.measure(metrics).await;
+    round.measured(measured, &pods, memory)
 }

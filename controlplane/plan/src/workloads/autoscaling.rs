@@ -7,29 +7,34 @@
 
 mod limits;
 mod replicas;
+mod sources;
 #[cfg(test)]
 mod tests;
-
-use std::fmt;
 
 use api::quantity::Quantity;
 use k8s_openapi::{
     api::autoscaling::v2::{
-        ContainerResourceMetricStatus, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
-        HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricIdentifier, MetricSpec, MetricStatus,
-        MetricTarget, MetricValueStatus, ResourceMetricStatus,
+        HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerSpec,
+        HorizontalPodAutoscalerStatus, MetricStatus,
     },
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
     jiff::Timestamp,
 };
 
-use crate::objects::{seconds, target};
-use crate::pod::Pod;
-use crate::step::{AUTOSCALERS, Note, Severity, Target};
-use crate::workloads::pod_template::note;
-pub use limits::Memory;
-use replicas::{Goal, Metric, Proposal, Tolerances};
-pub use replicas::{Sample, Samples, Unknown};
+pub use self::{
+    limits::Memory,
+    replicas::{Sample, Samples, Unknown},
+    sources::Source,
+};
+use self::{
+    replicas::Tolerances,
+    sources::{Proposed, Scaled},
+};
+use crate::{
+    objects::{seconds, target},
+    pod::Pod,
+    step::{AUTOSCALERS, Note, Severity, Target},
+    workloads::pod_template::note,
+};
 
 /// Default tolerance of the load's ratio to its target, in thousandths.
 const TOLERANCE: i64 = 100;
@@ -39,6 +44,8 @@ const TOLERANCE: i64 = 100;
 pub struct Scale {
     /// `spec.replicas` of the target.
     pub wanted: i32,
+    /// `status.replicas` of the target.
+    pub existing: i32,
 }
 
 /// A sync of an autoscaler with its target's scale.
@@ -48,6 +55,7 @@ pub struct Round<'a> {
     status: HorizontalPodAutoscalerStatus,
     about: Target,
     current: i32,
+    existing: i32,
     now: Timestamp,
     /// Events about the autoscaler.
     pub notes: Vec<Note>,
@@ -55,8 +63,28 @@ pub struct Round<'a> {
     pub rescale: Option<(i32, String)>,
 }
 
-/// Result of a metric: samples of the pods, for the two kinds of metrics that are served.
-pub type Measured = Result<Samples, Unknown>;
+/// Value of a metric.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Measure {
+    /// Samples of the pods.
+    Samples(Samples),
+    /// One value, in thousandths: that of an object, or the sum of an external metric.
+    Value(i64),
+}
+
+/// Result of fetching a metric.
+pub type Measured = Result<Measure, Unknown>;
+
+/// Reason why a target's selector is refused.
+#[derive(Debug)]
+pub enum Unfit<'a> {
+    /// The scale has none.
+    Missing,
+    /// It cannot be parsed.
+    Invalid(String),
+    /// The selector, and all autoscalers that control the pods it selects, as `namespace/name`.
+    Ambiguous(&'a str, Vec<String>),
+}
 
 /// Outcome of the first part of a sync.
 #[derive(Debug)]
@@ -81,6 +109,7 @@ pub fn begin<'a>(
         status: autoscaler.status.clone().unwrap_or_default(),
         about,
         current: 0,
+        existing: 0,
         now,
         notes: Vec::new(),
         rescale: None,
@@ -94,7 +123,7 @@ pub fn begin<'a>(
             return Next::Decided(round);
         }
     };
-    round.current = scale.wanted;
+    (round.current, round.existing) = (scale.wanted, scale.existing);
     let message = "the HPA controller was able to get the target's current scale";
     round.condition("AbleToScale", true, "SucceededGetScale", message);
     memory.begin(round.current, now);
@@ -117,15 +146,33 @@ pub fn begin<'a>(
 }
 
 impl Round<'_> {
-    /// Refuses a target without a selector.
+    /// Refuses a target whose selector is missing or invalid, or selects pods that another
+    /// autoscaler controls, too (`validateAndParseSelector`).
     #[must_use]
-    pub fn unselected(mut self) -> Self {
-        let error = "selector is required";
-        self.note(Severity::Warning, "SelectorRequired", error.to_owned());
-        let message = "the HPA target's scale is missing a selector";
-        self.condition("ScalingActive", false, "InvalidSelector", message);
+    pub fn unselected(mut self, unfit: &Unfit<'_>) -> Self {
+        let (event, reason) = match unfit {
+            Unfit::Missing => ("SelectorRequired", "InvalidSelector"),
+            Unfit::Invalid(_) => ("InvalidSelector", "InvalidSelector"),
+            Unfit::Ambiguous(..) => ("AmbiguousSelector", "AmbiguousSelector"),
+        };
+        let error = match unfit {
+            Unfit::Missing => "selector is required".to_owned(),
+            Unfit::Invalid(error) => {
+                format!("couldn't convert selector into a corresponding internal selector object: {error}")
+            }
+            Unfit::Ambiguous(selector, all) => {
+                let all = all.join(" ");
+                format!("pods by selector {selector} are controlled by multiple HPAs: [{all}]")
+            }
+        };
+        self.note(Severity::Warning, event, error.clone());
+        let message = match unfit {
+            Unfit::Missing => "the HPA target's scale is missing a selector",
+            Unfit::Invalid(_) | Unfit::Ambiguous(..) => error.as_str(),
+        };
+        self.condition("ScalingActive", false, reason, message);
         self.sizes(None);
-        self.note(Severity::Warning, "FailedComputeMetricsReplicas", error.to_owned());
+        self.note(Severity::Warning, "FailedComputeMetricsReplicas", error);
         self
     }
 
@@ -133,10 +180,19 @@ impl Round<'_> {
     #[must_use]
     pub fn measured(mut self, measured: Vec<Measured>, pods: &[&Pod], memory: &mut Memory) -> Self {
         let metrics = self.spec.metrics.as_deref().unwrap_or_default();
+        let namespace = self.about.namespace.clone();
+        let target = Scaled {
+            namespace: &namespace,
+            wanted: self.current,
+            existing: self.existing,
+            pods,
+            tolerances: self.tolerances(),
+            now: self.now,
+        };
         let (mut statuses, mut best, mut failed) = (Vec::new(), None::<(i32, String)>, Vec::new());
         for (metric, measured) in metrics.iter().zip(measured) {
-            match self.propose(metric, measured, pods) {
-                Ok((replicas, name, status)) => {
+            match sources::propose(&target, metric, measured) {
+                Ok(Proposed { replicas, name, status }) => {
                     if best.as_ref().is_none_or(|(most, _)| replicas > *most) {
                         best = Some((replicas, name));
                     }
@@ -251,59 +307,9 @@ impl Round<'_> {
         }
     }
 
-    fn propose(
-        &self,
-        metric: &MetricSpec,
-        measured: Measured,
-        pods: &[&Pod],
-    ) -> Result<(i32, String, MetricStatus), Failed> {
-        let source = Source::of(metric).ok_or_else(|| self.unserved(metric))?;
-        let Source {
-            resource,
-            container,
-            target,
-        } = source;
-        let failed = |what: &str, error: &dyn fmt::Display| Failed {
-            reason: if container.is_some() {
-                "FailedGetContainerResourceMetric"
-            } else {
-                "FailedGetResourceMetric"
-            },
-            what: match container {
-                Some(container) => format!("failed to get {container} container metric value"),
-                None => format!("failed to get {resource} resource metric value"),
-            },
-            error: format!("failed to get {resource} {what}: {error}"),
-        };
-        let (goal, what) = match (&target.average_value, target.average_utilization) {
-            (Some(average), _) => (Goal::Average(Quantity::of(average).milli()), "usage"),
-            (None, Some(percent)) => (Goal::Utilization(percent), "utilization"),
-            (None, None) => (Goal::Utilization(0), "utilization"),
-        };
-        let metric = Metric {
-            resource,
-            container,
-            goal,
-            tolerances: self.tolerances(),
-        };
-        let samples = measured
-            .map_err(|error| failed(what, &format!("unable to get metrics for resource {resource}: {error}")))?;
-        let proposal = metric
-            .propose(self.current, pods, samples, self.now)
-            .map_err(|error| failed(what, &error))?;
-        let name = match goal {
-            Goal::Average(_) => format!("{resource} resource"),
-            Goal::Utilization(_) if container.is_some() => {
-                format!("{resource} container resource utilization (percentage of request)")
-            }
-            Goal::Utilization(_) => format!("{resource} resource utilization (percentage of request)"),
-        };
-        Ok((proposal.replicas, name, source.status(proposal)))
-    }
-
     fn tolerances(&self) -> Tolerances {
         let behavior = self.spec.behavior.as_ref();
-        let own = |rules: Option<&k8s_openapi::api::autoscaling::v2::HPAScalingRules>| {
+        let own = |rules: Option<&HPAScalingRules>| {
             let tolerance = rules.and_then(|rules| rules.tolerance.as_ref());
             tolerance.map_or(TOLERANCE, |tolerance| Quantity::of(tolerance).milli())
         };
@@ -312,120 +318,4 @@ impl Round<'_> {
             up: own(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
         }
     }
-
-    /// Metrics of APIs that are not served here, with the message of a client that does not find
-    /// them.
-    fn unserved(&self, metric: &MetricSpec) -> Failed {
-        const CUSTOM: &str =
-            "unable to fetch metrics from custom metrics API: no known available metric versions found";
-        if let Some(object) = &metric.object {
-            let (name, described) = (&object.metric.name, &object.described_object);
-            // The order is upstream's (`GetObjectMetricReplicas` of `replica_calculator.go`).
-            let of = format!("{} on {} {}", described.kind, self.about.namespace, described.name);
-            return Failed {
-                reason: "FailedGetObjectMetric",
-                what: "failed to get object metric value".to_owned(),
-                error: format!("unable to get metric {name}: {of}/{CUSTOM}"),
-            };
-        }
-        if let Some(external) = &metric.external {
-            let MetricIdentifier { name, selector } = &external.metric;
-            let missing =
-                format!("the server could not find the requested resource (get {name}.external.metrics.k8s.io)");
-            let about = format!("{}/{name}/{}", self.about.namespace, shown(selector.as_ref()));
-            return Failed {
-                reason: "FailedGetExternalMetric",
-                what: format!("failed to get {name} external metric value"),
-                error: format!(
-                    "unable to get external metric {about}: unable to fetch metrics from external metrics API: {missing}"
-                ),
-            };
-        }
-        let name = metric.pods.as_ref().map_or("", |pods| pods.metric.name.as_str());
-        Failed {
-            reason: "FailedGetPodsMetric",
-            what: "failed to get pods metric value".to_owned(),
-            error: format!("unable to get metric {name}: {CUSTOM}"),
-        }
-    }
-}
-
-/// A metric without a result.
-struct Failed {
-    reason: &'static str,
-    what: String,
-    error: String,
-}
-
-/// A metric of the resource API.
-#[derive(Clone, Copy)]
-pub struct Source<'a> {
-    /// `cpu` or `memory`.
-    pub resource: &'a str,
-    /// Container that is measured; `None` for all.
-    pub container: Option<&'a str>,
-    target: &'a MetricTarget,
-}
-
-impl<'a> Source<'a> {
-    /// `None` for a metric of another API.
-    pub fn of(metric: &'a MetricSpec) -> Option<Self> {
-        let resource = metric
-            .resource
-            .as_ref()
-            .map(|source| (&source.name, None, &source.target));
-        let container = metric.container_resource.as_ref();
-        let container = container.map(|source| (&source.name, Some(&source.container), &source.target));
-        let (resource, container, target) = resource.or(container)?;
-        Some(Self {
-            resource,
-            container: container.map(String::as_str),
-            target,
-        })
-    }
-
-    fn status(self, proposal: Proposal) -> MetricStatus {
-        let average = if self.resource == "memory" && proposal.average % 1000 == 0 {
-            Quantity::bytes(proposal.average / 1000)
-        } else {
-            Quantity::from_milli(proposal.average)
-        };
-        let current = MetricValueStatus {
-            average_utilization: proposal.utilization,
-            average_value: Some(average.to_text()),
-            value: None,
-        };
-        let name = self.resource.to_owned();
-        match self.container {
-            Some(container) => MetricStatus {
-                type_: "ContainerResource".to_owned(),
-                container_resource: Some(ContainerResourceMetricStatus {
-                    container: container.to_owned(),
-                    current,
-                    name,
-                }),
-                ..MetricStatus::default()
-            },
-            None => MetricStatus {
-                type_: "Resource".to_owned(),
-                resource: Some(ResourceMetricStatus { current, name }),
-                ..MetricStatus::default()
-            },
-        }
-    }
-}
-
-/// Formats a selector like Go.
-fn shown(selector: Option<&LabelSelector>) -> String {
-    let Some(selector) = selector else {
-        return "nil".to_owned();
-    };
-    let labels = selector.match_labels.iter().flatten();
-    let labels = labels
-        .map(|(key, value)| format!("{key}: {value},"))
-        .collect::<Vec<_>>()
-        .concat();
-    format!(
-        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{}},}}"
-    )
 }

@@ -117,13 +117,13 @@ pub(super) struct Proposal {
 
 /// Ratio of a load to its target.
 #[derive(Clone, Copy)]
-struct Ratio {
-    usage: i128,
-    goal: i128,
+pub(super) struct Ratio {
+    pub(super) usage: i128,
+    pub(super) goal: i128,
 }
 
 impl Ratio {
-    fn is_within(self, tolerances: Tolerances) -> bool {
+    pub(super) fn is_within(self, tolerances: Tolerances) -> bool {
         let [down, up] = [-tolerances.down, tolerances.up].map(|off| (i128::from(off) + 1000) * self.goal);
         (down..=up).contains(&(self.usage * 1000))
     }
@@ -137,7 +137,7 @@ impl Ratio {
     }
 
     /// Replica count that reaches the target, if `pods` have this load.
-    fn times(self, pods: usize) -> i32 {
+    pub(super) fn times(self, pods: usize) -> i32 {
         let pods = i128::try_from(pods).unwrap_or(i128::MAX);
         let whole = self.usage.saturating_mul(pods);
         let up = whole.saturating_add(self.goal.max(1) - 1) / self.goal.max(1);
@@ -145,8 +145,9 @@ impl Ratio {
     }
 }
 
-/// A resource metric of pods or of one container in each.
+/// A metric of pods or of one container in each.
 pub(super) struct Metric<'a> {
+    /// Empty for a custom metric.
     pub(super) resource: &'a str,
     pub(super) container: Option<&'a str>,
     pub(super) goal: Goal,

@@ -5,7 +5,7 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-use super::{Measured, Memory, Next, Sample, Samples, Scale, Unknown, begin};
+use super::{Measure, Measured, Memory, Next, Sample, Samples, Scale, Unfit, Unknown, begin};
 use crate::{pod::Pod, world::now};
 
 /// An autoscaler of 1 to 10 replicas at 50% CPU utilization, whose spec has `more`.
@@ -64,7 +64,10 @@ fn round(
     memory: &mut Memory,
     now: Timestamp,
 ) -> String {
-    let scale = Ok(Scale { wanted: current });
+    let scale = Ok(Scale {
+        wanted: current,
+        existing: current,
+    });
     let mut round = match begin(autoscaler, scale, memory, now) {
         Next::Measure(round) => round.measured(vec![measured], &pods.iter().collect::<Vec<_>>(), memory),
         Next::Decided(round) => round,
@@ -85,7 +88,7 @@ fn sized(more: &Value, uses: &[&str]) -> String {
     round(
         &autoscaler(more),
         current,
-        Ok(samples),
+        Ok(Measure::Samples(samples)),
         &pods,
         &mut Memory::default(),
         now(),
@@ -139,7 +142,7 @@ fn sizes_outside_the_range_are_brought_into_it() {
     let found = round(
         &autoscaler(&json!({})),
         0,
-        Ok(Samples::new()),
+        Ok(Measure::Samples(Samples::new())),
         &[],
         &mut Memory::default(),
         now(),
@@ -155,12 +158,12 @@ fn policies_bound_the_rate() {
     let autoscaler = autoscaler(&slowly);
     let mut memory = Memory::default();
     let (all, samples) = pods(&["400"]);
-    let first = round(&autoscaler, 1, Ok(samples), &all, &mut memory, now());
+    let first = round(&autoscaler, 1, Ok(Measure::Samples(samples)), &all, &mut memory, now());
     let (all, samples) = pods(&["400", "400"]);
     let second = round(
         &autoscaler,
         2,
-        Ok(samples.clone()),
+        Ok(Measure::Samples(samples.clone())),
         &all,
         &mut memory,
         now() + SignedDuration::from_secs(15),
@@ -168,7 +171,7 @@ fn policies_bound_the_rate() {
     let third = round(
         &autoscaler,
         2,
-        Ok(samples),
+        Ok(Measure::Samples(samples)),
         &all,
         &mut memory,
         now() + SignedDuration::from_secs(75),
@@ -190,7 +193,7 @@ fn a_recommendation_holds_for_five_minutes() {
         let at = now() + SignedDuration::from_secs(seconds);
         sizes.push(format!(
             "{seconds}s {}",
-            round(&autoscaler, 3, Ok(samples), &all, &mut memory, at)
+            round(&autoscaler, 3, Ok(Measure::Samples(samples)), &all, &mut memory, at)
         ));
     }
     expect![[r"
@@ -202,58 +205,187 @@ fn a_recommendation_holds_for_five_minutes() {
     .assert_eq(&sizes.join("\n"));
 }
 
+/// An autoscaler with only this metric, whose target has pods with the given uses.
+fn told(metric: &Value, measured: Measured, uses: &[&str]) -> (String, Value) {
+    let autoscaler = autoscaler(&json!({ "metrics": [metric] }));
+    let (pods, _) = pods(uses);
+    let mut memory = Memory::default();
+    let size = i32::try_from(uses.len()).unwrap();
+    let scale = Ok(Scale {
+        wanted: size,
+        existing: size,
+    });
+    let Next::Measure(round) = begin(&autoscaler, scale, &mut memory, now()) else {
+        panic!("it is to be measured");
+    };
+    let mut round = round.measured(vec![measured], &pods.iter().collect::<Vec<_>>(), &mut memory);
+    let size = round.rescale.as_ref().map(|(size, why)| format!("{size} ({why})"));
+    round.rescaled(Ok(()), &mut memory);
+    let notes = round.notes.iter().filter(|note| note.reason != "SuccessfulRescale");
+    let notes = notes.map(|note| format!("{}: {}", note.reason, note.message));
+    let lines: Vec<String> = size.into_iter().chain(notes).collect();
+    let mut current = json!(round.status.current_metrics);
+    (lines.join("\n"), current[0].take())
+}
+
+fn pods_metric() -> Value {
+    json!({ "type": "Pods", "pods": {
+        "metric": { "name": "hits" }, "target": { "type": "AverageValue", "averageValue": "10" },
+    } })
+}
+
+fn object_metric(target: &Value) -> Value {
+    let object = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "name": "i" });
+    json!({ "type": "Object", "object": { "describedObject": object, "metric": { "name": "hits" }, "target": target } })
+}
+
+fn external_metric(target: &Value) -> Value {
+    let metric = json!({ "name": "queue", "selector": { "matchLabels": { "a": "b" } } });
+    json!({ "type": "External", "external": { "metric": metric, "target": target } })
+}
+
+/// Checks the new size with its reason, and the current value in the status.
+fn check(metric: &Value, measured: Measured, uses: &[&str], expected: &str, current: &str) {
+    let (lines, status) = told(metric, measured, uses);
+    assert_eq!(lines, expected, "{metric}");
+    let kind = metric["type"].as_str().unwrap().to_lowercase();
+    assert_eq!(status["type"], metric["type"]);
+    let shown = &status[&kind]["current"];
+    let shown = shown.get("value").or(shown.get("averageValue"));
+    assert_eq!(shown, Some(&json!(current)), "{metric}");
+    assert_eq!(status[&kind]["metric"], metric[&kind]["metric"]);
+}
+
 #[test]
-fn what_cannot_be_measured_is_told() {
-    let told = |more: &Value, measured: Measured| {
-        let autoscaler = autoscaler(more);
-        let mut memory = Memory::default();
-        let (pods, _) = pods(&["50"]);
-        let Next::Measure(round) = begin(&autoscaler, Ok(Scale { wanted: 1 }), &mut memory, now()) else {
+fn replicas_follow_a_custom_metric_of_the_pods() {
+    let samples = |milli: i64| {
+        let sample = Sample {
+            milli,
+            at: now(),
+            window: SignedDuration::from_mins(1),
+        };
+        let all = ["web-0", "web-1"].map(|name| (name.to_owned(), sample));
+        Ok(Measure::Samples(all.into()))
+    };
+    let (metric, more) = (pods_metric(), "3 (pods metric hits above target)");
+    check(&metric, samples(15_000), &["50", "50"], more, "15");
+    // Readiness does not matter: it is no measure of the processor.
+    check(&metric, samples(15_000), &["unready", "50"], more, "15");
+    check(&metric, samples(10_500), &["50", "50"], "", "10500m");
+}
+
+#[test]
+fn replicas_follow_a_single_value() {
+    let total = json!({ "type": "Value", "value": "100" });
+    let share = json!({ "type": "AverageValue", "averageValue": "10" });
+    let (objects, object) = (object_metric(&total), object_metric(&share));
+    let (externals, external) = (external_metric(&total), external_metric(&share));
+    let queue = "(external metric queue(&LabelSelector{MatchLabels:map[string]string{a: b,},\
+                 MatchExpressions:[]LabelSelectorRequirement{},}) above target)";
+    let (three, four) = (format!("3 {queue}"), format!("4 {queue}"));
+    let ingress = "(Ingress metric hits above target)";
+    let (two, one): (&[&str], &[&str]) = (&["50", "50"], &["unready", "50"]);
+    for (metric, value, uses, expected, current) in [
+        (&objects, 150, two, format!("3 {ingress}"), "150"),
+        (&objects, 105, two, String::new(), "105"),
+        // Only ready pods carry the load.
+        (&objects, 400, one, format!("4 {ingress}"), "400"),
+        (
+            &object,
+            35,
+            two,
+            "4 (external metric hits(nil) above target)".to_owned(),
+            "17500m",
+        ),
+        (&externals, 150, two, three, "150"),
+        (&external, 35, two, four, "17500m"),
+        (&external, 21, two, String::new(), "10500m"),
+    ] {
+        check(metric, Ok(Measure::Value(value * 1000)), uses, &expected, current);
+    }
+}
+
+#[test]
+fn a_target_with_an_unfit_selector_is_not_scaled() {
+    let autoscaler = autoscaler(&json!({}));
+    let refused = |unfit: &Unfit<'_>| {
+        let scale = Ok(Scale { wanted: 1, existing: 1 });
+        let Next::Measure(round) = begin(&autoscaler, scale, &mut Memory::default(), now()) else {
             panic!("it is to be measured");
         };
-        let metrics = autoscaler.spec.metrics.as_ref().map_or(0, Vec::len);
-        let round = round.measured(vec![measured; metrics], &pods.iter().collect::<Vec<_>>(), &mut memory);
+        let round = round.unselected(unfit);
         let notes = round
             .notes
             .iter()
             .map(|note| format!("{}: {}", note.reason, note.message));
-        notes.collect::<Vec<_>>().join("\n")
+        let active = round
+            .status
+            .conditions
+            .iter()
+            .flatten()
+            .find(|own| own.type_ == "ScalingActive");
+        let active = active.map(|own| format!("{:?} {:?}", own.reason, own.message));
+        notes.chain(active).collect::<Vec<_>>().join("\n")
     };
-    let fetch = Err(Unknown::Fetch(
-        "no metrics returned from resource metrics API".to_owned(),
-    ));
-    let metric = |metric: Value| json!({ "metrics": [metric] });
-    let external = metric(json!({ "type": "External", "external": {
-        "metric": { "name": "queue", "selector": { "matchLabels": { "a": "b" } } },
-        "target": { "type": "Value", "value": "1" },
-    } }));
-    let custom = metric(json!({ "type": "Pods", "pods": {
-        "metric": { "name": "hits" }, "target": { "type": "AverageValue", "averageValue": "1" },
-    } }));
-    let object = metric(json!({ "type": "Object", "object": {
-        "describedObject": { "kind": "Ingress", "name": "i" }, "metric": { "name": "hits" },
-        "target": { "type": "Value", "value": "1" },
-    } }));
-    let memory = metric(json!({ "type": "Resource", "resource": {
-        "name": "memory", "target": { "type": "Utilization", "averageUtilization": 50 },
-    } }));
+    let all = vec!["default/a".to_owned(), "default/web".to_owned()];
+    expect![[r#"
+        SelectorRequired: selector is required
+        FailedComputeMetricsReplicas: selector is required
+        Some("InvalidSelector") Some("the HPA target's scale is missing a selector")
+        InvalidSelector: couldn't convert selector into a corresponding internal selector object: found ')'
+        FailedComputeMetricsReplicas: couldn't convert selector into a corresponding internal selector object: found ')'
+        Some("InvalidSelector") Some("couldn't convert selector into a corresponding internal selector object: found ')'")
+        AmbiguousSelector: pods by selector app=web are controlled by multiple HPAs: [default/a default/web]
+        FailedComputeMetricsReplicas: pods by selector app=web are controlled by multiple HPAs: [default/a default/web]
+        Some("AmbiguousSelector") Some("pods by selector app=web are controlled by multiple HPAs: [default/a default/web]")"#]].assert_eq(
+        &[
+            Unfit::Missing,
+            Unfit::Invalid("found ')'".to_owned()),
+            Unfit::Ambiguous("app=web", all),
+        ]
+        .map(|unfit| refused(&unfit))
+        .join("\n"),
+    );
+}
+
+#[test]
+fn what_cannot_be_measured_is_told() {
+    let fetch = |why: &str| Err(Unknown::Fetch(why.to_owned()));
+    let resource = |name: &str| {
+        json!({ "type": "Resource", "resource": {
+            "name": name, "target": { "type": "Utilization", "averageUtilization": 50 },
+        } })
+    };
+    let custom =
+        "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered";
+    let external = "unable to fetch metrics from external metrics API: \
+                    the server could not find the requested resource (get queue.external.metrics.k8s.io)";
+    let total = json!({ "type": "Value", "value": "1" });
+    let share = json!({ "type": "AverageValue", "averageValue": "1" });
     let (_, samples) = pods(&["50"]);
     let all = [
-        told(&json!({}), fetch),
-        told(&external, Ok(Samples::new())),
-        told(&custom, Ok(Samples::new())),
-        told(&object, Ok(Samples::new())),
-        told(&memory, Ok(samples)),
+        (resource("cpu"), fetch("no metrics returned from resource metrics API")),
+        (external_metric(&total), fetch(external)),
+        (external_metric(&share), fetch(external)),
+        (pods_metric(), fetch(custom)),
+        (object_metric(&total), fetch(custom)),
+        (object_metric(&share), fetch(custom)),
+        (resource("memory"), Ok(Measure::Samples(samples))),
     ];
+    let lines = all.map(|(metric, measured)| told(&metric, measured, &["50"]).0);
     expect![[r"
         FailedGetResourceMetric: failed to get cpu utilization: unable to get metrics for resource cpu: no metrics returned from resource metrics API
         FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: failed to get cpu utilization: unable to get metrics for resource cpu: no metrics returned from resource metrics API
         FailedGetExternalMetric: unable to get external metric default/queue/&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{},}: unable to fetch metrics from external metrics API: the server could not find the requested resource (get queue.external.metrics.k8s.io)
-        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get queue external metric value: unable to get external metric default/queue/&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{},}: unable to fetch metrics from external metrics API: the server could not find the requested resource (get queue.external.metrics.k8s.io)
-        FailedGetPodsMetric: unable to get metric hits: unable to fetch metrics from custom metrics API: no known available metric versions found
-        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get pods metric value: unable to get metric hits: unable to fetch metrics from custom metrics API: no known available metric versions found
-        FailedGetObjectMetric: unable to get metric hits: Ingress on default i/unable to fetch metrics from custom metrics API: no known available metric versions found
-        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: unable to get metric hits: Ingress on default i/unable to fetch metrics from custom metrics API: no known available metric versions found
+        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get queue external metric value: failed to get external metric queue: unable to get external metric default/queue/&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{},}: unable to fetch metrics from external metrics API: the server could not find the requested resource (get queue.external.metrics.k8s.io)
+        FailedGetExternalMetric: unable to get external metric default/queue/&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{},}: unable to fetch metrics from external metrics API: the server could not find the requested resource (get queue.external.metrics.k8s.io)
+        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get queue external metric value: failed to get queue external metric: unable to get external metric default/queue/&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{},}: unable to fetch metrics from external metrics API: the server could not find the requested resource (get queue.external.metrics.k8s.io)
+        FailedGetPodsMetric: unable to get metric hits: unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered
+        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get pods metric value: unable to get metric hits: unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered
+        FailedGetObjectMetric: unable to get metric hits: Ingress on default i/unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered
+        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: unable to get metric hits: Ingress on default i/unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered
+        FailedGetObjectMetric: unable to get metric hits: Ingress on default i/unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered
+        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: failed to get hits object metric: unable to get metric hits: Ingress on default i/unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered
         FailedGetResourceMetric: failed to get memory utilization: missing request for memory in container main of Pod web-0
-        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get memory resource metric value: failed to get memory utilization: missing request for memory in container main of Pod web-0"]].assert_eq(&all.join("\n"));
+        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get memory resource metric value: failed to get memory utilization: missing request for memory in container main of Pod web-0"]].assert_eq(&lines.join("\n"));
 }
