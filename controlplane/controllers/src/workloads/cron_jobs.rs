@@ -1,7 +1,7 @@
 //! The `CronJob` controller.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -26,12 +26,31 @@ pub(crate) struct CronJobs {
     caches: Arc<Caches>,
     /// Uids of Jobs that a status lists but that do not exist.
     missing: Mutex<BTreeSet<String>>,
+    /// Uids of the `CronJob`s, and their schedules and time zones when they were last planned.
+    schedules: Mutex<BTreeMap<String, (String, Option<String>)>>,
 }
 
 impl CronJobs {
     pub(crate) fn new(caches: Arc<Caches>) -> Self {
-        let missing = Mutex::default();
-        Self { caches, missing }
+        Self {
+            caches,
+            missing: Mutex::default(),
+            schedules: Mutex::default(),
+        }
+    }
+
+    /// True if the schedule has changed since the last call.
+    fn is_rescheduled(&self, cron_job: &CronJob) -> bool {
+        let spec = &cron_job.spec;
+        let schedule = (spec.schedule.clone(), spec.time_zone.clone());
+        let mut schedules = self.schedules.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = schedules.insert(uid(cron_job).to_owned(), schedule.clone());
+        if before.is_none() {
+            let all = self.caches.cron_jobs.all();
+            let there: BTreeSet<&str> = all.iter().map(|cron_job| uid(&**cron_job)).collect();
+            schedules.retain(|known, _| there.contains(known.as_str()));
+        }
+        before.is_some_and(|before| before != schedule)
     }
 }
 
@@ -54,6 +73,7 @@ impl Controller for CronJobs {
                 job.map(|job| uid(&*job).to_owned())
             },
             missing: &self.missing.lock().unwrap_or_else(PoisonError::into_inner),
+            rescheduled: self.is_rescheduled(&cron_job),
         };
         cron_job::plan(&snapshot, now)
     }

@@ -41,6 +41,9 @@ pub struct Snapshot<'a> {
     pub uid_of: &'a dyn Fn(&str) -> Option<String>,
     /// Uids of Jobs that were looked up and do not exist.
     pub missing: &'a BTreeSet<String>,
+    /// True if its schedule has changed since the last plan: it counts from the next time on
+    /// (`updateCronJob`).
+    pub rescheduled: bool,
 }
 
 /// A sync of a `CronJob`.
@@ -243,7 +246,9 @@ impl Sync<'_> {
             return;
         };
         plan.again(due.next);
-        let Some(time) = due.time else { return };
+        let Some(time) = due.time.filter(|_| !snapshot.rescheduled) else {
+            return;
+        };
         if due.many {
             let message =
                 "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";

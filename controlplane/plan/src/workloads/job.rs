@@ -83,7 +83,11 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
         let active = sync.delete_active();
         if !active.is_empty() {
             // Finalizers are removed, and the end is reported, once the cache shows the deletions.
+            // Its reason is kept at once: pods that end meanwhile may no longer show it.
             plan.stage(active);
+            if sync.tell_beginning_of_end() {
+                plan.stage(vec![sync.patch(None)]);
+            }
             return plan;
         }
     } else {

@@ -70,6 +70,7 @@ fn table(rows: &[(&Value, &Value, &[&str], &str)], expected: &Expect) {
             jobs: &made,
             uid_of: &|name| name.ends_with("850").then(|| "of-another".to_owned()),
             missing: &missing,
+            rescheduled: jobs.contains(&"-9 Complete rescheduled"),
         };
         let plan = plan(&snapshot, format!("2026-01-01T{now}Z").parse().unwrap());
         lines.push(format!("{now} [{}]", jobs.join(", ")));
@@ -214,6 +215,23 @@ fn missed_times_are_made_up_for_once() {
             again in 63s
             01:10:00 []
             again in 14400s"#]],
+    );
+}
+
+#[test]
+fn a_new_schedule_counts_from_its_next_time_on() {
+    let often = json!({ "schedule": "* * * * *" });
+    table(
+        &[(
+            &often,
+            &active(&[], "00:51:00"),
+            &["-9 Complete rescheduled"],
+            "01:05:20",
+        )],
+        &expect![[r#"
+            01:05:20 [-9 Complete rescheduled]
+            patch CronJob tick/status {"active":null,"lastScheduleTime":"2026-01-01T00:51:00Z","lastSuccessfulTime":"2026-01-01T00:51:00Z"}
+            again in 40s"#]],
     );
 }
 

@@ -281,7 +281,8 @@ fn an_index_has_a_limit_of_its_own() {
             2 patch Pod b untracked
             2 patch Pod c untracked
             [d Failed index=0 failures=1 at=3100, b Running index=1, c Succeeded index=2 at=1]
-            1 delete Pod b (SuccessfulDelete: Deleted pod: {})"#]],
+            1 delete Pod b (SuccessfulDelete: Deleted pod: {})
+            2 patch Job j/status {"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{}} [FailureTarget=True MaxFailedIndexesExceeded: Job has exceeded the specified maximal number of failed indexes]"#]],
     );
 }
 

@@ -167,7 +167,7 @@ impl<'a> Sync<'a> {
     }
 
     /// Adds the condition that precedes the removal of the last finalizers; true if it is new.
-    fn tell_beginning_of_end(&mut self) -> bool {
+    pub(super) fn tell_beginning_of_end(&mut self) -> bool {
         let Some(finished) = self.finished.clone() else {
             return false;
         };
@@ -209,7 +209,7 @@ impl<'a> Sync<'a> {
         finish::set(&mut self.status, last)
     }
 
-    fn patch(&self, event: Option<Note>) -> Step {
+    pub(super) fn patch(&self, event: Option<Note>) -> Step {
         let suspension = self.event.map(|reason| {
             let message = if reason == "Suspended" {
                 "Job suspended"

@@ -15,19 +15,37 @@ use crate::{
     step::{Note, Outcome, REPLICA_SETS, Severity, Step},
 };
 
+/// Longest name of an object.
+const LONGEST_NAME: usize = 253;
+
+/// Name of the ReplicaSet of the current template, and the hash in it (`generateReplicaSetName` of
+/// `pkg/controller/deployment/sync.go`).
+pub(super) fn name(view: &View<'_>) -> Option<(String, String)> {
+    let spec = view.deployment.spec.as_ref()?;
+    let hash = names::pod_template_hash(&spec.template, collisions(view));
+    let most = LONGEST_NAME.saturating_sub(hash.len() + 1);
+    let prefix = view.name().get(..most).unwrap_or(view.name());
+    Some((format!("{prefix}-{hash}"), hash))
+}
+
+fn collisions(view: &View<'_>) -> Option<i32> {
+    let status = view.deployment.status.as_ref();
+    status.and_then(|status| status.collision_count)
+}
+
+/// Words for a refused creation of a ReplicaSet, in the event and in the condition.
+pub(super) fn refused(name: &str, error: &str) -> String {
+    format!("Failed to create new replica set {name:?}: {error}")
+}
+
 /// Creates the ReplicaSet of the current template with `replicas` pods.
 pub(super) fn step(view: &View<'_>, replicas: i32) -> Option<Step> {
     let spec = view.deployment.spec.as_ref()?;
-    let collisions = view
-        .deployment
-        .status
-        .as_ref()
-        .and_then(|status| status.collision_count);
-    let hash = names::pod_template_hash(&spec.template, collisions);
-    let name = format!("{}-{hash}", view.name());
+    let (name, hash) = name(view)?;
     if view.names.iter().any(|set| crate::objects::name(*set) == name) {
         // The hash belongs to another template: the next plan adds to the collision count.
-        let body = json!({ "status": { "collisionCount": collisions.unwrap_or(0).saturating_add(1) } });
+        let collisions = collisions(view).unwrap_or(0).saturating_add(1);
+        let body = json!({ "status": { "collisionCount": collisions } });
         return Some(patch_deployment(view, Some("status"), body));
     }
     let mut template = spec.template.clone();
@@ -72,11 +90,7 @@ pub(super) fn step(view: &View<'_>, replicas: i32) -> Option<Step> {
         body: Box::new(json!(set)),
         outcome: Outcome {
             done: (replicas > 0).then(|| note(Severity::Normal, "ScalingReplicaSet", scaled)),
-            failed: Some(note(
-                Severity::Warning,
-                "ReplicaSetCreateError",
-                format!("Failed to create new replica set \"{name}\": {{}}"),
-            )),
+            failed: Some(note(Severity::Warning, "ReplicaSetCreateError", refused(&name, "{}"))),
         },
     })
 }

@@ -149,6 +149,10 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
 impl View<'_> {
     /// Adds the first step that is due; every change leads to a new plan.
     fn progress(&self, plan: &mut Plan) {
+        if let Some(stamps) = annotations::stamp(self) {
+            plan.stage(stamps);
+            return;
+        }
         if self.settings.paused {
             let steps = scale::proportionally(self);
             if steps.is_empty() {
@@ -156,10 +160,6 @@ impl View<'_> {
             }
             plan.stage(steps);
             status::report(self, plan);
-            return;
-        }
-        if let Some(stamps) = annotations::stamp(self) {
-            plan.stage(stamps);
             return;
         }
         let steps = if scale::is_due(self) {

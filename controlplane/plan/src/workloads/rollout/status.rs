@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Sized, View,
     condition::{self, AVAILABLE, PROGRESSING, REPLICA_FAILURE},
-    patch_deployment, status_replicas,
+    create, patch_deployment, status_replicas,
 };
 use crate::{
     objects::{name, seconds},
@@ -186,7 +186,13 @@ fn progress(
         );
     };
     if let Some(failure) = view.failure.filter(|_| view.new.is_none()) {
-        return set(conditions, false, CREATE_FAILED, failure.message.clone());
+        let name = create::name(view).map(|(name, _)| name).unwrap_or_default();
+        return set(
+            conditions,
+            false,
+            CREATE_FAILED,
+            create::refused(&name, &failure.message),
+        );
     }
     if let Some(name) = creating {
         return set(

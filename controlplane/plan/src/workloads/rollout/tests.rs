@@ -145,6 +145,65 @@ fn a_pod_that_is_still_there_counts_against_the_surge() {
     world.check(&expect![""]);
 }
 
+/// The conditions of the status that a plan reports: type, reason and message.
+fn conditions(plan: &crate::step::Plan) -> Vec<String> {
+    let told = plan.stages.iter().flatten().find_map(|step| {
+        if let Step::Patch { body, .. } = step {
+            return body.pointer("/status/conditions").cloned();
+        }
+        None
+    });
+    let told = told.unwrap_or_default();
+    let told = told.as_array().into_iter().flatten();
+    told.map(|one| format!("{} {} {}", one["type"], one["reason"], one["message"]))
+        .collect()
+}
+
+#[test]
+fn a_refused_set_is_named_in_the_condition() {
+    let world = world(1, &json!(1), &json!(0), &[], false);
+    let failure = super::Failure {
+        reason: "Forbidden".to_owned(),
+        message: "exceeded quota: q".to_owned(),
+    };
+    let snapshot = Snapshot {
+        deployment: &world.deployment,
+        replica_sets: &[],
+        pods: &[],
+        failure: Some(&failure),
+    };
+    let plan = plan(&snapshot, now());
+    assert_eq!(
+        conditions(&plan).last().map(String::as_str),
+        Some(
+            r#""Progressing" "ReplicaSetCreateError" "Failed to create new replica set \"web-7c7446bf97\": exceeded quota: q""#
+        )
+    );
+}
+
+#[test]
+fn a_long_name_is_cut_so_that_the_hash_is_not() {
+    let mut world = world(1, &json!(1), &json!(0), &[], false);
+    world.deployment.metadata.name = Some("a".repeat(253));
+    let plan = world.plan();
+    let made = plan.stages.iter().flatten().find_map(|step| {
+        if let Step::Create { body, .. } = step {
+            return body["metadata"]["name"].as_str();
+        }
+        None
+    });
+    assert_eq!(made.map(str::len), Some(253));
+}
+
+#[test]
+fn annotations_reach_the_set_while_the_rollout_is_paused() {
+    let mut world = world(10, &json!(3), &json!(2), &[(10, 10)], true);
+    world.deployment.spec.as_mut().unwrap().paused = Some(true);
+    let annotations = world.deployment.metadata.annotations.as_mut().unwrap();
+    annotations.insert("kubernetes.io/change-cause".to_owned(), "why".to_owned());
+    world.check(&expect!["patch ReplicaSet v1"]);
+}
+
 proptest! {
     #[test]
     fn no_plan_leaves_the_bounds(

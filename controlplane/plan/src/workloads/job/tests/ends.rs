@@ -23,19 +23,22 @@ fn a_job_fails_at_its_limits() {
         &expect![[r#"
             [a Failed at=1, b Failed at=2, c Running]
             1 delete Pod c (SuccessfulDelete: Deleted pod: {})
+            2 patch Job j/status {"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{}} [FailureTarget=True BackoffLimitExceeded: Job has reached the specified backoff limit]
             [a Failed at=1, b Failed at=2]
             1 patch Job j/status {"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{"failed":["a","b"]}} [FailureTarget=True BackoffLimitExceeded: Job has reached the specified backoff limit]
             2 patch Pod a untracked
             2 patch Pod b untracked
             [a Running]
             1 delete Pod a (SuccessfulDelete: Deleted pod: {})
+            2 patch Job j/status {"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{}} [FailureTarget=True DeadlineExceeded: Job was active longer than specified deadline]
             [a Running]
             1 patch Job j/status {"active":1,"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{}} []
             again in 30s
             [a Running restarts=1]
             1 patch Job j/status {"active":1,"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{}} []
             [a Running restarts=2]
-            1 delete Pod a (SuccessfulDelete: Deleted pod: {})"#]],
+            1 delete Pod a (SuccessfulDelete: Deleted pod: {})
+            2 patch Job j/status {"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{}} [FailureTarget=True BackoffLimitExceeded: Job has reached the specified backoff limit]"#]],
     );
 }
 
@@ -150,6 +153,7 @@ fn a_success_policy_ends_a_job_early() {
         &expect![[r#"
             [a Succeeded index=1 at=1, b Succeeded index=3 at=2, c Running index=0]
             1 delete Pod c (SuccessfulDelete: Deleted pod: {})
+            2 patch Job j/status {"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{}} [SuccessCriteriaMet=True SuccessPolicy: Matched rules at index 0]
             [a Succeeded index=1 at=1, b Succeeded index=3 at=2]
             1 patch Job j/status {"completedIndexes":"1,3","ready":0,"startTime":"2026-01-01T00:59:00Z","succeeded":2,"terminating":0,"uncountedTerminatedPods":{}} [SuccessCriteriaMet=True SuccessPolicy: Matched rules at index 0]
             2 patch Pod a untracked
