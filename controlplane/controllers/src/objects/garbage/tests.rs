@@ -62,7 +62,7 @@ fn planned(garbage: &Garbage, uid: &str) -> Vec<String> {
     let steps = plan.stages.iter().flatten().map(|step| match step {
         Step::Look(target) => format!("look {} {}", target.resource.plural, target.name),
         Step::Delete { target, .. } => format!("delete {} {}", target.resource.plural, target.name),
-        step @ (Step::Create { .. } | Step::Patch { .. } | Step::Event(_)) => format!("{step:?}"),
+        step @ (Step::Create { .. } | Step::Patch { .. } | Step::Measure(_) | Step::Event(_)) => format!("{step:?}"),
     });
     steps.collect()
 }
