@@ -17,6 +17,7 @@ use hickory_server::proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
 use ipnet::IpNet;
+use rand::seq::SliceRandom as _;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tracing::debug;
@@ -139,7 +140,8 @@ impl<D> Clone for Handler<D> {
 #[async_trait::async_trait]
 impl<D: Directory + Send + Sync + 'static> RequestHandler for Handler<D> {
     async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, mut out: R) -> ResponseInfo {
-        let reply = self.reply(request).await;
+        let mut reply = self.reply(request).await;
+        shuffle(&mut reply.answers);
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.recursion_available = true;
         metadata.authoritative = reply.authoritative;
@@ -162,6 +164,17 @@ impl<D: Directory + Send + Sync + 'static> RequestHandler for Handler<D> {
                 failed(metadata)
             }
         }
+    }
+}
+
+/// Puts addresses last, in random order: clients take the first one, and are to be spread over the
+/// pods of a headless Service, as by `CoreDNS`' `plugin/loadbalance/loadbalance.go`.
+fn shuffle(answers: &mut [Record]) {
+    let is_address = |record: &Record| matches!(record.record_type(), RecordType::A | RecordType::AAAA);
+    answers.sort_by_key(is_address);
+    let first = answers.partition_point(|record| !is_address(record));
+    if let Some(addresses) = answers.get_mut(first..) {
+        addresses.shuffle(&mut rand::rng());
     }
 }
 

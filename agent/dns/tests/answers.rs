@@ -179,6 +179,17 @@ async fn an_answer_too_large_for_a_datagram_comes_over_tcp() {
 }
 
 #[tokio::test]
+async fn each_pod_of_a_headless_service_comes_first_in_its_turn() {
+    let server = serve("cluster.local", Rules::default()).await;
+    let mut firsts = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let found = asked(&server, "many.shop.svc.cluster.local.", RecordType::A).await;
+        firsts.extend(found.unwrap().into_iter().take(1));
+    }
+    assert!(firsts.len() > 5, "{firsts:?}");
+}
+
+#[tokio::test]
 async fn a_domain_may_have_servers_of_its_own() {
     let stub = serve("corp.test", Rules::default()).await;
     let rules = Rules {
