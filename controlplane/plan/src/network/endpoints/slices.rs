@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
     core::v1::Service,
-    discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+    discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone},
 };
 
 use super::{
@@ -18,6 +18,12 @@ use crate::step::{Plan, SERVICES, Step};
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Default `maxEndpointsPerSlice` of kube-controller-manager.
 const LIMIT: usize = 100;
+
+/// Annotations that take precedence over `trafficDistribution`, the older one first.
+const TOPOLOGY_MODES: [&str; 2] = [
+    "service.kubernetes.io/topology-aware-hints",
+    "service.kubernetes.io/topology-mode",
+];
 
 /// Endpoints that can share a slice.
 pub(super) struct Group {
@@ -250,17 +256,41 @@ fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
 fn endpoint(service: &Service, pod: &Pod, address: &str, zone: &dyn Fn(&str) -> Option<String>) -> Endpoint {
     let serving = is_ready(pod);
     let terminating = pod.metadata.is_deleting();
+    let ready = publishes_unready(service) || (serving && !terminating);
+    let (node, zone) = (node_of(pod), node_of(pod).and_then(zone));
     Endpoint {
         addresses: vec![address.to_owned()],
         conditions: Some(EndpointConditions {
-            ready: Some(publishes_unready(service) || (serving && !terminating)),
+            ready: Some(ready),
             serving: Some(serving),
             terminating: Some(terminating),
         }),
+        hints: if ready {
+            hints(service, node, zone.as_deref())
+        } else {
+            None
+        },
         hostname: host_name(service, pod),
-        node_name: node_of(pod).map(str::to_owned),
+        node_name: node.map(str::to_owned),
         target_ref: Some(reference(pod)),
-        zone: node_of(pod).and_then(zone),
+        zone,
         ..Endpoint::default()
     }
+}
+
+/// Hints for the proxies of the endpoint's own zone or node, by `trafficDistribution`
+/// (`staging/src/k8s.io/endpointslice/trafficdist/trafficdist.go`).
+fn hints(service: &Service, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
+    let distribution = service.spec.as_ref()?.traffic_distribution.as_deref()?;
+    let annotations = service.metadata.annotations.as_ref();
+    let mode = annotations.and_then(|all| TOPOLOGY_MODES.iter().find_map(|name| all.get(*name)));
+    let is_known = matches!(distribution, "PreferClose" | "PreferSameZone" | "PreferSameNode");
+    if !is_known || mode.is_some_and(|mode| matches!(mode.as_str(), "Auto" | "auto")) {
+        return None;
+    }
+    let node = node.filter(|_| distribution == "PreferSameNode");
+    (node.is_some() || zone.is_some()).then(|| EndpointHints {
+        for_nodes: node.map(|name| vec![ForNode { name: name.to_owned() }]),
+        for_zones: zone.map(|name| vec![ForZone { name: name.to_owned() }]),
+    })
 }

@@ -112,6 +112,40 @@ fn pods_whose_port_has_another_number_stand_in_a_slice_of_their_own() {
 }
 
 #[test]
+fn ready_endpoints_are_hinted_as_the_traffic_distribution_says() {
+    let with = |distribution: &str, annotations: Value| {
+        let mut own = json!(named());
+        own["spec"]["trafficDistribution"] = json!(distribution);
+        own["metadata"]["annotations"] = annotations;
+        read::<Service>(own)
+    };
+    let pods = [pod(1, 80, true), pod(2, 80, false)];
+    let hints = |service: &Service| {
+        let made = after(slices(service, &pods, &[]), Vec::new());
+        assert!(slices(service, &pods, &made).is_empty());
+        let plain = slices(&named(), &pods, &made);
+        let endpoints = made[0].endpoints.as_ref().unwrap();
+        let hinted = endpoints[0].hints.is_some();
+        assert_eq!(plain.is_empty(), !hinted, "hints go with the distribution: {plain}");
+        assert_eq!(endpoints[1].hints, None, "an endpoint that is not ready has none");
+        json!(endpoints[0].hints)
+    };
+    let zones = json!([{ "name": "zone-of-n1" }]);
+    for close in ["PreferClose", "PreferSameZone"] {
+        assert_eq!(hints(&with(close, json!({}))), json!({ "forZones": zones }));
+    }
+    let both = json!({ "forNodes": [{ "name": "n1" }], "forZones": zones });
+    assert_eq!(hints(&with("PreferSameNode", json!({}))), both);
+    for name in [
+        "service.kubernetes.io/topology-mode",
+        "service.kubernetes.io/topology-aware-hints",
+    ] {
+        assert_eq!(hints(&with("PreferSameZone", json!({ name: "Auto" }))), json!(null));
+    }
+    assert_eq!(hints(&named()), json!(null));
+}
+
+#[test]
 fn a_service_without_pods_has_one_empty_slice_and_it_is_used_again() {
     let empty = after(slices(&named(), &[], &[]), Vec::new());
     assert_eq!(shown(&empty), [":"]);
