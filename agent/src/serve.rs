@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use access::Client;
 use axum::http::StatusCode;
-use axum::routing::{get, put};
+use axum::routing::{get, post, put};
 use axum::{Extension, Router, middleware};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -263,6 +263,7 @@ fn router(context: Arc<Context>) -> Router {
         .route("/local-path/{name}", put(local_path::make).delete(local_path::remove))
         .route("/dial/{port}", get(streams::dial_node))
         .route("/dial/{namespace}/{pod}/{port}", get(streams::dial))
+        .route("/reach/{namespace}/{pod}", post(streams::reach))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
         .layer(middleware::from_fn_with_state(Arc::clone(&context), access::authorize))
         .with_state(context)

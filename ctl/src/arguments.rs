@@ -16,7 +16,9 @@ use crate::cluster::{self, unit};
 pub(crate) use backends::Backends;
 pub(crate) use machines::{CheckOptions, Part, UninstallOptions, UpgradeOptions};
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
-pub(crate) use past::{DiffOptions, EventsOptions, History, HistoryOptions, SqlOptions, TraceOptions, UndeleteOptions};
+pub(crate) use past::{
+    DiffOptions, EventsOptions, History, HistoryOptions, SqlOptions, TraceOptions, UndeleteOptions, WhyOptions,
+};
 pub(crate) use store::{MoveOptions, StoreCommand};
 
 const DEFAULT_STATE: &str = "/var/lib/skiff";
@@ -176,8 +178,9 @@ pub(crate) enum Command {
     Trace(TraceOptions),
     /// Print a link that logs a browser into the page of the cluster, and open it where there is a browser
     Ui(UiOptions),
-    /// Say what is wrong with a pod, with what has pods or with a node, and what to do (exit code 1 when something is)
-    Why(TargetOptions),
+    /// Say what is wrong with a pod, with what has pods, a Service or a node, or where a pod's connections end, and what to do (exit
+    /// code 1 when something is)
+    Why(WhyOptions),
 }
 
 /// What a new cluster is like. Kept in the state directory: later `up`s need no flags.

@@ -3,7 +3,7 @@
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::images;
@@ -129,6 +129,21 @@ fn are(machine: &Machine, open: bool, ways: &[(&str, &str)]) -> anyhow::Result<(
     Ok(())
 }
 
+/// `skiff why` names the policies that forbid a connection.
+fn why_tells(machine: &Machine) -> anyhow::Result<()> {
+    let said = machine.skiff(["why", "pod/client", "--reach", "pod/web:http"]).err();
+    let said = format!("{:#}", said.context("policies forbid it")?);
+    for words in [
+        "NetworkPolicies forbid",
+        "egress of pod client",
+        "ingress of pod web",
+        "in deny.",
+    ] {
+        ensure!(said.contains(words), "{words:?} is not in: {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn pods_reach_whom_policies_let_them() -> anyhow::Result<()> {
     let machine = Machine::start("policies")?;
@@ -158,6 +173,7 @@ fn pods_reach_whom_policies_let_them() -> anyhow::Result<()> {
     apply(&machine, DENY)?;
     are(&machine, false, &from("client"))?;
     are(&machine, false, &from("other/stranger"))?;
+    why_tells(&machine)?;
     let found = machine.kubectl(["exec", "client", "--", "nslookup", "web.default.svc.cluster.local"])?;
     ensure!(
         found.contains(service.trim_end_matches(":80")),

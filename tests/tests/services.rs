@@ -108,6 +108,30 @@ fn reached(machine: &Machine, address: &str) -> anyhow::Result<()> {
     })
 }
 
+/// `skiff why` of Services, and of the way from a pod to them.
+fn tells_the_way(machine: &Machine) -> anyhow::Result<()> {
+    let said = machine.skiff(["why", "service/web"])?;
+    ensure!(said.contains("nothing is wrong"), "{said}");
+    let said = machine.skiff(["why", "pod/client", "--reach", "service/web:8080"])?;
+    for words in ["it is reached", "by the name web.", "Its address"] {
+        ensure!(said.contains(words), "{words:?} is not in: {said}");
+    }
+    ensure!(
+        said.matches("accepts connections").count() == 3,
+        "two endpoints and the Service: {said}"
+    );
+    for (arguments, words) in [
+        (&["why", "service/nobody"][..], "app=nobody"),
+        (&["why", "pod/client", "--reach", "service/nobody"], "app=nobody"),
+        (&["why", "pod/client", "--reach", "pod/client:9"], "Nothing listens"),
+    ] {
+        let said = machine.skiff(arguments.iter().copied());
+        let said = format!("{:#}", said.err().context("there is something wrong")?);
+        ensure!(said.contains(words), "{words:?} is not in: {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn exposed_deployments_are_reached_whatever_happens() -> anyhow::Result<()> {
     let machine = Machine::start("services")?;
@@ -118,6 +142,7 @@ fn exposed_deployments_are_reached_whatever_happens() -> anyhow::Result<()> {
     let web = format!("{}:8080", cluster_ip(&machine, "web")?);
     reached(&machine, &web)?;
     reached(&machine, "172.30.0.1:30080")?;
+    tells_the_way(&machine)?;
     for address in [web.as_str(), "172.30.0.1:30080"] {
         ensure!(welcomes(&from_pod(&machine, address)?), "from a pod to {address}");
     }

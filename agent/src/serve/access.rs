@@ -271,6 +271,7 @@ fn is_own(path: &str) -> bool {
         "/dial",
         "/local-path",
         "/milestones",
+        "/reach",
         api::kinds::metrics::PATH,
     ]
     .iter()

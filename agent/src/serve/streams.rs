@@ -20,7 +20,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 pub(super) use command::{attach, exec};
-pub(super) use dial::{dial, dial_node};
+pub(super) use dial::{dial, dial_node, reach};
 pub(super) use forward::forward;
 
 /// Header with the protocol versions of a SPDY client, best first, or of the response.

@@ -103,3 +103,15 @@ pub(crate) struct EventsOptions {
     #[arg(long, value_delimiter = ',', value_parser = ["Normal", "Warning"], value_name = "TYPE")]
     pub(crate) types: Vec<String>,
 }
+
+#[derive(Args)]
+pub(crate) struct WhyOptions {
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
+    /// Walk the way of a connection from the pod to pod/NAME:PORT or service/NAME:PORT, and try it from inside the pod
+    #[arg(long, value_name = "RESOURCE:PORT")]
+    pub(crate) reach: Option<String>,
+    /// Namespace of what is to be reached [default: that of the pod]
+    #[arg(long, value_name = "NAMESPACE", requires = "reach")]
+    pub(crate) reach_namespace: Option<String>,
+}

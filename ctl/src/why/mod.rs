@@ -1,4 +1,5 @@
-//! `skiff why`: explains problems of a pod, a workload or a node, with advice, by the public API.
+//! `skiff why`: explains problems of a pod, a workload, a Service or a node, and why a pod does not
+//! reach another one, with advice, by the public API.
 
 mod containers;
 mod finding;
@@ -7,6 +8,9 @@ mod owner;
 mod past;
 mod placement;
 mod pod;
+mod policies;
+mod reach;
+mod service;
 #[cfg(test)]
 mod tests;
 mod workload;
@@ -17,7 +21,7 @@ use anyhow::bail;
 use serde_json::Value;
 
 use crate::api::{Api, is_not_found, text_at, with_query};
-use crate::arguments::{Place, TargetOptions};
+use crate::arguments::{Place, WhyOptions};
 use crate::describe::time_of;
 use crate::pods;
 use crate::resource::Resources;
@@ -28,13 +32,22 @@ use finding::Finding;
 const WARNINGS: usize = 5;
 
 /// Runs the command. Exit code 1 if there is a problem.
-pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(place: &Place, options: &WhyOptions) -> anyhow::Result<ExitCode> {
     let api = Api::of(place).await?;
     let resources = Resources::discover(&api).await?;
-    let (resource, name) = resources.one(&options.target)?;
-    let namespace = options.scope.namespace.as_str();
+    let (resource, name) = resources.one(&options.target.target)?;
+    let namespace = options.target.scope.namespace.as_str();
     let target = api.get(&resource.object(namespace, &name)?).await;
-    let trouble = match (resource.group.as_str(), resource.plural.as_str()) {
+    let kind = (resource.group.as_str(), resource.plural.as_str());
+    if let Some(to) = &options.reach {
+        if kind != ("", "pods") {
+            bail!("connections come from pods: skiff why pod/NAME --reach {to}");
+        }
+        let there = options.reach_namespace.as_deref().unwrap_or(namespace);
+        let trouble = reach::run(&api, &resources, &target?, to, there).await?;
+        return Ok(if trouble { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
+    let trouble = match kind {
         ("", "pods") => match target {
             Err(error) if is_not_found(&error) => {
                 let told = past::run(&api, namespace, &name).await?;
@@ -43,6 +56,7 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
             found => pod::tell(&api, &found?).await?,
         },
         ("", "nodes") => node::run(&api, &target?).await?,
+        ("", "services") => service::run(&api, target?).await?,
         _ => {
             let owned = pods::owned(&api, &resources, namespace, target?, None).await?;
             let tells = workload::makes_pods(&owned.target) || owned.target.pointer("/status/conditions").is_some();

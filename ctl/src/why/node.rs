@@ -53,6 +53,13 @@ fn condition<'a>(node: &'a Value, kind: &str) -> Option<&'a Value> {
     all.find(|condition| text_at(condition, "/type") == kind)
 }
 
+/// Reports what keeps connections to and from its pods from passing.
+pub(super) fn blocks(node: &Value) -> Vec<Finding> {
+    let name = text_at(node, "/metadata/name");
+    let silent = readiness(node).map(|finding| finding.fact(format!("It is the node {name}.")));
+    silent.into_iter().chain(firewall(node)).collect()
+}
+
 fn explain(node: &Value) -> Vec<Finding> {
     let holds = |kind: &str| condition(node, kind).filter(|found| text_at(found, "/status") == "True");
     let mut found: Vec<Finding> = readiness(node).into_iter().chain(firewall(node)).collect();

@@ -9,15 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pod::pods;
-use axum::extract::{Path, Request, State};
+use axum::Json;
+use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use k8s_openapi::api::core::v1::Pod;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use serde::Deserialize;
+use serde_json::json;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
 
 use super::refused;
 use crate::context::Context;
@@ -25,6 +29,8 @@ use crate::serve::streams::upgrade;
 
 /// Timeout of a connection to a pod.
 const CONNECT: Duration = Duration::from_secs(10);
+/// Timeout of a connection that is only tried.
+const TRIED: Duration = Duration::from_secs(3);
 const BUFFER: usize = 32 << 10;
 
 /// Network location of a pod.
@@ -86,7 +92,7 @@ impl Location {
 
     async fn connect(&self, address: IpAddr, port: u16) -> io::Result<TcpStream> {
         let socket = TcpSocket::from_std_stream(self.socket(address.is_ipv6()).await?.into());
-        let connected = tokio::time::timeout(CONNECT, socket.connect(SocketAddr::new(address, port))).await;
+        let connected = timeout(CONNECT, socket.connect(SocketAddr::new(address, port))).await;
         let stream = connected.map_err(io::Error::from).flatten()?;
         stream.set_nodelay(true)?;
         Ok(stream)
@@ -160,8 +166,34 @@ pub(in super::super) async fn dial_node(
     join(request, SocketAddr::new(*address, port)).await
 }
 
+/// Destination of a connection that is tried.
+#[derive(Deserialize)]
+pub(in super::super) struct Destination {
+    to: SocketAddr,
+}
+
+/// `/reach/NAMESPACE/POD?to=ADDRESS:PORT`: tries a TCP connection from inside the pod, without
+/// sending anything, for `skiff why`.
+pub(in super::super) async fn reach(
+    State(context): State<Arc<Context>>,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(Destination { to }): Query<Destination>,
+) -> Response {
+    let Some(pod) = context.pod(&namespace, &name) else {
+        return refused(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let Some(location) = locate(&context, &pod).await else {
+        return refused(StatusCode::SERVICE_UNAVAILABLE, "the pod has no network yet");
+    };
+    let begun = Instant::now();
+    let tried = timeout(TRIED, location.connect(to.ip(), to.port())).await;
+    let error = tried.map_err(io::Error::from).flatten().err();
+    let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    Json(json!({"micros": micros, "error": error.as_ref().map(plain)})).into_response()
+}
+
 async fn join(request: Request, target: SocketAddr) -> Response {
-    let connected = tokio::time::timeout(CONNECT, TcpStream::connect(target)).await;
+    let connected = timeout(CONNECT, TcpStream::connect(target)).await;
     let mut stream = match connected.map_err(io::Error::from).flatten() {
         Ok(stream) => stream,
         Err(error) => {
