@@ -48,6 +48,10 @@ use crate::pod::started::StartCounts;
 use crate::pod::users::UserIds;
 use crate::serve::{Access, Asking, Looks, Probes};
 
+/// Age of the last renewal of the Node's Lease from which on the control plane may take the node for
+/// dead.
+const EXPIRY: Duration = Duration::from_secs(40);
+
 /// Time between two requests to a runtime that does not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -233,6 +237,8 @@ pub struct Context {
     pub(crate) node: Mutex<Option<Arc<Node>>>,
     /// Time of the last iteration of the pod loop.
     pub(crate) turned: Mutex<Instant>,
+    /// Time of the last renewal of the Node's Lease.
+    pub(crate) renewed: Mutex<Instant>,
 }
 
 /// Instance of a container.
@@ -275,6 +281,16 @@ impl Context {
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }
+    }
+
+    /// Notes that the Node's Lease was renewed.
+    pub(crate) fn renewed(&self, now: Instant) {
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    /// True if the API server has not heard of this node for so long that it counts as dead.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.renewed.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > EXPIRY
     }
 
     /// Records a milestone of a pod's start.

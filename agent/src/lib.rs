@@ -177,6 +177,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pressures: watch::Sender::new(BTreeSet::new()),
         node: Mutex::default(),
         turned: Mutex::new(tokio::time::Instant::now()),
+        renewed: Mutex::new(tokio::time::Instant::now()),
         config,
         parts,
         recorder,
@@ -251,6 +252,7 @@ pub async fn run(
     tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
     tasks.spawn(node::keep(Arc::clone(&context), node));
     tasks.spawn(networking::services::run(Arc::clone(&context)));
+    tasks.spawn(networking::announcing::run(Arc::clone(&context)));
     tasks.spawn(networking::policies::run(Arc::clone(&context)));
     tasks.spawn(networking::dns::run(Arc::clone(&context), named));
     tasks.spawn(networking::routes::run(Arc::clone(&context), routes));

@@ -287,6 +287,7 @@ pub(crate) async fn renew(context: Arc<Context>, node: Node) -> Result<Infallibl
             next = Instant::now() + failing;
             failing = (failing * 2).min(LONGEST_RETRY);
         } else {
+            context.renewed(Instant::now());
             failing = RETRY;
             next += RENEWAL;
         }

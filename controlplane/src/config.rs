@@ -37,8 +37,8 @@ pub struct Config {
     /// The pods' addresses.
     #[command(flatten)]
     pub pod_ranges: PodRanges,
-    /// Addresses that Services which want a load balancer get: `nodes` for those of the nodes, or ranges that the network leads to
-    /// them, such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20 [default: none, as where a cloud gives them]
+    /// Addresses that Services which want a load balancer get: `nodes` for those of the nodes, or ranges such as
+    /// 192.0.2.0/28 or 192.0.2.10-192.0.2.20, which nodes announce on their links [default: none, as where a cloud gives them]
     #[arg(long, value_name = "ADDRESSES")]
     pub load_balancer_addresses: Option<Addresses>,
     /// Where the objects are kept: the members of an etcd, as etcd://HOST:PORT,HOST:PORT/PREFIX, which several control planes

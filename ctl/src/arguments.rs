@@ -212,8 +212,8 @@ pub(crate) struct UpOptions {
     /// repeated, and the first one is what they are told [default: that of --node-address]
     #[arg(long, value_name = "NAME")]
     pub(crate) advertise: Vec<String>,
-    /// Addresses that Services which want a load balancer get: `nodes` for those of the nodes, or ranges that the network leads to them,
-    /// such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20 [default: none]
+    /// Addresses that Services which want a load balancer get: `nodes` for those of the nodes, or ranges such as 192.0.2.0/28
+    /// or 192.0.2.10-192.0.2.20, which nodes announce on their links [default: none]
     #[arg(long, value_name = "ADDRESSES")]
     pub(crate) load_balancer_addresses: Option<String>,
     #[command(flatten)]

@@ -137,6 +137,7 @@ fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Resu
     let path = "{.items[*].status.conditions[?(@.type==\"NetworkUnavailable\")].reason}";
     ensure!(words(&lab, &["nodes"], path)? == ["RouteCreated"; 3]);
     all_reach_all(&lab)?;
+    address_is_announced(&lab)?;
     let mtu = lab
         .machine
         .kubectl(["exec", "daemonset/client", "--", "cat", "/sys/class/net/eth0/mtu"])?;
@@ -147,6 +148,48 @@ fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Resu
     goes_with_its_node(&lab)?;
     all_reach_all(&lab)?;
     lab.finish()
+}
+
+/// Fetches the page at the pool's address, from a host of the link on which a node announces it.
+fn fetch_balanced(lab: &Lab) -> Result<(), String> {
+    let address = words(lab, &["service", "web"], "{.status.loadBalancer.ingress[*].ip}");
+    let address = address.map_err(|error| format!("{error:#}"))?;
+    if address != ["172.30.0.200"] {
+        return Err(format!("{address:?}"));
+    }
+    fetch_all(&lab.router, &["172.30.0.200:8080".to_owned()])
+}
+
+fn announcer(lab: &Lab) -> anyhow::Result<Vec<String>> {
+    let path = "{.status.conditions[?(@.type==\"skiff.dev/Announced\")].message}";
+    words(lab, &["service", "web"], path)
+}
+
+/// Of the two nodes on the link of the pool, one announces its address, and the other one once that
+/// must not.
+fn address_is_announced(lab: &Lab) -> anyhow::Result<()> {
+    let excluded = "node.kubernetes.io/exclude-from-external-load-balancers";
+    let kind = r#"{"spec": {"type": "LoadBalancer"}}"#;
+    lab.machine.kubectl(["patch", "service", "web", "-p", kind])?;
+    eventually("the address is reached", || fetch_balanced(lab))?;
+    for (node, change, holder) in [
+        ("n2", format!("{excluded}=true"), Some("n1")),
+        ("n2", format!("{excluded}-"), None),
+        ("n1", format!("{excluded}=true"), Some("n2")),
+        ("n1", format!("{excluded}-"), Some("n2")),
+    ] {
+        lab.machine.kubectl(["label", "node", node, &change])?;
+        eventually("the address moves", || {
+            let own = announcer(lab).map_err(|error| format!("{error:#}"))?;
+            let is_there = holder.is_none_or(|holder| own == [holder]);
+            if is_there {
+                fetch_balanced(lab)
+            } else {
+                Err(format!("{own:?}"))
+            }
+        })?;
+    }
+    Ok(())
 }
 
 /// Neither the agent's end nor its next start interrupts traffic.
@@ -214,6 +257,9 @@ fn goes_with_its_node(lab: &Lab) -> anyhow::Result<()> {
     let node = lab.others.first().context("a node")?;
     node.end(Signal::SIGTERM)?;
     lab.machine.kubectl(["delete", "node", node.name])?;
+    // It announced the pool's address.
+    eventually("the address moves to the other node", || fetch_balanced(lab))?;
+    ensure!(announcer(lab)? == ["n1"]);
     for namespace in [lab.machine.namespace(), &lab.others.last().context("a node")?.namespace] {
         eventually("its routes go", || {
             let left = routes(namespace)?;

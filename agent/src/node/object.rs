@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
 use crate::context::Context;
+use crate::networking::announcing;
 use crate::networking::routes::Routed;
 
 /// Type of the condition that a firewall of the node drops pods' traffic; present only after it was
@@ -32,6 +33,9 @@ const INSTANCE: &str = "skiff.dev/instance-id";
 const USED: &str = "skiff.dev/pod-cidrs";
 /// Annotation with the addresses of the node's name server: endpoints of `kube-system/kube-dns`.
 const NAME_SERVERS: &str = "skiff.dev/name-servers";
+/// Annotation with the ranges of the node's links, on which it can announce load balancers'
+/// addresses.
+const LINKS: &str = "skiff.dev/links";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
 /// Kubelet version that the agent implements.
@@ -89,13 +93,19 @@ pub(super) fn node(context: &Context) -> Node {
     }
 }
 
-/// Returns the patch of annotations that announces the node's name server; `None` if it is up to
-/// date.
+/// Returns the patch of annotations that announces the node's name server and links; `None` if it
+/// is up to date.
 pub(super) fn untold(context: &Context, node: &Node) -> Option<Value> {
-    let wanted = context.names.told();
+    let wanted = [
+        (NAME_SERVERS, context.names.told()),
+        (LINKS, announcing::links(context)),
+    ];
     let annotations = node.metadata.annotations.as_ref();
-    let told = annotations.and_then(|all| all.get(NAME_SERVERS));
-    (told != wanted.as_ref()).then(|| json!({"metadata": {"annotations": {NAME_SERVERS: wanted}}}))
+    let differs =
+        |(name, wanted): &(&str, Option<String>)| annotations.and_then(|all| all.get(*name)) != wanted.as_ref();
+    let changes = wanted.into_iter().filter(differs);
+    let changes: BTreeMap<&str, Option<String>> = changes.collect();
+    (!changes.is_empty()).then(|| json!({"metadata": {"annotations": changes}}))
 }
 
 /// True if the Node belongs to another machine, which joined with the same name while this one was

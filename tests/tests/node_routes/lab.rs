@@ -61,6 +61,9 @@ const PLACES: [Place; 3] = [
 /// The first node's pod CIDRs; those of the others come from the control plane.
 const RANGES: &str = "10.244.0.0/24,fd00:10:244::/64";
 
+/// Addresses for load balancers, on the link of the first two nodes.
+const POOL: &str = "172.30.0.200-172.30.0.209";
+
 fn ip(namespace: &Namespace, words: &str) -> anyhow::Result<String> {
     process::run(namespace.command("ip").args(words.split(' ')))
 }
@@ -138,7 +141,9 @@ impl Lab {
         let router = router()?;
         let [first, ..] = &PLACES;
         let namespace = connected(&router, 0, first)?;
-        let words = ["--pod-cidr", RANGES, "--node-name", first.name].map(str::to_owned);
+        let words = ["--pod-cidr", RANGES, "--node-name", first.name];
+        let words = words.into_iter().chain(["--load-balancer-addresses", POOL]);
+        let words: Vec<String> = words.map(str::to_owned).collect();
         let setup = Setup {
             words: &words,
             ..Setup::default()

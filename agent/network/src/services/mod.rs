@@ -5,6 +5,7 @@
 //! an error or a change by another program they are emptied and filled again in one transaction,
 //! which existing connections survive.
 
+pub mod announce;
 mod route;
 mod sets;
 mod skeleton;

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::network::load_balancers::{self, Addresses, addresses_of, is_balanced};
+use controlplane_plan::network::endpoints::SERVICE_NAME;
+use controlplane_plan::network::load_balancers::{self, Addresses, addresses_of, is_balanced, is_local, links};
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{
+    api::{core::v1::Node, discovery::v1::EndpointSlice},
+    jiff::Timestamp,
+};
 
 use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
 
@@ -20,17 +24,23 @@ impl Controller for LoadBalancers {
         "service-controller"
     }
 
-    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(service) = self.caches.services.get(key) else {
             return Plan::default();
         };
         let (services, nodes) = (self.caches.services.all(), self.caches.nodes.all());
-        load_balancers::plan(&service, &services, &nodes, &self.addresses)
+        let slices = if is_local(&service) {
+            self.caches.endpoint_slices.in_namespace(&key.namespace)
+        } else {
+            Vec::new()
+        };
+        let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
+        load_balancers::plan(&service, &services, &nodes, &slices, &self.addresses, now)
     }
 }
 
 /// All such Services share the addresses: a change of one wakes all, as does one of a node's
-/// addresses.
+/// addresses or links. Endpoints decide which nodes can announce a local Service.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("service");
     let (waking, all) = (queue.clone(), Arc::downgrade(caches));
@@ -48,9 +58,29 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
             wake_all();
         }
     });
+    let known = |node: &Node| (addresses_of(node), links(node));
     caches.nodes.listen(move |change| {
-        if change.old.map(addresses_of) != change.new.map(addresses_of) {
+        if change.old.map(known) != change.new.map(known) {
             wake();
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.endpoint_slices.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        for slice in change.sides() {
+            let service = slice
+                .metadata
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get(SERVICE_NAME));
+            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+            let key = service.map(|name| Key::new(namespace, name));
+            let service = key.as_ref().and_then(|key| caches.services.get(key));
+            if service.is_some_and(|service| is_balanced(&service) && is_local(&service))
+                && let Some(key) = key
+            {
+                wake.push(key);
+            }
         }
     });
     queue

@@ -3,12 +3,23 @@
 //!
 //! Services with a `loadBalancerClass` belong to another implementation. The oldest Service chooses
 //! first, as in the agents' tables, and a Service keeps the addresses that it has. A Service
-//! without an address stays pending, and an event says why.
+//! without an address stays pending, and an event says why. One node announces an address of the
+//! pool on the link ([`announced`]).
+
+mod announced;
 
 use std::{cmp::Reverse, collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, Service},
+        discovery::v1::EndpointSlice,
+    },
+    jiff::Timestamp,
+};
 use serde_json::json;
+
+pub use announced::{is_local, links};
 
 use crate::node::node_health::is_ready;
 use crate::objects::target;
@@ -94,10 +105,25 @@ pub fn addresses_of(node: &Node) -> Vec<IpAddr> {
     internal.filter_map(|address| address.address.parse().ok()).collect()
 }
 
-/// Makes the plan for one Service. `all` holds all Services of the cluster.
-pub fn plan(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>], from: &Addresses) -> Plan {
+/// Makes the plan for one Service. `all` holds all Services of the cluster, `slices` those of the
+/// Service's namespace if its policy is local.
+pub fn plan(
+    service: &Service,
+    all: &[Arc<Service>],
+    nodes: &[Arc<Node>],
+    slices: &[&EndpointSlice],
+    from: &Addresses,
+    now: Timestamp,
+) -> Plan {
     let mut plan = Plan::default();
+    let holder = announced::holder(service);
     if !is_balanced(service) {
+        let left = holder.is_some() && service.metadata.deletion_timestamp.is_none();
+        plan.stage(
+            left.then(|| give(service, &given(service), None, now))
+                .into_iter()
+                .collect(),
+        );
         return plan;
     }
     let found = match from {
@@ -108,9 +134,15 @@ pub fn plan(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>], from: 
         Ok(wanted) => (wanted, None),
         Err(because) => (Vec::new(), Some(because)),
     };
+    let announcer = match (from, wanted.first()) {
+        (Addresses::Pool(_), Some(address)) => {
+            announced::choose(service, *address, nodes.iter().map(|node| &**node), slices)
+        }
+        (Addresses::Nodes | Addresses::Pool(_), _) => None,
+    };
     let mut steps = Vec::new();
-    if wanted != given(service) {
-        steps.push(give(service, &wanted));
+    if wanted != given(service) || announcer != holder {
+        steps.push(give(service, &wanted, announcer, now));
     }
     steps.extend(refusal.map(|because| {
         let message = format!("Error syncing load balancer: failed to ensure load balancer: {because}");
@@ -129,21 +161,29 @@ fn note(service: &Service, severity: Severity, reason: &'static str, message: St
     }
 }
 
-fn give(service: &Service, addresses: &[IpAddr]) -> Step {
+fn give(service: &Service, addresses: &[IpAddr], announcer: Option<&str>, now: Timestamp) -> Step {
     let ingress: Vec<_> = addresses.iter().map(|ip| json!({"ip": ip, "ipMode": "VIP"})).collect();
-    let done = note(
-        service,
-        Severity::Normal,
-        "EnsuredLoadBalancer",
-        "Ensured load balancer".to_owned(),
-    );
+    let mut status = serde_json::Map::new();
+    status.insert("loadBalancer".to_owned(), json!({"ingress": ingress}));
+    if announcer != announced::holder(service) {
+        let conditions = announced::conditions(service, announcer, now);
+        status.insert("conditions".to_owned(), json!(conditions));
+    }
+    let (reason, message) = match announcer.filter(|_| addresses == given(service)) {
+        None => ("EnsuredLoadBalancer", "Ensured load balancer".to_owned()),
+        Some(node) => (
+            "AnnouncedAddress",
+            format!("Node {node} announces the address on its link"),
+        ),
+    };
+    let done = note(service, Severity::Normal, reason, message);
     Step::Patch {
         target: target(SERVICES, service),
         subresource: Some("status"),
         kind: PatchKind::Merge,
         body: Box::new(json!({
             "metadata": {"uid": service.metadata.uid, "resourceVersion": service.metadata.resource_version},
-            "status": {"loadBalancer": {"ingress": ingress}},
+            "status": status,
         })),
         outcome: Outcome {
             done: (!addresses.is_empty()).then_some(done),
@@ -347,7 +387,14 @@ mod tests {
             node("b", "True", &["10.0.0.2"]),
             node("c", "False", &["10.0.0.3"]),
         ];
-        let plan = plan(all.last().unwrap(), &all, &nodes, &from.parse().unwrap());
+        let plan = plan(
+            all.last().unwrap(),
+            &all,
+            &nodes,
+            &[],
+            &from.parse().unwrap(),
+            Timestamp::UNIX_EPOCH,
+        );
         let told = plan.stages.into_iter().flatten().map(|step| match step {
             Step::Patch { body, .. } => {
                 let ingress = body["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap();

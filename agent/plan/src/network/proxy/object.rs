@@ -14,6 +14,9 @@ pub type Name = (String, String);
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Label with the name of another proxy.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// Condition of a Service whose message is the node that announces its address
+/// (`controlplane-plan`'s `load_balancers`).
+const ANNOUNCED: &str = "skiff.dev/Announced";
 /// Default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: u32 = 10_800;
 
@@ -106,6 +109,9 @@ pub struct External {
     pub ranges: Vec<(IpAddr, IpAddr)>,
     /// `healthCheckNodePort`
     pub health_port: Option<u16>,
+    /// Node that announces the balancers' addresses on its link.
+    #[serde(default)]
+    pub announcer: Option<Box<str>>,
 }
 
 impl Service {
@@ -181,7 +187,13 @@ impl External {
         let type_ = spec.type_.as_deref().unwrap_or_default();
         let ranges = spec.load_balancer_source_ranges.iter().flatten();
         let ranges: Vec<_> = ranges.filter_map(|text| range(text.trim())).collect();
-        let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+        let status = service.status.as_ref();
+        let conditions = status
+            .and_then(|status| status.conditions.as_ref())
+            .into_iter()
+            .flatten();
+        let mut announced = conditions.filter(|own| own.type_ == ANNOUNCED && own.status == "True");
+        let ingress = status.and_then(|status| status.load_balancer.as_ref());
         let ingress = ingress
             .and_then(|balancer| balancer.ingress.as_ref())
             .into_iter()
@@ -199,6 +211,7 @@ impl External {
                 .flat_map(|v6| of_family(&ranges, v6))
                 .collect(),
             health_port: None,
+            announcer: announced.next().map(|own| own.message.as_str().into()),
         };
         let checked = (type_ == "LoadBalancer" && made.local)
             .then_some(spec.health_check_node_port)

@@ -1,0 +1,129 @@
+//! Announcement of load balancers' addresses that this node was chosen for.
+//!
+//! The control plane chooses another node when this one fails. A node that is only cut off from the
+//! API server would go on: it gives way once another host announces the address.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use network::services::announce::{self, Announcer, Claim};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
+
+use super::services::Services;
+use crate::Error;
+use crate::context::Context;
+
+/// Interval of looks at the node's links.
+const LOOK: Duration = Duration::from_secs(10);
+/// Time between two attempts after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Value of the Node's annotation with the ranges of its links, by which the control plane chooses.
+pub(crate) fn links(context: &Context) -> Option<String> {
+    context.config.service_proxy.as_ref()?;
+    let bridge = context.parts.network.served().map(|served| served.interface);
+    let ranges = announce::ranges(bridge.as_deref().as_slice());
+    let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+    (!texts.is_empty()).then(|| texts.join(","))
+}
+
+/// Announces without end.
+pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
+    if context.config.service_proxy.is_none() {
+        return std::future::pending().await;
+    }
+    let mut services = context.services.subscribe();
+    let mut announcer: Option<Announcer> = None;
+    let mut given_up: BTreeSet<IpAddr> = BTreeSet::new();
+    let mut told = BTreeSet::new();
+    let mut claimed = BTreeSet::new();
+    loop {
+        let all = services.borrow_and_update().clone().unwrap_or_default();
+        let mut wanted = wanted(&context.config.node_name, &all);
+        wanted.retain(|address| !given_up.contains(address));
+        if let Err(error) = apply(&context, &mut announcer, &wanted) {
+            warn!(
+                error = image::chain(&error),
+                "addresses of load balancers are not announced"
+            );
+            announcer = None;
+            sleep(RETRY).await;
+        }
+        if told != wanted {
+            info!(addresses = ?wanted, "addresses of load balancers that this node announces");
+            told = wanted;
+        }
+        let look = Instant::now() + LOOK;
+        loop {
+            tokio::select! {
+                changed = services.changed() => {
+                    changed.map_err(|_ended| Error::WatchEnded)?;
+                    // The API server answers again: it knows who announces them.
+                    given_up.clear();
+                    break;
+                }
+                heard = claims(announcer.as_mut()) => match heard {
+                    Ok(Claim { address, by }) => {
+                        let gives_way = context.is_cut_off();
+                        if claimed.insert(address) || gives_way {
+                            warn!(%address, ?by, gives_way, "another host claims an announced address");
+                        }
+                        if gives_way {
+                            given_up.insert(address);
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        warn!(%error, "questions for announced addresses are not heard");
+                        announcer = None;
+                        sleep(RETRY).await;
+                        break;
+                    }
+                },
+                () = sleep_until(look) => {
+                    claimed.clear();
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Addresses that a node was chosen for.
+fn wanted(node: &str, services: &Services) -> BTreeSet<IpAddr> {
+    let external = services.values().filter_map(|service| service.external.as_deref());
+    let own = external.filter(|external| external.announcer.as_deref() == Some(node));
+    own.flat_map(|external| external.balancers.iter().copied()).collect()
+}
+
+fn apply(
+    context: &Context,
+    announcer: &mut Option<Announcer>,
+    wanted: &BTreeSet<IpAddr>,
+) -> Result<(), network::Error> {
+    if wanted.is_empty() {
+        *announcer = None;
+        return Ok(());
+    }
+    let open = match announcer.take() {
+        Some(open) => open,
+        None => Announcer::open()?,
+    };
+    let bridge = context.parts.network.served().map(|served| served.interface);
+    let lost = announcer.insert(open).set(wanted, bridge.as_deref().as_slice())?;
+    if !lost.is_empty() {
+        warn!(addresses = ?lost, "announced addresses are on no link of this node");
+    }
+    Ok(())
+}
+
+async fn claims(announcer: Option<&mut Announcer>) -> std::io::Result<Claim> {
+    match announcer {
+        Some(announcer) => announcer.run().await,
+        None => std::future::pending().await,
+    }
+}
