@@ -1,7 +1,7 @@
 //! State shared by all parts of the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub struct Config {
     /// File with the machine's name servers, if it is not the usual one; an empty path means none.
     pub resolv_conf: Option<PathBuf>,
     /// Address of the API server, for pods that reach it through its Service.
-    pub server: Option<SocketAddrV4>,
+    pub server: Option<SocketAddr>,
     /// True if volumes that hold secrets are on tmpfs; false in simulations only, which may not
     /// mount.
     pub secrets_in_memory: bool,

@@ -180,12 +180,12 @@ impl Config {
     }
 
     /// Address at which pods and other remote clients reach a server that listens on `listening`:
-    /// the first advertised address, an IPv4 one if there is one like the server's Service, when it
-    /// listens on all of them.
+    /// the first advertised address, one of the family of the server's Service if there is one, when
+    /// it listens on all of them.
     pub fn reachable(&self, listening: SocketAddr) -> SocketAddr {
         let advertised = self.advertise.iter().filter_map(|name| name.parse::<IpAddr>().ok());
         match advertised
-            .min_by_key(IpAddr::is_ipv6)
+            .min_by_key(|address| address.is_ipv6() != self.service_cidr.is_v6())
             .filter(|_| listening.ip().is_unspecified())
         {
             Some(address) => SocketAddr::new(address, listening.port()),

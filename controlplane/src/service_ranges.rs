@@ -21,12 +21,17 @@ impl ServiceRanges {
         &self.0
     }
 
-    /// First address that can be allocated.
-    pub(crate) fn first(&self) -> Option<IpAddr> {
-        self.0.first().map(|(address, _)| match address {
+    /// First address of each range that can be allocated.
+    pub(crate) fn first(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.0.iter().map(|(address, _)| match address {
             IpAddr::V4(address) => IpAddr::V4((address.to_bits() | 1).into()),
             IpAddr::V6(address) => IpAddr::V6((address.to_bits() | 1).into()),
         })
+    }
+
+    /// True if the server's own Service has an IPv6 address.
+    pub(crate) fn is_v6(&self) -> bool {
+        self.0.first().is_some_and(|(address, _)| address.is_ipv6())
     }
 }
 
@@ -67,7 +72,7 @@ mod tests {
             ("fd00:10:96::/112, 10.96.0.0/12", "fd00:10:96::1"),
         ] {
             let ranges: ServiceRanges = text.parse().unwrap();
-            assert_eq!(ranges.first(), first.parse().ok(), "{text}");
+            assert_eq!(ranges.first().next(), first.parse().ok(), "{text}");
         }
         for text in [
             "",

@@ -318,3 +318,43 @@ fn services_of_both_families_answer_in_either() -> anyhow::Result<()> {
     machine.fetch(&format!("http://{four}:8081/etc/hostname"))?;
     machine.finish()
 }
+
+const SIX: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: six}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: shell, image: IMAGE, imagePullPolicy: Never, command: [httpd, -f, -p, "8080"]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: six}
+spec: {selector: {app: six}, ports: [{port: 8081, targetPort: 8080}]}
+"#;
+
+/// On a machine whose own network has no IPv6.
+#[test]
+fn pods_with_ipv6_alone_reach_the_api_server_and_usual_services() -> anyhow::Result<()> {
+    let words = ["--pod-cidr", "fd00:10:244::/64"].map(str::to_owned);
+    let setup = Setup {
+        words: &words,
+        ..Setup::default()
+    };
+    let machine = Machine::start_with(Namespace::new("six")?, setup)?;
+    apply(&machine, &SIX.replace("IMAGE", &images::busybox(&machine)?))?;
+    machine.kubectl(["wait", "pod", "--all", "--for=condition=Ready", "--timeout=60s"])?;
+    let six = cluster_ip(&machine, "six")?;
+    ensure!(six.starts_with("fd00:10:96::"), "{six}");
+    for asked in [
+        "nc -w 2 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null",
+        "wget -q -O - http://six:8081/etc/hostname",
+    ] {
+        eventually(asked, || {
+            let said = machine.kubectl(["exec", "web", "--", "sh", "-c", asked]);
+            said.map(drop).map_err(|error| format!("{error:#}"))
+        })?;
+    }
+    machine.finish()
+}

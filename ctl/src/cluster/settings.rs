@@ -191,7 +191,7 @@ impl Settings {
 }
 
 /// Service CIDRs if pods have IPv6 addresses: Services can then be of either family, or dual-stack.
-const SERVICES: &str = "10.96.0.0/12,fd00:10:96::/112";
+const SERVICES: [&str; 2] = ["10.96.0.0/12", "fd00:10:96::/112"];
 
 /// Returns the control plane's flags for the CIDRs of joining nodes: one of each family of the
 /// first node's pods. For IPv4 it is the usual one, for IPv6 the network around the first node's.
@@ -214,10 +214,15 @@ pub(super) fn cluster_ranges(pod_cidr: &str) -> Vec<String> {
         .iter()
         .map(|range| range.as_ref().map_or("10.244.0.0/16", |(range, _)| range))
         .collect();
+    let mut services = SERVICES;
+    if each.iter().all(Option::is_some) {
+        // Pods without IPv4 reach no Service of it, so that IPv6 is the usual family.
+        services.reverse();
+    }
     vec![
         format!("--cluster-cidr={}", ranges.join(",")),
         format!("--node-cidr-mask-size-ipv6={length}"),
-        format!("--service-cidr={SERVICES}"),
+        format!("--service-cidr={}", services.join(",")),
     ]
 }
 
@@ -361,7 +366,7 @@ mod tests {
             ),
             (
                 "fd00:10:244:ab::/64",
-                "--cluster-cidr=fd00:10:244::/56 --node-cidr-mask-size-ipv6=64 --service-cidr=10.96.0.0/12,fd00:10:96::/112",
+                "--cluster-cidr=fd00:10:244::/56 --node-cidr-mask-size-ipv6=64 --service-cidr=fd00:10:96::/112,10.96.0.0/12",
             ),
             ("::/4", ""),
             ("", ""),

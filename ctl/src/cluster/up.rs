@@ -191,8 +191,9 @@ fn answers(settings: &Settings) -> String {
 /// listens on loopback.
 fn listen_address(settings: &Settings) -> IpAddr {
     let is_v6 = |name: &String| name.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6());
-    if settings.advertise.iter().any(is_v6) {
-        // Includes IPv4.
+    let of_pods = !settings.pod_cidr.is_empty() && settings.pod_cidr.split(',').all(|range| range.contains(':'));
+    if settings.advertise.iter().any(is_v6) || of_pods {
+        // Includes IPv4. Pods with IPv6 alone ask the node's address in their range.
         Ipv6Addr::UNSPECIFIED.into()
     } else if settings.advertise.is_empty() && settings.node_addresses.iter().all(IpAddr::is_loopback) {
         Ipv4Addr::LOCALHOST.into()

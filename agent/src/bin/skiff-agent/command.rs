@@ -3,7 +3,7 @@
 mod backends;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -326,15 +326,11 @@ impl Arguments {
         Servers::new(&self.server.concat())
     }
 
-    /// IPv4 address of the API server.
-    fn server_address(&self) -> Option<SocketAddrV4> {
+    /// Address of the API server, an IPv4 one if there is one.
+    fn server_address(&self) -> Option<SocketAddr> {
         let uri = self.server_url().ok()?;
         let host = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(443));
-        let addresses = host.to_socket_addrs().ok()?;
-        addresses.into_iter().find_map(|address| match address {
-            SocketAddr::V4(address) => Some(address),
-            SocketAddr::V6(_) => None,
-        })
+        host.to_socket_addrs().ok()?.min_by_key(SocketAddr::is_ipv6)
     }
 
     /// URL of the first server that is asked.

@@ -1,7 +1,7 @@
 //! Known Services and their endpoints, and which of them have changed since the last call.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use agent_plan::network::proxy::{Endpoint, Input, Name, Place, Protocol, Service, Slice, SlicePort, name};
@@ -171,7 +171,9 @@ impl Known {
         if let Some(input) = inputs.get_mut(&(SERVER.0.to_owned(), SERVER.1.to_owned()))
             && input.slices.is_empty()
         {
-            input.slices.extend(server(context).map(own_slice).map(Arc::new));
+            let v6 = input.service.as_ref().and_then(|service| service.families().next());
+            let server = v6.and_then(|v6| server(context, v6));
+            input.slices.extend(server.map(own_slice).map(Arc::new));
         }
         Some(inputs)
     }
@@ -207,9 +209,9 @@ pub(crate) fn slices_of<'a>(known: &'a Slices, service: &'a Name) -> impl Iterat
 
 /// EndpointSlice of the API server if it advertises a loopback address: pods of its machine reach
 /// it by the node's address.
-fn own_slice(server: SocketAddrV4) -> Slice {
+fn own_slice(server: SocketAddr) -> Slice {
     let endpoint = Endpoint {
-        address: IpAddr::V4(*server.ip()),
+        address: server.ip(),
         hostname: None,
         ready: true,
         serving: true,
@@ -224,22 +226,23 @@ fn own_slice(server: SocketAddrV4) -> Slice {
     };
     Slice {
         service: SERVER.1.into(),
-        v6: false,
+        v6: server.is_ipv6(),
         ports: [port].into(),
         endpoints: [endpoint].into(),
     }
 }
 
-/// Address of the API server for pods. A loopback address of the machine is replaced: pods have
-/// loopback interfaces of their own.
-fn server(context: &Context) -> Option<SocketAddrV4> {
+/// Address of the API server for pods, of one family. A loopback address of the machine is replaced,
+/// since pods have loopback interfaces of their own: by one of the node, else by that of the node in
+/// the pods' range.
+fn server(context: &Context, v6: bool) -> Option<SocketAddr> {
     let server = context.config.server?;
     if !server.ip().is_loopback() {
-        return Some(server);
+        return Some(server).filter(|server| server.is_ipv6() == v6);
     }
-    let own = context.config.addresses.iter().find_map(|address| match address {
-        IpAddr::V4(address) if !address.is_loopback() => Some(*address),
-        IpAddr::V4(_) | IpAddr::V6(_) => None,
-    });
-    own.map(|own| SocketAddrV4::new(own, server.port()))
+    let mut addresses = context.config.addresses.iter().copied();
+    let own = addresses.find(|address| address.is_ipv6() == v6 && !address.is_loopback());
+    let range = || context.parts.network.served()?.ranges.of_family(v6);
+    let own = own.or_else(|| Some(range()?.gateway()));
+    own.map(|own| SocketAddr::new(own, server.port()))
 }
