@@ -128,15 +128,12 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
     let (recorder, sender) = events::channel(parts.client.clone(), &config.node_name, Arc::clone(&parts.clock));
     let machine = machine::Machine::probe(&config.state_directory);
     let capacity = machine.capacity(config.max_pods);
-    let upkeep = &config.upkeep;
+    let (upkeep, state) = (&config.upkeep, &config.state_directory);
     let context = Context {
         allocatable: reserve::allocatable(&capacity, &upkeep.reserved, &upkeep.thresholds),
         machine,
         volumes: volume::Volumes::new(config.state_directory.join("pods"), config.secrets_in_memory),
-        local_path: volume::LocalPath::new(
-            config.state_directory.join("local-path"),
-            config.state_directory.join("pods"),
-        ),
+        local_path: volume::LocalPath::new(state.join("local-path"), state.join("pods")),
         access: serve::Access::default(),
         pull_records: images::credentials::ImagePullRecords::open(
             config.state_directory.join("rights.json"),

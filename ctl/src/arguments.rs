@@ -3,7 +3,7 @@
 mod backends;
 mod machines;
 mod nodes;
-mod past;
+pub(crate) mod past;
 mod store;
 
 use std::net::IpAddr;
@@ -16,9 +16,7 @@ use crate::cluster::{self, unit};
 pub(crate) use backends::Backends;
 pub(crate) use machines::{CheckOptions, Part, UninstallOptions, UpgradeOptions};
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
-pub(crate) use past::{
-    DiffOptions, EventsOptions, History, HistoryOptions, SqlOptions, TraceOptions, UndeleteOptions, WhyOptions,
-};
+pub(crate) use past::{DiffOptions, EventsOptions, History, HistoryOptions, SqlOptions, TraceOptions, UndeleteOptions};
 pub(crate) use store::{MoveOptions, StoreCommand};
 
 const DEFAULT_STATE: &str = "/var/lib/skiff";
@@ -178,9 +176,8 @@ pub(crate) enum Command {
     Trace(TraceOptions),
     /// Print a link that logs a browser into the page of the cluster, and open it where there is a browser
     Ui(UiOptions),
-    /// Say what is wrong with a pod, with what has pods, a Service or a node, or where a pod's connections end, and what to do (exit
-    /// code 1 when something is)
-    Why(WhyOptions),
+    /// Say what is wrong with a pod, a workload, a Service, a node or a connection, and what to do (exit code 1 when something is)
+    Why(past::WhyOptions),
 }
 
 /// What a new cluster is like. Kept in the state directory: later `up`s need no flags.

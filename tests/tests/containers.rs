@@ -50,7 +50,11 @@ fn it_serves(cluster: &Cluster) -> anyhow::Result<()> {
     ensure!(container(&web)["started"] == true, "{web:#}");
     let page = cluster.exec("tools", &format!("wget -q -O - http://{}/hostname", address(&web)))?;
     ensure!(page.trim() == "web", "from another pod: {page}");
-    Ok(())
+    eventually("pods find Services by name", || {
+        let asked = cluster.exec("tools", "nslookup kubernetes.default.svc.cluster.local");
+        let said = asked.map_err(|error| format!("{error:#}"))?;
+        if said.contains("10.96.0.1") { Ok(()) } else { Err(said) }
+    })
 }
 
 fn it_is_limited(cluster: &Cluster) -> anyhow::Result<()> {

@@ -9,6 +9,7 @@ mod cidr;
 mod cni;
 mod files;
 pub mod fuzzing;
+pub mod local;
 mod nft;
 mod plugin;
 pub mod policies;
@@ -231,6 +232,12 @@ pub trait Network: Send + Sync + 'static {
 
     /// Pods that this network connects, if it knows all of them.
     fn served(&self) -> Option<Served> {
+        None
+    }
+
+    /// Address of the node for servers of its pods, to be taken with [`local::hold`]; `None` if they
+    /// reach it by the gateway of their range.
+    fn local_address(&self) -> Option<IpAddr> {
         None
     }
 

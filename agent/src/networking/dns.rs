@@ -1,6 +1,7 @@
 //! DNS server of the cluster on this node: pods of the built-in network query it at their gateway,
-//! an address of the node, so that queries pass no Service and no other node. Servers that an
-//! operator sets by `--cluster-dns` take precedence.
+//! an address of the node, so that queries pass no Service and no other node. Pods of CNI plugins
+//! query a link-local address of the node. Servers that an operator sets by `--cluster-dns` take
+//! precedence.
 //!
 //! While the API server is unavailable, the last known names are served: from memory, and after a
 //! restart from a file ([`last`]).
@@ -9,7 +10,7 @@ mod forwarding;
 mod last;
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -96,9 +97,11 @@ impl Names {
 
     /// Value of the annotation that announces the server's addresses to the control plane.
     pub(crate) fn told(&self) -> Option<String> {
-        let servers = self.servers.get().filter(|servers| !servers.is_empty())?;
-        let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
-        Some(servers.join(","))
+        let servers = self.servers.get()?;
+        // A link-local address cannot be an endpoint.
+        let is_endpoint = |server: &&IpAddr| !matches!(server, IpAddr::V4(server) if server.is_link_local());
+        let servers: Vec<String> = servers.iter().filter(is_endpoint).map(ToString::to_string).collect();
+        (!servers.is_empty()).then(|| servers.join(","))
     }
 
     /// Servers and domain in the pods' `resolv.conf`.
@@ -182,11 +185,12 @@ pub(crate) async fn resume(context: &Arc<Context>) -> Option<Started> {
     if !context.config.dns.servers.is_empty() {
         return None;
     }
-    let ranges = context.names.last().as_ref()?.ranges?;
+    let ranges = context.names.last().as_ref()?.ranges;
+    let place = place(context, ranges).await?;
     let forwarder = Forwarder::default();
     // After a reboot the address does not exist yet.
     let failed = |error: &dns::Error| debug!(error = image::chain(error), "names are not answered yet");
-    let (server, gateways) = listen(context, &forwarder, ranges).await.inspect_err(failed).ok()?;
+    let (server, gateways) = listen(context, &forwarder, place).await.inspect_err(failed).ok()?;
     Some(Started {
         server,
         forwarder,
@@ -200,12 +204,12 @@ pub(crate) async fn start(context: &Arc<Context>, resumed: Option<Started>) -> O
     if !context.config.dns.servers.is_empty() {
         return None;
     }
-    let ranges = context.parts.network.served().map(|served| served.ranges);
-    let same = |resumed: &Started| ranges.is_some_and(|ranges| resumed.gateways == gateways(ranges));
+    let place = place(context, context.parts.network.served().map(|served| served.ranges)).await;
+    let same = |resumed: &Started| place.as_ref().is_some_and(|place| resumed.gateways == place.listen);
     let started = if let Some(resumed) = resumed.filter(same) {
         Some(resumed)
     } else {
-        begin(context, ranges).await
+        begin(context, place).await
     };
     if let Some(started) = &started {
         info!(gateways = ?started.gateways, "names of the cluster are answered");
@@ -220,9 +224,9 @@ pub(crate) async fn start(context: &Arc<Context>, resumed: Option<Started>) -> O
     started
 }
 
-async fn begin(context: &Arc<Context>, ranges: Option<Ranges>) -> Option<Started> {
+async fn begin(context: &Arc<Context>, place: Option<Place>) -> Option<Started> {
     let forwarder = Forwarder::default();
-    let listening = listen(context, &forwarder, ranges?).await;
+    let listening = listen(context, &forwarder, place?).await;
     let failed = |error: &dns::Error| warn!(error = image::chain(error), "names of the cluster are not answered");
     let (server, gateways) = listening.inspect_err(failed).ok()?;
     Some(Started {
@@ -232,29 +236,48 @@ async fn begin(context: &Arc<Context>, ranges: Option<Ranges>) -> Option<Started
     })
 }
 
-fn gateways(ranges: Ranges) -> Vec<IpAddr> {
-    ranges.iter().map(network::Cidr::gateway).collect()
+/// Addresses of the server, and the ranges of its clients.
+struct Place {
+    listen: Vec<IpAddr>,
+    clients: Vec<(IpAddr, u8)>,
+}
+
+/// The gateways of the pods' ranges, else an address of the node that only its pods reach.
+async fn place(context: &Context, ranges: Option<Ranges>) -> Option<Place> {
+    if let Some(ranges) = ranges {
+        return Some(Place {
+            listen: ranges.iter().map(network::Cidr::gateway).collect(),
+            clients: ranges.iter().map(|range| (range.address, range.prefix)).collect(),
+        });
+    }
+    let local = context.parts.network.local_address()?;
+    let held = tokio::task::spawn_blocking(network::local::hold).await.ok()?;
+    let failed = |error: &network::Error| warn!(error = image::chain(error), "names of the cluster are not answered");
+    held.inspect_err(failed).ok()?;
+    Some(Place {
+        listen: vec![local],
+        clients: vec![(Ipv4Addr::UNSPECIFIED.into(), 0)],
+    })
 }
 
 async fn listen(
     context: &Arc<Context>,
     forwarder: &Forwarder,
-    ranges: Ranges,
+    place: Place,
 ) -> Result<(Bound<Known>, Vec<IpAddr>), dns::Error> {
-    let gateways = gateways(ranges);
-    forwarder.set(upstreams(context, &gateways));
-    let ranges = ranges.iter().map(|range| (range.address, range.prefix));
+    let Place { listen, clients } = place;
+    forwarder.set(upstreams(context, &listen));
     let own = context.config.addresses.iter().map(|address| {
         let prefix = if address.is_ipv4() { 32 } else { 128 };
         (*address, prefix)
     });
     let config = dns::Config {
-        listen: gateways.iter().map(|gateway| SocketAddr::new(*gateway, PORT)).collect(),
+        listen: listen.iter().map(|address| SocketAddr::new(*address, PORT)).collect(),
         domain: context.config.dns.domain.clone(),
-        clients: dns::networks(ranges.chain(own)),
+        clients: dns::networks(clients.into_iter().chain(own)),
     };
     let bound = dns::bind(config, Arc::new(Known(Arc::clone(context))), forwarder.clone()).await?;
-    Ok((bound, gateways))
+    Ok((bound, listen))
 }
 
 /// Serves without end, and follows the machine's own name servers.
@@ -267,8 +290,9 @@ pub(crate) async fn run(context: Arc<Context>, started: Option<Started>) -> Resu
     loop {
         let Some(bound) = server.take() else {
             sleep(RESTART_DELAY).await;
-            if let Some(served) = context.parts.network.served() {
-                let listening = listen(&context, &forwarder, served.ranges).await;
+            let ranges = context.parts.network.served().map(|served| served.ranges);
+            if let Some(place) = place(&context, ranges).await {
+                let listening = listen(&context, &forwarder, place).await;
                 let failed = |error: &dns::Error| warn!(error = image::chain(error), "names are not answered");
                 server = listening.inspect_err(failed).ok().map(|(server, _)| server);
             }

@@ -21,7 +21,8 @@ use anyhow::bail;
 use serde_json::Value;
 
 use crate::api::{Api, is_not_found, text_at, with_query};
-use crate::arguments::{Place, WhyOptions};
+use crate::arguments::Place;
+use crate::arguments::past::WhyOptions;
 use crate::describe::time_of;
 use crate::pods;
 use crate::resource::Resources;

@@ -14,6 +14,7 @@ mod running;
 mod status;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -356,6 +357,10 @@ impl Network for Cni {
 
     fn netns(&self, sandbox_id: &str) -> PathBuf {
         namespace::path(&self.inner.config.state_dir, sandbox_id)
+    }
+
+    fn local_address(&self) -> Option<IpAddr> {
+        Some(crate::local::ADDRESS.into())
     }
 
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {

@@ -37,12 +37,18 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     match arguments.network() {
-        Ok(network) => match network.stop().await {
-            Ok(()) => {}
-            // A removal of everything does not fail for state that may never be restored.
-            Err(network::Error::Held(held)) if arguments.with_images => tell_left(&held),
-            Err(error) => failures.push(image::chain(&error)),
-        },
+        Ok(network) => {
+            match network.stop().await {
+                Ok(()) => {}
+                // A removal of everything does not fail for state that may never be restored.
+                Err(network::Error::Held(held)) if arguments.with_images => tell_left(&held),
+                Err(error) => failures.push(image::chain(&error)),
+            }
+            if network.local_address().is_some() {
+                let released = tokio::task::spawn_blocking(network::local::release).await;
+                failures.extend(released.into_iter().filter_map(|gone| Some(image::chain(&gone.err()?))));
+            }
+        }
         Err(error) => failures.push(format!("{error:#}")),
     }
     let tables = [arguments.remove_service_proxy(), arguments.remove_network_policies()];
