@@ -4,7 +4,7 @@
 //! Services with a `loadBalancerClass` belong to another implementation. The oldest Service chooses
 //! first, as in the agents' tables, and a Service keeps the addresses that it has. A Service
 //! without an address stays pending, and an event says why. One node announces an address of the
-//! pool on the link ([`announced`]).
+//! pool on the link (`announced`).
 
 mod announced;
 
