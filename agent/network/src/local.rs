@@ -7,6 +7,7 @@ use futures::TryStreamExt as _;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use rtnetlink::Handle;
+use rtnetlink::packet_route::address::AddressScope;
 use tokio::task::JoinSet;
 
 use crate::Error;
@@ -22,11 +23,19 @@ fn refused(cause: &dyn std::fmt::Display) -> Error {
     }
 }
 
+/// True if a firewall of nftables drops what pods send to the node.
+pub fn is_shut() -> bool {
+    crate::bridge::shuts_node()
+}
+
 /// Gives the address to the node. Succeeds if it has it.
 pub fn hold() -> Result<(), Error> {
     with(async |handle, index| {
-        let added = handle.address().add(index, IpAddr::V4(ADDRESS), 32).execute().await;
-        match added {
+        let mut request = handle.address().add(index, IpAddr::V4(ADDRESS), 32);
+        // With a wider scope it is the source towards interfaces that have no address, such as the
+        // host's ends of some plugins' pods.
+        request.message_mut().header.scope = AddressScope::Host;
+        match request.execute().await {
             Err(rtnetlink::Error::NetlinkError(told)) if told.raw_code() == -(Errno::EEXIST as i32) => Ok(()),
             added => added,
         }

@@ -44,7 +44,8 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     loop {
         let all = services.borrow_and_update().clone().unwrap_or_default();
         let mut wanted = wanted(&context.config.node_name, &all);
-        wanted.retain(|address| !given_up.contains(address));
+        let gateways = gateways();
+        wanted.retain(|address| !given_up.contains(address) && !gateways.contains(address));
         if let Err(error) = apply(&context, &mut announcer, &wanted) {
             warn!(
                 error = image::chain(&error),
@@ -98,6 +99,16 @@ fn wanted(node: &str, services: &Services) -> BTreeSet<IpAddr> {
     let external = services.values().filter_map(|service| service.external.as_deref());
     let own = external.filter(|external| external.announcer.as_deref() == Some(node));
     own.flat_map(|external| external.balancers.iter().copied()).collect()
+}
+
+/// Gateways of the machine's IPv4 routes, which no node may take over.
+fn gateways() -> BTreeSet<IpAddr> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
+    let fields = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(2));
+    let bits = fields.filter_map(|field| u32::from_str_radix(field, 16).ok());
+    bits.filter(|bits| *bits != 0)
+        .map(|bits| IpAddr::from(bits.to_ne_bytes()))
+        .collect()
 }
 
 fn apply(

@@ -251,6 +251,13 @@ async fn place(context: &Context, ranges: Option<Ranges>) -> Option<Place> {
         });
     }
     let local = context.parts.network.local_address()?;
+    if tokio::task::spawn_blocking(network::local::is_shut)
+        .await
+        .unwrap_or(false)
+    {
+        warn!("a firewall drops what pods send to the node: they ask the machine's name servers");
+        return None;
+    }
     let held = tokio::task::spawn_blocking(network::local::hold).await.ok()?;
     let failed = |error: &network::Error| warn!(error = image::chain(error), "names of the cluster are not answered");
     held.inspect_err(failed).ok()?;

@@ -113,6 +113,11 @@ fn proxy_url(kubeconfig: &Kubeconfig) -> Option<&str> {
         .filter(|url| !url.is_empty())
 }
 
+/// The kubeconfig's own proxy.
+pub fn given(kubeconfig: &Kubeconfig) -> Option<Uri> {
+    proxy_url(kubeconfig)?.parse().ok()
+}
+
 /// The proxy on the way to a server, without credentials; `given` is the kubeconfig's.
 pub fn towards(given: Option<&Uri>, server: &Uri) -> Option<Uri> {
     Some(chosen(given, server)?.uri().clone())

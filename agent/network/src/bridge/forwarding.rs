@@ -223,6 +223,16 @@ fn list(words: &[&str]) -> Result<String, Error> {
     }
 }
 
+/// True if a chain of nftables drops what comes to the node by IPv4.
+pub(crate) fn shuts_node() -> bool {
+    let shuts = |chain: &Chain| {
+        let of_v4 = chain.table.starts_with("ip ") || chain.table.starts_with("inet ");
+        let ends = || list(&["table", &chain.table]).is_ok_and(|table| ends_in_drop(&table, &chain.name));
+        !chain.is_forward && of_v4 && (chain.drops || ends())
+    };
+    chains().is_ok_and(|all| all.iter().any(shuts))
+}
+
 /// Chains that filter at the forward or input hook.
 fn chains() -> Result<Vec<Chain>, Error> {
     Ok(filtering(&list(&["chains"])?))

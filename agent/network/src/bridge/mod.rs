@@ -35,6 +35,7 @@ use futures::future::{BoxFuture, ready};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::{AttachSpec, Attachment, Cidr, Error, Lost, Network, Ranges, Served};
+pub(crate) use forwarding::shuts_node;
 pub use nodes::{Nodes, RouteNews};
 use records::{Records, Reservation};
 

@@ -37,7 +37,18 @@ pub(super) struct Capabilities<'a> {
     pub(super) ranges: Option<Ranges>,
 }
 
+/// Plugins whose pods' packets pass by the node that they are on.
+const BYPASSING: [&str; 5] = ["macvlan", "ipvlan", "vlan", "host-device", "sriov"];
+
 impl List {
+    /// True if pods of this list do not reach addresses of their node's loopback.
+    pub(super) fn bypasses_node(&self) -> bool {
+        let first = self.plugins.first().and_then(|plugin| plugin.get("type"));
+        first
+            .and_then(Value::as_str)
+            .is_some_and(|kind| BYPASSING.contains(&kind))
+    }
+
     /// Reads a `.conflist`, or a `.conf` of one plugin.
     pub(super) fn parse(text: &[u8]) -> Result<Self, Unusable> {
         let parsed: Value = serde_json::from_slice(text).map_err(|error| Unusable::Json(error.to_string()))?;

@@ -360,7 +360,9 @@ impl Network for Cni {
     }
 
     fn local_address(&self) -> Option<IpAddr> {
-        Some(crate::local::ADDRESS.into())
+        let list = self.inner.first_valid(|_, _| ());
+        let is_bypassed = list.is_some_and(|list| list.bypasses_node());
+        (!is_bypassed).then(|| crate::local::ADDRESS.into())
     }
 
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {

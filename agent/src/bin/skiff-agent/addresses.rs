@@ -87,6 +87,7 @@ impl Choice {
             gone = if stays { 0 } else { gone + 1 };
             if gone > 1
                 && let Some(now) = self.look().await.filter(|now| *now != before)
+                && now.iter().any(|own| !own.is_loopback())
             {
                 return Moved { before, now };
             }

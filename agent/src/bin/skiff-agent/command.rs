@@ -357,6 +357,11 @@ impl Arguments {
             given if given.is_empty() => vec![self.server_url()?],
             given => given,
         };
+        let proxy = Kubeconfig::read_from(&self.kubeconfig).ok();
+        let proxy = proxy.as_ref().and_then(common_proxy::given);
+        // The proxy alone may know the server's name, or have a route to it.
+        let nearest = |server: Uri| common_proxy::towards(proxy.as_ref(), &server).unwrap_or(server);
+        let servers: Vec<Uri> = servers.into_iter().map(nearest).collect();
         let of = |v6| self.pod_cidr.is_some_and(|ranges| ranges.of_family(v6).is_some());
         Ok(Choice::new(&servers, (of(false), of(true))))
     }

@@ -43,12 +43,17 @@ pub(in crate::pod::worker) fn write(
         files::hosts(&addresses, &hostname, domain.as_deref(), aliases)
     };
     put(&etc.join("hosts"), &hosts)?;
+    let mut cluster = context.names.cluster(&context.config.dns);
+    if context.config.dns.servers.is_empty() && !addresses.is_empty() && addresses.iter().all(IpAddr::is_ipv6) {
+        // Without any of its family the pod asks the machine's servers.
+        cluster.servers.retain(|server| server.contains(':'));
+    }
     let files::Resolution { text, omitted } = files::resolv_conf(
         spec.dns_policy.as_deref().unwrap_or("ClusterFirst"),
         spec.dns_config.as_ref(),
         pods::namespace(pod),
         pods::host_network(spec),
-        &context.names.cluster(&context.config.dns),
+        &cluster,
         &crate::networking::resolver::text(&context.config)?,
     );
     put(&etc.join("resolv.conf"), &text)?;
