@@ -100,9 +100,7 @@ pub fn addresses_of(node: &Node) -> Vec<IpAddr> {
     if is_excluded || node.metadata.deletion_timestamp.is_some() || !is_ready(node) {
         return Vec::new();
     }
-    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    let internal = all.filter(|address| address.type_ == "InternalIP");
-    internal.filter_map(|address| address.address.parse().ok()).collect()
+    announced::internal(node).collect()
 }
 
 /// Makes the plan for one Service. `all` holds all Services of the cluster, `slices` those of the
@@ -128,7 +126,7 @@ pub fn plan(
     }
     let found = match from {
         Addresses::Nodes => of_nodes(service, all, nodes),
-        Addresses::Pool(ranges) => of_pool(service, all, ranges),
+        Addresses::Pool(ranges) => of_pool(service, all, nodes, ranges),
     };
     let (wanted, refusal) = match found {
         Ok(wanted) => (wanted, None),
@@ -254,7 +252,12 @@ fn of_nodes(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>]) -> Res
 }
 
 /// Assigned addresses stay; then each Service without an address takes one, the oldest first.
-fn of_pool(service: &Service, all: &[Arc<Service>], ranges: &[(IpAddr, IpAddr)]) -> Result<Vec<IpAddr>, String> {
+fn of_pool(
+    service: &Service,
+    all: &[Arc<Service>],
+    nodes: &[Arc<Node>],
+    ranges: &[(IpAddr, IpAddr)],
+) -> Result<Vec<IpAddr>, String> {
     let mut waiting: Vec<&Service> = all
         .iter()
         .map(|other| &**other)
@@ -275,6 +278,7 @@ fn of_pool(service: &Service, all: &[Arc<Service>], ranges: &[(IpAddr, IpAddr)])
     {
         return Ok(vec![address]);
     }
+    taken.extend(nodes.iter().flat_map(|node| announced::reserved(node)));
     for other in waiting {
         let found = choose(other, ranges, &taken);
         if is_own(other) {
@@ -432,6 +436,7 @@ mod tests {
             ),
             (&["a@01 80/TCP"], pool, "[192.0.2.4]"),
             (&["a@01 80/TCP v6"], pool, "[fd01::]"),
+            (&["a@01 80/TCP"], "10.0.0.1-10.0.0.9", "[10.0.0.4]"),
             (&["a@01 80/TCP has=192.0.2.5"], pool, ""),
             (&["a@01 80/TCP has=192.0.2.7"], pool, "[192.0.2.4]"),
             (&["b@02 80/TCP has=192.0.2.4", "a@01 80/TCP"], pool, "[192.0.2.5]"),

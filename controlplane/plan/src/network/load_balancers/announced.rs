@@ -34,6 +34,20 @@ pub fn links(node: &Node) -> Vec<(IpAddr, IpAddr)> {
         .collect()
 }
 
+/// Addresses that no Service may take: the node's own, and the ends of its links (network and
+/// broadcast).
+pub(super) fn reserved(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let ends = links(node).into_iter().flat_map(|(first, last)| [first, last]);
+    internal(node).chain(ends)
+}
+
+/// A node's addresses.
+pub(super) fn internal(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let internal = all.filter(|address| address.type_ == "InternalIP");
+    internal.filter_map(|address| address.address.parse().ok())
+}
+
 /// True if only nodes with an endpoint serve the Service from outside.
 pub fn is_local(service: &Service) -> bool {
     let spec = service.spec.as_ref();
