@@ -48,7 +48,8 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
         state_dir.display()
     );
     let (control_plane, agent) = (super::control_plane(state_dir), super::agent(state_dir));
-    let runs = control_plane.running().is_some() || agent.running().is_some();
+    let node_runs = agent.running().is_some();
+    let runs = control_plane.running().is_some() || node_runs;
     let wanted = Settings::choose(state_dir, options, known.as_ref())?;
     let same = known.as_ref().is_some_and(|known| known.is_as(&wanted));
     // A cluster that ran here before starts again, even if the machine has changed.
@@ -99,10 +100,10 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
         start_agent(state_dir, &settings, &agent, &api).await
     };
     match (started.await, before) {
-        (Ok(()), None) => {}
-        (Ok(()), Some(_)) => settings.write(state_dir)?,
-        (Err(error), None) => return Err(error),
-        (Err(error), Some(before)) => return Err(take_back(state_dir, &before, &settings, &error)),
+        (Ok(()), before) => before.map_or(Ok(()), |_| settings.write(state_dir))?,
+        // A node that ran before may have pods: it is not stopped.
+        (Err(error), Some(before)) if !node_runs => return Err(take_back(state_dir, &before, &settings, &error)),
+        (Err(error), _) => return Err(error),
     }
     welcome(state_dir, &settings)
 }
