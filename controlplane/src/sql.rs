@@ -69,6 +69,9 @@ pub fn query(options: &Query) -> anyhow::Result<()> {
         },
     )?;
     output.end()?;
+    // A pager that waits must not hold the database.
+    drop(sql);
+    io::stdout().lock().write_all(&output.out)?;
     if more {
         writeln!(
             io::stderr().lock(),
@@ -103,6 +106,8 @@ fn logs(directory: &Path) -> anyhow::Result<VecDeque<File>> {
 /// Table or lines of JSON on standard output.
 struct Output {
     json: bool,
+    /// Text that is printed once the query has ended.
+    out: Vec<u8>,
     names: Vec<String>,
     /// Rows that wait until the widths are known.
     sample: Vec<Vec<String>>,
@@ -114,6 +119,7 @@ impl Output {
         let (names, sample, widths) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             json,
+            out: Vec::new(),
             names,
             sample,
             widths,
@@ -125,7 +131,7 @@ impl Output {
             self.names = row.iter().map(text).collect();
         } else if self.json {
             let members: Map<String, Value> = self.names.iter().cloned().zip(row.into_iter().map(json)).collect();
-            return writeln!(io::stdout().lock(), "{}", Value::Object(members));
+            return writeln!(self.out, "{}", Value::Object(members));
         }
         if self.json {
             return Ok(());
@@ -146,13 +152,12 @@ impl Output {
             };
             self.widths = (0..self.names.len()).map(width).collect();
         }
-        let mut out = io::stdout().lock();
-        for row in self.sample.drain(..) {
+        for row in std::mem::take(&mut self.sample) {
             let cells = row
                 .iter()
                 .zip(&self.widths)
                 .map(|(cell, &width)| format!("{cell:width$}"));
-            writeln!(out, "{}", cells.collect::<Vec<_>>().join("   ").trim_end())?;
+            writeln!(self.out, "{}", cells.collect::<Vec<_>>().join("   ").trim_end())?;
         }
         Ok(())
     }

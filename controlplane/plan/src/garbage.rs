@@ -287,6 +287,11 @@ impl Graph {
             ""
         };
         if let Some(found) = self.items.get(owner.uid.as_str()) {
+            // Aggregated servers show objects by the uids of those of other groups that they stand
+            // for; upstream asks for them by their path, and finds them.
+            if found.resource.group != resource.group {
+                return Owner::Unresolvable;
+            }
             // The reference must match the object exactly: an owner in another namespace does not
             // count.
             if found.meta().namespace() != namespace || found.resource.kind != owner.kind {

@@ -128,7 +128,7 @@ async fn route(
     authorize(shared, &user, &info, &segments, outcome)?;
     if let Some(facts) = facts {
         let _seat = turn.seat(shared, outcome).await?;
-        return facts.answer(shared, &info).await;
+        return facts.answer(shared, &user, &info).await;
     }
     if let Some(remote) = shared.aggregation.of(&segments) {
         return elsewhere(shared, &remote, (parts, body), &user, (turn, outcome)).await;

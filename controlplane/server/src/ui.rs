@@ -240,10 +240,13 @@ impl Facts {
         Some(facts)
     }
 
-    pub(crate) async fn answer(self, shared: &Shared, info: &RequestInfo) -> Result<Response, Failure> {
+    pub(crate) async fn answer(self, shared: &Shared, user: &User, info: &RequestInfo) -> Result<Response, Failure> {
         match self {
             Self::Writes => shared.writes.answer(info),
-            Self::Measures => measures::answer(shared, info).await,
+            Self::Measures => {
+                let _share = shared.gates.past(&user.name).await?;
+                measures::answer(shared, info).await
+            }
         }
     }
 }

@@ -4,13 +4,18 @@ mod fetch;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use api::selector::LabelSelector;
 use controlplane_plan::objects::{Meta as _, target};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{AUTOSCALERS, PatchKind, Target};
 use controlplane_plan::workloads::autoscaling::{self, Memory, Next, Round, Scale, Unfit};
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use serde_json::{Value, json};
 use tracing::debug;
@@ -20,6 +25,9 @@ use crate::machinery::{cache::Key, driver::Context, kinds::Caches, queue::Queue,
 
 /// Interval between two syncs of an autoscaler (`--horizontal-pod-autoscaler-sync-period`).
 const SYNC_PERIOD: Duration = Duration::from_secs(15);
+/// Autoscalers that are synced at a time, since servers of metrics may be slow
+/// (`--concurrent-horizontal-pod-autoscaler-syncs`).
+const SYNCS: usize = 5;
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
 /// Wakes new autoscalers and those whose spec has changed.
@@ -39,23 +47,45 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
 /// Runs the controller forever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
-    let mut memories: BTreeMap<Key, (String, Memory)> = BTreeMap::new();
-    let mut selectors = Selectors::default();
+    let mut memories: BTreeMap<Key, Remembered> = BTreeMap::new();
+    let selectors = Mutex::new(Selectors::default());
+    let mut under_way = FuturesUnordered::new();
     loop {
-        let key = queue.next().await;
-        let known = memories.remove(&key);
-        if let Some(autoscaler) = context.caches.autoscalers.get(&key) {
-            let uid = autoscaler.metadata.uid().to_owned();
-            let known = known.filter(|(of, _)| *of == uid);
-            let mut memory = known.map(|(_, memory)| memory).unwrap_or_default();
-            scale(&context, &autoscaler, &mut memory, &mut selectors).await;
-            memories.insert(key.clone(), (uid, memory));
-            queue.done(&key);
-            queue.push_after(key, SYNC_PERIOD);
-        } else {
-            queue.done(&key);
+        tokio::select! {
+            biased;
+            Some((key, remembered)) = under_way.next(), if !under_way.is_empty() => {
+                let (key, remembered): (Key, Option<Remembered>) = (key, remembered);
+                queue.done(&key);
+                if let Some(remembered) = remembered {
+                    memories.insert(key.clone(), remembered);
+                    queue.push_after(key, SYNC_PERIOD);
+                }
+            }
+            key = queue.next(), if under_way.len() < SYNCS => {
+                let remembered = memories.remove(&key);
+                under_way.push(sync(&context, key, remembered, &selectors));
+            }
         }
     }
+}
+
+/// Uid of an autoscaler, and what is remembered of its past.
+type Remembered = (String, Memory);
+
+async fn sync(
+    context: &Context,
+    key: Key,
+    remembered: Option<Remembered>,
+    selectors: &Mutex<Selectors>,
+) -> (Key, Option<Remembered>) {
+    let Some(autoscaler) = context.caches.autoscalers.get(&key) else {
+        return (key, None);
+    };
+    let uid = autoscaler.metadata.uid().to_owned();
+    let known = remembered.filter(|(of, _)| *of == uid);
+    let mut memory = known.map(|(_, memory)| memory).unwrap_or_default();
+    scale(context, &autoscaler, &mut memory, selectors).await;
+    (key, Some((uid, memory)))
 }
 
 /// Selectors of the autoscalers' targets, as of their last syncs.
@@ -91,7 +121,7 @@ async fn scale(
     context: &Context,
     autoscaler: &HorizontalPodAutoscaler,
     memory: &mut Memory,
-    selectors: &mut Selectors,
+    selectors: &Mutex<Selectors>,
 ) {
     let now = (context.clock)();
     let found = find(context, autoscaler).await;
@@ -166,7 +196,7 @@ async fn measure<'a>(
     round: Round<'a>,
     found: &Scaled,
     memory: &mut Memory,
-    selectors: &mut Selectors,
+    selectors: &Mutex<Selectors>,
 ) -> Round<'a> {
     if found.selector.is_empty() {
         return round.unselected(&Unfit::Missing);
@@ -182,7 +212,11 @@ async fn measure<'a>(
         .map(Arc::as_ref)
         .filter(|pod| selector.matches_option(pod.metadata.labels()))
         .collect();
-    let rivals = selectors.rivals(&context.caches, Key::of(&autoscaler.metadata), selector, &pods);
+    let key = Key::of(&autoscaler.metadata);
+    let rivals = {
+        let mut selectors = selectors.lock().unwrap_or_else(PoisonError::into_inner);
+        selectors.rivals(&context.caches, key, selector, &pods)
+    };
     if !rivals.is_empty() {
         return round.unselected(&Unfit::Ambiguous(&found.selector, rivals));
     }

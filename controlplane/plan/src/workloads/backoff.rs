@@ -37,6 +37,8 @@ impl Backoff {
         self.0.retain(|_, entry| !entry.is_over(now));
         let entry = self.0.entry((uid.to_owned(), generation, place.to_owned()));
         let entry = entry.or_insert(Entry { seconds: 0, since: now });
+        // The clock may have been set back.
+        entry.since = entry.since.min(now);
         let left = entry.seconds.saturating_sub(entry.age(now));
         if left > 0 {
             return Some(Duration::from_secs(left.unsigned_abs()));

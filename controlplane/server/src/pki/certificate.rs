@@ -26,7 +26,7 @@ const SKEW: Duration = Duration::from_hours(1);
 pub(super) fn authority(name: &str, now: Timestamp) -> Result<Identity, PkiError> {
     let key = KeyPair::generate().map_err(PkiError::Make)?;
     Ok(Identity {
-        certificate: self_signed(name, &key, now)?,
+        certificate: self_signed(name, &key, now, None)?,
         key: key.serialize_pem(),
     })
 }
@@ -45,13 +45,17 @@ pub(super) fn next_authority(certificate: &str, key: &KeyPair, now: Timestamp) -
     // Of our own making is one that signs itself and has no other attribute.
     let name = name.filter(|name| current.issuer() == subject && subject.to_string() == format!("CN={name}"));
     match name.filter(|_| now.as_second() >= renewal(&current)) {
-        Some(name) => self_signed(name, key, now).map(Some),
+        // Begun now, it would be worth nothing once a clock that is ahead is set.
+        Some(name) => self_signed(name, key, now, Some(current.validity().not_before.to_datetime())).map(Some),
         None => Ok(None),
     }
 }
 
-fn self_signed(name: &str, key: &KeyPair, now: Timestamp) -> Result<String, PkiError> {
+fn self_signed(name: &str, key: &KeyPair, now: Timestamp, begin: Option<OffsetDateTime>) -> Result<String, PkiError> {
     let mut params = params(Vec::new(), now, DAY * AUTHORITY_DAYS)?;
+    if let Some(begin) = begin {
+        params.not_before = begin;
+    }
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
