@@ -82,7 +82,7 @@ impl Place {
         self.start()
     }
 
-    /// How a cluster in the state directory is started.
+    /// Hint at the command that starts a cluster in the state directory.
     pub(crate) fn start(&self) -> String {
         match &self.state_dir {
             Some(given) => format!("`skiff up --state-dir {}` starts one", crate::terminal::quoted(given)),

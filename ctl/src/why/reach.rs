@@ -22,7 +22,7 @@ struct Destination {
     /// Text for the user.
     shown: String,
     namespace: String,
-    /// What is known before anything is tried.
+    /// State that is known before anything is tried.
     findings: Vec<Finding>,
     /// Address of the Service.
     service: Option<(String, u16)>,

@@ -107,7 +107,7 @@ pub struct Announcer {
     /// Member of the groups in which hosts ask for addresses of IPv6.
     member: Option<UdpSocket>,
     held: BTreeMap<IpAddr, Link>,
-    /// How often each new address is still to be told.
+    /// Announcements left for each new address.
     untold: BTreeMap<IpAddr, u8>,
     due: Instant,
 }

@@ -143,7 +143,7 @@ fn count<T>(of: impl Iterator<Item = T>) -> i32 {
 /// Evictions of a budget's pods.
 #[derive(Default)]
 struct Disrupted<'a> {
-    /// Those that have not shown yet.
+    /// Evictions that have not shown yet.
     pending: BTreeMap<String, Time>,
     /// Time until the first of them expires.
     recheck: Option<Duration>,

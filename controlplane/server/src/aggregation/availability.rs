@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The time that a server has.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How often it is asked before it counts as unavailable, each time at an endpoint by chance.
+/// Requests before it counts as unavailable, each to a random endpoint.
 const ATTEMPTS: usize = 5;
 /// Bytes of the list of its resources.
 const BYTES: usize = 1 << 20;

@@ -141,7 +141,7 @@ fn renames(existing: &Map<String, Value>, new: &Map<String, Value>, prefix: &str
     renames
 }
 
-/// What other servers' documents add to this server's.
+/// Additions of other servers' documents to this server's.
 #[derive(Default)]
 pub(super) struct Merged {
     pub(super) paths: Map<String, Value>,
