@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::{Args, FromArgMatches as _};
 use controllers::Addresses;
-use server::audit::file::Limits;
-use server::pki::{self, Profile};
+use server::authn::pki::{self, Profile};
+use server::ops::audit::file::Limits;
 
 use crate::clock;
 use crate::pod_ranges::{InvalidPodRanges, PodRanges};

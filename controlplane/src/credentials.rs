@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use api::certificate::is_the_servers;
 use clap::Args;
-use server::pki::{LIFETIME, Pki, Profile, kubeconfig, node_user, write_private};
+use server::authn::pki::{LIFETIME, Pki, Profile, kubeconfig, node_user, write_private};
 
 use crate::clock;
 
@@ -92,7 +92,7 @@ pub fn issue_node(options: &IssueNode) -> anyhow::Result<()> {
     let user = node_user(&options.name);
     let client = authority.issue(&Profile::client(&user, &["system:nodes"]), now)?;
     let serving = authority.issue(&Profile::node_serving(&options.name, &options.addresses), now)?;
-    server::pki::private_directory(&options.out)?;
+    server::authn::pki::private_directory(&options.out)?;
     let write = |name: &str, text: &str| write_private(&options.out.join(name), text);
     write(
         "agent.kubeconfig",

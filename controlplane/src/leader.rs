@@ -15,7 +15,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, GetParams, PostParams};
 use server::Server;
-use server::identity::{Fence, User, assume};
+use server::authn::identity::{Fence, User, assume};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};

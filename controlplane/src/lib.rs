@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd::Etcd;
-use server::audit::Sink;
-use server::audit::file::FileSink;
-use server::audit::policy::{Policy, PolicyError};
-use server::pki::{self, Pki, PkiError};
-use server::tls;
-use server::tokens::SigningKey;
+use server::authn::pki::{self, Pki, PkiError};
+use server::authn::tokens::SigningKey;
+use server::ops::audit::Sink;
+use server::ops::audit::file::FileSink;
+use server::ops::audit::policy::{Policy, PolicyError};
+use server::transport::tls;
 use server::{Options, Server};
 use store::{Lock, Measures, Store};
 use tokio::net::TcpListener;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
 use server::FrontProxy;
-use server::node_proxy::NodeProxy;
-use server::pki::{self, Identity, Pki, PkiError, Profile};
-use server::tls::{TlsError, Transport};
+use server::authn::pki::{self, Identity, Pki, PkiError, Profile};
+use server::node::client::NodeProxy;
+use server::transport::tls::{TlsError, Transport};
 use tokio::time::Instant;
 use tracing::error;
 

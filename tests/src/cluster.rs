@@ -24,7 +24,10 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use server::{Options, Server, User, identity::assume, pki::Pki, tokens::SigningKey};
+use server::authn::identity::assume;
+use server::authn::pki::Pki;
+use server::authn::tokens::SigningKey;
+use server::{Options, Server, User};
 use store::Store;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use server::pki::{KUBELET_CLIENT, Pki, Profile};
+use server::authn::pki::{KUBELET_CLIENT, Pki, Profile};
 use tests::machine::Machine;
 use tests::{images, process};
 

@@ -65,7 +65,7 @@ fn user_of(status: &Value) -> User {
         .decode(status["certificate"].as_str().expect("a certificate"))
         .expect("base64");
     let der = rustls::pki_types::CertificateDer::from_pem_slice(&pem).expect("PEM");
-    server::pki::client(&der).expect("a user").0
+    server::authn::pki::client(&der).expect("a user").0
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use server::pki::{Pki, Profile, kubeconfig};
+use server::authn::pki::{Pki, Profile, kubeconfig};
 use tests::http::Target;
 use tests::machine::PATIENCE;
 use tests::process;

@@ -15,7 +15,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use network::Network;
 use runtime::Runtime;
-use server::identity::{MASTERS, User, assume};
+use server::authn::identity::{MASTERS, User, assume};
 use server::{Options, Server};
 use store::Store;
 use tokio::task::JoinHandle;

@@ -5,6 +5,8 @@
 
 mod aggregated;
 mod legacy;
+pub(crate) mod openapi;
+pub mod version;
 
 use std::collections::BTreeMap;
 
@@ -16,12 +18,12 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::aggregation::{Added, arrange, local_priority};
-use crate::failure::Failure;
-use crate::negotiation::{Encoding, clauses, for_people};
-use crate::query::Query;
-use crate::respond::{Response, encode};
-use crate::shape;
+use crate::extensions::aggregation::{Added, arrange, local_priority};
+use crate::request::failure::Failure;
+use crate::request::query::Query;
+use crate::transport::negotiation::{Encoding, clauses, for_people};
+use crate::transport::respond::{Response, encode};
+use crate::transport::shape;
 
 /// The kind of the aggregated form.
 const LIST: &str = "APIGroupDiscoveryList";

@@ -2,74 +2,48 @@
 //!
 //! ```text
 //! request ─► authentication ─► RequestInfo ─► authorization ─► decode ─► defaults ─► admission ─► validate ─► store
-//!             identity, tokens   request     authorization    object    └──────────── admission ──────┘    (commit)
-//!                                          answer ◄─ negotiation, shape ◄──────────────────────────────────┘
+//!                 authn        request::info      authz      request::object └───── write::admission ───┘    (commit)
+//!                                          answer ◄─ transport::shape ◄────────────────────────────────────┘
 //! ```
 //!
+//! | module | what is in it |
+//! |---|---|
+//! | `transport` | TLS, upgrades, content negotiation, bodies and answers |
+//! | `server` | the router: flow control, limits, dispatch to handlers, objects of every cluster |
+//! | `request` | a request and its parts: path, query, options, object, context, failure |
+//! | `authn` | users: certificates, tokens, impersonation, reviews of tokens |
+//! | `authz` | roles, the nodes' rights, reviews of access |
+//! | `write` | verbs that change objects, with admission and field management |
+//! | `read` | verbs that read objects, now and as they were |
+//! | `storage` | layout of objects in the store, allocation of addresses and ports |
+//! | `node` | what the nodes' agents serve: logs, commands, proxies |
+//! | `discovery` | which APIs there are: discovery, OpenAPI, version |
+//! | `extensions` | custom resources and aggregated servers |
+//! | `ops` | health, metrics, audit log, z-pages, the UI |
+//!
 //! All clients use this router, including the controllers of the same process, for which
-//! [`identity::assume`] sets a user as TLS would, and the page that `ui` serves. No handler knows a
+//! [`authn::identity::assume`] sets a user as TLS would, and the page that `ops::ui` serves. No handler knows a
 //! kind by name: differences between kinds are in their rows of `api::KINDS`.
 //!
 //! Most of the server treats `metadata.managedFields` as text: only code that changes it parses it
 //! ([`managers`](api::managed)).
 
-pub mod agents;
-pub mod audit;
-pub mod authorization;
-pub mod body;
+pub mod authn;
+pub mod authz;
 pub mod discovery;
-pub mod failure;
-pub mod fuzzing;
-pub mod identity;
-pub mod negotiation;
-pub mod node_proxy;
-pub mod path;
-pub mod pki;
-pub mod query;
+pub mod node;
+pub mod ops;
 pub mod request;
-pub mod respond;
 pub mod storage;
-pub mod tls;
-pub mod tokens;
-pub mod version;
-mod weight;
+pub mod transport;
 
-mod admission;
-mod aggregation;
-mod authentication;
-mod bootstrap;
-mod compress;
-mod context;
-mod definitions;
-mod dialing;
-mod dispatch;
-mod duration;
-mod exchange;
-mod flow;
-mod follower;
-mod gate;
-mod health;
-mod lines;
-mod managers;
-mod metrics;
-mod object;
-mod openapi;
-mod options;
-mod owners;
-mod pages;
-mod recording;
-mod selection;
+mod extensions;
+mod read;
 mod server;
-mod services;
-mod shape;
-mod subresource;
-mod tunnel;
-mod ui;
-mod uses;
-mod verbs;
+mod write;
 
-pub use aggregation::FrontProxy;
-pub use bootstrap::BootstrapError;
-pub use failure::Failure;
-pub use identity::User;
-pub use server::{Clock, Options, Server};
+pub use authn::identity::User;
+pub use extensions::aggregation::FrontProxy;
+pub use request::failure::Failure;
+pub use server::bootstrap::BootstrapError;
+pub use server::{Clock, Options, Server, fuzzing};

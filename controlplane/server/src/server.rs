@@ -1,5 +1,12 @@
 //! The server: its options, shared state and router.
 
+pub(crate) mod blocking;
+pub(crate) mod bootstrap;
+pub(crate) mod dispatch;
+pub(crate) mod flow_control;
+pub mod fuzzing;
+pub(crate) mod limits;
+
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -12,22 +19,21 @@ use http::Request;
 use k8s_openapi::jiff::Timestamp;
 use store::{Measures, Store};
 
-use crate::admission::policies::{self, Policies};
-use crate::admission::webhooks::Webhooks;
-use crate::agents::Agents;
-use crate::aggregation::{self, Aggregation, FrontProxy};
-use crate::audit::Sink;
-use crate::authorization::Authorizer;
-use crate::bootstrap::{self, BootstrapError};
-use crate::definitions::{self, Definitions};
-use crate::dispatch;
-use crate::flow::{self, FlowControl};
-use crate::gate::Gates;
-use crate::lines::Lines;
-use crate::metrics::Metrics;
-use crate::tokens::{ISSUER, SigningKey, Tokens};
-use crate::ui::{self, Attempts, Sessions, Writes};
-use crate::version::Version;
+use crate::authn::tokens::{ISSUER, SigningKey, Tokens};
+use crate::authz::Authorizer;
+use crate::discovery::version::Version;
+use crate::extensions::aggregation::{self, Aggregation, FrontProxy};
+use crate::extensions::definitions::{self, Definitions};
+use crate::node::agents::Agents;
+use crate::ops::audit::Sink;
+use crate::ops::metrics::Metrics;
+use crate::ops::ui::{self, Attempts, Sessions, Writes};
+use crate::server::bootstrap::BootstrapError;
+use crate::server::flow_control::FlowControl;
+use crate::server::limits::Gates;
+use crate::storage::queues::Queues;
+use crate::write::admission::policies::{self, Policies};
+use crate::write::admission::webhooks::Webhooks;
 
 /// The wall clock. Timers use `tokio::time`, which tests can pause.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -119,9 +125,9 @@ pub(crate) struct Shared {
     pub(crate) attempts: Attempts,
     pub(crate) writes: Writes,
     /// Queues of writers in namespaces with quotas.
-    pub(crate) lines: Lines,
+    pub(crate) quota_queues: Queues,
     /// Queues of writers of contended objects.
-    pub(crate) rivals: Lines,
+    pub(crate) object_queues: Queues,
     pub(crate) flow: FlowControl,
     pub(crate) gates: Gates,
     pub(crate) metrics: Metrics,
@@ -159,8 +165,8 @@ impl Server {
             sessions: Sessions::default(),
             attempts: Attempts::default(),
             writes: Writes::default(),
-            lines: Lines::default(),
-            rivals: Lines::default(),
+            quota_queues: Queues::default(),
+            object_queues: Queues::default(),
             gates: Gates::new(),
             ready: AtomicBool::new(false),
             whole: AtomicBool::new(false),
@@ -171,7 +177,7 @@ impl Server {
         }
     }
 
-    /// The router. A [`crate::identity::User`] in a request's extensions is believed; a request without one shows a
+    /// The router. A [`crate::authn::identity::User`] in a request's extensions is believed; a request without one shows a
     /// bearer token or is anonymous.
     pub fn router(&self) -> Router {
         let shared = Arc::clone(&self.shared);
@@ -184,7 +190,7 @@ impl Server {
     /// # Errors
     /// When an object cannot be stored.
     pub async fn bootstrap(&self) -> Result<(), BootstrapError> {
-        crate::services::repair(&self.shared.store, (self.shared.options.clock)()).await;
+        crate::storage::allocation::repair(&self.shared.store, (self.shared.options.clock)()).await;
         let made = bootstrap::run(self.router(), &self.shared.store, &self.shared.options).await?;
         self.shared.whole.store(made, Ordering::Relaxed);
         self.shared.ready.store(true, Ordering::Release);
@@ -201,7 +207,7 @@ impl Server {
         tokio::select! {
             never = upkeep => never,
             never = aggregation::run(Arc::clone(shared), self.router()) => never,
-            never = flow::run(Arc::clone(shared), self.router()) => never,
+            never = flow_control::run(Arc::clone(shared), self.router()) => never,
             never = policies::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,
             never = ui::measures::run(Arc::clone(shared), self.router()) => never,

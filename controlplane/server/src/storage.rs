@@ -1,5 +1,9 @@
 //! Layout of objects in the store: keys, selectable attributes, and retention of old versions.
 
+pub(crate) mod allocation;
+pub(crate) mod follower;
+pub(crate) mod queues;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +93,7 @@ pub fn class(resource: &str) -> Class {
         "core/events" => Class::HeadOnly {
             time_to_live: Some(EVENT_TIME_TO_LIVE),
         },
-        // Servers that share the store renew theirs (`bootstrap/servers.rs`).
+        // Servers that share the store renew theirs (`server/bootstrap/servers.rs`).
         "skiff/servers" => Class::HeadOnly {
             time_to_live: Some(SERVER_TIME_TO_LIVE),
         },

@@ -101,7 +101,7 @@ struct Flags {
     #[arg(long)]
     service_account_signing_key_file: Option<PathBuf>,
     /// Identifier of the service account token issuer; may be repeated: the first one issues, all are taken
-    #[arg(long, default_value = server::tokens::ISSUER)]
+    #[arg(long, default_value = server::authn::tokens::ISSUER)]
     service_account_issuer: Vec<String>,
     /// Audiences of tokens that the API takes [default: the first issuer]
     #[arg(long, value_delimiter = ',')]
@@ -221,7 +221,7 @@ impl Flags {
         let usual = (self.cert_dir.join("apiserver.crt"), self.cert_dir.join("apiserver.key"));
         let serving = named.or_else(|| (usual.0.exists() && usual.1.exists()).then_some(usual));
         if serving.is_none() {
-            server::pki::private_directory(&self.cert_dir)?;
+            server::authn::pki::private_directory(&self.cert_dir)?;
         }
         Ok(ApiServer {
             certificates: serving.is_none().then(|| self.cert_dir.clone()),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use axum::Router;
 use axum::routing::get;
 use clap::{ArgAction, Parser};
-use server::pki;
+use server::authn::pki;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tracing::info;

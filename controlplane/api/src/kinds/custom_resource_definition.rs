@@ -1,4 +1,4 @@
-//! `CustomResourceDefinition`: a custom kind. The server's part is in `server/src/definitions`,
+//! `CustomResourceDefinition`: a custom kind. The server's part is in `server/src/extensions/definitions`,
 //! including the checks of schemas.
 
 pub mod names;

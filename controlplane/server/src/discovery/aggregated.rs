@@ -5,7 +5,7 @@ use api::kind::Scope;
 use serde_json::{Map, Value, json};
 
 use super::{Version, verbs};
-use crate::subresource;
+use crate::request::subresource;
 
 /// Document of `api` (the core group) or `apis` (all other groups).
 pub(super) fn document(groups: &[(&'static str, Vec<Version>)], path: &str, version: &str) -> Value {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Version, verbs};
-use crate::subresource;
+use crate::request::subresource;
 
 /// Documents by path.
 pub(super) fn documents(groups: &[(&'static str, Vec<Version>)], address: &str) -> Vec<(String, Value)> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use controlplane_server::identity::User;
+use controlplane_server::authn::identity::User;
 use http::{Method, Request};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::support::{Api, pod};
 use axum::body::Body;
-use controlplane_server::agents::{Agent, AgentError, Agents, Answer, Within};
-use controlplane_server::node_proxy::NodeProxy;
-use controlplane_server::pki::{KUBELET_CLIENT, Pki, Profile};
+use controlplane_server::authn::pki::{KUBELET_CLIENT, Pki, Profile};
+use controlplane_server::node::agents::{Agent, AgentError, Agents, Answer, Within};
+use controlplane_server::node::client::NodeProxy;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use k8s_openapi::jiff::Timestamp;

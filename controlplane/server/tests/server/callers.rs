@@ -8,7 +8,7 @@ use crate::support::Api;
 use crate::support::served::{now, serve};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use controlplane_server::identity::MASTERS;
+use controlplane_server::authn::identity::MASTERS;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 

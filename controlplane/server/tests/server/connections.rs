@@ -4,7 +4,7 @@
 use crate::support::served::{PATIENCE, Served, connect, dial, get, serve, serve_api, speak};
 use crate::support::{Api, pod};
 use axum::body::Body;
-use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
+use controlplane_server::node::agents::{Agent, AgentError, Agents, Answer};
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use controlplane_server::audit::file::{FileSink, Limits};
+use controlplane_server::ops::audit::file::{FileSink, Limits};
 use http::{Method, Request};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};

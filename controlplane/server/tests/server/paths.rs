@@ -2,10 +2,10 @@
 
 use crate::support::{Api, collect, config_map};
 use axum::body::Body;
-use controlplane_server::identity::User;
-use controlplane_server::path::segments;
-use controlplane_server::query::Query;
-use controlplane_server::request::RequestInfo;
+use controlplane_server::authn::identity::User;
+use controlplane_server::request::info::RequestInfo;
+use controlplane_server::request::path::segments;
+use controlplane_server::request::query::Query;
 use http::{Method, Request};
 use proptest::prelude::*;
 use serde_json::json;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{Api, Kept, deployment, pod};
-use controlplane_server::audit::Sink;
+use controlplane_server::ops::audit::Sink;
 use http::StatusCode;
 use serde_json::{Value, json};
 

@@ -468,7 +468,7 @@ async fn params_are_lent_to_those_who_may_read_them() {
         .header("content-type", "application/json")
         .body(policy(&spec).to_string().into())
         .unwrap();
-    let user = controlplane_server::identity::User::new("jane", ["system:authenticated"]);
+    let user = controlplane_server::authn::identity::User::new("jane", ["system:authenticated"]);
     let answer = crate::support::collect(api.send_as(user, request).await).await;
     assert_eq!(answer.code, 422);
     let wanted = "must have \"get\" permission on all objects of the referenced paramKind (kind=Secret, apiVersion=v1)";

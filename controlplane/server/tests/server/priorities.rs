@@ -2,7 +2,7 @@
 
 use axum::body::{Body, Bytes};
 use controlplane_server::User;
-use controlplane_server::identity::Source;
+use controlplane_server::authn::identity::Source;
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::{Api, Kept, config_map, deployment, pod};
 use axum::body::Body;
-use controlplane_server::audit::{Sink, Stage};
+use controlplane_server::ops::audit::{Sink, Stage};
 use http::{Method, Request};
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::{Answer, Api, START, collect, pod};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use controlplane_server::identity::User;
+use controlplane_server::authn::identity::User;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Api, Kept};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use controlplane_server::audit::{Record, Sink, Stage};
+use controlplane_server::ops::audit::{Record, Sink, Stage};
 use http::Method;
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Api, Frames, config_map, pod};
 use axum::body::Body;
-use controlplane_server::identity::{MASTERS, Source, User};
+use controlplane_server::authn::identity::{MASTERS, Source, User};
 use futures::TryStreamExt;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
-use controlplane_server::agents::{Agent, AgentError, Agents, Answer as Answered};
+use controlplane_server::node::agents::{Agent, AgentError, Agents, Answer as Answered};
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use serde_json::{Value, json};

@@ -8,9 +8,9 @@ pub mod webhook;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
-use controlplane_server::audit::{Record, Sink, Waiting};
-use controlplane_server::identity::{MASTERS, User, assume};
-use controlplane_server::tokens::SigningKey;
+use controlplane_server::authn::identity::{MASTERS, User, assume};
+use controlplane_server::authn::tokens::SigningKey;
+use controlplane_server::ops::audit::{Record, Sink, Waiting};
 use controlplane_server::{Options, Server};
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;

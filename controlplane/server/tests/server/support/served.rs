@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use controlplane_server::pki::{Pki, Profile};
-use controlplane_server::tls::{self, Transport};
+use controlplane_server::authn::pki::{Pki, Profile};
+use controlplane_server::transport::tls::{self, Transport};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};

@@ -1,0 +1,74 @@
+//! `/metrics/slis`: only the health checks, for frequent scrapes.
+
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::labels::{Checked, Health};
+use super::{help, plain};
+use crate::ops::health;
+use crate::server::Shared;
+
+pub(crate) struct Slis {
+    registry: Registry,
+    checks: Family<Health, Gauge>,
+    checked: Family<Checked, Counter>,
+}
+
+impl Slis {
+    pub(super) fn new() -> Self {
+        let (checks, checked) = (
+            Family::<Health, Gauge>::default(),
+            Family::<Checked, Counter>::default(),
+        );
+        let mut registry = Registry::default();
+        registry.register("kubernetes_healthcheck", help("kubernetes_healthcheck"), checks.clone());
+        registry.register(
+            "kubernetes_healthchecks",
+            help("kubernetes_healthchecks"),
+            checked.clone(),
+        );
+        Self {
+            registry,
+            checks,
+            checked,
+        }
+    }
+
+    /// A check was asked for.
+    pub(crate) fn checked(&self, endpoint: &'static str, name: &'static str, passed: bool) {
+        let status = if passed { "success" } else { "error" };
+        self.checked
+            .get_or_create(&[("name", name), ("type", endpoint), ("status", status)])
+            .inc();
+    }
+
+    pub(super) fn checks(&self) -> Family<Health, Gauge> {
+        self.checks.clone()
+    }
+
+    pub(super) fn all_checked(&self) -> Family<Checked, Counter> {
+        self.checked.clone()
+    }
+
+    /// Notes how all checks are now.
+    pub(super) fn look(&self, shared: &Shared) {
+        for endpoint in health::ENDPOINTS {
+            for (name, passed) in health::results(shared, endpoint) {
+                let gauge = self.checks.get_or_create(&[("name", name), ("type", endpoint)]);
+                gauge.set(i64::from(passed));
+            }
+        }
+    }
+
+    /// The text that Prometheus reads.
+    pub(crate) fn text(&self, shared: &Shared) -> String {
+        self.look(shared);
+        let mut page = String::new();
+        // Writing to a String cannot fail.
+        text::encode(&mut page, &self.registry).unwrap_or_default();
+        plain(&page)
+    }
+}

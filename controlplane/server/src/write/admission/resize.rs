@@ -1,0 +1,82 @@
+//! Resizes of running pods: never more than the node's allocatable.
+
+use std::borrow::Cow;
+
+use api::Object;
+use api::quantity::Quantity;
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use store::Key;
+
+use super::Review;
+use crate::request::failure::{Cause, Failure};
+use crate::write::amend::Part;
+
+/// `PodResizeValidator`
+pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
+    let pod = object.as_any().downcast_ref::<Pod>();
+    let Some(spec) = pod
+        .and_then(|pod| pod.spec.as_ref())
+        .filter(|_| review.part == Part::Resize)
+    else {
+        return Ok(());
+    };
+    let old = review.old.and_then(|old| old.as_any().downcast_ref::<Pod>());
+    let changed = old.and_then(|old| old.spec.as_ref()) != Some(spec);
+    let Some(name) = spec.node_name.as_deref().filter(|name| changed && !name.is_empty()) else {
+        return Ok(());
+    };
+    let entry = Key::new("", "nodes", "", name)
+        .ok()
+        .and_then(|key| review.context.store().get(&key));
+    let Some(node) = entry.and_then(|entry| serde_json::from_slice::<Node>(&entry.bytes).ok()) else {
+        return Err(review.forbid(object, format!("node {name:?} not found")));
+    };
+    let (reason, because) = if let Some(missing) = missing(spec, &node) {
+        let because = format!("Node didn't have enough allocatable resources: {missing}");
+        ("NodeCapacity", because)
+    } else if let Some(system) = other_system(&node) {
+        let because = format!("pod resize is only supported on linux nodes, node {name:?} is {system:?}");
+        ("UnsupportedPlatform", because)
+    } else {
+        return Ok(());
+    };
+    let cause = Cause {
+        reason: Cow::Borrowed(reason),
+        field: String::new(),
+        message: String::new(),
+        text: String::new(),
+    };
+    let name = object.metadata().name.clone().unwrap_or_default();
+    Err(Failure::Forbidden {
+        target: Some(review.context.target(&name)),
+        because,
+        causes: vec![cause],
+    })
+}
+
+/// First resource of which the pod requests more than the node's allocatable.
+fn missing(spec: &PodSpec, node: &Node) -> Option<String> {
+    let requests = api::pod::requests(spec);
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let missing: Vec<String> = [("cpu", 1), ("memory", 1000)]
+        .into_iter()
+        .filter_map(|(name, scale)| {
+            let asked = requests.get(name).map_or(0, |own| own.milli());
+            let there = allocatable.and_then(|all| all.get(name));
+            let there = there.map_or(0, |own| Quantity::of(own).milli());
+            let told = |amount: i64| amount / scale;
+            (asked > there).then(|| format!("{name}, requested: {}, allocatable: {}", told(asked), told(there)))
+        })
+        .collect();
+    (!missing.is_empty()).then(|| missing.join("; "))
+}
+
+/// The system of a node that is not Linux, or does not say so.
+fn other_system(node: &Node) -> Option<String> {
+    let labels = node.metadata.labels.as_ref();
+    let system = labels
+        .and_then(|labels| labels.get("kubernetes.io/os"))
+        .cloned()
+        .unwrap_or_default();
+    (system != "linux").then_some(system)
+}
