@@ -55,9 +55,10 @@ impl Inner {
             return Ok(None);
         };
         let bridge = &self.config.bridge;
-        let listed = list(&["tables"])?;
+        // `nft list tables` of nft 1.0 decodes all rules and aborts on those of Services.
+        let listed = list(&["chains"])?;
         let is_there = |family: Family| {
-            let own = format!("table {} {}", family.word, masquerade::table(bridge));
+            let own = format!("table {} {} {{", family.word, masquerade::table(bridge));
             listed.lines().any(|line| line == own)
         };
         if !families(ranges).all(|(family, _)| is_there(family)) {

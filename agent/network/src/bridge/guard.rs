@@ -116,10 +116,10 @@ impl Inner {
         self.is_guarded.store(made.is_ok(), Ordering::Relaxed);
     }
 
-    /// Creates the table again if it is missing in the output of `nft list tables`: another program
+    /// Creates the table again if it is missing in the output of `nft list chains`: another program
     /// has removed it.
     pub(super) fn keep_guard(&self, listed: &str) {
-        let own = format!("table bridge {}", table(&self.config.bridge));
+        let own = format!("table bridge {} {{", table(&self.config.bridge));
         if self.is_guarded() && !listed.lines().any(|line| line == own) {
             tracing::warn!("somebody else removed the table of pods' addresses; it is made again");
             self.guard();

@@ -271,6 +271,27 @@ async fn what_others_change_is_heard_and_mended() {
 }
 
 #[tokio::test]
+async fn the_rules_of_services_hide_no_table_of_the_pods_from_the_check() {
+    let mut lab = Lab::new().await;
+    let web = json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80}]});
+    lab.service("web", &web, &["web"]);
+    let nft = |words: &str| {
+        let output = std::process::Command::new("nft")
+            .args(words.split(' '))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{words}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for table in ["ip skiff_skiff_test", "bridge skiff_skiff_test_guard"] {
+        nft(&format!("add chain {table} marker"));
+    }
+    lab.network.pass().await.unwrap();
+    assert_eq!(nft("list chains").matches("chain marker").count(), 2, "made again");
+    lab.end().await;
+}
+
+#[tokio::test]
 async fn two_clusters_with_the_same_addresses_lead_their_own_pods() {
     let mut lab = Lab::new().await;
     let mut other = config(&*lab.network, "skiff_other_services");
