@@ -302,3 +302,17 @@ async fn pods_are_admitted_with_priority_and_tolerations() {
         "pods \"b\" is forbidden: no PriorityClass with name none was found"
     );
 }
+
+#[tokio::test]
+async fn replacements_of_pods_keep_the_priority_that_they_leave_out() {
+    let api = Api::start().await;
+    let made = api.post(PODS, &pod("p")).await.json();
+    let mut replacement = made.clone();
+    replacement["metadata"]["labels"] = json!({"a": "b"});
+    let spec = replacement["spec"].as_object_mut().unwrap();
+    spec.remove("priority");
+    spec.remove("preemptionPolicy");
+    let answer = api.put(&format!("{PODS}/p"), &replacement).await;
+    assert_eq!(answer.code, 200, "{}", answer.text());
+    assert_eq!(answer.json()["spec"], made["spec"]);
+}

@@ -14,11 +14,9 @@ const GROUP: &str = "scheduling.k8s.io";
 const PLURAL: &str = "priorityclasses";
 const LOWER: &str = "PreemptLowerPriority";
 
-/// Resolves a new pod's `priorityClassName`, or takes the cluster's default.
+/// Resolves a new pod's `priorityClassName`, or takes the cluster's default; an update that leaves
+/// the results out keeps them (`plugin/pkg/admission/priority/admission.go`).
 pub(super) fn resolve(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
-    if !review.is_new() {
-        return Ok(());
-    }
     let Some(spec) = object
         .as_any_mut()
         .downcast_mut::<Pod>()
@@ -26,6 +24,14 @@ pub(super) fn resolve(review: &mut Review<'_>, object: &mut dyn Object) -> Resul
     else {
         return Ok(());
     };
+    if let Some(old) = review.old {
+        let old = old.as_any().downcast_ref::<Pod>().and_then(|pod| pod.spec.as_ref());
+        spec.priority = spec.priority.or(old.and_then(|old| old.priority));
+        if spec.preemption_policy.is_none() {
+            spec.preemption_policy = old.and_then(|old| old.preemption_policy.clone());
+        }
+        return Ok(());
+    }
     let wanted = spec.priority_class_name.clone().unwrap_or_default();
     let class = if wanted.is_empty() {
         default_class(review.context)
