@@ -213,16 +213,16 @@ pub struct Column<K> {
     pub cell: fn(&K, Timestamp) -> Value,
 }
 
-/// Member of an object's JSON, or of each item of a list, that no cell of the table shows.
+/// Member of an object's JSON, or of each item of a list, that cells of the table show.
 #[derive(Debug, Clone, Copy)]
-pub enum Unshown {
-    /// The whole member is left out.
+pub enum Shown {
+    /// The whole member.
     Whole(&'static str),
-    /// Some of its members are left out.
-    Within(&'static str, &'static [Unshown]),
+    /// Some of its members.
+    Within(&'static str, &'static [Shown]),
 }
 
-impl Unshown {
+impl Shown {
     /// Its name.
     pub(crate) const fn key(&self) -> &'static str {
         match self {
@@ -288,8 +288,8 @@ pub trait Kind:
     const VERBS: Verbs = Verbs::All;
     /// Columns of the table besides the name.
     const COLUMNS: &'static [Column<Self>] = &[crate::table::age_column::<Self>()];
-    /// Members that no cell shows.
-    const UNSHOWN: &'static [Unshown] = &[Unshown::Within("metadata", &[Unshown::Whole("managedFields")])];
+    /// Members that cells show; if empty, all but the managed fields.
+    const SHOWN: &'static [Shown] = &[];
     /// True if the name is the last, wide column instead of the first.
     const NAME_LAST: bool = false;
     /// Fields that selectors may name.

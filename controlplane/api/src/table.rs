@@ -1,6 +1,6 @@
 //! Cells of the tables that `kubectl get` shows.
 
-mod unshown;
+mod shown;
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::kind::{CellType, Column, Kind};
 
-pub(crate) use unshown::shown;
+pub(crate) use shown::shown;
 
 impl<K> Column<K> {
     /// Column of texts.

@@ -7,7 +7,7 @@ mod update;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 
-use crate::kind::{Column, Field, Kind, Subresource, Unshown};
+use crate::kind::{Column, Field, Kind, Shown, Subresource};
 use crate::table::{age_column, or};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::{apparmor, defaults, label_keys, phase, qos, unsupported};
@@ -18,21 +18,8 @@ use summary::Summary;
 /// Path of a pod's annotations.
 const ANNOTATIONS: &str = "metadata.annotations";
 
-/// Long members of a container that no cell of a pod shows.
-const OF_CONTAINERS: &[Unshown] = &[
-    Unshown::Whole("args"),
-    Unshown::Whole("command"),
-    Unshown::Whole("env"),
-    Unshown::Whole("envFrom"),
-    Unshown::Whole("lifecycle"),
-    Unshown::Whole("livenessProbe"),
-    Unshown::Whole("ports"),
-    Unshown::Whole("readinessProbe"),
-    Unshown::Whole("resources"),
-    Unshown::Whole("securityContext"),
-    Unshown::Whole("startupProbe"),
-    Unshown::Whole("volumeMounts"),
-];
+/// Members of a container that cells of a pod show.
+const OF_CONTAINERS: &[Shown] = &[Shown::Whole("name"), Shown::Whole("restartPolicy")];
 
 impl Kind for Pod {
     const ANSWERS_DELETED: bool = true;
@@ -87,18 +74,35 @@ impl Kind for Pod {
             gates(pod).into()
         }),
     ];
-    const UNSHOWN: &'static [Unshown] = &[
-        Unshown::Within("metadata", &[Unshown::Whole("managedFields")]),
-        Unshown::Within(
+    const SHOWN: &'static [Shown] = &[
+        Shown::Within(
+            "metadata",
+            &[
+                Shown::Whole("name"),
+                Shown::Whole("resourceVersion"),
+                Shown::Whole("creationTimestamp"),
+                Shown::Whole("deletionTimestamp"),
+            ],
+        ),
+        Shown::Within(
             "spec",
             &[
-                Unshown::Within("containers", OF_CONTAINERS),
-                Unshown::Within("initContainers", OF_CONTAINERS),
-                Unshown::Whole("ephemeralContainers"),
-                Unshown::Whole("volumes"),
-                Unshown::Whole("affinity"),
-                Unshown::Whole("tolerations"),
-                Unshown::Whole("topologySpreadConstraints"),
+                Shown::Within("initContainers", OF_CONTAINERS),
+                Shown::Within("containers", OF_CONTAINERS),
+                Shown::Whole("nodeName"),
+                Shown::Whole("readinessGates"),
+            ],
+        ),
+        Shown::Within(
+            "status",
+            &[
+                Shown::Whole("phase"),
+                Shown::Whole("conditions"),
+                Shown::Whole("reason"),
+                Shown::Whole("podIP"),
+                Shown::Whole("nominatedNodeName"),
+                Shown::Whole("initContainerStatuses"),
+                Shown::Whole("containerStatuses"),
             ],
         ),
     ];

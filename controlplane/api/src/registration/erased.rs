@@ -159,7 +159,7 @@ impl<K: Kind> Behavior for Of<K> {
     }
 
     fn decode_shown(&self, json: &[u8]) -> Decoded {
-        decode_erased::<K>(&table::shown(json, K::UNSHOWN))
+        decode_erased::<K>(&table::shown(json, K::SHOWN))
     }
 
     fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value> {

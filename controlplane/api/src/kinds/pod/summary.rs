@@ -76,6 +76,7 @@ impl Summary {
             .as_ref()
             .and_then(|spec| spec.init_containers.as_deref())
             .unwrap_or_default();
+        let none = ContainerState::default();
         let mut of_sidecars = Restarts::default();
         for (index, container) in status.init_container_statuses.iter().flatten().enumerate() {
             self.restarts.add(container);
@@ -83,8 +84,8 @@ impl Summary {
             if sidecar {
                 of_sidecars.add(container);
             }
-            let state = container.state.clone().unwrap_or_default();
-            let reason = match (&state.terminated, waiting_reason(&state)) {
+            let state = container.state.as_ref().unwrap_or(&none);
+            let reason = match (&state.terminated, waiting_reason(state)) {
                 (Some(terminated), _) if terminated.exit_code == 0 => continue,
                 _ if sidecar && container.started == Some(true) => {
                     self.ready += usize::from(container.ready);
@@ -102,11 +103,12 @@ impl Summary {
 
     /// Visits the containers from last to first, so that the first one with a reason wins.
     fn add_containers(&mut self, pod: &Pod, status: &PodStatus) {
+        let none = ContainerState::default();
         let mut running = false;
         for container in status.container_statuses.iter().flatten().rev() {
             self.restarts.add(container);
-            let state = container.state.clone().unwrap_or_default();
-            if let Some(reason) = waiting_reason(&state) {
+            let state = container.state.as_ref().unwrap_or(&none);
+            if let Some(reason) = waiting_reason(state) {
                 reason.clone_into(&mut self.reason);
             } else if let Some(terminated) = &state.terminated {
                 self.reason = end_reason(terminated);
