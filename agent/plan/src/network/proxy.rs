@@ -237,9 +237,11 @@ impl Proxy {
         {
             self.checked.insert(name.clone());
         }
+        let mut slices = input.slices;
+        slices.retain(|slice| !slice.headless);
         let known = Known {
             service,
-            slices: input.slices,
+            slices,
             numbers,
         };
         self.known.insert(name, known);

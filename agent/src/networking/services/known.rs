@@ -226,6 +226,7 @@ fn own_slice(server: SocketAddr) -> Slice {
     };
     Slice {
         service: SERVER.1.into(),
+        headless: false,
         v6: server.is_ipv6(),
         ports: [port].into(),
         endpoints: [endpoint].into(),

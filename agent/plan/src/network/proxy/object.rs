@@ -12,6 +12,8 @@ pub type Name = (String, String);
 
 /// Label with the Service of an EndpointSlice.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Label of EndpointSlices that proxies leave out (`cmd/kube-proxy/app/server.go`).
+const HEADLESS: &str = "service.kubernetes.io/headless";
 /// Label with the name of another proxy.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// Condition of a Service whose message is the node that announces its address
@@ -292,6 +294,9 @@ pub fn name(metadata: &ObjectMeta) -> Name {
 pub struct Slice {
     /// The name of its Service, in the same namespace.
     pub service: Box<str>,
+    /// True if only names lead to it.
+    #[serde(default)]
+    pub headless: bool,
     /// The family of its addresses.
     pub v6: bool,
     /// The ports of each endpoint.
@@ -359,7 +364,8 @@ impl Slice {
             "IPv6" => true,
             _ => return None,
         };
-        let service = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+        let labels = slice.metadata.labels.as_ref()?;
+        let service = labels.get(SERVICE_NAME)?;
         let port = |port: &discovery::EndpointPort| {
             Some(SlicePort {
                 name: port.name.as_deref().unwrap_or_default().into(),
@@ -369,6 +375,7 @@ impl Slice {
         };
         let kept = Self {
             service: service.as_str().into(),
+            headless: labels.contains_key(HEADLESS),
             v6,
             ports: slice.ports.iter().flatten().filter_map(port).collect(),
             endpoints: slice

@@ -183,6 +183,29 @@ fn without_endpoints_a_service_refuses() {
 }
 
 #[test]
+fn slices_labelled_headless_are_for_names_alone() {
+    let mut headless = Slice::clone(&slice(8080, &["10.1.0.3 n2"]));
+    headless.headless = true;
+    let slices = vec![slice(8080, &["10.1.0.2 n2"]), Arc::new(headless)];
+    let made = update(
+        &mut Proxy::new(node()),
+        name(),
+        Some(service(&json!({}), &json!({}))),
+        slices,
+    );
+    expect![[r"
+        + front 10.96.0.20 TCP 80: 0 1 of 1
+        + cluster ip 10.96.0.20
+        + slot 0.0: 10.1.0.2 8080
+    "]]
+    .assert_eq(&tell(made.changes));
+    let labels = json!({"kubernetes.io/service-name": "web", "service.kubernetes.io/headless": ""});
+    let labelled = json!({"metadata": {"labels": labels}, "addressType": "IPv4", "endpoints": []});
+    let (_, labelled) = Slice::new(&serde_json::from_value(labelled).unwrap(), "n1").unwrap();
+    assert!(labelled.headless);
+}
+
+#[test]
 fn endpoints_that_end_stand_in_where_none_is_ready() {
     check(
         &json!({}),
