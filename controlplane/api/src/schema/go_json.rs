@@ -25,7 +25,35 @@ pub fn order(schema: Option<Schema>, json: &[u8]) -> Vec<u8> {
     Writer::new(json, false).whole(schema)
 }
 
-/// JSON of a value in upstream's order, if it has a kind. Encoding must not fail.
+/// Appends JSON with the characters escaped that are special to HTML and JavaScript, as Go's
+/// `json.Marshal` writes them. They occur in texts alone, so nothing else is looked at.
+pub fn escape(json: &[u8], out: &mut Vec<u8>) {
+    const STRIDE: usize = 64;
+    let is_special = |byte: u8| matches!(byte, b'<' | b'>' | b'&' | 0xe2);
+    let mut copied = 0;
+    for (chunk, start) in json.chunks(STRIDE).zip((0..).step_by(STRIDE)) {
+        // Without a branch for each byte, so that the compiler compares many at once.
+        if !chunk.iter().fold(false, |found, byte| found | is_special(*byte)) {
+            continue;
+        }
+        for at in start..start + chunk.len() {
+            let (escaped, length) = match json.get(at..) {
+                Some([b'<', ..]) => (br"\u003c", 1),
+                Some([b'>', ..]) => (br"\u003e", 1),
+                Some([b'&', ..]) => (br"\u0026", 1),
+                Some([0xe2, 0x80, 0xa8, ..]) => (br"\u2028", 3),
+                Some([0xe2, 0x80, 0xa9, ..]) => (br"\u2029", 3),
+                _ => continue,
+            };
+            out.extend_from_slice(json.get(copied..at).unwrap_or_default());
+            out.extend_from_slice(escaped);
+            copied = at + length;
+        }
+    }
+    out.extend_from_slice(json.get(copied..).unwrap_or_default());
+}
+
+/// JSON of a value in upstream's order, if it has a kind, escaped. Encoding must not fail.
 pub fn encode(value: &impl Serialize) -> Vec<u8> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -41,12 +69,18 @@ pub fn encode(value: &impl Serialize) -> Vec<u8> {
     } else {
         &own.api_version
     };
-    order(Schema::of_kind(version, &own.kind), &json)
+    let ordered = order(Schema::of_kind(version, &own.kind), &json);
+    let mut escaped = Vec::with_capacity(ordered.len());
+    escape(&ordered, &mut escaped);
+    escaped
 }
 
 /// Multi-line JSON like that of `json.MarshalIndent`; all lines but the first are indented by
 /// `blanks`.
 pub fn indent(json: &[u8], blanks: usize) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(json.len());
+    escape(json, &mut escaped);
+    let json = escaped;
     let mut out = Vec::with_capacity(json.len().saturating_mul(2));
     let (mut depth, mut in_text, mut is_escaped) = (0_usize, false, false);
     let line = |out: &mut Vec<u8>, depth: usize| {

@@ -5,7 +5,7 @@ mod list;
 mod table;
 
 use api::managed::splice;
-use api::{Object, Registration};
+use api::{Object, Registration, go_json};
 use bytes::Bytes;
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -109,7 +109,7 @@ pub(crate) fn document(
 ) -> Result<Response, Failure> {
     let bytes = match encoding {
         Encoding::Json => line(bytes),
-        Encoding::PrettyJson => api::go_json::indent(bytes, 0).into(),
+        Encoding::PrettyJson => go_json::indent(bytes, 0).into(),
         Encoding::Yaml => {
             let value: Value = serde_json::from_slice(bytes).map_err(Failure::internal)?;
             api::yaml::emit::document(&value).into()
@@ -121,9 +121,12 @@ pub(crate) fn document(
     Ok(with_type(code, encoding.content_type(), bytes))
 }
 
-/// JSON with the end of the line that Go's encoder writes.
+/// JSON as Go's encoder writes it: escaped, with an end of the line.
 fn line(json: &[u8]) -> Bytes {
-    [json, b"\n"].concat().into()
+    let mut line = Vec::with_capacity(json.len() + 1);
+    go_json::escape(json, &mut line);
+    line.push(b'\n');
+    line.into()
 }
 
 /// The metadata of a list, its members in upstream's order.

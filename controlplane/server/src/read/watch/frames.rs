@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use api::{Object, protobuf};
-use bytes::{BufMut, Bytes, BytesMut};
+use api::{Object, go_json, protobuf};
+use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use store::{Entry, Event, EventKind};
@@ -267,11 +267,11 @@ fn rows(table: &Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Vec<u
 }
 
 fn text(event: &str, object: &[u8]) -> Bytes {
-    let mut frame = BytesMut::with_capacity(object.len() + 40);
-    frame.put_slice(b"{\"type\":\"");
-    frame.put_slice(event.as_bytes());
-    frame.put_slice(b"\",\"object\":");
-    frame.put_slice(object);
-    frame.put_slice(b"}\n");
-    frame.freeze()
+    let mut frame = Vec::with_capacity(object.len() + 40);
+    for part in ["{\"type\":\"", event, "\",\"object\":"] {
+        frame.extend_from_slice(part.as_bytes());
+    }
+    go_json::escape(object, &mut frame);
+    frame.extend_from_slice(b"}\n");
+    frame.into()
 }

@@ -245,7 +245,7 @@ impl Pieces for Texts {
 }
 
 impl Texts {
-    /// Appends the next item alone.
+    /// Appends the next item alone, escaped.
     fn item(&mut self, buffer: &mut Vec<u8>) -> bool {
         let Some(item) = self.left.next() else {
             return false;
@@ -254,12 +254,12 @@ impl Texts {
             Shown::After(type_metas) => match type_metas.iter().find_map(|own| item.strip_prefix(own.as_bytes())) {
                 Some(rest) => {
                     buffer.push(b'{');
-                    buffer.extend_from_slice(rest);
+                    go_json::escape(rest, buffer);
                 }
-                None => buffer.extend_from_slice(&item),
+                None => go_json::escape(&item, buffer),
             },
-            Shown::Whole => buffer.extend_from_slice(&item),
-            Shown::Metadata(version) => buffer.extend_from_slice(&partial_of(&item, *version)),
+            Shown::Whole => go_json::escape(&item, buffer),
+            Shown::Metadata(version) => go_json::escape(&partial_of(&item, *version), buffer),
         }
         true
     }

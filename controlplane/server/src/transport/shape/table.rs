@@ -1,7 +1,7 @@
 //! `Table`: the output of `kubectl get`. Columns and cells come from the kinds' rows.
 
 use api::registration::ColumnDefinition;
-use api::{Object, Row as Kind};
+use api::{Object, Row as Kind, go_json};
 use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -120,7 +120,7 @@ impl Row {
         json.extend_from_slice(b"{\"cells\":");
         json.extend_from_slice(&serde_json::to_vec(&self.cells).unwrap_or_default());
         json.extend_from_slice(b",\"object\":");
-        json.extend_from_slice(self.object.as_deref().unwrap_or(b"null"));
+        go_json::escape(self.object.as_deref().unwrap_or(b"null"), json);
         json.push(b'}');
     }
 }
