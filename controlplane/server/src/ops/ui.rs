@@ -177,23 +177,27 @@ pub(crate) fn session(shared: &Shared, parts: &Parts) -> Result<Option<Credentia
     }
 }
 
+/// Another cookie that is no ASCII must not hide the session's.
 fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
-    let given: Vec<&str> = headers
+    let given: Vec<&[u8]> = headers
         .get_all(COOKIE)
         .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'))
-        .map(str::trim)
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b';'))
+        .map(<[u8]>::trim_ascii)
         .collect();
-    let own = |pair: &&str| pair.split_once('=').is_some_and(|(name, _)| name == SESSION);
-    let secret = given.iter().copied().find(own)?.split_once('=')?.1.to_owned();
-    let others: Vec<&str> = given.iter().copied().filter(|pair| !own(pair)).collect();
-    let others = HeaderValue::from_str(&others.join("; ")).ok();
+    let own = |pair: &[u8]| {
+        pair.strip_prefix(SESSION.as_bytes())?
+            .strip_prefix(b"=")
+            .map(<[u8]>::to_vec)
+    };
+    let secret = given.iter().find_map(|pair| own(pair))?;
+    let others: Vec<&[u8]> = given.iter().copied().filter(|pair| own(pair).is_none()).collect();
+    let others = HeaderValue::from_bytes(&others.join(&b"; "[..])).ok();
     headers.remove(COOKIE);
     if let Some(others) = others.filter(|others| !others.is_empty()) {
         headers.insert(COOKIE, others);
     }
-    Some(secret)
+    Some(String::from_utf8_lossy(&secret).into_owned())
 }
 
 /// True for a request that only a page of this server can have made.
@@ -475,5 +479,14 @@ mod tests {
         let kept: Vec<_> = headers.iter().collect();
         assert_eq!(kept.len(), 2, "{kept:?}");
         assert_eq!(headers.get_all(SET_COOKIE).iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
+    }
+
+    #[test]
+    fn attack_a_cookie_that_is_no_ascii_does_not_hand_the_session_to_backends() {
+        let mut headers = HeaderMap::new();
+        let sent = HeaderValue::from_bytes("a=\u{e9}; __Host-skiff=secret; b=2".as_bytes()).unwrap();
+        headers.insert(COOKIE, sent);
+        assert_eq!(take_cookie(&mut headers).as_deref(), Some("secret"));
+        assert_eq!(headers[COOKIE].as_bytes(), "a=\u{e9}; b=2".as_bytes());
     }
 }
