@@ -1,5 +1,7 @@
 //! Validation of definitions and of new objects besides the rules of their kinds.
 
+use std::collections::BTreeSet;
+
 use api::kinds::custom_resource_definition::{schema_path, selectable_path};
 use api::{Invalid, Object};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -45,26 +47,24 @@ pub(crate) fn format_warnings(new: &dyn Object, old: Option<&dyn Object>) -> Vec
         let definition = object.as_any().downcast_ref::<CustomResourceDefinition>();
         let versions = definition.into_iter().flat_map(|own| &own.spec.versions);
         let schemas = versions.filter_map(|version| version.schema.as_ref()?.open_api_v3_schema.as_ref());
-        let mut found = Vec::new();
+        let mut found = BTreeSet::new();
         schemas.for_each(|own| unrecognized(own, &mut found));
         found
     };
     let known = old.map(found).unwrap_or_default();
-    let mut new = found(new);
-    new.retain(|format| !known.contains(format));
-    new.into_iter()
+    found(new)
+        .difference(&known)
         .map(|format| format!("unrecognized format {format:?}"))
         .collect()
 }
 
 /// Adds the formats of a structural schema that are none of its types'.
-fn unrecognized(schema: &JSONSchemaProps, found: &mut Vec<String>) {
+fn unrecognized(schema: &JSONSchemaProps, found: &mut BTreeSet<String>) {
     let kind = schema.type_.as_deref().unwrap_or_default();
     if let Some(format) = schema.format.as_ref().filter(|format| !format.is_empty())
         && !schema::is_format(kind, format)
-        && !found.contains(format)
     {
-        found.push(format.clone());
+        found.insert(format.clone());
     }
     let items = schema.items.iter().flat_map(|items| match items {
         JSONSchemaPropsOrArray::Schema(own) => std::slice::from_ref(&**own),
@@ -112,7 +112,7 @@ fn of_version(
 /// `ValidateCustomResourceSelectableFields`
 fn selectable(path: &str, version: &CustomResourceDefinitionVersion, schema: &Structural) -> Vec<Invalid> {
     let mut errors = Vec::new();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for (index, field) in version.selectable_fields.iter().flatten().enumerate() {
         let (at, own) = (format!("{path}[{index}].jsonPath"), field.json_path.as_str());
         if own.is_empty() {

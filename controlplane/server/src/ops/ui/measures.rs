@@ -11,7 +11,7 @@ use api::quantity::Quantity;
 use axum::Router;
 use axum::body::Body;
 use http::{Request, StatusCode};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Limited};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
@@ -26,6 +26,10 @@ use crate::server::Shared;
 use crate::transport::respond::{self, Response};
 
 const GROUP: &str = "metrics.k8s.io";
+/// Maximum size of the usage of all pods, in bytes.
+const MAX_USAGE: usize = 32 << 20;
+/// Time limit for the body of an answer with usage.
+const USAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize)]
 struct List<K> {
@@ -80,14 +84,13 @@ async fn usage<K: DeserializeOwned>(
         return Vec::new();
     };
     let Ok(answer) = client.oneshot(request).await;
-    let body = answer
-        .into_body()
-        .collect()
-        .await
-        .map(http_body_util::Collected::to_bytes);
+    // Another server may answer it.
+    let body = Limited::new(answer.into_body(), MAX_USAGE).collect();
+    let body = tokio::time::timeout(USAGE_TIMEOUT, body).await;
     let list = body
         .ok()
-        .and_then(|bytes| serde_json::from_slice::<List<K>>(&bytes).ok());
+        .and_then(Result::ok)
+        .and_then(|body| serde_json::from_slice::<List<K>>(&body.to_bytes()).ok());
     let items = list.map(|list| list.items).unwrap_or_default();
     let row = |item: &K| {
         let (metadata, (cpu, memory)) = read(item);
@@ -104,11 +107,11 @@ async fn usage<K: DeserializeOwned>(
 /// Thousandths of a core, and bytes.
 fn amounts<'a>(usages: impl IntoIterator<Item = &'a BTreeMap<String, Text>>) -> (i64, i64) {
     let amount = |usage: &BTreeMap<String, Text>, name: &str| usage.get(name).map(Quantity::of);
-    usages.into_iter().fold((0, 0), |(cpu, memory), usage| {
+    usages.into_iter().fold((0_i64, 0_i64), |(cpu, memory), usage| {
         let more = (amount(usage, "cpu"), amount(usage, "memory"));
         (
-            cpu + more.0.map_or(0, Quantity::milli),
-            memory + more.1.map_or(0, Quantity::value),
+            cpu.saturating_add(more.0.map_or(0, Quantity::milli)),
+            memory.saturating_add(more.1.map_or(0, Quantity::value)),
         )
     })
 }

@@ -118,7 +118,7 @@ impl Row {
     /// Appends its JSON.
     pub(super) fn append(&self, json: &mut Vec<u8>) {
         json.extend_from_slice(b"{\"cells\":");
-        json.extend_from_slice(&serde_json::to_vec(&self.cells).unwrap_or_default());
+        go_json::escape(&serde_json::to_vec(&self.cells).unwrap_or_default(), json);
         json.extend_from_slice(b",\"object\":");
         go_json::escape(self.object.as_deref().unwrap_or(b"null"), json);
         json.push(b'}');
