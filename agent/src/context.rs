@@ -384,7 +384,7 @@ impl Context {
         use agent_plan::pod::pods::uid;
         let discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut others = self.known_pods();
-        others.retain(|other| uid(other) != uid(pod) && !discounted.contains(uid(other)));
+        others.retain(|other| api::pod::is_active(other) && uid(other) != uid(pod) && !discounted.contains(uid(other)));
         Host {
             pods: self.config.max_pods.into(),
             allocatable: self.allocatable_milli(),

@@ -294,20 +294,15 @@ impl Sender {
         allowed
     }
 
+    /// Makes room by forgetting the half that has not been told for longest.
     fn remember(&mut self, key: String, known: Known) {
         if self.known.len() >= REMEMBERED {
-            let middle = self
-                .known
-                .values()
-                .map(|known| known.last)
-                .max()
-                .unwrap_or(Timestamp::MIN);
-            self.known
-                .retain(|_, known| agent_plan::after(known.last, 600) > middle);
+            let mut times: Vec<_> = self.known.values().map(|known| known.last).collect();
+            let (_, middle, _) = times.select_nth_unstable(REMEMBERED / 2);
+            let middle = *middle;
+            self.known.retain(|_, known| known.last > middle);
         }
-        if self.known.len() < REMEMBERED {
-            self.known.insert(key, known);
-        }
+        self.known.insert(key, known);
     }
 
     fn event(&self, happening: &Happening) -> Event {

@@ -47,9 +47,12 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
 
 impl Context {
     fn burstable_shares(&self) -> u64 {
-        let pods = self.allocations.given(self.known_pods());
-        let active = pods.iter().filter(|pod| api::pod::is_active(pod));
-        let burstable = active.filter_map(|pod| pod.spec.as_ref().filter(|spec| api::pod::qos(spec) == "Burstable"));
+        let mut active = self.known_pods();
+        active.retain(|pod| api::pod::is_active(pod));
+        let active = self.allocations.given(active);
+        let burstable = active
+            .iter()
+            .filter_map(|pod| pod.spec.as_ref().filter(|spec| api::pod::qos(spec) == "Burstable"));
         resources::shares_together(burstable)
     }
 

@@ -21,6 +21,7 @@ mod turns;
 mod usage;
 mod walk;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -321,8 +322,9 @@ fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
         }
     };
     let mut targets: Vec<PathBuf> = trees::mounts::parse(&table)
-        .map(|mount| mount.point.into_owned())
+        .map(|mount| mount.point)
         .filter(|target| target.starts_with(&directory))
+        .map(Cow::into_owned)
         .collect();
     targets.sort();
     targets.dedup_by(|below, above| below.starts_with(above));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::{CROWD, Kind, PATIENCE, PATIENCE_WITH_CROWDS, channel};
+use super::{CROWD, Kind, Known, PATIENCE, PATIENCE_WITH_CROWDS, REMEMBERED, channel};
 
 #[tokio::test(start_paused = true)]
 async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
@@ -95,4 +95,26 @@ async fn what_is_not_told_yet_is_told_before_the_agent_ends() {
     recorder.settle(PATIENCE).await;
     assert_eq!(*asked.lock().unwrap(), ["one", "two"]);
     assert!(now.elapsed() < PATIENCE);
+}
+
+#[tokio::test]
+async fn the_latest_events_are_remembered_however_many_come() {
+    let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let client = kube::Client::try_from(nowhere).unwrap();
+    let (_recorder, mut sender) = channel(client, "node-1", Arc::new(Timestamp::now));
+    for number in 0..REMEMBERED * 3 {
+        let known = Known {
+            name: String::new(),
+            namespace: String::new(),
+            count: 1,
+            last: Timestamp::from_second(number.try_into().unwrap()).unwrap(),
+        };
+        sender.remember(number.to_string(), known);
+        assert!(sender.known.contains_key(&number.to_string()) && sender.known.len() <= REMEMBERED);
+    }
+    assert!(
+        sender
+            .known
+            .contains_key(&(REMEMBERED * 3 - REMEMBERED / 3).to_string())
+    );
 }

@@ -146,7 +146,10 @@ pub(crate) fn confine(response: &mut Response) {
 pub(crate) fn protect_origin(headers: &mut HeaderMap) {
     headers.remove("service-worker-allowed");
     let is_own = |cookie: &HeaderValue| {
-        let name = cookie.as_bytes().trim_ascii_start().get(..SESSION.len());
+        // Browsers send a nameless cookie `=a=b` back as `a=b`.
+        let bytes = cookie.as_bytes();
+        let start = bytes.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'='));
+        let name = start.and_then(|start| bytes.get(start..start + SESSION.len()));
         name.is_some_and(|name| name.eq_ignore_ascii_case(SESSION.as_bytes()))
     };
     let cookies: Vec<HeaderValue> = headers.get_all(SET_COOKIE).iter().cloned().collect();
@@ -472,7 +475,13 @@ mod tests {
     fn attack_a_backend_sets_neither_the_session_nor_workers_above_itself() {
         let mut headers = HeaderMap::new();
         headers.insert("service-worker-allowed", HeaderValue::from_static("/"));
-        for cookie in ["a=1", "__Host-skiff=x; Path=/; Secure", " __HOST-SKIFF=y", "b=2"] {
+        for cookie in [
+            "a=1",
+            "__Host-skiff=x; Path=/; Secure",
+            " __HOST-SKIFF=y",
+            "= __Host-skiff=z",
+            "b=2",
+        ] {
             headers.append(SET_COOKIE, HeaderValue::from_static(cookie));
         }
         protect_origin(&mut headers);
