@@ -188,11 +188,7 @@ fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b';'))
         .map(<[u8]>::trim_ascii)
         .collect();
-    let own = |pair: &[u8]| {
-        pair.strip_prefix(SESSION.as_bytes())?
-            .strip_prefix(b"=")
-            .map(<[u8]>::to_vec)
-    };
+    let own = |pair: &[u8]| Some(pair.strip_prefix(SESSION.as_bytes())?.strip_prefix(b"=")?.to_vec());
     let secret = given.iter().find_map(|pair| own(pair))?;
     let others: Vec<&[u8]> = given.iter().copied().filter(|pair| own(pair).is_none()).collect();
     let others = HeaderValue::from_bytes(&others.join(&b"; "[..])).ok();
