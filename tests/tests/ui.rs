@@ -38,7 +38,7 @@ fn the_page_is_made_of_its_sources() -> anyhow::Result<()> {
     std::fs::create_dir(&copied)?;
     let mut copy = Command::new("cp");
     copy.arg("-r")
-        .args(["src", "build.mjs", "package.json"].map(|name| sources.join(name)));
+        .args(["src", "build.mjs", "package.json", "tsconfig.json"].map(|name| sources.join(name)));
     process::run(copy.arg(&copied))?;
     std::os::unix::fs::symlink(packages()?, copied.join("node_modules"))?;
     let made = home.path().join("dist");
