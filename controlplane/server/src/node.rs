@@ -1,4 +1,4 @@
-//! What the agents of nodes serve: logs, commands, forwarded ports and proxies.
+//! Endpoints that the agents of nodes serve: logs, commands, forwarded ports and proxies.
 
 pub(crate) mod agent;
 pub mod agents;

@@ -18,7 +18,7 @@ async fn failures_begin_with_what_they_are() {
     );
 }
 
-/// What is special to HTML and JavaScript is escaped in every form of an answer, as Go's `json.Marshal` does.
+/// Go's `json.Marshal` escapes the characters that are special to HTML and JavaScript, in every form of an answer.
 #[tokio::test]
 async fn answers_escape_what_is_special_to_html() {
     let api = Api::start().await;
