@@ -144,8 +144,6 @@ struct Parked {
 /// State of the worker; each map holds only keys in that state.
 #[derive(Default)]
 struct Memory {
-    busy: BTreeSet<Key>,
-    dirty: BTreeSet<Key>,
     parked: BTreeMap<Key, Parked>,
     failures: BTreeMap<Key, Failure>,
     attempts: BTreeMap<Key, u32>,
@@ -207,7 +205,6 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
                     continue;
                 }
                 debug!(controller = controller.component(), %key, %plan, "plan");
-                memory.busy.insert(key.clone());
                 let (context, component) = (context.clone(), controller.component());
                 under_way.push(Box::pin(async move {
                     let done = perform(&context, component, plan).await;
@@ -247,10 +244,6 @@ impl Memory {
 
     /// True if all steps of the key's last plan are finished and seen.
     fn may_plan(&mut self, context: &Context, queue: &Queue<Key>, key: &Key) -> bool {
-        if self.busy.contains(key) {
-            self.dirty.insert(key.clone());
-            return false;
-        }
         let Some(parked) = self.parked.get_mut(key) else {
             return true;
         };
@@ -277,11 +270,6 @@ impl Memory {
     }
 
     fn finish(&mut self, context: &Context, queue: &Queue<Key>, key: Key, done: Done) {
-        self.busy.remove(&key);
-        // Changes in the meantime need another plan, whatever the result of the steps.
-        if self.dirty.remove(&key) {
-            queue.push(key.clone());
-        }
         match done.failure {
             Some(failure) => drop(self.failures.insert(key.clone(), failure)),
             None if !done.retry => drop(self.failures.remove(&key)),

@@ -1,5 +1,5 @@
 //! Work queue of keys: each is in it at most once, so it is never longer than the number of
-//! objects.
+//! objects, and is processed by one at a time (`client-go/util/workqueue/queue.go`).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -19,6 +19,7 @@ const LATEST: Duration = Duration::from_mins(10);
 struct State<T> {
     /// Ready keys with the times since which they are.
     ready: VecDeque<(T, Instant)>,
+    /// Ready keys, and those among the taken ones that must be processed again.
     listed: BTreeSet<T>,
     later: BTreeMap<T, Instant>,
     /// Keys that are being processed, with their start times.
@@ -38,8 +39,10 @@ impl<T: Ord + Clone> State<T> {
     fn add(&mut self, key: T, now: Instant) -> bool {
         let is_new = self.listed.insert(key.clone());
         if is_new {
-            self.ready.push_back((key, now));
             self.counts.adds += 1;
+            if !self.taken.contains_key(&key) {
+                self.ready.push_back((key, now));
+            }
         }
         is_new
     }
@@ -138,7 +141,8 @@ impl<T: Ord + Clone> Queue<T> {
         self.filled.notify_one();
     }
 
-    /// Returns the next key that is due. The caller must report it as [done](Self::done).
+    /// Returns the next key that is due. It is not returned again until the caller reports it as
+    /// [done](Self::done).
     pub(crate) async fn next(&self) -> T {
         loop {
             let wake = {
@@ -157,7 +161,7 @@ impl<T: Ord + Clone> Queue<T> {
                 if let Some((key, since)) = state.ready.pop_front() {
                     state.listed.remove(&key);
                     state.counts.waited.took(now.saturating_duration_since(since));
-                    state.taken.entry(key.clone()).or_insert(now);
+                    state.taken.insert(key.clone(), now);
                     return key;
                 }
                 state.later.values().min().copied()
@@ -174,11 +178,38 @@ impl<T: Ord + Clone> Queue<T> {
         }
     }
 
-    /// Marks a key as processed.
+    /// Marks a key as processed. If it was added in the meantime, it is ready.
     pub(crate) fn done(&self, key: &T) {
         let mut state = self.lock();
-        if let Some(since) = state.taken.remove(key) {
-            state.counts.worked.took(since.elapsed());
+        let Some(since) = state.taken.remove(key) else { return };
+        state.counts.worked.took(since.elapsed());
+        if state.listed.contains(key) {
+            state.ready.push_back((key.clone(), Instant::now()));
+            self.filled.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_processed_by_one_at_a_time() {
+        let queue = Queue::new("deployment");
+        queue.push("a");
+        assert_eq!(queue.next().await, "a");
+        queue.push("a");
+        queue.push_after("a", Duration::from_secs(1));
+        queue.push("b");
+        assert_eq!(queue.next().await, "b");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(queue.next().now_or_never(), None);
+        queue.done(&"a");
+        assert_eq!(queue.next().await, "a");
+        queue.done(&"a");
+        assert_eq!(queue.next().now_or_never(), None);
     }
 }

@@ -1,11 +1,7 @@
 //! Namespace controller: deletes the content of a namespace that is being deleted, reports the
 //! remaining content, and then finalizes the namespace.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use controlplane_plan::{
     namespaces::{self, Remains},
@@ -93,13 +89,11 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
     let mut attempts: BTreeMap<Key, u32> = BTreeMap::new();
     let mut under_way = FuturesUnordered::new();
-    let mut busy: BTreeSet<Key> = BTreeSet::new();
     loop {
         tokio::select! {
             biased;
             Some((key, finished)) = under_way.next(), if !under_way.is_empty() => {
                 let key: Key = key;
-                busy.remove(&key);
                 queue.done(&key);
                 if finished {
                     attempts.remove(&key);
@@ -111,9 +105,6 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
                 }
             }
             key = queue.next(), if under_way.len() < IN_FLIGHT => {
-                if busy.contains(&key) {
-                    continue;
-                }
                 let Some(namespace) = context.caches.namespaces.get(&key) else {
                     attempts.remove(&key);
                     queue.done(&key);
@@ -123,7 +114,6 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
                     queue.done(&key);
                     continue;
                 }
-                busy.insert(key.clone());
                 let context = context.clone();
                 under_way.push(Box::pin(async move {
                     let finished = empty(&context, &namespace).await;

@@ -105,13 +105,11 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Work>> {
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Work>>) {
     context.caches.synced().await;
     let mut under_way = FuturesUnordered::new();
-    let mut busy = std::collections::BTreeSet::new();
     let mut attempts: std::collections::BTreeMap<Work, Attempts> = std::collections::BTreeMap::new();
     loop {
         tokio::select! {
             biased;
             Some((work, outcome)) = under_way.next(), if !under_way.is_empty() => {
-                busy.remove(&work);
                 queue.done(&work);
                 let left = match outcome {
                     Outcome::Done => {
@@ -128,11 +126,6 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Work>>) {
                 queue.push_after(work, delay);
             }
             work = queue.next(), if under_way.len() < TOGETHER => {
-                if busy.contains(&work) {
-                    queue.push_after(work, BACKOFF.0);
-                    continue;
-                }
-                busy.insert(work.clone());
                 let first = !attempts.contains_key(&work);
                 let left = attempts.get(&work).and_then(|tried| tried.left.clone());
                 let context = context.clone();

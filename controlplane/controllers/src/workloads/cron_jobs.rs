@@ -73,7 +73,7 @@ impl Controller for CronJobs {
                 job.map(|job| uid(&*job).to_owned())
             },
             missing: &self.missing.lock().unwrap_or_else(PoisonError::into_inner),
-            rescheduled: self.is_rescheduled(&cron_job),
+            rescheduled: &|| self.is_rescheduled(&cron_job),
         };
         cron_job::plan(&snapshot, now)
     }

@@ -41,9 +41,9 @@ pub struct Snapshot<'a> {
     pub uid_of: &'a dyn Fn(&str) -> Option<String>,
     /// Uids of Jobs that were looked up and do not exist.
     pub missing: &'a BTreeSet<String>,
-    /// True if its schedule has changed since the last plan: it counts from the next time on
-    /// (`updateCronJob`).
-    pub rescheduled: bool,
+    /// Tells once that its schedule has changed since the last plan: it counts from the next time
+    /// on (`updateCronJob`).
+    pub rescheduled: &'a dyn Fn() -> bool,
 }
 
 /// A sync of a `CronJob`.
@@ -77,11 +77,12 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
         plan.stage(looks);
         return plan;
     }
+    let rescheduled = (snapshot.rescheduled)();
     let suspended = cron_job.spec.suspend == Some(true);
     if cron_job.metadata.deletion_timestamp.is_none()
         && let Some((schedule, zone)) = sync.schedule(suspended)
     {
-        sync.start(snapshot, &schedule, &zone, now, &mut plan);
+        sync.start(snapshot, &schedule, &zone, (now, rescheduled), &mut plan);
     }
     let status = sync.changed.then(|| sync.patch());
     plan.stage(sync.deletions);
@@ -234,7 +235,7 @@ impl Sync<'_> {
         snapshot: &Snapshot<'_>,
         schedule: &Schedule,
         zone: &TimeZone,
-        now: Timestamp,
+        (now, rescheduled): (Timestamp, bool),
         plan: &mut Plan,
     ) {
         let last = self.status.last_schedule_time.as_ref().map(|time| time.0);
@@ -246,7 +247,7 @@ impl Sync<'_> {
             return;
         };
         plan.again(due.next);
-        let Some(time) = due.time.filter(|_| !snapshot.rescheduled) else {
+        let Some(time) = due.time.filter(|_| !rescheduled) else {
             return;
         };
         if due.many {

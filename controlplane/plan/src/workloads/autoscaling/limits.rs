@@ -194,7 +194,8 @@ impl Memory {
                 (_, true) => (start * (100 + value) + 99) / 100,
                 (_, false) => start * (100 - value) / 100,
             };
-            i32::try_from(proposed).unwrap_or(i32::MAX)
+            let proposed = proposed.clamp(i32::MIN.into(), i32::MAX.into());
+            i32::try_from(proposed).unwrap_or(current)
         });
         // The largest change is the highest count when scaling up and the lowest when scaling down.
         let found = if (select == "Min") == up {

@@ -327,7 +327,7 @@ impl Metric<'_> {
             own.map(|own| Quantity::of(own).milli())
                 .ok_or_else(|| self.no_request(pod, Some(&one.name)))
         };
-        counted.map(request).sum()
+        counted.try_fold(0_i64, |sum, one| Ok(sum.saturating_add(request(one)?)))
     }
 
     fn no_request(&self, pod: &Pod, container: Option<&str>) -> Unknown {
@@ -346,7 +346,7 @@ fn is_unready(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
         return true;
     };
     if now.duration_since(started) < INITIALIZATION {
-        !status.ready || sample.at < since + sample.window
+        !status.ready || sample.at.duration_since(since) < sample.window
     } else {
         !status.ready && since.duration_since(started) < INITIAL_READINESS
     }

@@ -184,6 +184,15 @@ fn policies_bound_the_rate() {
 }
 
 #[test]
+fn policies_of_any_percentage_shrink_any_size() {
+    let freely = json!({ "maxReplicas": 500, "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0, "policies": [
+        { "type": "Percent", "value": i32::MAX, "periodSeconds": 15 },
+    ] } } });
+    expect!["40 (All metrics below target) ValidMetricFound DesiredWithinRange"]
+        .assert_eq(&sized(&freely, &["10"; 200]));
+}
+
+#[test]
 fn a_recommendation_holds_for_five_minutes() {
     let autoscaler = autoscaler(&json!({}));
     let mut memory = Memory::default();

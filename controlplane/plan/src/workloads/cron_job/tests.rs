@@ -70,7 +70,7 @@ fn table(rows: &[(&Value, &Value, &[&str], &str)], expected: &Expect) {
             jobs: &made,
             uid_of: &|name| name.ends_with("850").then(|| "of-another".to_owned()),
             missing: &missing,
-            rescheduled: jobs.contains(&"-9 Complete rescheduled"),
+            rescheduled: &|| jobs.contains(&"-9 Complete rescheduled"),
         };
         let plan = plan(&snapshot, format!("2026-01-01T{now}Z").parse().unwrap());
         lines.push(format!("{now} [{}]", jobs.join(", ")));
