@@ -141,10 +141,12 @@ pub(crate) fn confine(response: &mut Response) {
     response.headers_mut().append(CONTENT_SECURITY_POLICY, CONFINED);
 }
 
-/// Removes what no backend may set for this origin: the session's cookie, and workers for paths
-/// above its own.
+/// Removes what no backend may set for this origin: the session's cookie, workers for paths above
+/// its own, the removal of what the browser keeps, and reports about other requests.
 pub(crate) fn protect_origin(headers: &mut HeaderMap) {
-    headers.remove("service-worker-allowed");
+    for name in "clear-site-data nel report-to reporting-endpoints service-worker-allowed".split(' ') {
+        headers.remove(name);
+    }
     let is_own = |cookie: &HeaderValue| {
         // Browsers send a nameless cookie `=a=b` back as `a=b`.
         let bytes = cookie.as_bytes();
@@ -468,9 +470,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attack_a_backend_sets_neither_the_session_nor_workers_above_itself() {
+    fn attack_a_backend_governs_neither_the_session_nor_the_origin() {
         let mut headers = HeaderMap::new();
-        headers.insert("service-worker-allowed", HeaderValue::from_static("/"));
+        for name in "clear-site-data nel report-to reporting-endpoints service-worker-allowed".split(' ') {
+            headers.append(name, HeaderValue::from_static("/"));
+        }
         for cookie in [
             "a=1",
             "__Host-skiff=x; Path=/; Secure",
@@ -481,8 +485,7 @@ mod tests {
             headers.append(SET_COOKIE, HeaderValue::from_static(cookie));
         }
         protect_origin(&mut headers);
-        let kept: Vec<_> = headers.iter().collect();
-        assert_eq!(kept.len(), 2, "{kept:?}");
+        assert_eq!(headers.len(), 2, "{headers:?}");
         assert_eq!(headers.get_all(SET_COOKIE).iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
     }
 
