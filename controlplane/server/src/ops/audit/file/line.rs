@@ -1,5 +1,6 @@
 //! Audit record as one line of JSON.
 
+use api::go_json;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
@@ -185,21 +186,25 @@ pub(super) fn write(record: &Record, decision: Decision, line: &mut Vec<u8>) {
             .map(|(name, value)| (name.as_ref(), value.as_str()))
             .collect(),
     };
-    let begin = line.len();
-    if let Err(failure) = serde_json::to_writer(&mut *line, &event) {
-        line.truncate(begin);
-        tracing::error!(error = &failure as &dyn std::error::Error, "encode an audit line");
-        return;
-    }
+    let mut plain = match serde_json::to_vec(&event) {
+        Ok(plain) => plain,
+        Err(failure) => {
+            tracing::error!(error = &failure as &dyn std::error::Error, "encode an audit line");
+            return;
+        }
+    };
     for (name, json) in [
         ("requestObject", &record.request_object),
         ("responseObject", &record.response_object),
     ] {
         match json {
-            Some(json) if decision.without_managed_fields => embed(line, name, without_managed_fields(json).as_deref()),
-            json => embed(line, name, json.as_deref()),
+            Some(json) if decision.without_managed_fields => {
+                embed(&mut plain, name, without_managed_fields(json).as_deref());
+            }
+            json => embed(&mut plain, name, json.as_deref()),
         }
     }
+    go_json::escape(&plain, line);
     line.push(b'\n');
 }
 

@@ -51,6 +51,24 @@ fn a_write_is_recorded_with_its_objects() {
     assert_eq!(lines, [expected]);
 }
 
+/// As upstream's serializer writes lines (`serializer/json/json.go`).
+#[test]
+fn what_is_special_to_html_is_escaped() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = FileSink::open(directory.path(), Limits::default(), None).unwrap();
+    let mut record = record("create", "pods", "{\"a\":\"<b>\u{2028}\"}");
+    record.uri = "/api/v1/pods?a=1&b=2".into();
+    sink.record(record);
+    sink.close();
+    let text = std::fs::read_to_string(directory.path().join("audit.log")).unwrap();
+    for escaped in [
+        r#""requestURI":"/api/v1/pods?a=1\u0026b=2""#,
+        r#""requestObject":{"a":"\u003cb\u003e\u2028"}"#,
+    ] {
+        assert!(text.contains(escaped), "{text}");
+    }
+}
+
 #[test]
 fn secrets_stay_out() {
     let secret = r#"{"kind":"Secret","data":{"password":"aHVudGVyMg=="}}"#;
