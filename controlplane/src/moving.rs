@@ -84,8 +84,8 @@ fn carry(options: &Move) -> anyhow::Result<Loaded> {
         (Place::Sqlite, Place::Etcd(to)) => {
             let (source, loaded) = read(&database)?;
             runtime.block_on(etcd::fill(to, &identity, &loaded))?;
-            source.set_aside().context("set the database aside")?;
-            info!("{}.moved is what it was; nothing uses it any more", database.display());
+            let aside = source.set_aside().context("set the database aside")?;
+            info!("{} is what it was; nothing uses it any more", aside.display());
             info!("start control planes with --store {to} (SKIFF_STORE) from now on");
             Ok(loaded)
         }

@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use common::{Disk, create, delete, failing, options, pod, update};
-use controlplane_store::{CommitError, OpenError, Options, Store, Value, Write, copy};
+use controlplane_store::{CommitError, OpenError, Options, Sqlite, Store, Value, Write, copy};
 
 const FILES: [&str; 3] = ["", "-wal", ".mark"];
 
@@ -143,6 +143,22 @@ async fn a_database_that_was_emptied_or_removed_is_refused() {
     };
     is_refused(&gone, &existed, words).await;
     crashed.store.close().await.unwrap();
+}
+
+#[test]
+fn a_database_that_is_set_aside_replaces_none_from_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = directory.path().join("test.db");
+    let aside = [".moved", ".moved.2", ".moved.3"].map(|ending| beside(&database, ending));
+    for path in &aside {
+        let open = Sqlite::open(&database, &options()).unwrap();
+        assert_eq!(open.set_aside().unwrap(), *path);
+        std::fs::write(path, path.as_os_str().as_encoded_bytes()).unwrap();
+    }
+    for path in &aside {
+        assert_eq!(std::fs::read(path).unwrap(), path.as_os_str().as_encoded_bytes());
+    }
+    assert!(!database.exists());
 }
 
 #[tokio::test]

@@ -113,20 +113,29 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Closes the database and renames its files, so that nobody opens a ledger that has moved.
-    pub fn set_aside(mut self) -> Result<(), BackendError> {
+    /// Closes the database and renames its files, so that nobody opens a ledger that has moved. Those
+    /// of an earlier move are kept. Returns the database's new path.
+    pub fn set_aside(mut self) -> Result<PathBuf, BackendError> {
         self.close()?;
         let database = &self.path;
-        // Without it none of the others is used.
-        for file in [database.clone(), mark::path(database), archive::path(database)] {
-            match std::fs::rename(&file, file.with_added_extension("moved")) {
+        // Without the first none of the others is used.
+        let files = [database.clone(), mark::path(database), archive::path(database)];
+        let mut ending = "moved".to_owned();
+        let mut number = 1_u32;
+        while files.iter().any(|file| file.with_added_extension(&ending).exists()) {
+            number += 1;
+            ending = format!("moved.{number}");
+        }
+        for file in files {
+            match std::fs::rename(&file, file.with_added_extension(&ending)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(BackendError::Io(error.into()));
                 }
                 Ok(()) | Err(_) => {}
             }
         }
-        schema::sync_directory(&self.path).map_err(|error| BackendError::Io(error.into()))
+        schema::sync_directory(database).map_err(|error| BackendError::Io(error.into()))?;
+        Ok(database.with_added_extension(&ending))
     }
 
     /// Runs `work` in one transaction, after which the ledger is at `revision`: afterwards all of
