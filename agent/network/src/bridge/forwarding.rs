@@ -214,13 +214,27 @@ fn run(program: &str, words: &[&str]) -> Result<Output, Error> {
     output.map_err(|source| Error::io("run", Path::new(program), source))
 }
 
-/// Output of `nft list`; empty if the object was deleted meanwhile.
+/// Output of `nft list`; empty if there is no nft, or the object was deleted meanwhile.
 fn list(words: &[&str]) -> Result<String, Error> {
     let words: Vec<&str> = words.iter().flat_map(|word| word.split(' ')).collect();
     match run("nft", &[&["list"], words.as_slice()].concat()) {
-        Ok(said) => Ok(String::from_utf8_lossy(&said.stdout).into_owned()),
+        Ok(said) => listed(&said),
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(error),
+    }
+}
+
+fn listed(said: &Output) -> Result<String, Error> {
+    let cause = String::from_utf8_lossy(&said.stderr);
+    if said.status.success() {
+        Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+    } else if cause.starts_with("Error: No such file or directory") {
+        Ok(String::new())
+    } else {
+        Err(Error::Kernel {
+            doing: "list the rules of nftables",
+            cause: cause.trim().to_owned(),
+        })
     }
 }
 
@@ -289,7 +303,7 @@ fn is_known(table: &str, bridge: &str, range: Cidr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ends_in_drop, filtering, is_known};
+    use super::{ends_in_drop, filtering, is_known, listed, run};
 
     const FIREWALLD: &str = "table inet firewalld {
 	chain filter_FORWARD {
@@ -328,6 +342,21 @@ mod tests {
         assert!(!ends_in_drop(FIREWALLD, "filter_FORWARD_ZONES"));
         assert!(ends_in_drop("chain a {\n counter packets 3 bytes 4 drop\n}\n", "a"));
         assert!(!ends_in_drop("chain a {\n ip daddr 10.0.0.1 drop\n}\n", "a"));
+    }
+
+    #[test]
+    fn a_listing_that_fails_is_not_taken_for_an_empty_one() {
+        for (script, expected) in [
+            ("echo table ip a; echo a warning >&2", Ok("table ip a\n")),
+            ("echo 'Error: No such file or directory' >&2; exit 1", Ok("")),
+            (
+                "echo table ip a; echo 'Error: cache initialization failed' >&2; exit 1",
+                Err("list the rules of nftables: Error: cache initialization failed"),
+            ),
+        ] {
+            let told = listed(&run("sh", &["-c", script]).unwrap()).map_err(|error| error.to_string());
+            assert_eq!(told.as_deref().map_err(String::as_str), expected, "{script}");
+        }
     }
 
     #[test]
