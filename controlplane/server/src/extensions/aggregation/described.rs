@@ -20,6 +20,7 @@ use super::proxy::{Get, get};
 use super::{Remote, prefix};
 use crate::authn::identity::User;
 use crate::server::Shared;
+use crate::server::blocking;
 use crate::transport::compress;
 
 /// The time between two looks at the documents of a server.
@@ -198,10 +199,13 @@ async fn whole(shared: &Shared, remote: &Remote, read: &mut Described) -> Result
     match answer.status() {
         StatusCode::NOT_MODIFIED => Ok(()),
         StatusCode::OK => {
-            serde_json::from_slice::<IgnoredAny>(answer.body()).map_err(|error| error.to_string())?;
-            let tag = answer.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
-            let tag = tag.map_or_else(|| crate::discovery::openapi::hash([answer.body()]), str::to_owned);
-            read.v2 = compress::gzip(answer.body()).map(|compressed| (tag, compressed));
+            let compressed = async {
+                serde_json::from_slice::<IgnoredAny>(answer.body()).map_err(|error| error.to_string())?;
+                let tag = answer.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
+                let tag = tag.map_or_else(|| crate::discovery::openapi::hash([answer.body()]), str::to_owned);
+                Ok::<_, String>(compress::gzip(answer.body()).map(|compressed| (tag, compressed)))
+            };
+            read.v2 = blocking::apart(answer.body().len(), compressed).await?;
             Ok(())
         }
         StatusCode::NOT_FOUND => {

@@ -11,6 +11,7 @@ use crate::ops::zpages;
 use crate::request::failure::Failure;
 use crate::request::query::Query;
 use crate::server::Shared;
+use crate::server::blocking;
 use crate::transport::respond::{self, Response};
 
 /// Paths that name no resource.
@@ -38,7 +39,10 @@ pub(super) async fn other(
     if let Some(answer) = discovery.answer(&path, &parts.headers, query) {
         return answer;
     }
-    if let Some(answer) = openapi::answer(shared, &table, &path, &parts.headers, query) {
+    // Documents of any size are merged and compressed.
+    let weight = if path.starts_with("openapi/") { usize::MAX } else { 0 };
+    let openapi = async { openapi::answer(shared, &table, &path, &parts.headers, query) };
+    if let Some(answer) = blocking::apart(weight, openapi).await {
         return answer;
     }
     match path.as_str() {
