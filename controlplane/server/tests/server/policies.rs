@@ -348,7 +348,7 @@ async fn failures_are_warned_of_and_told_to_the_audit_log() {
     })
     .await;
     let spec = json!({
-        "validations": [{"expression": "true"}, {"expression": "object.data.a == 'x'", "message": "not x"}],
+        "validations": [{"expression": "true"}, {"expression": "object.data.a == 'x'", "message": "no <x>"}],
         "auditAnnotations": [
             {"key": "value", "valueExpression": "'a is ' + object.data.a"},
             {"key": "nothing", "valueExpression": "null"},
@@ -360,7 +360,7 @@ async fn failures_are_warned_of_and_told_to_the_audit_log() {
     assert_eq!(answer.code, 201);
     assert_eq!(
         answer.warnings(),
-        ["299 - \"Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': not x\""]
+        ["299 - \"Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': no <x>\""]
     );
     let records = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
     let mut noted: Vec<String> = records
@@ -374,7 +374,7 @@ async fn failures_are_warned_of_and_told_to_the_audit_log() {
         noted,
         [
             "p/value: a is y",
-            "validation.policy.admission.k8s.io/validation_failure: [{\"message\":\"not x\",\"policy\":\"p\",\"binding\":\"b\",\
+            "validation.policy.admission.k8s.io/validation_failure: [{\"message\":\"no \\u003cx\\u003e\",\"policy\":\"p\",\"binding\":\"b\",\
              \"expressionIndex\":1,\"validationActions\":[\"Warn\",\"Audit\"]}]",
         ]
     );

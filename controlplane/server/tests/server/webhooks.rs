@@ -256,7 +256,7 @@ async fn warnings_and_annotations_reach_the_client_and_the_audit_log() {
     let hook = Webhook::start(|_review| {
         Reply::Review(json!({"allowed": true, "warnings": ["mind the \"gap\""],
             "auditAnnotations": {"seen": "yes", "not a key": "no"}, "patchType": "JSONPatch",
-            "patch": "W3sib3AiOiJhZGQiLCJwYXRoIjoiL2RhdGEvYiIsInZhbHVlIjoiMiJ9XQ=="}))
+            "patch": "W3sib3AiOiJhZGQiLCJwYXRoIjoiL2RhdGEvYiIsInZhbHVlIjoiJiJ9XQ=="}))
     })
     .await;
     let away = json!({"name": "away.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
@@ -293,7 +293,7 @@ async fn warnings_and_annotations_reach_the_client_and_the_audit_log() {
             "mutation.webhook.admission.k8s.io/round_0_index_0={\"configuration\":\"m\",\"mutated\":true,\"webhook\":\"one.example.com\"}",
             "mutation.webhook.admission.k8s.io/round_0_index_1={\"configuration\":\"m\",\"mutated\":false,\"webhook\":\"away.example.com\"}",
             "one.example.com/seen=yes",
-            "patch.webhook.admission.k8s.io/round_0_index_0={\"configuration\":\"m\",\"patch\":[{\"op\":\"add\",\"path\":\"/data/b\",\"value\":\"2\"}],\"patchType\":\"JSONPatch\",\"webhook\":\"one.example.com\"}",
+            "patch.webhook.admission.k8s.io/round_0_index_0={\"configuration\":\"m\",\"patch\":[{\"op\":\"add\",\"path\":\"/data/b\",\"value\":\"\\u0026\"}],\"patchType\":\"JSONPatch\",\"webhook\":\"one.example.com\"}",
         ]
     );
     let metrics = api.get("/metrics").await.text();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use api::Object;
+use api::{Object, go_json};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
 use serde::Serialize;
 use serde_json::Value;
@@ -258,6 +258,6 @@ fn audited(policy: &Policy, binding: &Binding, index: usize, message: &str) -> S
         expression_index: index,
         validation_actions: &binding.actions,
     };
-    // A struct of strings always serializes.
-    serde_json::to_string(&[failed]).unwrap_or_default()
+    // JSON is UTF-8.
+    String::from_utf8(go_json::encode(&[failed])).unwrap_or_default()
 }

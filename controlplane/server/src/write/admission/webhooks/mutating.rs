@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use api::Object;
 use api::patch::json;
+use api::{Object, go_json};
 use serde_json::Value;
 use serde_json::json;
 use tokio::time::Instant;
@@ -200,6 +200,10 @@ fn note(asked: &Asked<'_>, invocation: &Invocation<'_>, place: &str, mutated: bo
     let text = json!({"configuration": configuration, "webhook": webhook, "mutated": mutated});
     let mutation = (format!("mutation.webhook.admission.k8s.io/{place}"), text);
     let all = patched.into_iter().chain([mutation]);
-    let all = all.map(|(key, text)| (Cow::Owned(key), text.to_string()));
+    // JSON is UTF-8.
+    let all = all.map(|(key, text)| {
+        let text = String::from_utf8(go_json::encode(&text)).unwrap_or_default();
+        (Cow::Owned(key), text)
+    });
     asked.context.annotations.extend(all);
 }
