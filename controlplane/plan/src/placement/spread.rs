@@ -30,13 +30,13 @@ impl<'a> Spread<'a> {
         let constraints = pod
             .spec
             .as_ref()
-            .and_then(|spec| spec.topology_spread_constraints.as_deref());
+            .and_then(|spec| spec.topology_spread_constraints.as_deref())
+            .unwrap_or_default();
         Self {
             pod,
             constraints: constraints
-                .into_iter()
-                .flatten()
-                .map(|constraint| Constraint::of(cache, pod, constraint))
+                .iter()
+                .map(|constraint| Constraint::of(cache, pod, constraint, constraints))
                 .collect(),
         }
     }
@@ -51,7 +51,7 @@ impl<'a> Spread<'a> {
     }
 
     pub(super) fn check(&self, node: &Node) -> Result<(), Misfit> {
-        for constraint in self.constraints.iter().filter(|constraint| constraint.is_hard()) {
+        for constraint in self.constraints.iter().filter(|constraint| is_hard(constraint.of)) {
             let Some(value) = domain(node, &constraint.of.topology_key) else {
                 let reason = "node(s) didn't match pod topology spread constraints (missing required label)";
                 return Err(Misfit::unresolvable(reason));
@@ -67,24 +67,28 @@ impl<'a> Spread<'a> {
         Ok(())
     }
 
-    /// The sum of the skews of the soft constraints.
+    /// The sum of the skews of the soft constraints; a node without one of their keys comes last.
     pub(super) fn skew(&self, node: &Node) -> i64 {
-        let soft = self.constraints.iter().filter(|constraint| !constraint.is_hard());
+        let soft = self.constraints.iter().filter(|constraint| !is_hard(constraint.of));
         let skews = soft.map(|constraint| {
-            let here = domain(node, &constraint.of.topology_key)
-                .and_then(|value| constraint.counts.get(value))
-                .copied();
-            here.unwrap_or(0).saturating_sub(constraint.least)
+            let value = domain(node, &constraint.of.topology_key)?;
+            let here = constraint.counts.get(value).copied().unwrap_or(0);
+            Some(here.saturating_sub(constraint.least))
         });
-        skews.sum()
+        skews.sum::<Option<i64>>().unwrap_or(i64::MAX)
     }
 }
 
 impl<'a> Constraint<'a> {
-    fn of(cache: &'a SchedulerCache, pod: &Pod, constraint: &'a TopologySpreadConstraint) -> Self {
+    fn of(
+        cache: &'a SchedulerCache,
+        pod: &Pod,
+        constraint: &'a TopologySpreadConstraint,
+        all: &[TopologySpreadConstraint],
+    ) -> Self {
         let eligible: BTreeMap<&str, &str> = cache
             .nodes()
-            .filter(|(node, _)| is_eligible(pod, node, constraint))
+            .filter(|(node, _)| is_eligible(pod, node, constraint) && has_keys(node, constraint, all))
             .filter_map(|(node, _)| Some((name(&**node), domain(node, &constraint.topology_key)?)))
             .collect();
         let mut this = Self {
@@ -100,10 +104,6 @@ impl<'a> Constraint<'a> {
         }
         this.settle();
         this
-    }
-
-    fn is_hard(&self) -> bool {
-        self.of.when_unsatisfiable != "ScheduleAnyway"
     }
 
     fn selects(&self, pod: &Pod, labels: Option<&Map>) -> bool {
@@ -139,6 +139,18 @@ impl<'a> Constraint<'a> {
         let least = self.counts.values().min().copied().unwrap_or(0);
         self.least = if few { 0 } else { least };
     }
+}
+
+fn is_hard(constraint: &TopologySpreadConstraint) -> bool {
+    constraint.when_unsatisfiable != "ScheduleAnyway"
+}
+
+/// True if a node has the topology keys of all hard, or of all soft, constraints; others are not
+/// counted (`pkg/scheduler/framework/plugins/podtopologyspread/filtering.go`).
+fn has_keys(node: &Node, constraint: &TopologySpreadConstraint, all: &[TopologySpreadConstraint]) -> bool {
+    all.iter()
+        .filter(|other| is_hard(other) == is_hard(constraint))
+        .all(|other| domain(node, &other.topology_key).is_some())
 }
 
 fn is_eligible(pod: &Pod, node: &Node, constraint: &TopologySpreadConstraint) -> bool {

@@ -157,6 +157,28 @@ fn spreads_over_zones_as_far_as_asked() {
 }
 
 #[test]
+fn a_node_without_a_zone_does_not_count_in_the_spread() {
+    let labeled =
+        |name: &str, labels: Value| node(name, "4", &json!({ "metadata": { "name": name, "labels": labels } }));
+    let mut cache = cache(&[labeled("n1", json!({ "zone": "a" })), labeled("n2", json!({}))]);
+    let spread = |mode: &str, keys: &[&str]| {
+        let constraint = |key: &&str| {
+            json!({
+                "maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": mode,
+                "labelSelector": { "matchLabels": { "app": "web" } },
+            })
+        };
+        let constraints: Vec<Value> = keys.iter().map(constraint).collect();
+        json!({ "topologySpreadConstraints": constraints })
+    };
+    cache.place(&pod("a", "1m", &json!({})), "n1", false);
+    let hard = spread("DoNotSchedule", &["zone", "kubernetes.io/hostname"]);
+    check(&cache, &pod("b", "1m", &hard), &expect!["n1"]);
+    let soft = spread("ScheduleAnyway", &["zone"]);
+    check(&cache, &pod("c", "1m", &soft), &expect!["n1"]);
+}
+
+#[test]
 fn ports_of_the_node_are_taken_once() {
     let mut cache = cache(&[node("n1", "4", &json!({}))]);
     let port = json!({ "hostNetwork": true, "containers": [{ "name": "main", "ports": [{ "containerPort": 80, "hostPort": 80 }] }] });
