@@ -134,6 +134,7 @@ impl Scheduler {
                     .is_none_or(|placed| placed.assumed || !same_claims(change))
                 {
                     state.cache.place(pod, node, false);
+                    state.queue.stir_followers();
                 } else {
                     state.cache.renew(pod);
                 }
@@ -307,7 +308,7 @@ impl Scheduler {
             Err(mut unplaceable) => {
                 let attempts = state.queue.attempts(key);
                 state.metrics.attempt(Outcome::Unschedulable, attempts);
-                state.queue.refuse(key.clone(), priority(&pod), FORGOTTEN);
+                state.queue.refuse(key.clone(), &pod, FORGOTTEN);
                 let promised = state.cache.promised_node(uid(&*pod)).is_some();
                 let displacement = make_room(context, &mut state.cache, &pod, &claims, &mut unplaceable);
                 state.metrics.preemption(&unplaceable, displacement.as_ref());

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use controlplane_plan::placement::{follows_pods, priority};
+use controlplane_plan::pod::Pod;
 use tokio::time::Instant;
 
 use crate::machinery::cache::Key;
@@ -24,6 +26,8 @@ struct Waiting {
     due: Option<Instant>,
     /// End of its backoff, before which no event activates it.
     earliest: Instant,
+    /// True if it is unschedulable and a pod that is placed may change that.
+    follows: bool,
 }
 
 /// Scheduling attempts of a pod.
@@ -82,6 +86,7 @@ impl SchedulingQueue {
                 since: now,
                 due: None,
                 earliest: now,
+                follows: false,
             },
         );
     }
@@ -192,14 +197,16 @@ impl SchedulingQueue {
             since: known.map_or(now, |known| known.since),
             due: None,
             earliest: now + delay,
+            follows: false,
         }
     }
 
     /// Puts an unschedulable pod aside until an event may make room, for at most `forgotten`.
-    pub(super) fn refuse(&mut self, key: Key, priority: i32, forgotten: Duration) {
+    pub(super) fn refuse(&mut self, key: Key, pod: &Pod, forgotten: Duration) {
         let now = Instant::now();
-        let mut waiting = self.failed(&key, priority, now);
+        let mut waiting = self.failed(&key, priority(pod), now);
         waiting.due = Some(now + forgotten);
+        waiting.follows = follows_pods(pod);
         self.count("unschedulable", FAILED);
         self.put(key, waiting);
     }
@@ -214,7 +221,16 @@ impl SchedulingQueue {
 
     /// Activates unschedulable pods after their backoff, because an event may have made room.
     pub(super) fn stir(&mut self) {
-        for waiting in self.pods.values_mut() {
+        self.activate(|_| true);
+    }
+
+    /// The same for the pods that follow others, because a pod was placed.
+    pub(super) fn stir_followers(&mut self) {
+        self.activate(|waiting| waiting.follows);
+    }
+
+    fn activate(&mut self, concerns: impl Fn(&Waiting) -> bool) {
+        for waiting in self.pods.values_mut().filter(|waiting| concerns(waiting)) {
             if let Some(due) = waiting.due.as_mut() {
                 *due = waiting.earliest.min(*due);
             }

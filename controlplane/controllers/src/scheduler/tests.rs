@@ -25,6 +25,29 @@ async fn what_an_earlier_scheduler_promised_holds() {
     assert_eq!(promised("a"), None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_placed_pod_wakes_those_that_follow_pods() {
+    let caches = Caches::new();
+    let scheduler = Scheduler::listen(&caches);
+    let far = json!({ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule" });
+    let near = json!({ "topologyKey": "zone", "labelSelector": {} });
+    let near = json!({ "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [near] } });
+    for (name, spec) in [
+        ("big", json!({ "containers": [] })),
+        ("far", json!({ "containers": [], "topologySpreadConstraints": [far] })),
+        ("near", json!({ "containers": [], "affinity": near })),
+    ] {
+        let pod: Pod = from_value(json!({ "metadata": { "name": name }, "spec": spec })).unwrap();
+        scheduler.lock().queue.refuse(Key::new("ns", name), &pod, FORGOTTEN);
+    }
+    let mut placed = pod("db", "1", "");
+    placed.node = Some("n1".into());
+    caches.pods.replace(vec![placed], 1, 1);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let woken: Vec<Key> = std::iter::from_fn(|| scheduler.lock().queue.take()).collect();
+    assert_eq!(woken, [Key::new("ns", "far"), Key::new("ns", "near")]);
+}
+
 #[test]
 fn why_a_pod_has_no_place_is_told_of_the_pod_as_it_is_now() {
     let waiting = |generation: i64| -> Pod {

@@ -20,6 +20,7 @@ pub use api::pod::affinity;
 pub use self::{
     cache::{Place, Placed, SchedulerCache},
     claims::{Bond, Claim, Claims},
+    inter_pod_affinity::follows_pods,
     preemption::{Displacement, priority},
     requests::{HostPort, PodRequests},
     score::Score,
