@@ -107,7 +107,10 @@ fn bind_named(scene: &Scene<'_>, volume: &PersistentVolume, now: Timestamp) -> D
         return Decision::tell(scene, Severity::Warning, "FailedBinding", message);
     }
     let claim = scene.claim;
-    let problem = if capacity(volume) < requested(claim) {
+    let marked = format!("the volume is marked for deletion {:?}", name(volume));
+    let problem = if volume.metadata.deletion_timestamp.is_some() {
+        marked.as_str()
+    } else if capacity(volume) < requested(claim) {
         "requested PV is too small"
     } else if volume_class(volume) != claim_class(claim) {
         "storageClassName does not match"

@@ -215,6 +215,15 @@ fn a_claim_that_gets_nothing_is_told_why_in_upstreams_words() {
         None,
         &expect![[r#"Warning VolumeMismatch: Cannot bind to requested volume "small": requested PV is too small"#]],
     );
+    let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    check(
+        &claim("data", &named),
+        &[volume("small", "9Gi", &going)],
+        None,
+        &expect![[
+            r#"Warning VolumeMismatch: Cannot bind to requested volume "small": the volume is marked for deletion "small""#
+        ]],
+    );
     let taken = json!({ "spec": { "claimRef": { "namespace": "default", "name": "x", "uid": "u" } } });
     check(
         &claim("data", &named),
