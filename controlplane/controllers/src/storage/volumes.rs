@@ -13,7 +13,7 @@ use controlplane_plan::pod::node_of;
 use controlplane_plan::step::{Note, Plan, Step, Target};
 use controlplane_plan::storage::claims::{self, Scene};
 use controlplane_plan::storage::volumes::{self, Claim};
-use controlplane_plan::storage::{claim_class, claim_of, is_bound, volume_class, volume_of};
+use controlplane_plan::storage::{claim_class, claim_of, default_class, is_bound, is_default, volume_class, volume_of};
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim},
@@ -90,6 +90,7 @@ impl Controller for Claims {
             return Plan::default();
         };
         let class = self.caches.storage_classes.get(&Key::new("", claim_class(&claim)));
+        let classes = self.caches.storage_classes.all();
         let pods = if is_bound(&claim) {
             Vec::new()
         } else {
@@ -102,6 +103,7 @@ impl Controller for Claims {
                 claim: &claim,
                 volumes: &self.volumes(&claim, key),
                 class: class.as_deref(),
+                default_class: default_class(&classes),
                 waiting: &waiting,
             },
             now,
@@ -206,7 +208,11 @@ pub(crate) fn listen_claims(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let (wake, claims) = (queue.clone(), caches.claims.clone());
     caches.storage_classes.listen(move |change| {
         if let Some(class) = change.sides().last() {
-            for claim in claims.indexed(&in_class(name(class))) {
+            let mut concerned = claims.indexed(&in_class(name(class)));
+            if is_default(class) {
+                concerned.extend(claims.indexed(&in_class("")));
+            }
+            for claim in concerned {
                 wake.push(Key::of(&claim.metadata));
             }
         }

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::{
     BIND_COMPLETED, BOUND_BY_CONTROLLER, NO_PROVISIONER, OLD_PROVISIONER, PROVISIONER, SELECTED_NODE, Wanted, allows,
-    best, capacity, claim_class, claim_phase, is_bound, is_for, modes_agree, phase, requested, volume_class, volume_of,
-    waits,
+    best, capacity, claim_class, claim_phase, has_class, is_bound, is_for, modes_agree, phase, requested, volume_class,
+    volume_of, waits,
 };
 use crate::{
     objects::{annotation, name, seconds, target, uid},
@@ -30,6 +30,8 @@ pub struct Scene<'a> {
     pub volumes: &'a [Arc<PersistentVolume>],
     /// Its class, if it exists.
     pub class: Option<&'a StorageClass>,
+    /// Name of the default class.
+    pub default_class: Option<&'a str>,
     /// Names of unscheduled pods that use it.
     pub waiting: &'a [String],
 }
@@ -137,6 +139,9 @@ fn find(scene: &Scene<'_>, now: Timestamp) -> Decision {
     if let Some(volume) = best(&wanted, scene.volumes.iter().map(Arc::as_ref)) {
         return bind(scene, volume, now);
     }
+    if let Some(class) = scene.default_class.filter(|_| !has_class(scene.claim)) {
+        return assign(scene.claim, class);
+    }
     if delayed {
         return wait(scene);
     }
@@ -154,6 +159,17 @@ fn find(scene: &Scene<'_>, now: Timestamp) -> Decision {
         return Decision::tell(scene, Severity::Warning, "ProvisioningFailed", message);
     }
     ask(scene, provisioner)
+}
+
+/// Sets the class of a claim that is older than the default class.
+fn assign(claim: &PersistentVolumeClaim, class: &str) -> Decision {
+    let body = json!({
+        "metadata": { "uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version },
+        "spec": { "storageClassName": class },
+    });
+    let mut decision = Decision::default();
+    decision.plan.stage(vec![patch_claim(claim, None, body, None)]);
+    decision
 }
 
 fn wait(scene: &Scene<'_>) -> Decision {

@@ -19,7 +19,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource, apis::meta::v1::ObjectMeta},
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use api::quantity::Quantity;
 
@@ -40,6 +40,11 @@ pub const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Storage class of claims and volumes before there was a field for it.
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// Annotations of the default class.
+const DEFAULT_CLASS: [&str; 2] = [
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+];
 /// Provisioner of classes without dynamic provisioning.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
@@ -47,6 +52,34 @@ pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
     let field = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
     class(&claim.metadata, field)
+}
+
+/// True if a claim names a class, even an empty one.
+fn has_class(claim: &PersistentVolumeClaim) -> bool {
+    let field = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+    field.is_some() || annotation(&claim.metadata, OLD_CLASS).is_some()
+}
+
+/// True if a class is annotated as the default one.
+pub fn is_default(class: &StorageClass) -> bool {
+    DEFAULT_CLASS
+        .iter()
+        .any(|key| annotation(&class.metadata, key) == Some("true"))
+}
+
+/// Name of the default class: the newest of them (`pkg/volume/util/storageclass.go`).
+pub fn default_class(classes: &[Arc<StorageClass>]) -> Option<&str> {
+    let mut defaults: Vec<&ObjectMeta> = classes
+        .iter()
+        .filter(|class| is_default(class))
+        .map(|class| &class.metadata)
+        .collect();
+    defaults.sort_by(|a, b| {
+        b.creation_timestamp
+            .cmp(&a.creation_timestamp)
+            .then(a.name.cmp(&b.name))
+    });
+    defaults.first()?.name.as_deref()
 }
 
 /// The class of a volume; empty for none.

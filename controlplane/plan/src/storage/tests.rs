@@ -94,6 +94,7 @@ fn check(
         claim,
         volumes,
         class,
+        default_class: None,
         waiting: &[],
     };
     let decision = claims::plan(&scene, now());
@@ -231,6 +232,34 @@ fn a_claim_that_gets_nothing_is_told_why_in_upstreams_words() {
         None,
         &expect![[r#"Warning FailedBinding: volume "small" already bound to a different claim."#]],
     );
+}
+
+#[test]
+fn a_claim_that_names_no_class_gets_a_later_default() {
+    let made = |name: &str, at: &str, default: &str| -> Arc<StorageClass> {
+        let annotations = json!({ "storageclass.kubernetes.io/is-default-class": default });
+        let metadata = json!({ "name": name, "creationTimestamp": at, "annotations": annotations });
+        Arc::new(serde_json::from_value(json!({ "metadata": metadata, "provisioner": "x" })).unwrap())
+    };
+    let classes = [
+        made("a", "2026-01-01T00:00:00Z", "true"),
+        made("b", "2026-01-02T00:00:00Z", "true"),
+        made("c", "2026-01-03T00:00:00Z", "false"),
+    ];
+    let decided = |class: &Value| {
+        let claim = claim("data", &json!({ "spec": { "storageClassName": class } }));
+        let scene = Scene {
+            claim: &claim,
+            volumes: &[],
+            class: None,
+            default_class: super::default_class(&classes),
+            waiting: &[],
+        };
+        shown(&claims::plan(&scene, now()).plan)
+    };
+    expect![[r#"patch PersistentVolumeClaim data: {"metadata":{},"spec":{"storageClassName":"b"}}"#]]
+        .assert_eq(&decided(&Value::Null));
+    assert_eq!(decided(&json!("")), "");
 }
 
 #[test]
