@@ -242,14 +242,19 @@ fn delete(secret: &Contents) -> Step {
     }
 }
 
-/// Deletes an expired bootstrap token.
+/// Deletes an expired bootstrap token. An expiration that is no time is over
+/// (`staging/src/k8s.io/cluster-bootstrap/util/secrets/secrets.go`).
 fn plan_bootstrap(secret: &Contents, now: Timestamp, plan: &mut Plan) {
     let end = secret.data.get("expiration").and_then(|end| STANDARD.decode(end).ok());
-    let end = end.and_then(|end| String::from_utf8(end).ok()?.parse::<Timestamp>().ok());
-    let Some(end) = end else { return };
-    match Duration::try_from(end.duration_since(now)) {
-        Ok(left) if !left.is_zero() => plan.again(left),
-        Ok(_) | Err(_) => plan.stage(vec![delete(secret)]),
+    let Some(end) = end.filter(|end| !end.is_empty()) else {
+        return;
+    };
+    let end = String::from_utf8(end)
+        .ok()
+        .and_then(|end| end.parse::<Timestamp>().ok());
+    match end.and_then(|end| Duration::try_from(end.duration_since(now)).ok()) {
+        Some(left) if !left.is_zero() => plan.again(left),
+        Some(_) | None => plan.stage(vec![delete(secret)]),
     }
 }
 

@@ -52,3 +52,19 @@ async fn a_token_goes_only_after_the_server_said_that_its_account_is_gone() {
         assert_eq!(planned(&secrets), "delete");
     }
 }
+
+#[test]
+fn a_bootstrap_token_goes_when_it_has_expired() {
+    let check = |end: &str, expected: (usize, Option<u64>)| {
+        let secret: Contents = from_value(json!({ "data": { "expiration": STANDARD.encode(end) } })).unwrap();
+        let mut plan = Plan::default();
+        plan_bootstrap(&secret, "2026-01-02T00:00:00Z".parse().unwrap(), &mut plan);
+        let again = plan.again.map(|again| again.as_secs());
+        assert_eq!((plan.stages.len(), again), expected, "{end}");
+    };
+    check("", (0, None));
+    check("2026-01-02T00:01:00Z", (0, Some(60)));
+    check("2026-01-02T00:00:00Z", (1, None));
+    check("2026-01-01T00:00:00Z", (1, None));
+    check("tomorrow", (1, None));
+}
