@@ -150,53 +150,24 @@ pub fn together(capacity: &Amounts, reserved: &[Amounts]) -> Limits {
     }
 }
 
-/// Returns the limits of a pod: pod-level ones, or sums where every container has a limit.
+/// Returns the limits of a pod: pod-level ones, or those of its containers together where every
+/// container has one (`ResourceConfigForPod`, `pkg/kubelet/cm/helpers_linux.go`).
 pub fn pod_limits(spec: &PodSpec) -> Limits {
-    let lasting = || {
-        let sidecars = spec
-            .init_containers
-            .iter()
-            .flatten()
-            .filter(|container| pods::is_sidecar(container));
-        spec.containers.iter().chain(sidecars)
-    };
-    let given = |container: &Container| container_limits(spec, container);
-    let total = |field: fn(&Limits) -> Option<i64>| -> Option<i64> {
-        lasting().try_fold(0_i64, |sum, container| {
-            Some(sum.saturating_add(field(&given(container))?))
-        })
-    };
-    let initial = |field: fn(&Limits) -> Option<i64>| -> Option<i64> {
-        spec.init_containers
-            .iter()
-            .flatten()
-            .try_fold(0_i64, |most, container| Some(most.max(field(&given(container))?)))
-    };
-    let both = |field: fn(&Limits) -> Option<i64>| Some(total(field)?.max(initial(field)?));
-    let class = api::pod::qos(spec);
-    let own = level::own(spec);
-    let whole = own.and_then(|own| own.limits.as_ref());
-    let shares_sum = match own {
-        Some(_) => shares_together(std::iter::once(spec)),
-        None => lasting()
-            .filter_map(|container| given(container).cpu_shares)
-            .sum::<u64>(),
+    let all = api::pod::limits(spec);
+    let whole = level::own(spec).and_then(|own| own.limits.as_ref());
+    let limit = |name: &str| {
+        let is_set =
+            |limits: Option<&BTreeMap<String, Quantity>>| get(limits, name, milli).is_some_and(|amount| amount > 0);
+        let of = |container: &Container| is_set(container.resources.as_ref().and_then(|own| own.limits.as_ref()));
+        let each = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        all.get(name).copied().filter(|_| is_set(whole) || each().all(of))
     };
     Limits {
-        // Pods without requests get the minimum, whatever their number of containers.
-        cpu_shares: Some(if class == "BestEffort" {
-            2
-        } else {
-            shares_sum.clamp(2, 262_144)
-        }),
-        cpu_quota: match get(whole, "cpu", milli) {
-            Some(limit) => quota(limit),
-            None => both(|limits| limits.cpu_quota),
-        },
-        memory: match get(whole, "memory", units) {
-            Some(limit) => Some(limit).filter(|bytes| *bytes > 0),
-            None => both(|limits| limits.memory),
-        },
+        cpu_shares: Some(shares_together(std::iter::once(spec))),
+        cpu_quota: limit("cpu").and_then(|amount| quota(amount.milli())),
+        memory: limit("memory")
+            .map(api::quantity::Quantity::value)
+            .filter(|bytes| *bytes > 0),
         hugepages: Vec::new(),
     }
 }
@@ -378,6 +349,27 @@ mod tests {
         // 40 MiB of the pod-level request are unassigned, 20 MiB for each container.
         let score = |index: usize| oom_score_adj(&pod, &spec.containers[index], 1000 << 20);
         assert_eq!((score(0), score(1)), (920, 980));
+    }
+
+    #[test]
+    fn an_init_container_has_its_room_beside_the_sidecars_before_it() {
+        let mut spec: PodSpec = serde_json::from_str(
+            r#"{"initContainers":[
+                {"name":"s","restartPolicy":"Always",
+                 "resources":{"requests":{"cpu":"100m"},"limits":{"cpu":"100m","memory":"256Mi"}}},
+                {"name":"i","resources":{"requests":{"cpu":"1"},"limits":{"cpu":"1","memory":"1Gi"}}}],
+                "containers":[{"name":"a","resources":{"requests":{"cpu":"100m"},"limits":{"cpu":"200m","memory":"512Mi"}}}]}"#,
+        )
+        .unwrap();
+        let values = |spec: &PodSpec| {
+            let limits = pod_limits(spec);
+            let memory = limits.memory.map(|bytes| bytes >> 20);
+            (limits.cpu_shares, limits.cpu_quota, memory)
+        };
+        assert_eq!(values(&spec), (Some(1126), Some(110_000), Some(1280)));
+        spec.init_containers.as_mut().unwrap()[1].resources = None;
+        assert_eq!(values(&spec), (Some(204), None, None), "one without a limit");
+        assert_eq!(values(&PodSpec::default()).0, Some(2));
     }
 
     #[test]
