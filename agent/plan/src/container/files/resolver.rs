@@ -92,11 +92,10 @@ pub fn resolv_conf(
         parsed.servers = unique(parsed.servers);
         parsed.search.extend(config.searches.iter().flatten().cloned());
         for option in config.options.iter().flatten() {
-            let name = option.name.as_deref().unwrap_or_default();
-            parsed.options.retain(|known| known.split(':').next() != Some(name));
-            parsed.options.push(match option.value.as_deref() {
+            let name = option.name.clone().unwrap_or_default();
+            parsed.set(match option.value.as_deref() {
+                None | Some("") => name,
                 Some(value) => format!("{name}:{value}"),
-                None => name.to_owned(),
             });
         }
     }
@@ -137,11 +136,19 @@ impl Resolver {
                     let words = words.filter(|domain| domain != ".");
                     resolver.search = words.map(|domain| domain.trim_end_matches('.').to_owned()).collect();
                 }
-                Some("options") => resolver.options = words.collect(),
+                Some("options") => words.for_each(|option| resolver.set(option)),
                 Some(_) | None => {}
             }
         }
         resolver
+    }
+
+    /// Sets an option; an earlier one with the same name is dropped.
+    fn set(&mut self, option: String) {
+        let name = |option: &str| option.split(':').next().map(str::to_owned);
+        let own = name(&option);
+        self.options.retain(|known| name(known) != own);
+        self.options.push(option);
     }
 
     /// Drops excess name servers from the end, and returns the event's text.
@@ -191,6 +198,7 @@ impl Resolver {
 mod tests {
     use super::*;
     use expect_test::expect;
+    use k8s_openapi::api::core::v1::PodDNSConfigOption;
 
     #[test]
     fn cluster_first_puts_the_cluster_before_the_node() {
@@ -225,6 +233,26 @@ mod tests {
             )
             .text,
         );
+    }
+
+    #[test]
+    fn options_accumulate_by_name() {
+        let option = |name: &str, value: Option<&str>| PodDNSConfigOption {
+            name: Some(name.to_owned()),
+            value: value.map(str::to_owned),
+        };
+        let config = PodDNSConfig {
+            options: Some(vec![
+                option("ndots", Some("2")),
+                option("use-vc", Some("")),
+                option("edns0", None),
+            ]),
+            ..PodDNSConfig::default()
+        };
+        let node = "options ndots:1 rotate\noptions timeout:3\n";
+        let text = |config| resolv_conf("Default", config, "default", false, &ClusterDns::default(), node).text;
+        assert_eq!(text(None), "options ndots:1 rotate timeout:3\n");
+        assert_eq!(text(Some(&config)), "options rotate timeout:3 ndots:2 use-vc edns0\n");
     }
 
     /// Resolution and event texts for a pod with only these name servers and search domains.
