@@ -7,9 +7,11 @@ mod names;
 mod places;
 mod url;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use agent_plan::container::environment;
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -63,11 +65,18 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    fn container(&self) -> Result<Cow<'_, Container>, String> {
+        pods::container(self.pod, self.container).ok_or_else(|| "the container is gone".to_owned())
+    }
+
     fn port(&self, wanted: &IntOrString) -> Result<u16, String> {
-        match pods::container(self.pod, self.container) {
-            Some(container) => port(&container, wanted),
-            None => Err("the container is gone".to_owned()),
-        }
+        port(&self.container()?, wanted)
+    }
+
+    /// Returns the command of an exec probe; that of a hook has no references.
+    fn command(&self, words: &[String]) -> Result<Vec<String>, String> {
+        let expanded = environment::probe_command(&self.container()?, words);
+        expanded.map_err(|error| error.to_string())
     }
 
     /// Returns the destination of a probe's or hook's request.
@@ -96,7 +105,10 @@ async fn ask(subject: &Subject<'_>, probe: &Probe) -> Outcome {
     let timeout = u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1);
     let limit = Duration::from_secs(timeout);
     if let Some(exec) = &probe.exec {
-        return command(subject, exec.command.clone().unwrap_or_default(), limit).await;
+        return match subject.command(exec.command.as_deref().unwrap_or_default()) {
+            Ok(argv) => command(subject, argv, limit).await,
+            Err(error) => Outcome::Error(error),
+        };
     }
     if let Some(action) = &probe.http_get {
         return match subject.target(action, PROBE_AGENT) {

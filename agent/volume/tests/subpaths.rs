@@ -155,7 +155,7 @@ fn directories_that_are_made_have_the_mode_of_their_volume() {
     fs::write(target.join("f"), "").unwrap();
     assert!(place.volume().join("here/x/f").exists());
     let unknown = place.mount(r#""subPathExpr":"$(NOBODY)/x""#).unwrap_err();
-    assert_eq!(unknown.to_string(), "missing value for \"NOBODY\"");
+    assert_eq!(unknown.to_string(), "missing value for NOBODY");
     for (path, why) in [
         ("/$(WHERE)", "error SubPath `/here` must not be an absolute path"),
         (

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvFromSource, EnvVar, EnvVarSource, Pod, Secret};
 
 pub use file::{File, Files, wanted};
-pub use variables::{Environment, LONGEST_VALUE, MOST_BYTES, MOST_VARIABLES, expand, expand_known};
+pub use variables::{Environment, LONGEST_VALUE, MOST_BYTES, MOST_VARIABLES, expand, expand_all, expand_known};
 
 use crate::container::files;
 use crate::pod::pods;
@@ -73,7 +73,7 @@ pub enum ReferenceError {
         key: String,
     },
     /// The container does not have this variable.
-    #[error("missing value for {0:?}")]
+    #[error("missing value for {0}")]
     Variable(String),
     /// The field is not supported.
     #[error("unsupported fieldPath: {0}")]
@@ -95,12 +95,12 @@ pub enum ReferenceError {
     Source(String),
 }
 
-/// Builds the environment in order: the image's, then that of Services, then `envFrom`, then `env`;
-/// a later value replaces an earlier one in its place.
-pub fn build(
+/// Builds the variables that references of a container may name, in order: those of Services, then
+/// `envFrom`, then `env`; a later value replaces an earlier one in its place
+/// (`makeEnvironmentVariables`, `pkg/kubelet/kubelet_pods.go`).
+pub fn own(
     pod: &Pod,
     container: &Container,
-    image: &[String],
     sources: &Sources,
     surroundings: &Surroundings,
 ) -> Result<Environment, ReferenceError> {
@@ -117,6 +117,16 @@ pub fn build(
             own.set(&variable.name, &value)?;
         }
     }
+    Ok(own)
+}
+
+/// Builds the environment of the container's program: the image's, then its `own`.
+pub fn build(
+    pod: &Pod,
+    image: &[String],
+    own: &Environment,
+    surroundings: &Surroundings,
+) -> Result<Environment, ReferenceError> {
     let mut all = Environment::default();
     for variable in image {
         let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
@@ -131,6 +141,16 @@ pub fn build(
         all.set(name, value)?;
     }
     Ok(all)
+}
+
+/// Expands references in the command of an exec probe: only to the values that `env` states, as
+/// they are (`ExpandContainerCommandOnlyStatic`, `pkg/kubelet/container/helpers.go`).
+pub fn probe_command(container: &Container, words: &[String]) -> Result<Vec<String>, ReferenceError> {
+    let mut stated = Environment::default();
+    for variable in container.env.iter().flatten() {
+        stated.set(&variable.name, variable.value.as_deref().unwrap_or_default())?;
+    }
+    expand_all(words, &stated)
 }
 
 /// Sets all variables of an `envFrom` source.

@@ -12,7 +12,7 @@ fn known(variables: &[(&str, &str)]) -> Environment {
 
 #[test]
 fn references_are_expanded_as_elsewhere() {
-    let known = known(&[("A", "1"), ("B", "$(A)")]);
+    let known = known(&[("A", "1"), ("B", "$(A)"), ("EMPTY", "")]);
     for (text, expected) in [
         ("$(A)", "1"),
         ("x$(A)y$(B)z", "x1y$(A)z"),
@@ -26,13 +26,17 @@ fn references_are_expanded_as_elsewhere() {
         assert_eq!(expand(text, &known).as_deref(), Ok(expected), "{text}");
     }
     assert_eq!(expand_known("a/$(A)$$(C)", &known).as_deref(), Ok("a/1$(C)"));
-    let missing = ReferenceError::Variable("C".to_owned());
-    assert_eq!(expand_known("a/$(C)", &known), Err(missing));
+    for name in ["C", "EMPTY"] {
+        let missing = ReferenceError::Variable(name.to_owned());
+        assert_eq!(expand_known(&format!("a/$({name})"), &known), Err(missing));
+    }
 }
 
 fn built(container: serde_json::Value, image: &[String], sources: &Sources) -> Result<Environment, ReferenceError> {
     let container: Container = serde_json::from_value(container).unwrap();
-    build(&Pod::default(), &container, image, sources, &Surroundings::default())
+    let (pod, surroundings) = (Pod::default(), Surroundings::default());
+    let own = own(&pod, &container, sources, &surroundings)?;
+    build(&pod, image, &own, &surroundings)
 }
 
 #[test]
@@ -43,6 +47,21 @@ fn later_values_take_the_place_of_earlier_ones() {
     let all = built(container, &image, &Sources::default()).unwrap();
     let shown: Vec<String> = all.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(shown.join(" "), "A=a B=4 PATH=/bin HOSTNAME= C=23");
+}
+
+#[test]
+fn a_probe_sees_the_stated_values_as_they_are() {
+    let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+    let container: Container = serde_json::from_value(json!({"name": "c", "env": [
+        {"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"},
+        {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "LONG", "value": "x".repeat(100_000)},
+    ]}))
+    .unwrap();
+    let expanded = probe_command(&container, &words("-u=$(A) $(B) [$(C)] $(D) $$(A)"));
+    assert_eq!(expanded, Ok(words("-u=1 $(A) [] $(D) $(A)")));
+    let many = vec!["$(LONG)".to_owned(); 100];
+    assert_eq!(probe_command(&container, &many), Err(ReferenceError::TooMany));
 }
 
 #[test]

@@ -65,11 +65,24 @@ pub fn expand(text: &str, variables: &Environment) -> Result<String, ReferenceEr
     replace(text, |name| Ok(variables.get(name)))
 }
 
-/// Like [`expand`], for a path, which must not contain an unknown reference.
+/// Expands the words of a command, within what `execve` accepts.
+pub fn expand_all(words: &[String], variables: &Environment) -> Result<Vec<String>, ReferenceError> {
+    let mut left = MOST_BYTES;
+    let expanded = words.iter().map(|word| {
+        let word = expand(word, variables)?;
+        left = left.checked_sub(word.len()).ok_or(ReferenceError::TooMany)?;
+        Ok(word)
+    });
+    expanded.collect()
+}
+
+/// Like [`expand`], for a path, which must not contain a reference to an unknown or empty variable.
 pub fn expand_known(text: &str, variables: &Environment) -> Result<String, ReferenceError> {
-    replace(text, |name| match variables.get(name) {
-        Some(value) => Ok(Some(value)),
-        None => Err(ReferenceError::Variable(name.to_owned())),
+    replace(text, |name| {
+        match variables.get(name).filter(|value| !value.is_empty()) {
+            Some(value) => Ok(Some(value)),
+            None => Err(ReferenceError::Variable(name.to_owned())),
+        }
     })
 }
 

@@ -141,7 +141,8 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
     let Inputs {
         pod, container, image, ..
     } = *inputs;
-    let mut variables = environment::build(pod, container, &image.environment, inputs.sources, inputs.surroundings)?;
+    let own = environment::own(pod, container, inputs.sources, inputs.surroundings)?;
+    let mut variables = environment::build(pod, &image.environment, &own, inputs.surroundings)?;
     let terminal = container.tty == Some(true);
     if terminal && variables.get("TERM").is_none() {
         variables.set("TERM", "xterm")?;
@@ -156,7 +157,7 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
     let mut process = json!({
         "terminal": terminal,
         "user": {"uid": 0, "gid": 0},
-        "args": arguments(container, image, &variables)?,
+        "args": arguments(container, image, &own)?,
         "env": variables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>(),
         "cwd": working_directory(container, image)?,
         "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
@@ -186,20 +187,12 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
 }
 
 /// Returns the image's entry point and command, overridden by the container's: `command` without
-/// `args` drops the image's arguments too.
-fn arguments(container: &Container, image: &Image, variables: &Environment) -> Result<Vec<String>, SpecError> {
-    let mut left = environment::MOST_BYTES;
-    let mut given = |list: &Option<Vec<String>>| -> Result<Option<Vec<String>>, ReferenceError> {
-        let Some(list) = list.as_ref().filter(|list| !list.is_empty()) else {
-            return Ok(None);
-        };
-        let mut expanded = Vec::new();
-        for text in list {
-            let text = environment::expand(text, variables)?;
-            left = left.checked_sub(text.len()).ok_or(ReferenceError::TooMany)?;
-            expanded.push(text);
-        }
-        Ok(Some(expanded))
+/// `args` drops the image's arguments too. References see the container's `own` variables only, not
+/// the image's.
+fn arguments(container: &Container, image: &Image, own: &Environment) -> Result<Vec<String>, SpecError> {
+    let given = |list: &Option<Vec<String>>| {
+        let list = list.as_ref().filter(|list| !list.is_empty());
+        list.map(|list| environment::expand_all(list, own)).transpose()
     };
     let command = given(&container.command)?;
     let arguments = given(&container.args)?.unwrap_or_else(|| {

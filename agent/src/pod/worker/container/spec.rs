@@ -93,7 +93,7 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
     };
     let volumes = oci::volumes(configuration.volumes().iter().flatten());
     let volumes = volumes.map_err(|error| Failure::creation(error.to_string()))?;
-    let variables = environment::build(pod, container, &[], &sources, &surroundings)
+    let variables = environment::own(pod, container, &sources, &surroundings)
         .map_err(|error| Failure::configuration(error.to_string()))?;
     let user = user_of(pod, spec, container, configuration.user().as_deref())?;
     let labels = context.se_linux.labels(pod, container, &plan.sandbox);
