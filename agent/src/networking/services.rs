@@ -107,7 +107,7 @@ pub(crate) async fn surroundings(context: &Context, pod: &Pod, addresses: &[IpAd
     let mut listed = context.services.subscribe();
     let known = tokio::time::timeout(PATIENCE, listed.wait_for(Option::is_some)).await;
     let all = known.ok().and_then(Result::ok).and_then(|all| all.clone());
-    let unread = || "services have not yet been read at least once, cannot construct envs".to_owned();
+    let unread = || "services have not yet been read at least once, cannot construct envvars".to_owned();
     let all = all.ok_or_else(unread)?;
     let links = pod.spec.as_ref().and_then(|spec| spec.enable_service_links);
     let mut surroundings = context.surroundings(addresses);

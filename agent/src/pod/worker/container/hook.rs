@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_plan::Timestamp;
 use agent_plan::pod::action::Why;
-use agent_plan::pod::observed::Stage;
+use agent_plan::pod::observed::{Stage, Stopping};
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::LifecycleHandler;
 use runtime::ExecSpec;
@@ -41,7 +42,10 @@ impl Worker {
         let container = container.to_owned();
         let limit = match hook {
             Hook::PostStart => Duration::from_secs(POST_START_SECONDS),
-            Hook::PreStop => Duration::from_secs(u64::try_from(pods::grace(&self.pod)).unwrap_or(0).max(1)),
+            Hook::PreStop => {
+                let memory = self.view.memory.get(&container);
+                time_left(memory.and_then(|memory| memory.stopping.as_ref()), self.context.now())
+            }
         };
         self.tasks.spawn(async move {
             let subject = Subject {
@@ -128,6 +132,14 @@ impl Worker {
     }
 }
 
+/// Time of a preStop hook: the stop's grace period, which may be longer than the pod's. The stop
+/// itself goes on at its end; the second more leaves that to it.
+fn time_left(stopping: Option<&Stopping>, now: Timestamp) -> Duration {
+    let left = stopping.map(|stopping| stopping.deadline.duration_since(now));
+    let left = left.and_then(|left| Duration::try_from(left).ok()).unwrap_or_default();
+    left.saturating_add(Duration::from_secs(1))
+}
+
 async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration) -> Result<(), String> {
     if let Some(exec) = &handler.exec {
         let spec = ExecSpec {
@@ -170,4 +182,21 @@ async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration)
         return Ok(());
     }
     Err("invalid handler".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_has_the_time_of_its_stop() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let stopping = Stopping {
+            deadline: at(120),
+            stage: Stage::PreStop,
+        };
+        let left = |now: i64| time_left(Some(&stopping), at(now)).as_secs();
+        assert_eq!((left(0), left(90), left(200)), (121, 31, 1));
+        assert_eq!(time_left(None, at(0)).as_secs(), 1);
+    }
 }
