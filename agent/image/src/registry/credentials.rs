@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use reqwest::header::HeaderValue;
 use serde::Deserialize;
 
@@ -88,13 +88,15 @@ impl Credentials {
 
 impl Auth {
     fn into_credentials(self) -> Option<Credentials> {
-        if !self.username.is_empty() {
-            return Some(Credentials {
+        if self.encoded.is_empty() {
+            return (!self.username.is_empty()).then_some(Credentials {
                 username: self.username,
                 password: self.password,
             });
         }
-        let decoded = String::from_utf8(STANDARD.decode(self.encoded.trim()).ok()?).ok()?;
+        // Padded or not (`decodeDockerConfigFieldAuth`, `pkg/credentialprovider/config.go`).
+        let bare = self.encoded.trim().trim_end_matches('=');
+        let decoded = String::from_utf8(STANDARD_NO_PAD.decode(bare).ok()?).ok()?;
         let (username, password) = decoded.split_once(':')?;
         Some(Credentials {
             username: username.to_owned(),
@@ -201,6 +203,19 @@ mod tests {
             names(r#"{"docker.io":{"username":"old","password":"p"}}"#, "nginx"),
             ["old"]
         );
+    }
+
+    #[test]
+    fn auth_comes_first_and_needs_no_padding() {
+        for (entry, expected) in [
+            (r#"{"auth":"YWI6Yw=="}"#, "ab"),
+            (r#"{"auth":"YWI6Yw"}"#, "ab"),
+            (r#"{"auth":"YTpi","username":"other","password":"p"}"#, "a"),
+            (r#"{"auth":"","username":"other","password":"p"}"#, "other"),
+        ] {
+            let secret = format!(r#"{{"auths":{{"r.example":{entry}}}}}"#);
+            assert_eq!(names(&secret, "r.example/x"), [expected], "{entry}");
+        }
     }
 
     #[test]
