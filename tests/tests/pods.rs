@@ -121,7 +121,7 @@ fn assert_pull(node: &Node) -> anyhow::Result<()> {
     node.event("absent", "Warning Failed: Error: ErrImagePull")?;
     node.event(
         "absent",
-        "Normal BackOff: Back-off pulling image \"skiff.invalid/absent:1\": ",
+        "Normal BackOff: Back-off pulling image \"skiff.invalid/absent:1\"",
     )?;
     node.event("absent", "Warning Failed: Error: ImagePullBackOff")?;
     // An invalid name is not pulled.

@@ -269,21 +269,18 @@ impl Worker {
         let mut waits = Vec::new();
         for (container, memory) in &mut self.view.memory {
             if let Image::Failed {
-                waiting,
-                reason,
-                message,
-                name,
-                ..
+                waiting, reason, name, ..
             } = &mut memory.image
                 && !*waiting
                 && reason == "ErrImagePull"
             {
                 *waiting = true;
-                waits.push((container.clone(), name.clone(), message.clone()));
+                waits.push((container.clone(), name.clone()));
             }
         }
-        for (container, name, message) in waits {
-            let text = format!("Back-off pulling image \"{name}\": ErrImagePull: {message}");
+        for (container, name) in waits {
+            // The cause is in the status only (`pkg/kubelet/images/image_manager.go`, `pullImage`).
+            let text = format!("Back-off pulling image \"{name}\"");
             self.context
                 .recorder
                 .pod(&self.pod, Some(&container), Kind::Normal, "BackOff", text);
@@ -345,15 +342,8 @@ fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Resu
     if context.pull_records.admit(&image, name, &own) {
         return Ok(Some(image));
     }
-    if policy == "Never" {
-        return Err(Failure {
-            reason: "ErrImageNeverPull".to_owned(),
-            message: format!(
-                "Container image \"{name}\" is present on machine but cannot be accessed by the pod with pull policy of Never"
-            ),
-        });
-    }
-    Ok(None)
+    // A pod without access does not learn that the image is present.
+    if policy == "Never" { Err(absent(name)) } else { Ok(None) }
 }
 
 /// Pulls with the pod's keys, or anonymously if none is accepted; records the key that was used.
