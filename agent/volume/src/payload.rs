@@ -27,10 +27,10 @@ pub enum PayloadError {
     #[error(transparent)]
     Reference(#[from] ReferenceError),
     /// The object does not have the key.
-    #[error("references non-existent {kind} key: {key}")]
+    #[error("{missing} key: {key}")]
     NoKey {
-        /// `config` or `secret`.
-        kind: &'static str,
+        /// Beginning of upstream's message.
+        missing: &'static str,
         /// The key.
         key: String,
     },
@@ -233,7 +233,8 @@ fn config_map(
         .iter()
         .flatten()
         .map(|(key, value)| (key.clone(), value.0.clone()));
-    select("config", text.chain(binary).collect(), reference, mode, payload)
+    let missing = "configmap references non-existent config";
+    select(missing, text.chain(binary).collect(), reference, mode, payload)
 }
 
 fn secret(
@@ -250,7 +251,8 @@ fn secret(
         .iter()
         .flatten()
         .map(|(key, value)| (key.clone(), value.0.clone()));
-    select("secret", data.collect(), reference, mode, payload)
+    let missing = "references non-existent secret";
+    select(missing, data.collect(), reference, mode, payload)
 }
 
 fn absent(kind: &'static str, reference: &Reference<'_>) -> Result<(), PayloadError> {
@@ -265,7 +267,7 @@ fn absent(kind: &'static str, reference: &Reference<'_>) -> Result<(), PayloadEr
 }
 
 fn select(
-    kind: &'static str,
+    missing: &'static str,
     data: BTreeMap<String, Vec<u8>>,
     reference: &Reference<'_>,
     mode: Option<i32>,
@@ -287,7 +289,7 @@ fn select(
             None if reference.optional == Some(true) => {}
             None => {
                 let key = item.key.clone();
-                return Err(PayloadError::NoKey { kind, key });
+                return Err(PayloadError::NoKey { missing, key });
             }
         }
     }

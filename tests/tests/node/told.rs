@@ -41,7 +41,7 @@ async fn each_volume_that_cannot_be_made_is_told_with_its_cause() {
     for (volume, cause) in [
         ("map", "configmap \"nomap\" not found".to_owned()),
         ("secret", "secret \"nosecret\" not found".to_owned()),
-        ("key", "references non-existent config key: nokey".to_owned()),
+        ("key", "configmap references non-existent config key: nokey".to_owned()),
         (
             "all",
             "[configmap \"nomap\" not found, secret \"nosecret\" not found]".to_owned(),
