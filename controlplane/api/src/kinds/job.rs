@@ -178,6 +178,7 @@ fn set_spec_defaults(spec: &mut JobSpec) {
     spec.backoff_limit.get_or_insert(many);
     text(&mut spec.completion_mode, "NonIndexed");
     spec.suspend.get_or_insert(false);
+    spec.manual_selector.get_or_insert(false);
     if spec.pod_replacement_policy.is_none() {
         let policy = if spec.pod_failure_policy.is_some() {
             "Failed"
