@@ -294,7 +294,8 @@ fn validate_template(spec: &StatefulSetSpec, pods: bool) -> Vec<Invalid> {
     errors
 }
 
-/// Template with a volume for each claim, which replaces a volume of the same name.
+/// Template with a volume for each claim, which replaces a volume of the same name, and without the
+/// host name and subdomain, which the controller sets itself.
 fn with_claims(spec: &StatefulSetSpec) -> PodTemplateSpec {
     let mut template = spec.template.clone();
     let mut volumes: Vec<Volume> = Vec::new();
@@ -316,6 +317,7 @@ fn with_claims(spec: &StatefulSetSpec) -> PodTemplateSpec {
         let own = pod.volumes.take().into_iter().flatten();
         volumes.extend(own.filter(|volume| !known.contains(&volume.name)));
         pod.volumes = Some(volumes);
+        (pod.hostname, pod.subdomain) = (None, None);
     }
     template
 }

@@ -170,6 +170,11 @@ fn templates_of_stateful_sets() {
     );
     // A claim's volume replaces the template's volume of the same name.
     set(json!({"template": {"spec": {"volumes": [{"name": "data"}]}}}), &[]);
+    // The controller sets both names itself.
+    set(
+        json!({"template": {"spec": {"hostname": "A_b", "subdomain": "A_b"}}}),
+        &[],
+    );
     set(
         json!({"volumeClaimTemplates": null}),
         &["spec.template.spec.containers[0].volumeMounts[0].name: Not found: \"data\""],
