@@ -23,6 +23,7 @@ impl Kind for StatefulSet {
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
     const GENERATION: bool = true;
+    const NAME: names::Rule = names::Rule::Label;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Ready", "Number of the pod with ready state", |set, _| {
             let ready = set.status.as_ref().and_then(|status| status.ready_replicas);
@@ -105,9 +106,6 @@ impl Kind for StatefulSet {
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
         let mut warnings = Vec::new();
         let Some(spec) = &self.spec else { return warnings };
-        if old.is_none() {
-            warnings.extend(warnings::pods_name(&self.metadata));
-        }
         if old.is_none_or(|old| old.metadata.generation != self.metadata.generation) {
             warnings::of_template(&mut warnings, &spec.template, "spec.template");
             for (index, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {

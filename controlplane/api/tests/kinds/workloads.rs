@@ -161,6 +161,25 @@ fn completions_of_indexed_jobs_follow_their_parallelism() {
 
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 
+/// The names of a StatefulSet's pods begin with its own, and are host names.
+#[test]
+fn names_of_stateful_sets_are_labels() {
+    let name = json!({"metadata": {"name": "a.b"}});
+    refused(
+        "apps",
+        "statefulsets",
+        &name,
+        &["metadata.name: Invalid value: \"a.b\": must not contain dots"],
+    );
+    // One of an older server can still be changed.
+    let row = find("apps", "v1", "statefulsets").unwrap();
+    let (old, new) = (with(row, &name), with(row, &name));
+    assert_eq!(
+        texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),
+        Vec::<String>::new()
+    );
+}
+
 #[test]
 fn templates_of_stateful_sets() {
     let set = |spec: Value, expected: &[&str]| refused("apps", "statefulsets", &json!({ "spec": spec }), expected);
