@@ -89,28 +89,11 @@ impl Kind for Job {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let spec = self.spec.clone().unwrap_or_default();
-        let mut errors = selector::validate(&self.metadata, &spec);
-        errors.extend(validate_spec(&spec, None, "spec"));
-        errors.extend(unfit_host_name(&self.metadata, &spec));
-        let selector = LabelSelector::of(spec.selector.as_ref());
-        let labels = spec
-            .template
-            .metadata
-            .as_ref()
-            .and_then(|metadata| metadata.labels.as_ref());
-        if spec.selector.is_none() {
-            errors.push(Invalid::required("spec.selector", ""));
-        } else if selector.is_ok_and(|selector| !selector.matches_option(labels)) {
-            let value = serde_json::to_string(&labels).unwrap_or_default();
-            let detail = "`selector` does not match template `labels`";
-            errors.push(Invalid::rendered("spec.template.metadata.labels", value, detail));
-        }
-        errors
+        validate_whole(self, None)
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = validate_spec(&self.spec.clone().unwrap_or_default(), old.spec.as_ref(), "spec");
+        let mut errors = validate_whole(self, old.spec.as_ref());
         let (Some(new), Some(spec)) = (&self.spec, &old.spec) else {
             return errors;
         };
@@ -279,6 +262,29 @@ fn unfit_host_name(metadata: &ObjectMeta, spec: &JobSpec) -> Option<Invalid> {
     let last = format!("{name}-{}", completions - 1);
     let detail = format!("will not able to create pod with invalid DNS label: {last}");
     (last.len() > 63 || last.contains('.')).then(|| Invalid::value("metadata.name", name, detail))
+}
+
+/// Validates a job: its spec, and that it selects its own pods. Errors of its spec that the old one
+/// has, too, are ignored.
+fn validate_whole(job: &Job, old: Option<&JobSpec>) -> Vec<Invalid> {
+    let spec = job.spec.clone().unwrap_or_default();
+    let mut errors = selector::validate(&job.metadata, &spec);
+    errors.extend(validate_spec(&spec, old, "spec"));
+    errors.extend(unfit_host_name(&job.metadata, &spec));
+    let selector = LabelSelector::of(spec.selector.as_ref());
+    let labels = spec
+        .template
+        .metadata
+        .as_ref()
+        .and_then(|metadata| metadata.labels.as_ref());
+    if spec.selector.is_none() {
+        errors.push(Invalid::required("spec.selector", ""));
+    } else if selector.is_ok_and(|selector| !selector.matches_option(labels)) {
+        let value = serde_json::to_string(&labels).unwrap_or_default();
+        let detail = "`selector` does not match template `labels`";
+        errors.push(Invalid::rendered("spec.template.metadata.labels", value, detail));
+    }
+    errors
 }
 
 /// Validates a job's spec at any path. Errors that the old spec has, too, are ignored: it was

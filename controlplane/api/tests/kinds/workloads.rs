@@ -303,3 +303,30 @@ fn a_job_without_labels_has_those_of_its_template() {
     );
     assert_eq!(made(json!({"a": "b"})), json!({"a": "b"}));
 }
+
+/// Its pods would not be its own otherwise, and it would make others without end.
+#[test]
+fn the_labels_of_a_suspended_job_still_match() {
+    let row = find("batch", "v1", "jobs").unwrap();
+    let mut old = with(row, &json!({"spec": {"suspend": true}}));
+    row.prepare_create(old.as_mut());
+    let without = |label: &str| {
+        let mut new: Value = serde_json::from_slice(&old.to_json()).unwrap();
+        let labels = new["spec"]["template"]["metadata"]["labels"].as_object_mut().unwrap();
+        labels.insert("queue".to_owned(), "a".into());
+        labels.remove(label);
+        let new = row.decode(new.to_string().as_bytes()).unwrap();
+        texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new()))
+    };
+    assert_eq!(without("none"), Vec::<String>::new());
+    assert_eq!(
+        without("batch.kubernetes.io/controller-uid"),
+        [
+            "spec.template.metadata.labels[batch.kubernetes.io/controller-uid]: Required value: must be \
+             '6d0bbc40-2e2e-4f9a-a0b5-000000000002'",
+            "spec.template.metadata.labels: Invalid value: {\"batch.kubernetes.io/job-name\":\"pi\",\
+             \"controller-uid\":\"6d0bbc40-2e2e-4f9a-a0b5-000000000002\",\"job-name\":\"pi\",\"queue\":\"a\"}: \
+             `selector` does not match template `labels`",
+        ]
+    );
+}
