@@ -17,8 +17,8 @@ use crate::table::{age, age_column, containers, selector_or_none};
 use crate::value::invalid::Invalid;
 use crate::value::selector::LabelSelector;
 use crate::workload::pod::defaults::{set_template_defaults, text};
-use crate::workload::validation::workload::no_ephemeral;
-use crate::workload::validation::{immutable, non_negative, one_of, pod_spec};
+use crate::workload::validation::workload::pod_template;
+use crate::workload::validation::{immutable, non_negative, one_of};
 use crate::workload::warnings;
 
 impl Kind for Job {
@@ -321,11 +321,10 @@ pub(super) fn validate_spec(spec: &JobSpec, old: Option<&JobSpec>, path: &str) -
         let field = format!("{path}.podReplacementPolicy");
         one_of(&mut errors, &field, Some(policy), &["Failed", "TerminatingOrFailed"]);
     }
+    errors.extend(pod_template(&spec.template, &format!("{path}.template")));
     let place = format!("{path}.template.spec");
-    let pod = spec.template.spec.clone().unwrap_or_default();
-    errors.extend(pod_spec::validate(&pod, &place));
-    errors.extend(no_ephemeral(&pod, &place));
-    match pod.restart_policy.as_deref() {
+    let pod = spec.template.spec.as_ref();
+    match pod.and_then(|pod| pod.restart_policy.as_deref()) {
         Some("OnFailure") if spec.pod_failure_policy.is_some() => {
             let detail = "only \"Never\" is supported when podFailurePolicy is specified";
             errors.push(Invalid::value(format!("{place}.restartPolicy"), "OnFailure", detail));

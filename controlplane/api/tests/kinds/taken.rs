@@ -76,6 +76,25 @@ fn rules_of_jobs_name_conditions() {
 }
 
 #[test]
+fn the_pods_of_jobs_have_labels_that_they_can_have() {
+    let template = json!({"metadata": {"labels": {"a": "b c"}}});
+    refused(
+        "batch",
+        "jobs",
+        &json!({"metadata": {"labels": {"a": "b"}}, "spec": {"template": template}}),
+        &[&format!("spec.template.labels: Invalid value: \"b c\": {NO_LABEL}")],
+    );
+    refused(
+        "batch",
+        "cronjobs",
+        &json!({"spec": {"jobTemplate": {"spec": {"template": template}}}}),
+        &[&format!(
+            "spec.jobTemplate.spec.template.labels: Invalid value: \"b c\": {NO_LABEL}"
+        )],
+    );
+}
+
+#[test]
 fn classes_choose_nodes_and_bear_taints() {
     refused(
         "node.k8s.io",

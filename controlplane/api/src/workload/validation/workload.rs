@@ -144,7 +144,7 @@ pub fn pod_template(template: &PodTemplateSpec, path: &str) -> Vec<Invalid> {
 }
 
 /// Reports a template with ephemeral containers, which only a running pod may have.
-pub(crate) fn no_ephemeral(spec: &PodSpec, path: &str) -> Option<Invalid> {
+fn no_ephemeral(spec: &PodSpec, path: &str) -> Option<Invalid> {
     let has_some = spec.ephemeral_containers.as_ref().is_some_and(|own| !own.is_empty());
     let detail = "ephemeral containers not allowed in pod template";
     has_some.then(|| Invalid::forbidden(format!("{path}.ephemeralContainers"), detail))
