@@ -17,6 +17,7 @@ use crate::table::{age, age_column, containers, selector_or_none};
 use crate::value::invalid::Invalid;
 use crate::value::selector::LabelSelector;
 use crate::workload::pod::defaults::{set_template_defaults, text};
+use crate::workload::validation::selector::label_selector;
 use crate::workload::validation::workload::pod_template;
 use crate::workload::validation::{immutable, non_negative, one_of};
 use crate::workload::warnings;
@@ -277,9 +278,11 @@ fn validate_whole(job: &Job, old: Option<&JobSpec>) -> Vec<Invalid> {
         .metadata
         .as_ref()
         .and_then(|metadata| metadata.labels.as_ref());
-    if spec.selector.is_none() {
-        errors.push(Invalid::required("spec.selector", ""));
-    } else if selector.is_ok_and(|selector| !selector.matches_option(labels)) {
+    match &spec.selector {
+        None => errors.push(Invalid::required("spec.selector", "")),
+        Some(given) => label_selector(&mut errors, given, "spec.selector"),
+    }
+    if spec.selector.is_some() && selector.is_ok_and(|selector| !selector.matches_option(labels)) {
         let value = serde_json::to_string(&labels).unwrap_or_default();
         let detail = "`selector` does not match template `labels`";
         errors.push(Invalid::rendered("spec.template.metadata.labels", value, detail));

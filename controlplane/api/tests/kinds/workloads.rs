@@ -330,3 +330,14 @@ fn the_labels_of_a_suspended_job_still_match() {
         ]
     );
 }
+
+#[test]
+fn the_selector_of_a_job_is_one() {
+    let selector = json!({"matchExpressions": [{"key": "a", "operator": "Like"}]});
+    refused(
+        "batch",
+        "jobs",
+        &json!({"spec": {"manualSelector": true, "selector": selector}}),
+        &["spec.selector.matchExpressions[0].operator: Invalid value: \"Like\": not a valid selector operator"],
+    );
+}
