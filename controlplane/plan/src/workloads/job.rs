@@ -25,7 +25,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::objects::{Meta as _, seconds, selects, target, uid};
+use crate::objects::{Meta as _, matches, seconds, target, uid};
 use crate::pod::Pod;
 pub use crate::pod::attempt::{FAILURES, IGNORED_FAILURES, INDEX, TRACKING};
 use crate::pod::{is_active, is_ready, phase};
@@ -62,12 +62,13 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     };
     let owner = target(JOBS, job);
     let deleted = job.metadata.deletion_timestamp.is_some();
-    let selector = spec.selector.clone().unwrap_or_default();
+    let selector = spec.selector.as_ref();
     let candidates = snapshot.pods.iter().copied();
     let claimed = claim_with(
         &owner,
         deleted,
-        |pod: &Pod| selects(&selector, pod.metadata.labels()),
+        // That of a Job with `manualSelector` may be empty, and selects all pods then.
+        |pod: &Pod| selector.is_some_and(|selector| matches(selector, pod.metadata.labels())),
         PODS,
         candidates,
         Some(TRACKING),

@@ -339,12 +339,19 @@ fn pods_are_adopted_and_released_with_their_finalizer() {
         &[
             (&json!({}), &begun(), &["a Running orphan untracked"]),
             (&json!({}), &begun(), &["a Running stranger"]),
+            (
+                &json!({ "selector": { "matchLabels": null } }),
+                &begun(),
+                &["a Running stranger"],
+            ),
         ],
         &expect![[r#"
             [a Running orphan untracked]
             1 patch Pod a {"finalizers":["batch.kubernetes.io/job-tracking"],"ownerReferences":[{"apiVersion":"batch/v1","blockOwnerDeletion":true,"controller":true,"kind":"Job","name":"j","uid":"job"}]}
             [a Running stranger]
-            1 patch Pod a {"finalizers":[],"ownerReferences":[]}"#]],
+            1 patch Pod a {"finalizers":[],"ownerReferences":[]}
+            [a Running stranger]
+            1 patch Job j/status {"active":1,"ready":0,"startTime":"2026-01-01T00:59:00Z","terminating":0,"uncountedTerminatedPods":{}} []"#]],
     );
 }
 
