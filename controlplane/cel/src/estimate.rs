@@ -70,6 +70,10 @@ struct Shown<'s> {
     schema: Option<&'s Schema>,
     /// Schema of its items, if an expression built the list from items of that schema.
     element: Option<&'s Schema>,
+    /// Schema of `self`, if a function returned the value: without a path to it, upstream looks for
+    /// its items at the root (`EstimateSize` in
+    /// `k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/compilation.go`).
+    root: Option<&'s Schema>,
 }
 
 impl<'s> Shown<'s> {
@@ -91,11 +95,21 @@ impl<'s> Shown<'s> {
             ..Self::of(inner)
         }
     }
+
+    /// An item as an index or a comprehension reads it.
+    fn item(&self) -> Self {
+        let items = self.items();
+        Self {
+            schema: items.schema.or(self.root),
+            ..items
+        }
+    }
 }
 
 struct Estimator<'t, 's> {
     types: &'t Types,
     locals: Vec<(String, Shown<'s>)>,
+    root: Option<&'s Schema>,
 }
 
 pub(crate) fn estimate(expr: &Expr, types: &Types, variables: &[(&str, &Schema)]) -> Range {
@@ -105,6 +119,7 @@ pub(crate) fn estimate(expr: &Expr, types: &Types, variables: &[(&str, &Schema)]
             .iter()
             .map(|(name, schema)| ((*name).to_owned(), Shown::of(Some(schema))))
             .collect(),
+        root: variables.first().map(|(_, schema)| *schema),
     };
     estimator.visit(expr).0
 }
@@ -270,11 +285,11 @@ impl<'s> Estimator<'_, 's> {
                     }
                 };
                 self.locals.push((fold.variable.clone(), first));
-                self.locals.push((second.clone(), range.items()));
+                self.locals.push((second.clone(), range.item()));
             }
             None => self
                 .locals
-                .push((fold.variable.clone(), if map { keys } else { range.items() })),
+                .push((fold.variable.clone(), if map { keys } else { range.item() })),
         }
         let condition = self.visit(&fold.condition).0;
         let (step, grown) = self.visit(&fold.step);
@@ -290,7 +305,7 @@ impl<'s> Estimator<'_, 's> {
                 size: Some(rounds),
                 entry: grown.entry,
                 element: grown.element,
-                schema: None,
+                ..Shown::default()
             },
             _ => Shown {
                 size: Some(ONE),
@@ -322,7 +337,8 @@ impl<'s> Estimator<'_, 's> {
                 let outcome = self.either(positive, negative);
                 (condition.plus(positive.1.or(negative.1)), outcome)
             }
-            ("_[_]" | "_[?_]", [(_, _, shown), _]) => (sum.plus(ONE), shown.items()),
+            ("_[_]", [(_, _, shown), _]) => (sum.plus(ONE), shown.item()),
+            ("_[?_]", [(_, _, shown), _]) => (sum.plus(ONE), shown.items()),
             ("_?._", [(_, _, shown), (field, _, _)]) => {
                 let name = match &field.kind {
                     Kind::Literal(Value::String(name)) => &**name,
@@ -338,6 +354,7 @@ impl<'s> Estimator<'_, 's> {
                 let (cost, size) = of_function(function, &self.given(&parts));
                 let shown = Shown {
                     size,
+                    root: self.root,
                     ..Shown::default()
                 };
                 (sum.plus(cost), shown)
@@ -352,6 +369,7 @@ impl<'s> Estimator<'_, 's> {
             entry: widest(shown.entry, other.entry),
             schema: shown.schema,
             element: shown.element.or(other.element),
+            root: shown.root.or(other.root),
         }
     }
 
@@ -368,6 +386,7 @@ impl<'s> Estimator<'_, 's> {
             entry: widest(shown.entry.or(shown.items().size), other.entry),
             schema: None,
             element: shown.element.or(shown.items().schema).or(other.element),
+            root: shown.root.or(other.root),
         };
         let text = matches!(of, Type::String | Type::Bytes | Type::Dyn);
         (if text { size.each(tenth) } else { ONE }, outcome)
