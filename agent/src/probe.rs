@@ -70,12 +70,12 @@ impl Subject<'_> {
     }
 
     fn port(&self, wanted: &IntOrString) -> Result<u16, String> {
-        port(&self.container()?, wanted)
+        port(self.container()?.as_ref(), wanted)
     }
 
     /// Returns the command of an exec probe; that of a hook has no references.
     fn command(&self, words: &[String]) -> Result<Vec<String>, String> {
-        let expanded = environment::probe_command(&self.container()?, words);
+        let expanded = environment::probe_command(self.container()?.as_ref(), words);
         expanded.map_err(|error| error.to_string())
     }
 

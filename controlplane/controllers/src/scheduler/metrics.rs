@@ -177,6 +177,7 @@ mod tests {
     use std::time::Duration;
 
     use controlplane_plan::placement::{Misfit, Preemption};
+    use controlplane_plan::pod::Pod;
 
     use super::*;
     use crate::{machinery::cache::Key, scheduler::queue::SchedulingQueue};
@@ -194,7 +195,8 @@ mod tests {
         line.settled(&first);
         let second = line.take().unwrap();
         metrics.attempt(Outcome::Unschedulable, line.attempts(&second));
-        line.refuse(second.clone(), 0, Duration::from_mins(5));
+        let pod: Pod = serde_json::from_str("{}").unwrap();
+        line.refuse(second.clone(), &pod, Duration::from_mins(5));
         let third = line.take().unwrap();
         line.gate(&third);
         let pending = Pending {

@@ -41,7 +41,7 @@ async fn a_placed_pod_wakes_those_that_follow_pods() {
         scheduler.lock().queue.refuse(Key::new("ns", name), &pod, FORGOTTEN);
     }
     let mut placed = pod("db", "1", "");
-    placed.node = Some("n1".into());
+    placed.node = "n1".into();
     caches.pods.replace(vec![placed], 1, 1);
     tokio::time::advance(Duration::from_secs(2)).await;
     let woken: Vec<Key> = std::iter::from_fn(|| scheduler.lock().queue.take()).collect();
