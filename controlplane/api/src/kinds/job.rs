@@ -95,6 +95,9 @@ impl Kind for Job {
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = validate_whole(self, old.spec.as_ref());
+        // A Job from when there were fewer rules can still be changed and deleted.
+        let before = validate_whole(old, old.spec.as_ref());
+        errors.retain(|error| !before.contains(error));
         let (Some(new), Some(spec)) = (&self.spec, &old.spec) else {
             return errors;
         };
@@ -293,7 +296,9 @@ fn validate_whole(job: &Job, old: Option<&JobSpec>) -> Vec<Invalid> {
 /// Validates a job's spec at any path. Errors that the old spec has, too, are ignored: it was
 /// stored when there were fewer rules.
 pub(super) fn validate_spec(spec: &JobSpec, old: Option<&JobSpec>, path: &str) -> Vec<Invalid> {
-    let before = old.map(|old| rules::validate(old, path)).unwrap_or_default();
+    let of_template = |spec: &JobSpec| pod_template(&spec.template, &format!("{path}.template"));
+    let mut before = old.map(|old| rules::validate(old, path)).unwrap_or_default();
+    before.extend(old.into_iter().flat_map(of_template));
     let mut errors = rules::validate(spec, path);
     errors.retain(|error| !before.contains(error));
     let numbers = [
@@ -324,7 +329,7 @@ pub(super) fn validate_spec(spec: &JobSpec, old: Option<&JobSpec>, path: &str) -
         let field = format!("{path}.podReplacementPolicy");
         one_of(&mut errors, &field, Some(policy), &["Failed", "TerminatingOrFailed"]);
     }
-    errors.extend(pod_template(&spec.template, &format!("{path}.template")));
+    errors.extend(of_template(spec).into_iter().filter(|error| !before.contains(error)));
     let place = format!("{path}.template.spec");
     let pod = spec.template.spec.as_ref();
     match pod.and_then(|pod| pod.restart_policy.as_deref()) {
