@@ -249,9 +249,11 @@ fn plan_bootstrap(secret: &Contents, now: Timestamp, plan: &mut Plan) {
     let Some(end) = end.filter(|end| !end.is_empty()) else {
         return;
     };
-    let end = String::from_utf8(end)
-        .ok()
-        .and_then(|end| end.parse::<Timestamp>().ok());
+    let end = String::from_utf8(end).ok().and_then(|end| {
+        // The last day that jiff has is 9999-12-30; Go's ends a day later.
+        let is_last = end.starts_with("9999-12-3");
+        end.parse::<Timestamp>().ok().or(is_last.then_some(Timestamp::MAX))
+    });
     match end.and_then(|end| Duration::try_from(end.duration_since(now)).ok()) {
         Some(left) if !left.is_zero() => plan.again(left),
         Some(_) | None => plan.stage(vec![delete(secret)]),

@@ -67,4 +67,5 @@ fn a_bootstrap_token_goes_when_it_has_expired() {
     check("2026-01-02T00:00:00Z", (1, None));
     check("2026-01-01T00:00:00Z", (1, None));
     check("tomorrow", (1, None));
+    check("9999-12-31T23:59:59Z", (0, Some(251_634_895_200)));
 }
