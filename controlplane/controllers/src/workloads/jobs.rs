@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::objects::{Meta as _, controller_of, selects, uid};
+use controlplane_plan::objects::{Meta as _, controller_of, matches, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{JOBS, Plan};
 use controlplane_plan::workloads::job::{self, Backoff, Snapshot};
@@ -109,7 +109,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
                 None => {
                     let adopts = |job: &&Arc<Job>| {
                         let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-                        selector.is_some_and(|selector| selects(selector, pod.metadata.labels()))
+                        selector.is_some_and(|selector| matches(selector, pod.metadata.labels()))
                     };
                     for job in caches.jobs.in_namespace(namespace).iter().filter(adopts) {
                         wake.push(Key::of(&job.metadata));
