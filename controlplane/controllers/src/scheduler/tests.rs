@@ -30,12 +30,15 @@ async fn a_placed_pod_wakes_those_that_follow_pods() {
     let caches = Caches::new();
     let scheduler = Scheduler::listen(&caches);
     let far = json!({ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule" });
+    let mut soft = far.clone();
+    soft["whenUnsatisfiable"] = "ScheduleAnyway".into();
     let near = json!({ "topologyKey": "zone", "labelSelector": {} });
     let near = json!({ "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [near] } });
     for (name, spec) in [
         ("big", json!({ "containers": [] })),
         ("far", json!({ "containers": [], "topologySpreadConstraints": [far] })),
         ("near", json!({ "containers": [], "affinity": near })),
+        ("soft", json!({ "containers": [], "topologySpreadConstraints": [soft] })),
     ] {
         let pod: Pod = from_value(json!({ "metadata": { "name": name }, "spec": spec })).unwrap();
         scheduler.lock().queue.refuse(Key::new("ns", name), &pod, FORGOTTEN);

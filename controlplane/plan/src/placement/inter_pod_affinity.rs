@@ -198,11 +198,14 @@ fn far(pod: &Pod) -> &[PodAffinityTerm] {
 }
 
 /// True if a placed pod may make a node feasible for this one: it has required affinity terms or
-/// spread constraints.
+/// hard spread constraints.
 pub fn follows_pods(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
-    let constraints = spec.and_then(|spec| spec.topology_spread_constraints.as_deref());
-    !terms(pod).0.is_empty() || constraints.is_some_and(|constraints| !constraints.is_empty())
+    let mut constraints = spec
+        .and_then(|spec| spec.topology_spread_constraints.as_deref())
+        .into_iter()
+        .flatten();
+    !terms(pod).0.is_empty() || constraints.any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
 }
 
 /// True if the pod has required anti-affinity terms.
