@@ -126,11 +126,15 @@ async fn attack_42_a_plugin_that_prints_for_ever() {
 async fn attack_42_a_missing_plugin() {
     let machine = Machine::new();
     machine.configure("1.0.0", &[json!({"type": "nowhere"})]);
-    let error = machine.open().attach(spec("a")).await.unwrap_err();
+    let network = machine.open();
+    let error = network.attach(spec("a")).await.unwrap_err();
     assert!(
         cause(&error).contains("failed to find plugin \"nowhere\" in path ["),
         "{error}"
     );
+    // It is kept for another try, as its plugins may have something of it.
+    network.stop().await.unwrap_err();
+    machine.is_clean();
 }
 
 #[tokio::test]
