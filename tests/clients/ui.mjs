@@ -100,7 +100,9 @@ async function showsThePast(page) {
     assert.equal(await page.locator('.rows .row:has-text("was")').count(), 0);
     await page.getByRole('button', { name: 'The past' }).click();
     const field = page.locator('input[type="datetime-local"]');
-    await field.fill(await page.evaluate((then) => new Date(then - new Date(then).getTimezoneOffset() * 60_000).toISOString().slice(0, 19), then));
+    const local = await page.evaluate((then) => new Date(then - new Date(then).getTimezoneOffset() * 60_000).toISOString().slice(0, 19), then);
+    // Browsers drop seconds that are zero, and Playwright takes any value that is not kept as it was typed for malformed.
+    await field.fill(local.replace(/:00$/, ''));
     await field.blur();
     await page.locator('.rows .row', { hasText: 'was' }).click();
     await page.getByRole('tab', { name: 'YAML' }).click();
