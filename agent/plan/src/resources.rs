@@ -159,11 +159,22 @@ pub fn pod_limits(spec: &PodSpec) -> Limits {
         let is_set =
             |limits: Option<&BTreeMap<String, Quantity>>| get(limits, name, milli).is_some_and(|amount| amount > 0);
         let of = |container: &Container| is_set(container.resources.as_ref().and_then(|own| own.limits.as_ref()));
-        let each = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        all.get(name).copied().filter(|_| is_set(whole) || each().all(of))
+        // An init container has the limits of the sidecars before it, too.
+        let inits = || {
+            let mut inits = spec.init_containers.iter().flatten();
+            inits.find(|own| !of(own) || api::pod::is_sidecar(own)).is_none_or(of)
+        };
+        let each = || spec.containers.iter().all(of) && inits();
+        all.get(name).copied().filter(|_| is_set(whole) || each())
+    };
+    // The requests of a pod of that class are its overhead alone.
+    let cpu_shares = if api::pod::qos(spec) == "BestEffort" {
+        shares(0)
+    } else {
+        shares_together(std::iter::once(spec))
     };
     Limits {
-        cpu_shares: Some(shares_together(std::iter::once(spec))),
+        cpu_shares: Some(cpu_shares),
         cpu_quota: limit("cpu").and_then(|amount| quota(amount.milli())),
         memory: limit("memory")
             .map(api::quantity::Quantity::value)
@@ -368,8 +379,13 @@ mod tests {
         };
         assert_eq!(values(&spec), (Some(1126), Some(110_000), Some(1280)));
         spec.init_containers.as_mut().unwrap()[1].resources = None;
+        let both = (Some(204), Some(30_000), Some(768));
+        assert_eq!(values(&spec), both, "one has the sidecar's limits");
+        spec.init_containers.as_mut().unwrap().swap(0, 1);
         assert_eq!(values(&spec), (Some(204), None, None), "one without a limit");
         assert_eq!(values(&PodSpec::default()).0, Some(2));
+        let spec = serde_json::from_str(r#"{"overhead":{"cpu":"250m"},"containers":[{"name":"a"}]}"#).unwrap();
+        assert_eq!(values(&spec), (Some(2), None, None), "its overhead buys it no share");
     }
 
     #[test]
