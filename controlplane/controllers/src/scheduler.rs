@@ -128,15 +128,17 @@ impl Scheduler {
                 state.queue.remove(&key);
                 if is_finished(pod) {
                     freed |= state.cache.lift(uid(&**pod));
-                } else if state
-                    .cache
-                    .find(uid(&**pod))
-                    .is_none_or(|placed| placed.assumed || !same_claims(change))
-                {
-                    state.cache.place(pod, node, false);
-                    state.queue.stir_followers();
                 } else {
-                    state.cache.renew(pod);
+                    let was_bound = state.cache.find(uid(&**pod)).is_some_and(|placed| !placed.assumed);
+                    if was_bound && same_claims(change) {
+                        state.cache.renew(pod);
+                    } else {
+                        state.cache.place(pod, node, false);
+                        state.queue.stir_followers();
+                        // Its new labels may repel no other pod, its new size may leave room
+                        // (`PodSchedulingPropertiesChange`, `pkg/scheduler/framework/events.go`).
+                        freed |= was_bound;
+                    }
                 }
             } else if !is_ours(pod) {
                 state.queue.remove(&key);

@@ -51,6 +51,33 @@ async fn a_placed_pod_wakes_those_that_follow_pods() {
     assert_eq!(woken, [Key::new("ns", "far"), Key::new("ns", "near")]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_relabeled_or_smaller_pod_wakes_those_that_wait() {
+    let caches = Caches::new();
+    let scheduler = Scheduler::listen(&caches);
+    let bound = |revision: &str, app: &str, cpu: &str| -> Pod {
+        let pod = json!({
+            "metadata": { "name": "db", "namespace": "ns", "uid": "db", "resourceVersion": revision, "labels": { "app": app } },
+            "spec": { "nodeName": "n1", "containers": [{ "name": "a", "resources": { "requests": { "cpu": cpu } } }] },
+        });
+        from_value(pod).unwrap()
+    };
+    caches.pods.replace(vec![bound("1", "db", "2")], 1, 1);
+    for (revision, app, cpu, wakes) in [
+        ("2", "db", "2", false),
+        ("3", "web", "2", true),
+        ("4", "web", "1", true),
+    ] {
+        let waiting = pod("far", "9", "");
+        let key = Key::new("ns", "far");
+        scheduler.lock().queue.refuse(key.clone(), &waiting, FORGOTTEN);
+        caches.pods.apply(bound(revision, app, cpu), false);
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(scheduler.lock().queue.take().is_some(), wakes, "{revision}");
+        scheduler.lock().queue.remove(&key);
+    }
+}
+
 #[test]
 fn why_a_pod_has_no_place_is_told_of_the_pod_as_it_is_now() {
     let waiting = |generation: i64| -> Pod {
