@@ -151,15 +151,16 @@ pub fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
+/// True if a selector has no requirements.
+pub(crate) fn is_empty(selector: &LabelSelector) -> bool {
+    selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+        && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+}
+
 /// True if `labels` match `selector`. An empty selector matches nothing here: every controller's
 /// selector is required.
 pub fn selects(selector: &LabelSelector, labels: Option<&Map>) -> bool {
-    let exact = selector.match_labels.as_ref();
-    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
-    if exact.is_none_or(BTreeMap::is_empty) && expressions.is_empty() {
-        return false;
-    }
-    matches(selector, labels)
+    !is_empty(selector) && matches(selector, labels)
 }
 
 /// True if `labels` match `selector`; an empty selector matches everything.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node, TopologySpreadConstraint};
 
 use super::{Misfit, Placed, SchedulerCache, affinity, filters::untolerated, inter_pod_affinity::domain};
-use crate::objects::{Map, Meta as _, matches, name};
+use crate::objects::{Map, Meta as _, is_empty, matches, name};
 use crate::pod::Pod;
 
 struct Constraint<'a> {
@@ -116,10 +116,20 @@ impl<'a> Constraint<'a> {
             })
     }
 
+    /// True if the selector has no requirements: it counts no pods (`countPodsMatchSelector`,
+    /// `pkg/scheduler/framework/plugins/podtopologyspread/common.go`).
+    fn is_empty(&self, pod: &Pod) -> bool {
+        let own = pod.metadata.labels();
+        let has = |key: &String| own.is_some_and(|own| own.contains_key(key));
+        let selector = self.of.label_selector.as_ref();
+        selector.is_some_and(is_empty) && !self.of.match_label_keys.iter().flatten().any(has)
+    }
+
     /// Counts an existing pod; returns whether any constraint matches it.
     fn count(&mut self, pod: &Pod, placed: &Placed, sign: i64) -> bool {
         let counted = placed.pod.metadata.namespace() == pod.metadata.namespace()
             && !placed.pod.metadata.is_deleting()
+            && !self.is_empty(pod)
             && self.selects(pod, placed.pod.metadata.labels());
         let value = self.eligible.get(placed.node.as_str()).filter(|_| counted);
         let here = value.and_then(|value| self.counts.get_mut(value));

@@ -157,6 +157,17 @@ fn spreads_over_zones_as_far_as_asked() {
 }
 
 #[test]
+fn an_empty_selector_spreads_nothing() {
+    let mut cache = cache(&[node("n1", "4", &json!({})), node("n2", "0", &json!({}))]);
+    let even = json!({ "topologySpreadConstraints": [{
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {},
+    }] });
+    cache.place(&pod("a", "1m", &even), "n1", false);
+    check(&cache, &pod("b", "1m", &even), &expect!["n1"]);
+}
+
+#[test]
 fn a_node_without_a_zone_does_not_count_in_the_spread() {
     let labeled =
         |name: &str, labels: Value| node(name, "4", &json!({ "metadata": { "name": name, "labels": labels } }));
