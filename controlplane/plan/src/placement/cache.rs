@@ -80,7 +80,7 @@ pub struct SchedulerCache {
     places: BTreeMap<String, Place>,
     namespaces: Namespaces,
     pods: BTreeMap<String, Placed>,
-    repelling: BTreeSet<String>,
+    with_affinity: BTreeSet<String>,
     promises: BTreeMap<String, Promise>,
 }
 
@@ -170,8 +170,8 @@ impl SchedulerCache {
             assumed,
         };
         self.places.entry(node.to_owned()).or_default().shift(&placed, 1);
-        if inter_pod_affinity::repels(pod) {
-            self.repelling.insert(uid(&**pod).to_owned());
+        if inter_pod_affinity::has_terms(pod) {
+            self.with_affinity.insert(uid(&**pod).to_owned());
         }
         self.pods.insert(uid(&**pod).to_owned(), placed);
     }
@@ -190,7 +190,7 @@ impl SchedulerCache {
         let Some(placed) = self.pods.remove(uid) else {
             return promised;
         };
-        self.repelling.remove(uid);
+        self.with_affinity.remove(uid);
         if let Some(place) = self.places.get_mut(&placed.node) {
             place.shift(&placed, -1);
             if place.node.is_none() && place.pods == 0 {
@@ -291,9 +291,9 @@ impl SchedulerCache {
         self.pods.values()
     }
 
-    /// Pods with required anti-affinity.
-    pub(super) fn repelling(&self) -> impl Iterator<Item = &Placed> {
-        self.repelling.iter().filter_map(|uid| self.pods.get(uid))
+    /// Pods with affinity or anti-affinity terms.
+    pub(super) fn with_affinity(&self) -> impl Iterator<Item = &Placed> {
+        self.with_affinity.iter().filter_map(|uid| self.pods.get(uid))
     }
 
     /// Returns the best node for a pod with these claims, or the reasons why it is unschedulable.

@@ -36,6 +36,8 @@ pub(super) struct InterPodAffinity<'a> {
     /// Domains with pods whose anti-affinity excludes this pod.
     unwanted: Domains<'a>,
     preferred: Domains<'a>,
+    /// Weights of the terms of existing pods that match this pod.
+    attracted: Domains<'a>,
 }
 
 /// Labels of all namespaces.
@@ -80,8 +82,9 @@ impl<'a> InterPodAffinity<'a> {
             shunned: BTreeMap::new(),
             unwanted: BTreeMap::new(),
             preferred: BTreeMap::new(),
+            attracted: BTreeMap::new(),
         };
-        if !near.is_empty() || !far.is_empty() || !soft.is_empty() {
+        if has_terms(pod) {
             for placed in cache.pods() {
                 let Some((node, _)) = cache.at(&placed.node) else {
                     continue;
@@ -96,15 +99,16 @@ impl<'a> InterPodAffinity<'a> {
                 }
             }
         }
-        for placed in cache.repelling() {
+        for placed in cache.with_affinity() {
             if let Some((node, _)) = cache.at(&placed.node) {
                 this.repel(placed, node, 1);
+                this.attract(placed, node);
             }
         }
         this
     }
 
-    /// Adds (`1`) or removes (`-1`) a pod, in all but the preferred terms.
+    /// Adds (`1`) or removes (`-1`) a pod, in all that decides where the pod may be.
     pub(super) fn shift(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
         self.meet(placed, node, sign);
         self.repel(placed, node, sign);
@@ -136,6 +140,21 @@ impl<'a> InterPodAffinity<'a> {
         }
     }
 
+    /// Adds the weights of an existing pod's terms that match the pod; a required affinity has 1
+    /// (`processExistingPod`, `pkg/scheduler/framework/plugins/interpodaffinity/scoring.go`).
+    fn attract(&mut self, placed: &'a Placed, node: &'a Node) {
+        let (near, _, soft) = terms(&placed.pod);
+        let soft = soft.into_iter().map(|(term, sign)| {
+            let weight = i64::from(term.weight).saturating_mul(sign);
+            (&term.pod_affinity_term, weight)
+        });
+        for (term, weight) in near.iter().map(|term| (term, 1)).chain(soft) {
+            if let Some(value) = met(self.namespaces, term, &placed.pod, self.pod, node) {
+                count(&mut self.attracted, (&term.topology_key, value), weight);
+            }
+        }
+    }
+
     pub(super) fn check(&self, node: &Node) -> Result<(), Misfit> {
         let first = self.own && self.near.iter().all(|near| near.domains.is_empty());
         let near = self.near.iter().all(|near| {
@@ -156,13 +175,22 @@ impl<'a> InterPodAffinity<'a> {
         Ok(())
     }
 
+    /// Sum of the weights of the pod's preferred terms that a node meets.
     pub(super) fn preference(&self, node: &Node) -> i64 {
-        let met = self
-            .preferred
-            .iter()
-            .filter(|((key, value), _)| domain(node, key) == Some(value));
-        met.map(|(_, weight)| *weight).sum()
+        sum(&self.preferred, node)
     }
+
+    /// Sum of the weights of the existing pods' terms that match the pod on a node.
+    pub(super) fn attraction(&self, node: &Node) -> i64 {
+        sum(&self.attracted, node)
+    }
+}
+
+fn sum(domains: &Domains<'_>, node: &Node) -> i64 {
+    let met = domains
+        .iter()
+        .filter(|((key, value), _)| domain(node, key) == Some(value));
+    met.map(|(_, weight)| *weight).sum()
 }
 
 type Terms<'a> = (
@@ -208,9 +236,10 @@ pub fn follows_pods(pod: &Pod) -> bool {
     !terms(pod).0.is_empty() || constraints.any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
 }
 
-/// True if the pod has required anti-affinity terms.
-pub(super) fn repels(pod: &Pod) -> bool {
-    !far(pod).is_empty()
+/// True if the pod has affinity or anti-affinity terms.
+pub(super) fn has_terms(pod: &Pod) -> bool {
+    let (near, far, soft) = terms(pod);
+    !near.is_empty() || !far.is_empty() || !soft.is_empty()
 }
 
 /// The value of the term's topology key on the node of `other`, if a term of `owner` matches that

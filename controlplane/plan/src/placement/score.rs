@@ -20,6 +20,8 @@ pub struct Score<'a> {
     pub skew: i64,
     /// Pods of the same controller on the node.
     pub siblings: i64,
+    /// Sum of the weights of the affinity terms of other pods that the node meets.
+    pub attraction: Reverse<i64>,
     /// Mean of the CPU and memory shares in use, in thousandths.
     pub load: i64,
     /// Difference of those shares.
@@ -64,6 +66,7 @@ pub(super) fn of<'a>(
         preference: Reverse(preference),
         skew: spread.skew(node),
         siblings: owner.and_then(|owner| place.siblings.get(owner)).copied().unwrap_or(0),
+        attraction: Reverse(inter_pod_affinity.attraction(node)),
         load: cpu.saturating_add(memory) / 2,
         imbalance: cpu.saturating_sub(memory).abs(),
         pods: place.pods,

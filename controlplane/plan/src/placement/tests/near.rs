@@ -4,6 +4,7 @@ use expect_test::expect;
 use serde_json::{Value, json};
 
 use super::{cache, check, node};
+use crate::objects::name;
 use crate::placement::Claims;
 use crate::pod::Pod;
 
@@ -73,4 +74,31 @@ fn affinity_finds_namespaces_by_their_labels() {
     assert!(cache.choose(&wanted, &Claims::default()).is_err());
     cache.place(&friend("c", "listed", "db", &json!([])), "n1", false);
     check(&cache, &wanted, &expect!["n1"]);
+}
+
+#[test]
+fn goes_where_those_who_are_there_want_it() {
+    let term = json!({ "labelSelector": { "matchLabels": { "app": "x" } }, "topologyKey": "kubernetes.io/hostname" });
+    let preferred =
+        json!({ "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 5, "podAffinityTerm": term }] });
+    let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": [term] });
+    for (affinity, host, expected) in [
+        (json!({}), "n1", "n1"),
+        (json!({ "podAntiAffinity": preferred }), "n1", "n2"),
+        (json!({}), "n2", "n1"),
+        (json!({ "podAffinity": preferred }), "n2", "n2"),
+        (json!({ "podAffinity": required }), "n2", "n2"),
+    ] {
+        let mut cache = cache(&[node("n1", "4", &json!({})), node("n2", "4", &json!({}))]);
+        for name in ["a", "b"] {
+            cache.place(&friend(name, "default", "a", &json!([])), "n2", false);
+        }
+        let pod = json!({
+            "metadata": { "name": "host", "namespace": "default", "uid": "host" },
+            "spec": { "containers": [{ "name": "main" }], "affinity": affinity },
+        });
+        cache.place(&Arc::new(serde_json::from_value(pod).unwrap()), host, false);
+        let chosen = cache.choose(&friend("x", "default", "x", &json!([])), &Claims::default());
+        assert_eq!(name(&*chosen.unwrap()), expected, "{affinity} on {host}");
+    }
 }
