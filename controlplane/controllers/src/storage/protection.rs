@@ -8,6 +8,7 @@ use controlplane_plan::placement;
 use controlplane_plan::pod::{Pod, is_finished, node_of};
 use controlplane_plan::step::{CLAIMS, PODS, Resource, VOLUMES};
 use http::Method;
+use k8s_openapi::api::core::v1::Pod as Whole;
 use serde::Deserialize;
 use serde_json::Value;
 use tracing::debug;
@@ -148,16 +149,56 @@ async fn release(context: &Context, guard: Guard, key: &Key) -> Result<bool, Err
 
 #[derive(Deserialize)]
 struct Pods {
-    items: Vec<Pod>,
+    items: Vec<Whole>,
 }
 
-/// True if an unfinished pod that is bound to a node uses a claim. The server is asked, since the
-/// cache may lag.
+/// True if a pod that is bound to a node uses a claim. The server is asked, since the cache may
+/// lag.
 async fn is_mounted(context: &Context, claim: &Key) -> Result<bool, Error> {
     let path = request::path(&PODS, &claim.namespace, "", "");
     let pods: Pods = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
-    Ok(pods.items.iter().any(|pod| {
-        let mut claims = placement::claims::names(pod).into_iter();
-        node_of(pod).is_some() && !is_finished(pod) && claims.any(|(own, _)| own == claim.name)
-    }))
+    Ok(pods.items.into_iter().any(|pod| uses(pod, &claim.name)))
+}
+
+/// True if a pod keeps a claim: one that has finished does, too. An ephemeral claim is kept until
+/// the node is done with the pod, which may itself wait for the claim
+/// (`podUsesPVCForDeletion`, `pkg/controller/volume/pvcprotection/pvc_protection_controller.go`).
+fn uses(pod: Whole, claim: &str) -> bool {
+    let metadata = &pod.metadata;
+    let is_shut_down = metadata.deletion_timestamp.is_some() && metadata.deletion_grace_period_seconds == Some(0);
+    let pod = Pod::from(pod);
+    let mut claims = placement::claims::names(&pod).into_iter();
+    node_of(&pod).is_some() && claims.any(|(own, is_ephemeral)| own == claim && !(is_ephemeral && is_shut_down))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_finished_pod_keeps_its_claims() {
+        for (grace, node, named, ephemeral) in [
+            (None, "n1", true, true),
+            (Some(30), "n1", true, true),
+            (Some(0), "n1", true, false),
+            (None, "", false, false),
+        ] {
+            let pod = json!({
+                "metadata": {
+                    "name": "a", "deletionGracePeriodSeconds": grace,
+                    "deletionTimestamp": grace.map(|_| "2026-01-01T00:00:00Z"),
+                },
+                "spec": { "nodeName": node, "containers": [], "volumes": [
+                    { "name": "v", "persistentVolumeClaim": { "claimName": "data" } },
+                    { "name": "own", "ephemeral": {} },
+                ] },
+                "status": { "phase": "Succeeded" },
+            });
+            let pod: Whole = from_value(pod).unwrap();
+            let found = ["data", "a-own", "other"].map(|claim| uses(pod.clone(), claim));
+            assert_eq!(found, [named, ephemeral, false], "{grace:?} {node:?}");
+        }
+    }
 }
