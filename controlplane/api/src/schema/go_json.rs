@@ -75,6 +75,11 @@ pub fn encode(value: &impl Serialize) -> Vec<u8> {
     escaped
 }
 
+/// JSON as text: it is UTF-8.
+pub fn text(json: Vec<u8>) -> String {
+    String::from_utf8(json).unwrap_or_default()
+}
+
 /// Multi-line JSON like that of `json.MarshalIndent`; all lines but the first are indented by
 /// `blanks`.
 pub fn indent(json: &[u8], blanks: usize) -> Vec<u8> {

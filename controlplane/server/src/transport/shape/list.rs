@@ -276,7 +276,7 @@ impl Chunks<Texts> {
             (format!("{version}{items}"), tail)
         } else {
             let end = if is_empty { "]" } else { "\n  ]" };
-            let metadata = String::from_utf8(go_json::indent(text(metadata).as_bytes(), 2)).unwrap_or_default();
+            let metadata = go_json::text(go_json::indent(text(metadata).as_bytes(), 2));
             let own =
                 format!("\"kind\": \"{kind}\",\n  \"apiVersion\": \"{api_version}\",\n  \"metadata\": {metadata}");
             (format!("{{\n  {own},\n  \"items\": ["), format!("{end}\n}}"))

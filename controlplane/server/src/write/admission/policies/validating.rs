@@ -258,6 +258,5 @@ fn audited(policy: &Policy, binding: &Binding, index: usize, message: &str) -> S
         expression_index: index,
         validation_actions: &binding.actions,
     };
-    // JSON is UTF-8.
-    String::from_utf8(go_json::encode(&[failed])).unwrap_or_default()
+    go_json::text(go_json::encode(&[failed]))
 }

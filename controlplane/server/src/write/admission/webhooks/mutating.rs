@@ -200,10 +200,6 @@ fn note(asked: &Asked<'_>, invocation: &Invocation<'_>, place: &str, mutated: bo
     let text = json!({"configuration": configuration, "webhook": webhook, "mutated": mutated});
     let mutation = (format!("mutation.webhook.admission.k8s.io/{place}"), text);
     let all = patched.into_iter().chain([mutation]);
-    // JSON is UTF-8.
-    let all = all.map(|(key, text)| {
-        let text = String::from_utf8(go_json::encode(&text)).unwrap_or_default();
-        (Cow::Owned(key), text)
-    });
+    let all = all.map(|(key, text)| (Cow::Owned(key), go_json::text(go_json::encode(&text))));
     asked.context.annotations.extend(all);
 }
