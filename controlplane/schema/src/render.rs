@@ -31,21 +31,7 @@ pub(crate) fn plain_float(number: f64) -> String {
 
 /// A value as `json.Marshal` writes it.
 pub(crate) fn json(value: &Value) -> String {
-    let text = value.to_string();
-    if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
-        return text;
-    }
-    let mut escaped = String::with_capacity(text.len() + 16);
-    for character in text.chars() {
-        match character {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                let code = format!("\\u{:04x}", u32::from(character));
-                escaped.push_str(&code);
-            }
-            other => escaped.push(other),
-        }
-    }
-    escaped
+    Invalid::marshaled(&value.to_string())
 }
 
 /// The bad value of an error.

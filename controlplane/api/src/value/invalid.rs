@@ -1,5 +1,6 @@
 //! Field errors, in upstream's words (`k8s.io/apimachinery/pkg/util/validation/field`).
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// Type of a field error; its `reason` goes into `Status.details.causes[].reason`.
@@ -196,13 +197,27 @@ impl Invalid {
         self.kind.reason()
     }
 
+    /// JSON with the characters escaped that Go's `json.Marshal` escapes.
+    pub fn marshaled(json: &str) -> String {
+        let special = [
+            ('<', r"\u003c"),
+            ('>', r"\u003e"),
+            ('&', r"\u0026"),
+            ('\u{2028}', r"\u2028"),
+            ('\u{2029}', r"\u2029"),
+        ];
+        let escaped = |text: String, (from, to): (char, &str)| text.replace(from, to);
+        special.into_iter().fold(json.to_owned(), escaped)
+    }
+
     /// Text without the field, for `Status.details.causes[].message`.
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_owned();
-        for part in [self.value.as_deref(), Some(self.detail.as_str())]
-            .into_iter()
-            .flatten()
-        {
+        let value = self.value.as_deref().map(|value| match value.as_bytes() {
+            [b'{' | b'[', ..] => Cow::Owned(Self::marshaled(value)),
+            _ => Cow::Borrowed(value),
+        });
+        for part in [value.as_deref(), Some(self.detail.as_str())].into_iter().flatten() {
             if !part.is_empty() {
                 text.push_str(": ");
                 text.push_str(part);

@@ -71,3 +71,15 @@ fn what_cannot_be_printed_is_shown_as_go_shows_it() {
         assert_eq!(shown(text), format!("f: Invalid value: {quoted}: d"));
     }
 }
+
+#[test]
+fn structures_are_shown_as_gos_json_and_texts_as_they_are() {
+    for (rendered, shown) in [
+        (r#"{"a":"<b> & c"}"#, r#"{"a":"\u003cb\u003e \u0026 c"}"#),
+        ("[\"\u{2028}\"]", r#"["\u2028"]"#),
+        (r#""<b>""#, r#""<b>""#),
+    ] {
+        let error = Invalid::rendered("f", rendered.to_owned(), "d > e");
+        assert_eq!(error.to_string(), format!("f: Invalid value: {shown}: d > e"));
+    }
+}
