@@ -156,6 +156,8 @@ fn exported(machine: &Machine) -> anyhow::Result<()> {
             "/metrics/resource",
             "# HELP container_cpu_usage_seconds_total [STABLE] ",
         ),
+        ("/metrics/resource", "node_swap_usage_bytes "),
+        ("/metrics/resource", "container_swap_usage_bytes{container=\"hold\","),
         (
             "/metrics/probes",
             "prober_probe_total{container=\"hold\",namespace=\"default\",pod=\"busy\",pod_uid=",
@@ -204,14 +206,22 @@ fn told(machine: &Machine) -> anyhow::Result<()> {
     );
     let groups = user.get("supplementalGroups").and_then(serde_json::Value::as_array);
     ensure!(groups.is_some_and(|groups| groups.contains(&0.into())), "{user}");
-    let declared = machine.kubectl([
-        "get",
-        "node",
-        &node(machine)?,
-        "-o",
-        "jsonpath={.status.declaredFeatures}",
-    ])?;
+    let told = |field: &str| {
+        let path = format!("jsonpath={{.status.{field}}}");
+        machine.kubectl(["get", "node", &node(machine)?, "-o", &path])
+    };
+    let declared = told("declaredFeatures")?;
     ensure!(declared.contains("RestartAllContainersOnContainerExits"), "{declared}");
+    let memory = std::fs::read_to_string("/proc/meminfo")?;
+    let total = memory.lines().find_map(|line| line.strip_prefix("SwapTotal:"));
+    let kib: u64 = total.context("swap")?.trim_end_matches("kB").trim().parse()?;
+    let expected = if kib > 0 {
+        (kib << 10).to_string()
+    } else {
+        String::new()
+    };
+    let swap = told("nodeInfo.swap.capacity")?;
+    ensure!(swap == expected, "{swap} of {expected}");
     Ok(())
 }
 

@@ -17,6 +17,8 @@ pub struct Machine {
     pub processors: i64,
     /// Memory in bytes.
     pub memory_bytes: i64,
+    /// Swap in bytes.
+    pub swap_bytes: i64,
     /// Size in bytes of the file system that holds the state directory.
     pub storage_bytes: i64,
     /// Huge pages: bytes by page size (`2Mi`).
@@ -94,12 +96,12 @@ impl Machine {
         let storage = nix::sys::statvfs::statvfs(state_directory)
             .map_or(0, |stat| stat.blocks().saturating_mul(stat.fragment_size()));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let memory = field(&text("/proc/meminfo"), "MemTotal:")
-            .unwrap_or(0)
-            .saturating_mul(1024);
+        let meminfo = text("/proc/meminfo");
+        let bytes = |name: &str| field(&meminfo, name).unwrap_or(0).saturating_mul(1024);
         let machine = Self {
             processors: i64::try_from(processors).unwrap_or(1),
-            memory_bytes: memory.min(cgroup_memory_limit().unwrap_or(i64::MAX)),
+            memory_bytes: bytes("MemTotal:").min(cgroup_memory_limit().unwrap_or(i64::MAX)),
+            swap_bytes: bytes("SwapTotal:"),
             storage_bytes: i64::try_from(storage).unwrap_or(i64::MAX),
             hugepages: hugepages(),
             capabilities: bounding_set(),

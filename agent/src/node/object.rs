@@ -7,7 +7,7 @@ use agent_plan::node::eviction::Pressure;
 use agent_plan::node::reserve::Amounts;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
-    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -189,6 +189,9 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
             machine_id: machine.machine_id.clone(),
             operating_system: "linux".to_owned(),
             os_image: machine.os_image.clone(),
+            swap: (machine.swap_bytes > 0).then_some(NodeSwapStatus {
+                capacity: Some(machine.swap_bytes),
+            }),
             system_uuid: machine.system_uuid.clone(),
             ..NodeSystemInfo::default()
         }),

@@ -177,59 +177,11 @@ pub(in crate::serve) async fn resource(State(context): State<Arc<Context>>) -> R
 
 fn metrics(look: &Look) -> String {
     let mut text = String::new();
-    let pods = || look.pods.iter().filter(|pod| !pod.containers.is_empty());
-    let of_pods = |value: fn(&PodLook) -> Option<f64>| pods().map(|pod| (labels(pod, None), value(pod))).collect();
-    let of_containers = |value: fn(&PodLook, &ContainerLook) -> Option<f64>| {
-        let each = |pod| move |container| (labels(pod, Some(container)), value(pod, container));
-        pods()
-            .flat_map(|pod: &PodLook| pod.containers.iter().map(each(pod)))
-            .collect()
-    };
-    let families = [
-        Family {
-            name: "container_cpu_usage_seconds_total",
-            help: "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
-            kind: "counter",
-            samples: of_containers(|_, container| seconds(&container.usage)),
-        },
-        Family {
-            name: "container_memory_working_set_bytes",
-            help: "[STABLE] Current working set of the container in bytes",
-            kind: "gauge",
-            samples: of_containers(|_, container| working_set(&container.usage)),
-        },
-        Family {
-            name: "container_start_time_seconds",
-            help: "[STABLE] Start time of the container since unix epoch in seconds",
-            kind: "gauge",
-            samples: of_containers(|pod, container| Some(started(pod, container)?.0.as_duration().as_secs_f64())),
-        },
-        Family {
-            name: "node_cpu_usage_seconds_total",
-            help: "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
-            kind: "counter",
-            samples: vec![(String::new(), seconds(&look.node))],
-        },
-        Family {
-            name: "node_memory_working_set_bytes",
-            help: "[STABLE] Current working set of the node in bytes",
-            kind: "gauge",
-            samples: vec![(String::new(), working_set(&look.node))],
-        },
-        Family {
-            name: "pod_cpu_usage_seconds_total",
-            help: "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
-            kind: "counter",
-            samples: of_pods(|pod| seconds(&pod.usage)),
-        },
-        Family {
-            name: "pod_memory_working_set_bytes",
-            help: "[STABLE] Current working set of the pod in bytes",
-            kind: "gauge",
-            samples: of_pods(|pod| working_set(&pod.usage)),
-        },
-    ];
     let time = look.time.as_millisecond();
+    let families = of_containers(look)
+        .into_iter()
+        .chain(of_node(look))
+        .chain(of_pods(look));
     for family in families {
         family.write(&mut text, Some(time));
     }
@@ -243,12 +195,113 @@ fn metrics(look: &Look) -> String {
     text
 }
 
+/// Pods with running containers.
+fn measured(look: &Look) -> impl Iterator<Item = &PodLook> {
+    look.pods.iter().filter(|pod| !pod.containers.is_empty())
+}
+
+fn of_containers(look: &Look) -> [Family<'static>; 5] {
+    let of = |value: fn(&PodLook, &ContainerLook) -> Option<f64>| {
+        let each = |pod| move |container| (labels(pod, Some(container)), value(pod, container));
+        measured(look)
+            .flat_map(|pod: &PodLook| pod.containers.iter().map(each(pod)))
+            .collect()
+    };
+    [
+        Family {
+            name: "container_cpu_usage_seconds_total",
+            help: "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
+            kind: "counter",
+            samples: of(|_, container| seconds(&container.usage)),
+        },
+        Family {
+            name: "container_memory_working_set_bytes",
+            help: "[STABLE] Current working set of the container in bytes",
+            kind: "gauge",
+            samples: of(|_, container| working_set(&container.usage)),
+        },
+        Family {
+            name: "container_start_time_seconds",
+            help: "[STABLE] Start time of the container since unix epoch in seconds",
+            kind: "gauge",
+            samples: of(|pod, container| Some(started(pod, container)?.0.as_duration().as_secs_f64())),
+        },
+        Family {
+            name: "container_swap_limit_bytes",
+            help: "[ALPHA] Current amount of the container swap limit in bytes. Reported only on non-windows systems",
+            kind: "gauge",
+            samples: of(|_, container| container.usage.details.swap_limit.map(number)),
+        },
+        Family {
+            name: "container_swap_usage_bytes",
+            help: "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems",
+            kind: "gauge",
+            samples: of(|_, container| swap(&container.usage)),
+        },
+    ]
+}
+
+fn of_node(look: &Look) -> [Family<'static>; 3] {
+    [
+        Family {
+            name: "node_cpu_usage_seconds_total",
+            help: "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
+            kind: "counter",
+            samples: vec![(String::new(), seconds(&look.node))],
+        },
+        Family {
+            name: "node_memory_working_set_bytes",
+            help: "[STABLE] Current working set of the node in bytes",
+            kind: "gauge",
+            samples: vec![(String::new(), working_set(&look.node))],
+        },
+        Family {
+            name: "node_swap_usage_bytes",
+            help: "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems",
+            kind: "gauge",
+            samples: vec![(String::new(), swap(&look.node))],
+        },
+    ]
+}
+
+fn of_pods(look: &Look) -> [Family<'static>; 3] {
+    let of = |value: fn(&Usage) -> Option<f64>| {
+        let each = measured(look).map(|pod| (labels(pod, None), value(&pod.usage)));
+        each.collect()
+    };
+    [
+        Family {
+            name: "pod_cpu_usage_seconds_total",
+            help: "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+            kind: "counter",
+            samples: of(seconds),
+        },
+        Family {
+            name: "pod_memory_working_set_bytes",
+            help: "[STABLE] Current working set of the pod in bytes",
+            kind: "gauge",
+            samples: of(working_set),
+        },
+        Family {
+            name: "pod_swap_usage_bytes",
+            help: "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
+            kind: "gauge",
+            samples: of(swap),
+        },
+    ]
+}
+
 fn seconds(usage: &Usage) -> Option<f64> {
     usage.cpu.map(|cpu| cpu.as_secs_f64())
 }
 
 fn working_set(usage: &Usage) -> Option<f64> {
     usage.working_set.map(number)
+}
+
+/// Swap in use: none where the kernel does not count it.
+fn swap(usage: &Usage) -> Option<f64> {
+    usage.memory.map(|_| number(usage.details.swap.unwrap_or(0)))
 }
 
 /// Labels of pods and containers: their names contain no characters to escape.
