@@ -316,6 +316,18 @@ fn a_volume_outlives_its_claim_as_its_policy_says() {
 }
 
 #[test]
+fn a_volume_of_another_mode_than_its_claim_tells_both() {
+    let reference = json!({ "namespace": "default", "name": "data", "uid": "uid-data" });
+    let block = json!({ "spec": { "volumeMode": "Block", "claimRef": reference } });
+    let unbound = claim("data", &json!({}));
+    let plan = volumes::plan(&volume("v", "9Gi", &block), Claim::There(&unbound), now());
+    expect![[r#"
+        event VolumeMismatch: Cannot bind PersistentVolume to requested PersistentVolumeClaim "data" due to incompatible volumeMode.
+        event VolumeMismatch: Cannot bind PersistentVolume "v" to requested PersistentVolumeClaim due to incompatible volumeMode."#]]
+    .assert_eq(&shown(&plan));
+}
+
+#[test]
 fn a_directory_is_made_on_the_selected_node_for_what_it_can_do() {
     let class = class(provision::NAME, "WaitForFirstConsumer");
     let with = |node: &str, spec: Value| {

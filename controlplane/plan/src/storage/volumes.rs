@@ -1,12 +1,12 @@
 //! Steps for a `PersistentVolume`: its phase, and its reclaim policy.
 
 use k8s_openapi::{
-    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
+    api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim},
     jiff::Timestamp,
 };
 use serde_json::{Value, json};
 
-use super::{BOUND_BY_CONTROLLER, PROVISIONED_BY, phase, policy, volume_of};
+use super::{BOUND_BY_CONTROLLER, PROVISIONED_BY, modes_agree, phase, policy, volume_of};
 use crate::{
     objects::{annotation, name, seconds, target, uid},
     step::{CLAIMS, Note, Outcome, PatchKind, Plan, Severity, Step, Target, VOLUMES},
@@ -36,6 +36,7 @@ pub fn plan(volume: &PersistentVolume, claim: Claim<'_>, now: Timestamp) -> Plan
     }
     match claim {
         Claim::There(claim) if uid(claim) == wanted => match volume_of(claim) {
+            None if !modes_agree(volume, claim) => plan.stage(mismatched(volume, claim)),
             // The claim's own sync completes the binding.
             None => {}
             Some(own) if own == name(volume) => plan.stage(enter(volume, "Bound", None, None, now)),
@@ -53,6 +54,36 @@ pub fn plan(volume: &PersistentVolume, claim: Claim<'_>, now: Timestamp) -> Plan
         })]),
     }
     plan
+}
+
+/// Events about a volume that cannot be bound to the claim that it refers to (`syncVolume`,
+/// `pkg/controller/volume/persistentvolume/pv_controller.go`).
+fn mismatched(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Vec<Step> {
+    let event = |about: ObjectReference, message: String| {
+        Step::Event(Note {
+            about,
+            severity: Severity::Warning,
+            reason: "VolumeMismatch",
+            message,
+        })
+    };
+    let (volume_name, claim_name) = (name(volume), name(claim));
+    vec![
+        event(
+            target(VOLUMES, volume).reference(),
+            format!(
+                "Cannot bind PersistentVolume to requested PersistentVolumeClaim {claim_name:?} due to incompatible \
+                 volumeMode."
+            ),
+        ),
+        event(
+            target(CLAIMS, claim).reference(),
+            format!(
+                "Cannot bind PersistentVolume {volume_name:?} to requested PersistentVolumeClaim due to incompatible \
+                 volumeMode."
+            ),
+        ),
+    ]
 }
 
 /// Name of the provisioner, unless the volume was created manually.
