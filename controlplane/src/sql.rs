@@ -71,7 +71,15 @@ pub fn query(options: &Query) -> anyhow::Result<()> {
     output.end()?;
     // A pager that waits must not hold the database.
     drop(sql);
-    io::stdout().lock().write_all(&output.out)?;
+    let written = io::stdout().lock().write_all(&output.out);
+    if written
+        .as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    {
+        // The reader has gone (`skiff sql … | head`).
+        return Ok(());
+    }
+    written?;
     if more {
         writeln!(
             io::stderr().lock(),

@@ -164,6 +164,19 @@ fn assert_sql(machine: &Machine) -> anyhow::Result<()> {
     assert!(said.starts_with("{\"name\":\"default\"}\n"), "{said}");
     let said = refused(machine, &["sql", "DELETE FROM audit"])?;
     assert!(said.contains("only queries that read are allowed"), "{said}");
+    assert_no_reader(machine)
+}
+
+/// `skiff sql … | head` ends without a message.
+fn assert_no_reader(machine: &Machine) -> anyhow::Result<()> {
+    let mut command = machine.namespace().command(process::programs()?.join("skiff"));
+    command.arg("--state-dir").arg(machine.state());
+    command.args(["sql", "SELECT name FROM objects"]).stdin(Stdio::null());
+    let mut query = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    drop(query.stdout.take());
+    let output = query.wait_with_output()?;
+    let said = process::both(&output);
+    assert!(output.status.success() && said.is_empty(), "{said}");
     Ok(())
 }
 
