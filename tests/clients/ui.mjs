@@ -202,9 +202,12 @@ async function changesADeployment(page) {
     });
     await page.getByRole('button', { name: 'Undo rollout' }).click();
     await page.locator('dialog option').first().waitFor({ state: 'attached' });
+    await page.waitForSelector('dialog .difference:has-text("restartedAt")');
+    const restarted = '{.spec.template.metadata.annotations}';
+    assert.match(kube('get', 'deployment', 'web', '-o', `jsonpath=${restarted}`), /restartedAt/, 'a dry run stores nothing');
     await page.locator('dialog').getByRole('button', { name: 'Undo rollout' }).click();
     await eventually('the template is the first again', () => {
-        const told = kube('get', 'deployment', 'web', '-o', 'jsonpath={.spec.template.metadata.annotations}');
+        const told = kube('get', 'deployment', 'web', '-o', `jsonpath=${restarted}`);
         return told === '' || told;
     });
     await page.getByRole('button', { name: 'Delete' }).click();

@@ -19,7 +19,7 @@ export interface Change {
 const KEPT = /^metadata\.(managedFields|resourceVersion|generation)\b/;
 
 function fields(value: Anything, path: string, all: Map<string, string>): Map<string, string> {
-    const members = value !== null && typeof value === 'object' ? Object.entries(value) : [];
+    const members: [string, Anything][] = value !== null && typeof value === 'object' ? Object.entries(value) : [];
     for (const [key, own] of members) {
         // Elements of lists are known by what the API knows them by.
         const name = Array.isArray(value) && own !== null && typeof own === 'object' ? (own.type ?? own.name ?? own.uid ?? key) : key;
