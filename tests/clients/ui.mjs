@@ -177,12 +177,28 @@ async function showsAPod(page) {
     await page.waitForSelector('text=The program has ended.');
 }
 
+/** Every line has its pod's name before it, and every pod a color. */
+async function showsLogsTogether(page, count) {
+    await page.getByRole('tab', { name: 'Logs' }).click();
+    await page.getByLabel('Search').fill('start worker processes');
+    await page.getByLabel('Matching lines only').check();
+    await eventually('the log of each pod is in the pane', async () => {
+        const names = await page.locator('.log p b').allTextContents();
+        const colors = await page.locator('.log p b').evaluateAll((all) => all.map((own) => own.className));
+        const distinct = [names, colors].map((all) => new Set(all).size);
+        return distinct.every((own) => own === count) || names;
+    });
+    const pods = kube('get', 'pods', '-l', 'app=web', '-o', 'jsonpath={.items[*].metadata.name}').split(' ').sort();
+    assert.deepEqual((await page.locator('.log p b').allTextContents()).map((name) => name.trim()).sort(), pods);
+}
+
 async function changesADeployment(page) {
     await visit(page, '#/objects/deployments.apps?in=default&name=web');
     await page.getByRole('button', { name: 'Scale' }).click();
     await page.getByLabel('Replicas').fill('4');
     await page.locator('dialog').getByRole('button', { name: 'Scale' }).click();
     await page.waitForSelector('.rows .row:has-text("4/4")');
+    await showsLogsTogether(page, 4);
     await page.getByRole('tab', { name: 'Edit' }).click();
     const text = page.locator('textarea.edit');
     await eventually('the YAML is there', async () => (await text.inputValue()).includes('replicas: 4'));

@@ -21,6 +21,17 @@ export function podState(pod: Thing): { state: PodState; told: string } {
     return { state: 'starting', told: waiting ?? status.phase ?? 'Pending' };
 }
 
+/** The selector of the pods that belong to an object, as a query has it; empty where there is none. */
+export function selectorOf({ spec }: Thing): string {
+    const own = spec?.selector ?? {};
+    const labels = own.matchLabels ?? (own.matchExpressions ? {} : own);
+    const expressions = (own.matchExpressions ?? []).map(({ key, operator, values }: Thing['spec']) => {
+        if (operator === 'Exists') return key;
+        return operator === 'DoesNotExist' ? `!${key}` : `${key} ${operator.toLowerCase()} (${values.join()})`;
+    });
+    return [...Object.entries(labels).map(([key, value]) => `${key}=${value}`), ...expressions].join();
+}
+
 const UNITS: Record<string, number> = {
     n: 1e-9, u: 1e-6, m: 1e-3, '': 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18,
     Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40, Pi: 2 ** 50, Ei: 2 ** 60,

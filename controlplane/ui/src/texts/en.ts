@@ -98,6 +98,7 @@ export const en = {
         dropped: '{0} older lines are no longer here',
         matches: '{0} matching',
         ended: 'The log has ended.',
+        followed: '{0} of {1} pods are followed',
     },
     terminal: {
         start: 'Open',

@@ -99,6 +99,7 @@ export const ko: typeof en = {
         dropped: '오래된 {0}줄은 더 이상 없습니다',
         matches: '{0}줄 일치',
         ended: '로그가 끝났습니다.',
+        followed: '파드 {1}개 중 {0}개를 따라가는 중',
     },
     terminal: {
         start: '열기',
