@@ -177,6 +177,19 @@ async function showsAPod(page) {
     await page.waitForSelector('text=The program has ended.');
 }
 
+/** An image that is not there: the page says why, shows what going back would change, and goes back. */
+async function breaksTheImage(page) {
+    kube('set', 'image', 'deployment/web', '*=localhost:1/none:1');
+    await page.getByRole('tab', { name: 'Overview' }).click();
+    await page.waitForSelector('.card p:has-text("cannot be pulled: localhost:1/none:1")');
+    await page.getByRole('button', { name: 'Undo rollout' }).click();
+    await page.waitForSelector('dialog .difference del:has-text("localhost:1/none:1")');
+    await page.waitForSelector(`dialog .difference ins:has-text("${image}")`);
+    await page.locator('dialog').getByRole('button', { name: 'Undo rollout' }).click();
+    await page.waitForSelector('.card p', { state: 'detached' });
+    await page.waitForSelector('.rows .row:has-text("2/2")');
+}
+
 /** Every line has its pod's name before it, and every pod a color. */
 async function showsLogsTogether(page, count) {
     await page.getByRole('tab', { name: 'Logs' }).click();
@@ -210,11 +223,12 @@ async function changesADeployment(page) {
     await page.getByRole('button', { name: 'Apply' }).click();
     await page.waitForSelector('text=Applied.');
     await page.waitForSelector('.rows .row:has-text("2/2")');
+    await breaksTheImage(page);
     await page.getByRole('button', { name: 'Restart' }).click();
     await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();
-    await eventually('there is a second revision', () => {
+    await eventually('there is a third template', () => {
         const told = kube('get', 'replicasets', '-o', 'name').trim().split('\n');
-        return told.length === 2 || told;
+        return told.length === 3 || told;
     });
     await page.getByRole('button', { name: 'Undo rollout' }).click();
     await page.locator('dialog option').first().waitFor({ state: 'attached' });

@@ -24,7 +24,9 @@ export function podState(pod: Thing): { state: PodState; told: string } {
 /** The selector of the pods that belong to an object, as a query has it; empty where there is none. */
 export function selectorOf({ spec }: Thing): string {
     const own = spec?.selector ?? {};
-    const labels = own.matchLabels ?? (own.matchExpressions ? {} : own);
+    // Those of Services and ReplicationControllers are plain maps.
+    const plain = typeof own === 'object' && Object.values(own).every((value) => typeof value === 'string');
+    const labels = own.matchLabels ?? (plain ? own : {});
     const expressions = (own.matchExpressions ?? []).map(({ key, operator, values }: Thing['spec']) => {
         if (operator === 'Exists') return key;
         return operator === 'DoesNotExist' ? `!${key}` : `${key} ${operator.toLowerCase()} (${values.join()})`;

@@ -188,6 +188,18 @@ export const en = {
         more: 'and {0} more',
         summary: 'Nodes: {0} · Pods: {1}',
     },
+    why: {
+        title: 'Why',
+        place: 'No node takes the pod: {0}',
+        image: 'The image of {0} cannot be pulled: {1}. {2}',
+        crash: '{0} ends again and again (restarts: {1}). {2}',
+        start: '{0} cannot be started: {1}',
+        ended: '{0} has ended with a failure. {1}',
+        startup: '{0} runs, but its startup probe does not succeed.',
+        readiness: '{0} runs, but its readiness probe does not succeed.',
+        code: 'Its exit code was {0}.',
+        memory: 'The kernel killed it, because it used more memory than it may.',
+    },
     past: {
         title: 'The past',
         slider: 'Time that is shown',
