@@ -4,10 +4,12 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { setTimeout as pause } from 'node:timers/promises';
 
 const [playwright, skiff, kubectl, state, image] = process.argv.slice(2);
+const axe = readFileSync(`${playwright}/../axe-core/axe.min.js`, 'utf8');
 const { chromium } = (await import(`${playwright}/index.js`)).default;
 const run = (program, words, input) => execFileSync(program, words, { encoding: 'utf8', input, stdio: ['pipe', 'pipe', 'ignore'] });
 const kube = (...words) => run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, '--cache-dir', `${state}/kubectl-cache/ui`, ...words]);
@@ -71,6 +73,24 @@ async function logsIn(browser) {
     assert.equal(await other.page.locator('header').count(), 0);
     await other.context.close();
     return { context, page, base: new URL(used).origin };
+}
+
+/** What axe knows of names, roles, structure and contrast, in both themes. */
+async function standsAxe(page, ...places) {
+    await page.evaluate(axe);
+    for (const place of places) {
+        await visit(page, place);
+        await page.waitForFunction(() => !document.querySelector('main').textContent.includes('Loading'));
+        for (const colorScheme of ['dark', 'light']) {
+            await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+            const found = await page.evaluate(async () => {
+                const { violations } = await globalThis.axe.run(document, { preload: false, resultTypes: ['violations'] });
+                return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 200)).join(' ')}`);
+            });
+            assert.deepEqual(found, [], `${place}, ${colorScheme}`);
+        }
+    }
+    await page.emulateMedia({ colorScheme: null, reducedMotion: null });
 }
 
 /** A link takes the place of a session only where that is wanted. */
@@ -321,6 +341,40 @@ async function showsNoMoreThanKubectl(browser, base) {
     await context.close();
 }
 
+/** Pods that no scheduler takes. */
+async function listsManyPods(page) {
+    const count = 5000;
+    kube('create', 'namespace', 'many');
+    await eventually('pods may be made', () => kube('get', 'serviceaccounts', '-n', 'many', '-o', 'name').includes('/default'));
+    const spec = { schedulingGates: [{ name: 'test.local/never' }], containers: [{ name: 'c', image }] };
+    await page.evaluate(async ({ count, spec }) => {
+        let next = 0;
+        const make = async () => {
+            while (next < count) {
+                const metadata = { name: `many-${String(next++).padStart(4, '0')}` };
+                const headers = { 'x-skiff-ui': '1', 'content-type': 'application/json' };
+                const body = JSON.stringify({ apiVersion: 'v1', kind: 'Pod', metadata, spec });
+                const answer = await fetch('/api/v1/namespaces/many/pods', { method: 'POST', headers, body });
+                if (!answer.ok) throw new Error(await answer.text());
+            }
+        };
+        await Promise.all(Array.from({ length: 20 }, make));
+    }, { count, spec });
+    await visit(page, '#/objects/pods');
+    await page.reload();
+    await page.locator('.namespace select').selectOption('many');
+    await page.waitForSelector(`text=${count} of ${count}`);
+    await page.locator('.rows .row', { hasText: 'many-0000' }).focus();
+    await page.keyboard.press('End');
+    await page.waitForSelector('.rows .row:focus:has-text("many-4999")');
+    assert.ok((await page.locator('.rows .row').count()) < 100, 'rows that nobody sees are drawn');
+    await page.getByLabel('Filter').fill('many-2500');
+    await page.waitForSelector(`text=1 of ${count}`);
+    kube('delete', 'pod', 'many-2500', '-n', 'many', '--now');
+    await page.waitForSelector(`text=0 of ${count - 1}`);
+    await page.locator('.namespace select').selectOption('default');
+}
+
 /** The other site is of the same host, whose cookies it shares. */
 async function standsOtherSites(context, base) {
     const elsewhere = createServer((_request, answer) => answer.setHeader('content-type', 'text/html').end('<p>elsewhere</p>'));
@@ -367,6 +421,10 @@ try {
     await changesTheSession(context, page);
     await showsTheFlow(page);
     await showsAPod(page);
+    const web = '#/objects/deployments.apps?in=default&name=web';
+    await standsAxe(
+        page, '#/cluster', '#/flow', '#/access', '#/audit', '#/objects/pods', web, `${web}&tab=yaml`, `${web}&tab=history`, `${web}&tab=logs`, `${web}&tab=edit`,
+    );
     await changesADeployment(page);
     await takesScriptsForText(page);
     await standsOtherSites(context, base);
@@ -375,6 +433,7 @@ try {
     await standsAFlood(page, context);
     await showsNoMoreThanKubectl(browser, base);
     await drawsMeasures(page);
+    await listsManyPods(page);
     assert.deepEqual(errors, []);
 } finally {
     await browser.close();
