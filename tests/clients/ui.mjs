@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { connect, createServer as listener } from 'node:net';
 import { setTimeout as pause } from 'node:timers/promises';
 
 const [playwright, skiff, kubectl, state, image] = process.argv.slice(2);
@@ -341,6 +342,50 @@ async function showsNoMoreThanKubectl(browser, base) {
     await context.close();
 }
 
+/** The way to the server breaks: the page says so, and goes on by itself once there is a way again. */
+async function healsWhatIsCut(browser, base) {
+    const { hostname, port } = new URL(base);
+    const open = new Set();
+    const way = listener((near) => {
+        const far = connect(Number(port), hostname);
+        for (const end of [near, far]) {
+            open.add(end);
+            end.on('error', () => undefined);
+            end.on('close', () => (near.destroy(), far.destroy(), open.delete(end)));
+        }
+        near.pipe(far).pipe(near);
+    });
+    const listen = (at) => new Promise((resolve) => way.listen(at, hostname, resolve));
+    await listen(0);
+    const own = way.address().port;
+    const { context, page } = await window(browser);
+    page.setDefaultTimeout(60_000);
+    await page.goto(link().replace(`:${port}`, `:${own}`));
+    await page.getByRole('button', { name: 'Log in' }).click();
+    await page.waitForSelector('header .user:has-text("kubernetes-admin")');
+    apply(pod('teller', 'default', ['sh', '-c', 'i=0; while :; do i=$((i + 1)); echo told $i; sleep 1; done']));
+    kube('wait', '--for=condition=Ready', 'pod/teller', '--timeout=60s');
+    await visit(page, '#/objects/pods?in=default&name=teller&tab=logs');
+    await page.waitForSelector('.log:has-text("told 1")');
+    const closed = new Promise((resolve) => way.close(resolve));
+    for (const end of open) end.destroy();
+    await closed;
+    await page.waitForSelector('.list .failure:has-text("The connection was lost")');
+    apply(pod('meanwhile', 'default', ['sleep', '1000']));
+    await listen(own);
+    await page.waitForSelector('.rows .row:has-text("meanwhile")');
+    await page.waitForSelector('.list .failure', { state: 'detached' });
+    await page.waitForSelector('.panel .failure', { state: 'detached' });
+    const last = async () => Number((await page.locator('.log p').last().textContent()).split(' ').at(-1));
+    const before = await last();
+    await eventually('the log goes on', async () => (await last()) > before || before);
+    const lines = await page.locator('.log p').allTextContents();
+    assert.equal(new Set(lines).size, lines.length, 'lines come twice');
+    await context.close();
+    way.close();
+    kube('delete', 'pod', 'teller', 'meanwhile', '--now');
+}
+
 /** Pods that no scheduler takes. */
 async function listsManyPods(page) {
     const count = 5000;
@@ -428,6 +473,7 @@ try {
     await changesADeployment(page);
     await takesScriptsForText(page);
     await standsOtherSites(context, base);
+    await healsWhatIsCut(browser, base);
     await showsThePast(page);
     await tellsWhatGoesWrong(page);
     await standsAFlood(page, context);
