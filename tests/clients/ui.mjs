@@ -266,6 +266,32 @@ async function changesADeployment(page) {
     await page.waitForSelector('text=This object has been deleted.');
 }
 
+/** Two objects in the page's own editor: the server says first what it would make. */
+async function appliesAText(page) {
+    await visit(page, '#/apply');
+    const text = page.locator('textarea.edit');
+    await eventually('there is an example', async () => (await text.inputValue()).includes('kind: Deployment'));
+    const labels = { app: 'made' };
+    const template = { metadata: { labels }, spec: { containers: [{ name: 'c', image }] } };
+    const settings = 'apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: made\ndata:\n  mode: fast\n';
+    const spec = JSON.stringify({ selector: { matchLabels: labels }, template });
+    await text.fill(`${settings}---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: made\nspec: ${spec}\n`);
+    await page.getByRole('button', { name: 'Check', exact: true }).click();
+    await page.waitForSelector('.difference ins:has-text("mode: fast")');
+    await page.waitForSelector('.difference ins:has-text("replicas: 1")');
+    assert.equal(kube('get', 'configmaps', '-o', 'name').includes('made'), false, 'a dry run stores nothing');
+    await page.getByRole('button', { name: 'Apply', exact: true }).click();
+    await page.getByRole('link', { name: 'Deployment/made' }).click();
+    await page.waitForSelector('.rows .row:has-text("1/1")');
+    await page.getByRole('link', { name: 'Show the flow' }).click();
+    await page.waitForSelector('.big:has-text("ms")');
+    await visit(page, '#/apply');
+    await text.fill('kind: Nonsense');
+    await page.getByRole('button', { name: 'Check', exact: true }).click();
+    await page.waitForSelector('.failure:has-text("No object that the server knows")');
+    kube('delete', 'deployment/made', 'configmap/made');
+}
+
 async function takesScriptsForText(page) {
     apply(
         { apiVersion: 'v1', kind: 'ConfigMap', metadata: { name: 'evil', namespace: 'default', annotations: { note: SCRIPT } }, data: { key: SCRIPT } },
@@ -468,9 +494,10 @@ try {
     await showsAPod(page);
     const web = '#/objects/deployments.apps?in=default&name=web';
     await standsAxe(
-        page, '#/cluster', '#/flow', '#/access', '#/audit', '#/objects/pods', web, `${web}&tab=yaml`, `${web}&tab=history`, `${web}&tab=logs`, `${web}&tab=edit`,
+        page, '#/cluster', '#/flow', '#/apply', '#/access', '#/audit', '#/objects/pods', web, `${web}&tab=yaml`, `${web}&tab=history`, `${web}&tab=logs`, `${web}&tab=edit`,
     );
     await changesADeployment(page);
+    await appliesAText(page);
     await takesScriptsForText(page);
     await standsOtherSites(context, base);
     await healsWhatIsCut(browser, base);

@@ -34,6 +34,17 @@ function withoutTop(yaml: string, field: string): string {
     return `${kept.join('\n').trimEnd()}\n`;
 }
 
+/** The objects of a text, each with what an address is made of. */
+export function documents(yaml: string) {
+    const parts = yaml.split(/^---.*$/m).filter((body) => /^[^#\s]/m.test(body));
+    return parts.map((body) => {
+        const top = (field: string) => new RegExp(`^${field}: *["']?([^\\s"'#]+)`, 'm').exec(body)?.[1] ?? '';
+        const [, indent = '', rest = ''] = /^metadata:.*\n(?:\s*#.*\n)*( +)(.*(?:\n(?: .*)?$)*)/m.exec(body) ?? [];
+        const own = (field: string) => new RegExp(`^${indent}${field}: *["']?([^\\s"'#]+)`, 'm').exec(indent + rest)?.[1] ?? '';
+        return { body, apiVersion: top('apiVersion'), kind: top('kind'), name: own('name'), namespace: own('namespace') };
+    });
+}
+
 export interface Difference {
     sign: ' ' | '+' | '-';
     line: string;

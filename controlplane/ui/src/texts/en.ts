@@ -14,7 +14,7 @@ export const en = {
         open: 'A session of {0} is open in this browser. Logging in by the link ends it.',
         stay: 'Stay {0}',
     },
-    views: { cluster: 'Cluster', flow: 'Flow', objects: 'Objects', access: 'Access', audit: 'Audit log' },
+    views: { cluster: 'Cluster', flow: 'Flow', objects: 'Objects', apply: 'Apply YAML', access: 'Access', audit: 'Audit log' },
     rooms: {
         workloads: 'Workloads',
         network: 'Network',
@@ -87,6 +87,7 @@ export const en = {
         conflict: 'Other managers own some of these fields.',
         force: 'Check, and take the fields over',
         applied: 'Applied.',
+        nameless: 'No object that the server knows: {0}. Its text needs apiVersion, kind and metadata.name.',
     },
     logs: {
         container: 'Container',

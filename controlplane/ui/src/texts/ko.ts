@@ -15,7 +15,7 @@ export const ko: typeof en = {
         open: '이 브라우저에 {0}의 세션이 열려 있습니다. 링크로 로그인하면 그 세션은 끝납니다.',
         stay: '{0}(으)로 계속',
     },
-    views: { cluster: '클러스터', flow: '흐름', objects: '오브젝트', access: '권한', audit: '감사 로그' },
+    views: { cluster: '클러스터', flow: '흐름', objects: '오브젝트', apply: 'YAML 적용', access: '권한', audit: '감사 로그' },
     rooms: {
         workloads: '워크로드',
         network: '네트워크',
@@ -88,6 +88,7 @@ export const ko: typeof en = {
         conflict: '일부 필드는 다른 관리자의 것입니다.',
         force: '필드를 넘겨받아 확인',
         applied: '적용했습니다.',
+        nameless: '서버가 아는 오브젝트가 아닙니다: {0}. apiVersion, kind, metadata.name이 있어야 합니다.',
     },
     logs: {
         container: '컨테이너',
