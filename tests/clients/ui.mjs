@@ -3,56 +3,10 @@
 // usage: node ui.mjs PLAYWRIGHT SKIFF KUBECTL STATE IMAGE    (the folder of playwright-core; the image has nginx and a shell)
 
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { connect, createServer as listener } from 'node:net';
 import { setTimeout as pause } from 'node:timers/promises';
-
-const [playwright, skiff, kubectl, state, image] = process.argv.slice(2);
-const axe = readFileSync(`${playwright}/../axe-core/axe.min.js`, 'utf8');
-const { chromium } = (await import(`${playwright}/index.js`)).default;
-const run = (program, words, input) => execFileSync(program, words, { encoding: 'utf8', input, stdio: ['pipe', 'pipe', 'ignore'] });
-const kube = (...words) => run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, '--cache-dir', `${state}/kubectl-cache/ui`, ...words]);
-const apply = (...objects) => {
-    const list = { apiVersion: 'v1', kind: 'List', items: objects };
-    run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, 'apply', '-f', '-'], JSON.stringify(list));
-};
-const link = () => run(skiff, ['ui', '--no-open', '--state-dir', state]).trim();
-const SCRIPT = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>';
-
-async function eventually(what, probe) {
-    let last;
-    for (let tries = 0; tries < 600; tries += 1) {
-        last = await probe();
-        if (last === true) return;
-        await pause(100);
-    }
-    assert.fail(`${what}: last seen ${JSON.stringify(last)}`);
-}
-
-const pod = (name, namespace, command) => ({
-    apiVersion: 'v1',
-    kind: 'Pod',
-    metadata: { name, namespace },
-    spec: { terminationGracePeriodSeconds: 0, containers: [{ name: 'c', image, command }] },
-});
-
-const errors = [];
-/** A browser window of its own, with nothing of the others. */
-async function window(browser) {
-    const context = await browser.newContext({ ignoreHTTPSErrors: true, locale: 'en', viewport: { width: 1400, height: 900 } });
-    const page = await context.newPage();
-    page.on('pageerror', (error) => errors.push(String(error)));
-    page.on('console', (message) => {
-        if (/Content Security Policy|TrustedHTML/.test(message.text())) errors.push(message.text());
-    });
-    return { context, page };
-}
-
-async function visit(page, place) {
-    await page.evaluate((hash) => (location.hash = hash), place);
-}
+import { apply, axe, chromium, errors, eventually, image, kube, link, pod, SCRIPT, visit, window } from './ui_tools.mjs';
 
 async function logsIn(browser) {
     const { context, page } = await window(browser);
@@ -496,6 +450,9 @@ try {
     await standsAxe(
         page, '#/cluster', '#/flow', '#/apply', '#/access', '#/audit', '#/objects/pods', web, `${web}&tab=yaml`, `${web}&tab=history`, `${web}&tab=logs`, `${web}&tab=edit`,
     );
+    await page.setViewportSize({ width: 380, height: 740 });
+    await standsAxe(page, '#/cluster', web);
+    await page.setViewportSize({ width: 1400, height: 900 });
     await changesADeployment(page);
     await appliesAText(page);
     await takesScriptsForText(page);

@@ -1,0 +1,51 @@
+// A browser and a cluster, for the test of the page.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { setTimeout as pause } from 'node:timers/promises';
+
+const [playwright, skiff, kubectl, state] = process.argv.slice(2);
+export const axe = readFileSync(`${playwright}/../axe-core/axe.min.js`, 'utf8');
+export const { chromium } = (await import(`${playwright}/index.js`)).default;
+export const image = process.argv[6];
+const run = (program, words, input) => execFileSync(program, words, { encoding: 'utf8', input, stdio: ['pipe', 'pipe', 'ignore'] });
+export const kube = (...words) => run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, '--cache-dir', `${state}/kubectl-cache/ui`, ...words]);
+export const apply = (...objects) => {
+    const list = { apiVersion: 'v1', kind: 'List', items: objects };
+    run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, 'apply', '-f', '-'], JSON.stringify(list));
+};
+export const link = () => run(skiff, ['ui', '--no-open', '--state-dir', state]).trim();
+export const SCRIPT = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>';
+
+export async function eventually(what, probe) {
+    let last;
+    for (let tries = 0; tries < 600; tries += 1) {
+        last = await probe();
+        if (last === true) return;
+        await pause(100);
+    }
+    assert.fail(`${what}: last seen ${JSON.stringify(last)}`);
+}
+
+export const pod = (name, namespace, command) => ({
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name, namespace },
+    spec: { terminationGracePeriodSeconds: 0, containers: [{ name: 'c', image, command }] },
+});
+
+export const errors = [];
+/** A browser window of its own, with nothing of the others. */
+export async function window(browser) {
+    const context = await browser.newContext({ ignoreHTTPSErrors: true, locale: 'en', viewport: { width: 1400, height: 900 } });
+    const page = await context.newPage();
+    page.on('pageerror', (error) => errors.push(String(error)));
+    page.on('console', (message) => {
+        if (/Content Security Policy|TrustedHTML/.test(message.text())) errors.push(message.text());
+    });
+    return { context, page };
+}
+
+export async function visit(page, place) {
+    await page.evaluate((hash) => (location.hash = hash), place);
+}
