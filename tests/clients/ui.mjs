@@ -130,6 +130,11 @@ async function showsTheFlow(page) {
     const rows = await page.locator('.frame tbody tr').allTextContents();
     assert.equal(rows.length, 16, rows.join('\n'));
     assert.equal(rows.filter((row) => row.includes('unknown')).length, 0, rows.join('\n'));
+    await page.getByLabel('Speed of the replay').selectOption('0.25×');
+    await page.getByRole('button', { name: 'Replay' }).click();
+    await page.waitForSelector('.picture .pulse', { state: 'attached' });
+    await page.getByLabel('Speed of the replay').selectOption('4×');
+    await eventually('the replay has ended', async () => (await page.locator('.picture g.lit text.time').count()) === 9);
 }
 
 async function showsAPod(page) {

@@ -114,6 +114,8 @@ export const en = {
         pick: 'Workload',
         run: 'Change',
         replay: 'Replay',
+        speed: 'Speed of the replay',
+        real: 'Real time',
         none: 'There is no workload here yet. Apply a Deployment and watch it come to life:',
         created: 'created',
         changed: 'changed',

@@ -115,6 +115,8 @@ export const ko: typeof en = {
         pick: '워크로드',
         run: '변경',
         replay: '다시 보기',
+        speed: '다시 보기 속도',
+        real: '실제 시간',
         none: '아직 워크로드가 없습니다. 디플로이먼트를 만들고 살아나는 과정을 지켜보세요:',
         created: '생성',
         changed: '변경',
