@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import { connect, createServer as listener } from 'node:net';
 import { setTimeout as pause } from 'node:timers/promises';
-import { apply, axe, chromium, errors, eventually, image, kube, link, pod, SCRIPT, visit, window } from './ui_tools.mjs';
+import { apply, axe, chromium, errors, eventually, image, kube, link, pod, SCRIPT, trace, visit, window } from './ui_tools.mjs';
 
 async function logsIn(browser) {
     const { context, page } = await window(browser);
@@ -130,6 +130,14 @@ async function showsTheFlow(page) {
     const rows = await page.locator('.frame tbody tr').allTextContents();
     assert.equal(rows.length, 16, rows.join('\n'));
     assert.equal(rows.filter((row) => row.includes('unknown')).length, 0, rows.join('\n'));
+    await eventually('the times are those of skiff trace', async () => {
+        const cells = (all) => all.map((row) => [1, 2].map((at) => row.cells[at].textContent));
+        const drawn = await page.locator('.frame tbody tr').evaluateAll(cells);
+        const traced = trace('deployment/web').split('\n').slice(2, 18).map((row) => row.replaceAll(' ms', '').split(/ {2,}/).slice(1, 3));
+        const near = (one, other) => Number.isNaN(one) === Number.isNaN(other) && !(Math.abs(one - other) > 0.2);
+        const same = drawn.every((row, number) => row.every((time, at) => near(Number(time), Number(traced[number]?.[at]))));
+        return same || { drawn, traced };
+    });
     await page.getByLabel('Speed of the replay').selectOption('0.25×');
     await page.getByRole('button', { name: 'Replay' }).click();
     await page.waitForSelector('.picture .pulse', { state: 'attached' });

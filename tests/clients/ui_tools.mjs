@@ -15,6 +15,7 @@ export const apply = (...objects) => {
     run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, 'apply', '-f', '-'], JSON.stringify(list));
 };
 export const link = () => run(skiff, ['ui', '--no-open', '--state-dir', state]).trim();
+export const trace = (target) => run(skiff, ['trace', target, '--state-dir', state]);
 export const SCRIPT = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>';
 
 export async function eventually(what, probe) {
