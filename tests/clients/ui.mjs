@@ -161,6 +161,10 @@ async function showsAPod(page) {
     await page.waitForSelector('.terminal .cursor');
     await page.keyboard.type('echo $((6 * 7))!\n');
     await page.waitForSelector('.terminal .screen:has-text("42!")');
+    // A title is no markup, and a flood ends.
+    await page.keyboard.type(`printf '\\033]0;${SCRIPT}\\007'; yes | head -c 16777216; echo $((6 * 8))!\n`);
+    await page.waitForSelector('.terminal .screen:has-text("48!")');
+    assert.equal(await page.evaluate(() => window.hit), undefined, 'a title was obeyed');
     await page.keyboard.type('exit\n');
     await page.waitForSelector('text=The program has ended.');
 }
