@@ -12,9 +12,10 @@ export interface Style {
     inverse?: boolean;
 }
 
+/** Cells may be shared, and are replaced, never changed. */
 interface Cell {
-    text: string;
-    style: Style;
+    readonly text: string;
+    readonly style: Style;
 }
 
 const PLAIN: Style = {};
@@ -60,7 +61,7 @@ export class Screen {
     }
 
     #line(): Cell[] {
-        return Array.from({ length: this.columns }, () => blank(this.#style));
+        return new Array<Cell>(this.columns).fill(blank(this.#style));
     }
 
     resize(columns: number, rows: number): void {
@@ -106,8 +107,9 @@ export class Screen {
         const line = this.grid[this.row]!;
         if (size === 0) {
             // A mark on the character before it; few of them are worth their room.
-            const before = line[Math.max(0, this.column - 1)]!;
-            if (before.text.length < 8) before.text += character;
+            const at = Math.max(0, this.column - 1);
+            const { text, style } = line[at]!;
+            if (text.length < 8) line[at] = { text: text + character, style };
             return;
         }
         if (this.#wrap || this.column + size > this.columns) {
