@@ -24,6 +24,11 @@ use crate::machinery::{
     queue::Queue,
 };
 
+/// Number of active pods above which a Job is not planned for each of their changes, and the time in which changes are
+/// gathered (`syncJobBatchPeriod` of `pkg/controller/job/job_controller.go` is a second, for all Jobs).
+const CROWD: i32 = 8;
+const BATCH: Duration = Duration::from_millis(50);
+
 /// Plans Jobs.
 pub(crate) struct Jobs {
     caches: Arc<Caches>,
@@ -104,7 +109,15 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         for pod in change.sides() {
             let namespace = pod.metadata.namespace();
             match controller_of(&pod.metadata) {
-                Some(owner) if owner.kind == JOBS.kind => wake.push(Key::new(namespace, &owner.name)),
+                Some(owner) if owner.kind == JOBS.kind => {
+                    let key = Key::new(namespace, &owner.name);
+                    let active = caches.jobs.get(&key).and_then(|job| job.status.as_ref()?.active);
+                    if active.is_some_and(|active| active > CROWD) {
+                        wake.push_after(key, BATCH);
+                    } else {
+                        wake.push(key);
+                    }
+                }
                 Some(_) => {}
                 None => {
                     let adopts = |job: &&Arc<Job>| {
