@@ -19,7 +19,7 @@ use k8s_openapi::{
 use crate::machinery::{
     cache::{Change, Key},
     driver::Controller,
-    kinds::Caches,
+    kinds::{Caches, on_node},
     queue::Queue,
 };
 
@@ -47,7 +47,7 @@ impl Controller for EndpointSlices {
         let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
         let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
-        let zone_of = |node: &str| self.0.nodes.get(&Key::new("", node)).and_then(|node| zone(&node));
+        let zone_of = |node: &str| self.0.nodes.get(&Key::new("", node)).map(|node| zone(&node));
         endpoints::plan_slices(&service, &pods, &slices, &zone_of)
     }
 }
@@ -82,9 +82,10 @@ impl Controller for Mirror {
     }
 }
 
-fn zone(node: &Node) -> Option<String> {
-    let zone = node.metadata.labels.as_ref()?.get(ZONE)?;
-    Some(zone.clone()).filter(|zone| !zone.is_empty())
+/// The node's zone, empty if it is in none.
+fn zone(node: &Node) -> String {
+    let labels = node.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(ZONE)).cloned().unwrap_or_default()
 }
 
 /// The Service of a slice.
@@ -97,21 +98,25 @@ fn service_of(slice: &EndpointSlice) -> Option<Key> {
 }
 
 /// Wakes the Services that select a pod.
+fn wake_for(pod: &Pod, caches: &Caches, queue: &Queue<Key>) {
+    let services = caches.services.in_namespace(pod.metadata.namespace());
+    let selecting = services
+        .iter()
+        .filter(|service: &&Arc<Service>| endpoints::selects(service, pod));
+    selecting.for_each(|service| queue.push(Key::of(&service.metadata)));
+}
+
+/// Wakes the Services that select a changed pod.
 fn listen_to_pods(caches: &Arc<Caches>, queue: &Arc<Queue<Key>>) {
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.pods.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
-        for pod in change.sides() {
-            let services = caches.services.in_namespace(pod.metadata.namespace());
-            let selecting = services
-                .iter()
-                .filter(|service: &&Arc<Service>| endpoints::selects(service, pod));
-            selecting.for_each(|service| wake.push(Key::of(&service.metadata)));
-        }
+        change.sides().for_each(|pod| wake_for(pod, &caches, &wake));
     });
 }
 
-/// Wakes Services on changes of themselves, their pods, their slices, and the zones of nodes.
+/// Wakes Services on changes of themselves, their pods, their slices, and the zones of nodes, which
+/// come and go.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice");
     let wake = queue.clone();
@@ -127,9 +132,12 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.nodes.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
-        if change.old.and_then(zone) != change.new.and_then(zone) {
-            for service in caches.services.all() {
-                wake.push(Key::of(&service.metadata));
+        if change.old.map(zone) == change.new.map(zone) {
+            return;
+        }
+        for node in change.sides() {
+            for pod in caches.pods.indexed(&on_node(node.metadata.name())) {
+                wake_for(&pod, &caches, &wake);
             }
         }
     });

@@ -65,7 +65,8 @@ struct Filled<'a> {
     changed: bool,
 }
 
-/// Makes the plan. `pods` and `slices` are those of the namespace; `zone` returns a node's zone.
+/// Makes the plan. `pods` and `slices` are those of the namespace; `zone` returns a node's zone,
+/// empty if it is in none, and `None` if there is no such node.
 pub fn plan(
     service: &Service,
     pods: &[&Pod],
@@ -87,7 +88,9 @@ pub fn plan(
     plan
 }
 
-/// Desired endpoints by family and ports; a family without pods has one empty slice.
+/// Desired endpoints by family and ports; a family without pods has one empty slice. Pods of nodes
+/// that are gone have no endpoint, unless the Service publishes all addresses
+/// (`staging/src/k8s.io/endpointslice/reconciler.go`).
 fn groups(service: &Service, pods: &[&Pod], zone: &dyn Fn(&str) -> Option<String>) -> BTreeMap<GroupKey, Group> {
     let mut groups = BTreeMap::new();
     let answering = answering(service, pods, true);
@@ -97,6 +100,10 @@ fn groups(service: &Service, pods: &[&Pod], zone: &dyn Fn(&str) -> Option<String
             let Some(address) = address_of(pod, family) else {
                 continue;
             };
+            let zone = node_of(pod).and_then(zone);
+            if zone.is_none() && !publishes_unready(service) {
+                continue;
+            }
             let ports = ports(service, pod);
             let group = groups.entry(group(family, &ports)).or_insert_with(|| Group {
                 family,
@@ -253,11 +260,11 @@ fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
     known.collect()
 }
 
-fn endpoint(service: &Service, pod: &Pod, address: &str, zone: &dyn Fn(&str) -> Option<String>) -> Endpoint {
+fn endpoint(service: &Service, pod: &Pod, address: &str, zone: Option<String>) -> Endpoint {
     let serving = is_ready(pod);
     let terminating = pod.metadata.is_deleting();
     let ready = publishes_unready(service) || (serving && !terminating);
-    let (node, zone) = (node_of(pod), node_of(pod).and_then(zone));
+    let (node, zone) = (node_of(pod), zone.filter(|zone| !zone.is_empty()));
     Endpoint {
         addresses: vec![address.to_owned()],
         conditions: Some(EndpointConditions {

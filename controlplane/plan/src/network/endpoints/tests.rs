@@ -46,7 +46,9 @@ fn pod(number: u32, port: u32, ready: bool) -> Pod {
 fn slices(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
     let pods: Vec<&Pod> = pods.iter().collect();
     let slices: Vec<&EndpointSlice> = slices.iter().collect();
-    plan_slices(service, &pods, &slices, &|node| Some(format!("zone-of-{node}")))
+    plan_slices(service, &pods, &slices, &|node| {
+        (node != "gone").then(|| format!("zone-of-{node}"))
+    })
 }
 
 /// Applies a plan to slices and returns the result.
@@ -143,6 +145,24 @@ fn ready_endpoints_are_hinted_as_the_traffic_distribution_says() {
         assert_eq!(hints(&with("PreferSameZone", json!({ name: "Auto" }))), json!(null));
     }
     assert_eq!(hints(&named()), json!(null));
+}
+
+#[test]
+fn pods_of_nodes_that_are_gone_are_no_endpoints_unless_all_are_published() {
+    let mut lost = pod(2, 80, true);
+    let made = after(slices(&named(), &[pod(1, 80, true), lost.clone()], &[]), Vec::new());
+    assert_eq!(shown(&made), ["80:10.0.0.1,10.0.0.2"]);
+    lost.node = "gone".into();
+    let pods = [pod(1, 80, true), lost];
+    let plan = slices(&named(), &pods, &made);
+    assert_eq!(plan.to_string(), "patch EndpointSlice web-0");
+    assert_eq!(shown(&after(plan, made)), ["80:10.0.0.1"]);
+    let mut all = named();
+    all.spec.as_mut().unwrap().publish_not_ready_addresses = Some(true);
+    let made = after(slices(&all, &pods, &[]), Vec::new());
+    assert_eq!(shown(&made), ["80:10.0.0.1,10.0.0.2"]);
+    let endpoints = made[0].endpoints.as_ref().unwrap();
+    assert_eq!(endpoints[1].zone, None);
 }
 
 #[test]
