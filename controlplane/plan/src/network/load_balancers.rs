@@ -7,6 +7,7 @@
 //! pool on the link (`announced`).
 
 mod announced;
+mod pool;
 
 use std::{cmp::Reverse, collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -34,7 +35,7 @@ const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers"
 pub enum Addresses {
     /// The addresses of all ready nodes.
     Nodes,
-    /// Each Service gets an address of these ranges (first to last).
+    /// Each Service gets an address of each of its families from these ranges (first to last).
     Pool(Vec<(IpAddr, IpAddr)>),
 }
 
@@ -126,17 +127,15 @@ pub fn plan(
     }
     let found = match from {
         Addresses::Nodes => of_nodes(service, all, nodes),
-        Addresses::Pool(ranges) => of_pool(service, all, nodes, ranges),
+        Addresses::Pool(ranges) => pool::addresses(service, all, nodes, ranges),
     };
     let (wanted, refusal) = match found {
         Ok(wanted) => (wanted, None),
         Err(because) => (Vec::new(), Some(because)),
     };
-    let announcer = match (from, wanted.first()) {
-        (Addresses::Pool(_), Some(address)) => {
-            announced::choose(service, *address, nodes.iter().map(|node| &**node), slices)
-        }
-        (Addresses::Nodes | Addresses::Pool(_), _) => None,
+    let announcer = match from {
+        Addresses::Pool(_) => announced::choose(service, &wanted, nodes.iter().map(|node| &**node), slices),
+        Addresses::Nodes => None,
     };
     let mut steps = Vec::new();
     if wanted != given(service) || announcer != holder {
@@ -251,105 +250,13 @@ fn of_nodes(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>]) -> Res
     Ok(addresses.into_iter().collect())
 }
 
-/// Assigned addresses stay; then each Service without an address takes one, the oldest first.
-fn of_pool(
-    service: &Service,
-    all: &[Arc<Service>],
-    nodes: &[Arc<Node>],
-    ranges: &[(IpAddr, IpAddr)],
-) -> Result<Vec<IpAddr>, String> {
-    let mut waiting: Vec<&Service> = all
-        .iter()
-        .map(|other| &**other)
-        .filter(|other| is_balanced(other))
-        .collect();
-    waiting.sort_by_cached_key(|other| turn(other));
-    let is_own = |other: &Service| other.metadata.uid == service.metadata.uid;
-    let mut taken = BTreeSet::new();
-    // If two Services got one address at once, the younger one gives it back.
-    waiting.retain(|other| {
-        let kept = kept(other, ranges).filter(|address| taken.insert(*address));
-        kept.is_none() || is_own(other)
-    });
-    if let Some(address) = kept(service, ranges)
-        && !all.iter().any(|other| {
-            !is_own(other) && is_balanced(other) && turn(other) < turn(service) && kept(other, ranges) == Some(address)
-        })
-    {
-        return Ok(vec![address]);
-    }
-    taken.extend(nodes.iter().flat_map(|node| announced::reserved(node)));
-    for other in waiting {
-        let found = choose(other, ranges, &taken);
-        if is_own(other) {
-            return found.map(|address| vec![address]);
-        }
-        taken.extend(found.ok());
-    }
-    Err("the service is not known yet".to_owned())
-}
-
-/// The Service's address from the pool, if it may keep it.
-fn kept(service: &Service, ranges: &[(IpAddr, IpAddr)]) -> Option<IpAddr> {
-    let families = families(service);
-    let wanted = requested(service);
-    let mut given = given(service).into_iter();
-    given.find(|address| {
-        families.contains(&address.is_ipv6())
-            && ranges.iter().any(|(first, last)| (first..=last).contains(&address))
-            && wanted.is_none_or(|wanted| wanted.parse() == Ok(*address))
-    })
-}
-
-/// `spec.loadBalancerIP`
-fn requested(service: &Service) -> Option<&str> {
-    let wanted = service.spec.as_ref()?.load_balancer_ip.as_deref()?;
-    (!wanted.is_empty()).then_some(wanted)
-}
-
-fn choose(service: &Service, ranges: &[(IpAddr, IpAddr)], taken: &BTreeSet<IpAddr>) -> Result<IpAddr, String> {
-    let families = families(service);
-    if let Some(wanted) = requested(service) {
-        let address: Option<IpAddr> = wanted.parse().ok();
-        let in_pool = |address: &IpAddr| ranges.iter().any(|(first, last)| (first..=last).contains(&address));
-        let address = address.filter(|address| in_pool(address) && families.contains(&address.is_ipv6()));
-        let address = address.ok_or_else(|| format!("the address {wanted} is none of the pool"))?;
-        let is_free = !taken.contains(&address);
-        return is_free
-            .then_some(address)
-            .ok_or_else(|| format!("the address {wanted} is taken"));
-    }
-    for is_v6 in families {
-        let ranges = ranges.iter().filter(|(first, _)| first.is_ipv6() == is_v6);
-        for (first, last) in ranges {
-            // Takes one candidate more than taken addresses: one of them must be free, if any is.
-            let mut candidates = after(*first, *last).take(taken.len() + 1);
-            if let Some(address) = candidates.find(|address| !taken.contains(address)) {
-                return Ok(address);
-            }
-        }
-    }
-    Err("no address of the pool is free".to_owned())
-}
-
-/// Addresses from the first to the last.
-fn after(first: IpAddr, last: IpAddr) -> impl Iterator<Item = IpAddr> {
-    std::iter::successors(Some(first), move |address| {
-        let next = match address {
-            IpAddr::V4(address) => IpAddr::V4(address.to_bits().checked_add(1)?.into()),
-            IpAddr::V6(address) => IpAddr::V6(address.to_bits().checked_add(1)?.into()),
-        };
-        (next <= last).then_some(next)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
 
     use super::*;
 
-    /// `NAME@AGE PORT[/PROTOCOL] [has=ADDRESS] [wants=ADDRESS] [class] [v6]`
+    /// `NAME@AGE PORT[/PROTOCOL] [has=ADDRESS[+ADDRESS]] [wants=ADDRESS] [class] [v6] [both]`
     fn service(line: &str) -> Arc<Service> {
         let mut words = line.split_whitespace();
         let (name, age) = words.next().unwrap().split_once('@').unwrap();
@@ -362,9 +269,13 @@ mod tests {
         });
         for word in words {
             match word.split_once('=') {
-                Some(("has", address)) => own["status"] = json!({"loadBalancer": {"ingress": [{"ip": address}]}}),
+                Some(("has", addresses)) => {
+                    let ingress: Vec<_> = addresses.split('+').map(|ip| json!({"ip": ip})).collect();
+                    own["status"] = json!({"loadBalancer": {"ingress": ingress}});
+                }
                 Some(("wants", address)) => own["spec"]["loadBalancerIP"] = json!(address),
                 _ if word == "class" => own["spec"]["loadBalancerClass"] = json!("a.b/c"),
+                _ if word == "both" => own["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]),
                 _ => own["spec"]["ipFamilies"] = json!(["IPv6"]),
             }
         }
@@ -437,6 +348,26 @@ mod tests {
             (&["a@01 80/TCP"], pool, "[192.0.2.4]"),
             (&["a@01 80/TCP v6"], pool, "[fd01::]"),
             (&["a@01 80/TCP"], "10.0.0.1-10.0.0.9", "[10.0.0.4]"),
+            (&["a@01 80/TCP both"], pool, "[192.0.2.4 fd01::]"),
+            (&["a@01 80/TCP both"], "192.0.2.9", "[192.0.2.9]"),
+            (&["a@01 80/TCP both has=192.0.2.5"], pool, "[192.0.2.5 fd01::]"),
+            (&["a@01 80/TCP both has=192.0.2.5+fd01::1"], pool, ""),
+            (&["a@01 80/TCP has=192.0.2.5+fd01::1"], pool, "[192.0.2.5]"),
+            (&["a@01 80/TCP both wants=fd01::1"], pool, "[fd01::1]"),
+            (
+                &["a@01 80/TCP wants=fd01::1"],
+                pool,
+                "the address fd01::1 is none of the pool",
+            ),
+            (&["b@01 80/TCP v6", "a@02 80/TCP both"], pool, "[192.0.2.4 fd01::1]"),
+            (
+                &[
+                    "b@01 80/TCP both has=192.0.2.9+fd01::",
+                    "a@02 80/TCP both has=192.0.2.9+fd01::1",
+                ],
+                pool,
+                "[192.0.2.4 fd01::1]",
+            ),
             (&["a@01 80/TCP has=192.0.2.5"], pool, ""),
             (&["a@01 80/TCP has=192.0.2.7"], pool, "[192.0.2.4]"),
             (&["b@02 80/TCP has=192.0.2.4", "a@01 80/TCP"], pool, "[192.0.2.5]"),

@@ -61,26 +61,35 @@ pub(super) fn holder(service: &Service) -> Option<&str> {
     (own.status == "True").then_some(own.message.as_str())
 }
 
-/// Chooses the node: the present one while it can, else one that the address and its name decide,
-/// so that addresses spread over the nodes.
+/// Chooses the node, among those on the links of most of the addresses: the present one while it
+/// can, else one that the first address and its name decide, so that addresses spread over the
+/// nodes.
 pub(super) fn choose<'a>(
     service: &Service,
-    address: IpAddr,
+    addresses: &[IpAddr],
     nodes: impl Iterator<Item = &'a Node>,
     slices: &[&EndpointSlice],
 ) -> Option<&'a str> {
+    let first = *addresses.first()?;
     let local = is_local(service).then(|| hosts(service, slices));
-    let fits = |node: &&Node| {
-        let on_link = links(node)
-            .iter()
-            .any(|(first, last)| (first..=last).contains(&&address));
-        on_link && !addresses_of(node).is_empty() && local.as_ref().is_none_or(|hosts| hosts.contains(name(*node)))
-    };
-    let candidates: Vec<&str> = nodes.filter(fits).map(name).collect();
+    let fits =
+        |node: &&Node| !addresses_of(node).is_empty() && local.as_ref().is_none_or(|hosts| hosts.contains(name(*node)));
+    let candidates: Vec<&Node> = nodes.filter(fits).collect();
+    let most = candidates.iter().map(|node| on_links(node, addresses)).max();
+    let most = most.filter(|count| *count > 0)?;
+    let best = candidates.into_iter().filter(|node| on_links(node, addresses) == most);
+    let candidates: Vec<&str> = best.map(name).collect();
     let holder = holder(service);
     let kept = candidates.iter().find(|name| holder == Some(**name));
-    let best = candidates.iter().min_by_key(|name| weight(address, name));
+    let best = candidates.iter().min_by_key(|name| weight(first, name));
     kept.or(best).copied()
+}
+
+/// Number of the addresses that are of a node's links.
+fn on_links(node: &Node, addresses: &[IpAddr]) -> usize {
+    let links = links(node);
+    let is_on = |address: &&IpAddr| links.iter().any(|(first, last)| (first..=last).contains(address));
+    addresses.iter().filter(is_on).count()
 }
 
 /// Nodes with a ready endpoint of the Service.
@@ -201,6 +210,11 @@ mod tests {
             told(&[""])
         );
         assert_eq!(planned(service("Cluster", None), &[elsewhere, dead], &[], POOL), None);
+        let mut both = service("Cluster", Some("b"));
+        both.spec.as_mut().unwrap().ip_families = Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]);
+        let nodes = ["b True 192.0.2.0/24", "a True 192.0.2.0/24,fd00::/64"];
+        let pool = "192.0.2.0/28,fd00::/124";
+        assert_eq!(planned(both, &nodes, &[], pool), told(&["", "a"]));
         // Addresses of nodes are announced by the nodes themselves.
         assert_eq!(planned(service("Cluster", Some("a")), &[a], &[], "nodes"), told(&[""]));
         let mut plain = service("Cluster", Some("a"));
@@ -227,7 +241,7 @@ mod tests {
             .filter_map(|last| {
                 choose(
                     &own,
-                    IpAddr::from([192, 0, 2, last]),
+                    &[IpAddr::from([192, 0, 2, last])],
                     nodes.iter().map(|node| &**node),
                     &[],
                 )
