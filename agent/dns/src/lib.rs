@@ -193,7 +193,7 @@ impl<D: Directory> Handler<D> {
         let Ok(info) = request.request_info() else {
             return Reply::failed(ResponseCode::FormErr);
         };
-        if info.query.query_class() != DNSClass::IN {
+        if info.query.query_class() != DNSClass::IN || !self.directory.serves(request.src().ip()) {
             return Reply::failed(ResponseCode::Refused);
         }
         let question = info.query.original();

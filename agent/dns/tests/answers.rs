@@ -67,6 +67,10 @@ impl Directory for Shop {
     fn at(&self, _address: IpAddr) -> Vec<Name> {
         Vec::new()
     }
+
+    fn serves(&self, client: IpAddr) -> bool {
+        client != IpAddr::from([127, 0, 0, 3])
+    }
 }
 
 /// A port that is free for datagrams and connections.
@@ -243,6 +247,15 @@ async fn attack_a_question_of_a_stranger_or_for_everything_gets_no_answer_to_gro
             Err(ResponseCode::Refused)
         );
     }
+    let stranger = tokio::net::UdpSocket::bind("127.0.0.3:0").await.unwrap();
+    let header = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00";
+    let name = b"\x04many\x04shop\x03svc\x07cluster\x05local\x00\x00\x01\x00\x01";
+    let question = [header.as_slice(), name].concat();
+    stranger.send_to(&question, server.address).await.unwrap();
+    let mut answer = [0; 1500];
+    let length = stranger.recv(&mut answer).await.unwrap();
+    assert!(length <= question.len(), "{length}");
+    assert_eq!(answer[3] & 0xf, 5, "refused");
 }
 
 #[tokio::test]

@@ -241,6 +241,11 @@ pub trait Network: Send + Sync + 'static {
         None
     }
 
+    /// True if a pod has this address, as far as this network has to tell it from others'.
+    fn has_pod(&self, _address: IpAddr) -> bool {
+        true
+    }
+
     /// Reconnects sandboxes that lose their links, while it is polled, and reports each. Returns if
     /// losses cannot be detected any more.
     fn mend(&self, _told: mpsc::Sender<Lost>) -> BoxFuture<'_, Result<(), Error>> {

@@ -39,6 +39,8 @@ async fn the_standard_plugins_connect_pods_and_are_remembered() {
     drop(network);
     let network = machine.open();
     network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
+    assert!(first.addresses.iter().all(|held| network.has_pod(held.address)));
+    assert!(!network.has_pod("10.77.0.1".parse().unwrap()), "the gateway is no pod");
     assert_eq!(network.attachments().await.unwrap(), [first, second]);
     // Detached with the list that attached, not with the current one.
     fs::remove_file(machine.path("conf").join("10-pods.conflist")).unwrap();

@@ -171,6 +171,13 @@ impl Directory for Known {
             found
         })
     }
+
+    /// Over CNI plugins the server has an address that hosts on the node's links could send to.
+    fn serves(&self, client: IpAddr) -> bool {
+        let (config, parts) = (&self.0.config, &self.0.parts);
+        let own = self.0.names.servers.get().into_iter().flatten();
+        client.is_loopback() || own.chain(&config.addresses).any(|own| *own == client) || parts.network.has_pod(client)
+    }
 }
 
 /// Running name server.

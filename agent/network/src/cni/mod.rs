@@ -365,6 +365,10 @@ impl Network for Cni {
         (!is_bypassed).then(|| crate::local::ADDRESS.into())
     }
 
+    fn has_pod(&self, address: IpAddr) -> bool {
+        self.inner.records().holds(address)
+    }
+
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {
         let all = self.inner.records().all();
         ready(Ok(all.into_iter().map(Record::attached).collect())).boxed()

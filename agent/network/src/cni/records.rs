@@ -2,6 +2,7 @@
 //! agent detaches with the list that attached, not with the current one.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -77,6 +78,13 @@ impl Records {
 
     pub(super) fn all(&self) -> Vec<Record> {
         self.all.values().cloned().collect()
+    }
+
+    /// True if an attachment has this address.
+    pub(super) fn holds(&self, address: IpAddr) -> bool {
+        let attached = self.all.values().filter_map(|record| record.attachment.as_ref());
+        let mut held = attached.flat_map(|attachment| &attachment.addresses);
+        held.any(|held| held.address == address)
     }
 
     pub(super) fn put(&mut self, record: Record) -> Result<(), Error> {

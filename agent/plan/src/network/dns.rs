@@ -36,6 +36,10 @@ pub trait Directory {
     fn has_namespace(&self, namespace: &str) -> bool;
     /// Returns the Services with this cluster IP or an endpoint with this address.
     fn at(&self, address: IpAddr) -> Vec<Name>;
+    /// True if this address may ask, beside the ranges of clients that bound the server.
+    fn serves(&self, _client: IpAddr) -> bool {
+        true
+    }
 }
 
 /// Record types of the cluster's names.
