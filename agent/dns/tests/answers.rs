@@ -258,6 +258,56 @@ async fn attack_a_question_of_a_stranger_or_for_everything_gets_no_answer_to_gro
     assert_eq!(answer[3] & 0xf, 5, "refused");
 }
 
+/// A server of a domain that also answers for `bank.test`, unasked, and sends a forged answer with
+/// another number ahead of each of its own.
+async fn forge(socket: tokio::net::UdpSocket) {
+    let mut asked = [0; 1500];
+    loop {
+        let (_, client) = socket.recv_from(&mut asked).await.unwrap();
+        let mut end = 12;
+        while asked[end] != 0 {
+            end += 1 + usize::from(asked[end]);
+        }
+        let record = |last: u8| [b"\0\x01\0\x01\0\0\x0e\x10\0\x04\xc0\0\x02".as_slice(), &[last]].concat();
+        let mut honest = asked[..end + 5].to_vec();
+        honest.splice(2..12, *b"\x81\x80\0\x01\0\x01\0\0\0\0");
+        let mut forged = [honest.as_slice(), b"\xc0\x0c", &record(66)].concat();
+        forged[0] ^= 1;
+        honest.extend([b"\xc0\x0c".as_slice(), &record(7)].concat());
+        if asked[12] != 4 {
+            honest[7] = 2;
+            honest.extend([b"\x04bank\x04test\0".as_slice(), &record(66)].concat());
+        }
+        for message in [forged, honest] {
+            socket.send_to(&message, client).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn attack_a_forged_answer_and_one_for_another_name_are_not_kept() {
+    let upstream = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let rules = Rules {
+        upstreams: vec![upstream.local_addr().unwrap()],
+        stubs: Vec::new(),
+    };
+    let mut forging = JoinSet::new();
+    forging.spawn(forge(upstream));
+    let server = serve("cluster.local", rules).await;
+    let own = "192.0.2.7".to_owned();
+    let found = asked(&server, "victim.evil.test.", RecordType::A).await.unwrap();
+    assert!(found.contains(&own), "{found:?}");
+    assert_eq!(asked(&server, "bank.test.", RecordType::A).await, Ok(vec![own]));
+}
+
+#[tokio::test]
+async fn attack_a_name_of_255_bytes_is_a_name_like_others() {
+    let server = serve("cluster.local", Rules::default()).await;
+    let name = [63, 63, 63, 47].map(|length| "a".repeat(length)).join(".") + ".cluster.local.";
+    let found = asked(&server, &name, RecordType::A).await;
+    assert_eq!(found, Err(ResponseCode::NXDomain));
+}
+
 #[tokio::test]
 async fn attack_messages_that_are_no_questions_do_not_end_the_server() {
     let server = serve("cluster.local", Rules::default()).await;
