@@ -93,7 +93,7 @@ impl Lab {
             name: "n1".to_owned(),
             zone: None,
             addresses: vec![NODE.parse().unwrap()],
-            reserved: std::collections::BTreeSet::new(),
+            reserved: [(NODE.parse().unwrap(), 6443)].into(),
         };
         let mut lab = Self {
             folder,
@@ -113,7 +113,7 @@ impl Lab {
     }
 
     /// Creates a Service with this name and these fields; its endpoints as `POD`, or as `ADDRESS
-    /// NODE`.
+    /// NODE [ending]`.
     pub(crate) fn service(&mut self, name: &str, spec: &Value, endpoints: &[&str]) {
         self.service_with(name, spec, &json!({}), endpoints);
     }
@@ -157,7 +157,9 @@ impl Lab {
             let held = self.pods.get(name).map(|pod| &pod.addresses);
             let held = held.and_then(|held| held.iter().find(|held| held.is_ipv6() == v6));
             let address = held.map_or_else(|| name.to_owned(), |held| held.address.to_string());
-            json!({"addresses": [address], "nodeName": node})
+            let (node, ends) = node.split_once(' ').map_or((node, false), |(node, _)| (node, true));
+            let conditions = json!({"ready": !ends, "serving": true, "terminating": ends});
+            json!({"addresses": [address], "nodeName": node, "conditions": conditions})
         };
         let ports = json!([{"port": PORT}, {"port": PORT, "protocol": "UDP"}]);
         let slice = json!({

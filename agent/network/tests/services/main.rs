@@ -14,7 +14,7 @@ mod lab;
 
 use std::collections::BTreeSet;
 
-use lab::{From, Lab, NODE, STRANGER, TABLE, config, eventually, send};
+use lab::{From, Lab, NODE, STRANGER, TABLE, answer, bind, config, eventually, send};
 use network::services::Services;
 use serde_json::json;
 
@@ -180,6 +180,41 @@ async fn only_source_ranges_may_ask_a_balancers_address() {
     }
     lab.service_with("web", &spec(&["172.30.0.8/29"]), &status, &["web"]);
     assert_eq!(lab.ask(From::Outside, "203.0.113.7:80"), "web 10.77.0.1");
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn attack_a_service_with_the_nodes_address_takes_no_port_of_the_api_server() {
+    let mut lab = Lab::new().await;
+    answer(bind("172.30.0.1:6443".parse().unwrap()), "api");
+    for (name, address, port) in [("web", "10.96.0.20", 80), ("thief", "10.96.0.21", 6443)] {
+        let spec = json!({"clusterIP": address, "ports": [{"port": port}], "externalIPs": [NODE]});
+        lab.service(name, &spec, &["web"]);
+    }
+    for from in [CLIENT, From::Outside] {
+        assert!(lab.ask(from, "172.30.0.1:80").starts_with("web "), "a free port");
+    }
+    for from in [CLIENT, From::Outside, From::Node] {
+        let server = lab.ask(from, "172.30.0.1:6443");
+        assert!(server.starts_with("api "), "{server}");
+    }
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn endpoints_that_end_answer_where_no_other_does() {
+    let mut lab = Lab::new().await;
+    let spec = json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80}]});
+    lab.service("web", &spec, &["web n1 ending", "db n1 ending"]);
+    let names = |lab: &Lab| -> BTreeSet<String> {
+        let answers = (0..30).map(|_| lab.ask(CLIENT, "10.96.0.20:80"));
+        answers
+            .map(|answer| answer.split(' ').next().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&lab).len(), 2);
+    lab.service("web", &spec, &["web n1 ending", "db"]);
+    assert_eq!(names(&lab), BTreeSet::from(["db".to_owned()]));
     lab.end().await;
 }
 
