@@ -20,11 +20,12 @@ kind: Deployment
 metadata: {name: web}
 spec:
   replicas: 3
+  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}
   selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
     spec:
-      terminationGracePeriodSeconds: 0
+      terminationGracePeriodSeconds: 30
       affinity:
         podAntiAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
@@ -34,6 +35,8 @@ spec:
         image: NGINX
         imagePullPolicy: Never
         ports: [{containerPort: 80}]
+        readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}
+        lifecycle: {preStop: {sleep: {seconds: 2}}}
 ---
 apiVersion: apps/v1
 kind: DaemonSet
@@ -138,6 +141,7 @@ fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Resu
     ensure!(words(&lab, &["nodes"], path)? == ["RouteCreated"; 3]);
     all_reach_all(&lab)?;
     address_is_announced(&lab)?;
+    rolls_without_loss(&lab)?;
     let mtu = lab
         .machine
         .kubectl(["exec", "daemonset/client", "--", "cat", "/sys/class/net/eth0/mtu"])?;
@@ -190,6 +194,38 @@ fn address_is_announced(lab: &Lab) -> anyhow::Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// No request from another node or from outside fails while every pod is replaced.
+fn rolls_without_loss(lab: &Lab) -> anyhow::Result<()> {
+    let service = words(lab, &["service", "web"], "{.spec.clusterIP}")?;
+    let service = service.first().context("an address")?;
+    let [_, _, n3] = lab.namespaces().collect::<Vec<_>>()[..] else {
+        anyhow::bail!("three nodes")
+    };
+    let done = lab.machine.state().join("rolled");
+    let mut asking = Vec::new();
+    for (namespace, address) in [
+        (n3, format!("{service}:8080")),
+        (&lab.router, "172.30.0.1:30080".to_owned()),
+    ] {
+        let script = format!(
+            "while [ ! -e {} ]; do curl -sS --fail --max-time 2 http://{address}/ >/dev/null || echo lost; sleep 0.02; done",
+            done.display()
+        );
+        let mut shell = namespace.command("sh");
+        shell.args(["-c", &script]).stdout(std::process::Stdio::piped());
+        asking.push(shell.stderr(std::process::Stdio::piped()).spawn()?);
+    }
+    let rollout = |words: &[&str]| lab.machine.kubectl(["rollout"].iter().chain(words).copied());
+    let rolled = rollout(&["restart", "deployment/web"])
+        .and_then(|_said| rollout(&["status", "deployment/web", "--timeout=60s"]));
+    std::fs::write(&done, "")?;
+    for asking in asking {
+        let said = process::both(&asking.wait_with_output()?);
+        ensure!(said.is_empty(), "{said}");
+    }
+    rolled.map(drop)
 }
 
 /// Neither the agent's end nor its next start interrupts traffic.
