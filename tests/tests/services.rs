@@ -59,7 +59,12 @@ const BALANCED: &str = r"
 apiVersion: v1
 kind: Service
 metadata: {name: balanced}
-spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 8081, targetPort: 80}]}
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 32100
+  selector: {app: web}
+  ports: [{port: 8081, targetPort: 80}]
 ---
 apiVersion: v1
 kind: Service
@@ -190,6 +195,12 @@ fn balanced_services_answer_at_the_nodes_addresses() -> anyhow::Result<()> {
     machine.kubectl(["wait", "pod/client", "--for=condition=Ready", "--timeout=60s"])?;
     reached(&machine, "172.30.0.1:8081")?;
     ensure!(welcomes(&from_pod(&machine, "172.30.0.1:8081")?), "from a pod");
+    eventually("a balancer is told of the endpoints here", || {
+        let health = machine.fetch("http://172.30.0.1:32100/healthz");
+        let health = health.map_err(|error| format!("{error:#}"))?;
+        let counted = health.contains("\"localEndpoints\": 2");
+        if counted { Ok(()) } else { Err(health) }
+    })?;
 
     // A node port belongs to a single Service.
     let told = machine.kubectl(["get", "service", "rival", "-o", "jsonpath={.status.loadBalancer}"])?;
