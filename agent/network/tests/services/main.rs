@@ -390,6 +390,29 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
+#[tokio::test]
+async fn a_thousand_services_that_go_leave_nothing() {
+    let mut lab = Lab::new().await;
+    let before = lab.proxy.all().count();
+    for number in 0..1_000_u32 {
+        let address = std::net::Ipv4Addr::from(0x0a60_0100 + number).to_string();
+        let ports = json!([{"port": 80, "nodePort": 30_000 + number}]);
+        let spec = json!({"clusterIP": address, "ports": ports, "externalIPs": ["203.0.113.8"]});
+        lab.service(&format!("s{number}"), &spec, &["web", "db"]);
+    }
+    assert!(lab.ask(CLIENT, "10.96.4.0:80").contains(' '));
+    for number in 0..1_000_u32 {
+        lab.remove(&format!("s{number}"));
+    }
+    assert_eq!(lab.proxy.all().count(), before);
+    for address in ["10.96.1.0:80", "10.96.4.231:80"] {
+        let answer = lab.ask(CLIENT, address);
+        assert!(SILENT.contains(&answer.as_str()), "{address}: {answer}");
+    }
+    assert_eq!(lab.ask(From::Outside, "172.30.0.1:30999"), REFUSED, "the node itself");
+    lab.end().await;
+}
+
 /// Benchmark: 10,000 Services with two endpoints each, and the addition and removal of one
 /// endpoint.
 #[tokio::test]
