@@ -17,11 +17,7 @@ impl Indexes {
             let most = completions.checked_sub(1)?;
             (first <= most && first <= last).then(|| (first, last.min(most)))
         };
-        let mut set = Self::default();
-        for (first, last) in text.split(',').filter_map(interval) {
-            set.add(first, last);
-        }
-        set
+        Self::default().with(text.split(',').filter_map(interval))
     }
 
     /// This set and more intervals, in any order.
@@ -126,6 +122,7 @@ mod tests {
             ("2-4,5-7", "2-7", 6),
             ("8-20,30", "8,9", 2),
             ("x,3,4-y", "3", 1),
+            ("5,1,1-2,9", "1,2,5,9", 4),
         ] {
             let set = parse(text);
             assert_eq!((set.to_string().as_str(), set.total()), (canonical, total), "{text}");
