@@ -162,6 +162,7 @@ impl Kind for Deployment {
             ("readyReplicas", status.ready_replicas),
             ("availableReplicas", status.available_replicas),
             ("unavailableReplicas", status.unavailable_replicas),
+            ("terminatingReplicas", status.terminating_replicas),
         ];
         for (name, number) in numbers {
             non_negative(&mut errors, &format!("status.{name}"), i64::from(number.unwrap_or(0)));

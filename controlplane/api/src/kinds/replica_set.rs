@@ -118,6 +118,7 @@ impl Kind for ReplicaSet {
             labelled: status.fully_labeled_replicas,
             ready: status.ready_replicas,
             available: status.available_replicas,
+            terminating: status.terminating_replicas,
             observed: status.observed_generation,
         })
     }

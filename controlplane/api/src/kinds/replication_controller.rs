@@ -131,6 +131,7 @@ impl Kind for ReplicationController {
             labelled: status.fully_labeled_replicas,
             ready: status.ready_replicas,
             available: status.available_replicas,
+            terminating: None,
             observed: status.observed_generation,
         })
     }

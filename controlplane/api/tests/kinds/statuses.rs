@@ -159,6 +159,12 @@ fn sets_count_their_pods() {
             ],
         );
     }
+    for plural in ["replicasets", "deployments"] {
+        let wrong = format!("status.terminatingReplicas: Invalid value: -1: {negative}");
+        let terminating = |count: i32| json!({"status": {"replicas": 0, "terminatingReplicas": count}});
+        status_refused("apps", plural, &terminating(-1), &[&wrong]);
+        status_refused("apps", plural, &terminating(2), &[]);
+    }
     for plural in ["statefulsets", "daemonsets"] {
         let count = |count: i32| json!({"status": {"collisionCount": count}});
         assert_eq!(

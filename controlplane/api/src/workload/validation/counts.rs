@@ -29,6 +29,7 @@ pub(crate) struct OfSet {
     pub(crate) labelled: Option<i32>,
     pub(crate) ready: Option<i32>,
     pub(crate) available: Option<i32>,
+    pub(crate) terminating: Option<i32>,
     pub(crate) observed: Option<i64>,
 }
 
@@ -45,6 +46,7 @@ pub(crate) fn of_set(counts: &OfSet) -> Vec<Invalid> {
             ("readyReplicas", count(counts.ready)),
             ("availableReplicas", count(counts.available)),
             ("observedGeneration", counts.observed.unwrap_or(0)),
+            ("terminatingReplicas", count(counts.terminating)),
         ],
     );
     let (all, ready) = (counts.replicas, counts.ready.unwrap_or(0));
