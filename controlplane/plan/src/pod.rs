@@ -64,6 +64,8 @@ pub struct Status {
     pub phase: Arc<str>,
     /// Its addresses of all families.
     pub addresses: Box<[Box<str>]>,
+    /// True if its node evicted it (`PodIsEvicted` of `pkg/kubelet/eviction/helpers.go`).
+    pub evicted: bool,
     /// True if the Ready condition is True.
     pub ready: bool,
     /// Transition time of the Ready condition, if it is True and has one.
@@ -182,7 +184,9 @@ impl From<PodStatus> for Status {
         }
         addresses.retain(|address| !address.is_empty());
         let containers = whole.container_statuses.unwrap_or_default();
+        let failed = whole.phase.as_deref() == Some("Failed");
         Self {
+            evicted: failed && whole.reason.as_deref() == Some("Evicted"),
             ready: ready.is_some(),
             ready_since: ready.and_then(since),
             unready_since: unready.and_then(since),

@@ -51,7 +51,8 @@ pub fn is_unbound(pod: &Pod) -> bool {
     pod.metadata.is_deleting() && node_of(pod).is_none() && !is_finished(pod)
 }
 
-/// Deletes the oldest finished pods above the threshold.
+/// Deletes finished pods above the threshold: evicted ones first, then the oldest
+/// (`byEvictionAndCreationTimestamp`).
 pub fn of_the_past(pods: &[&Pod]) -> Vec<Step> {
     let mut finished: Vec<&Pod> = pods
         .iter()
@@ -62,7 +63,7 @@ pub fn of_the_past(pods: &[&Pod]) -> Vec<Step> {
     if surplus == 0 {
         return Vec::new();
     }
-    finished.sort_by_key(|pod| (pod.metadata.created, pod.metadata.name()));
+    finished.sort_by_key(|pod| (!pod.status.evicted, pod.metadata.created, pod.metadata.name()));
     finished.into_iter().take(surplus).map(remove).collect()
 }
 
@@ -107,6 +108,33 @@ mod tests {
             let node = from_value(node).unwrap();
             assert_eq!(is_out_of_service(&node), expected, "{ready} {taint}");
         }
+    }
+
+    #[test]
+    fn evicted_pods_go_first_then_the_oldest() {
+        let pod = |name: &str, day: u8, status: Value| {
+            let metadata =
+                json!({ "name": name, "uid": name, "creationTimestamp": format!("2026-01-0{day}T00:00:00Z") });
+            from_value::<Pod>(json!({ "metadata": metadata, "status": status })).unwrap()
+        };
+        let evicted = json!({ "phase": "Failed", "reason": "Evicted" });
+        let (kept, old, older) = (
+            pod("kept", 4, json!({ "phase": "Failed", "reason": "NodeLost" })),
+            pod("old", 2, json!({ "phase": "Succeeded", "reason": "Evicted" })),
+            pod("older", 1, json!({ "phase": "Failed" })),
+        );
+        let (late, b, a) = (
+            pod("late", 6, evicted.clone()),
+            pod("b", 5, evicted.clone()),
+            pod("a", 5, evicted),
+        );
+        let runs = pod("runs", 1, json!({ "phase": "Running" }));
+        let mut pods = vec![&kept; THRESHOLD];
+        assert!(of_the_past(&pods).is_empty());
+        pods.extend([&runs, &old, &older, &late, &b, &a]);
+        let texts: Vec<String> = of_the_past(&pods).iter().map(ToString::to_string).collect();
+        let expected = ["a", "b", "late", "older", "old"].map(|name| format!("delete Pod {name}"));
+        assert_eq!(texts, expected);
     }
 
     #[test]
