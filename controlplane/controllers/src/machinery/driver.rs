@@ -41,7 +41,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_
 pub(crate) trait Controller: Send + Sync + 'static {
     /// Source component of events, `replicaset-controller`.
     fn component(&self) -> &'static str;
-    /// Plans `key`; `failure` is the server's last refusal of one of its creations.
+    /// Plans `key`; `failure` is the server's last refusal of a creation, or to delete a set's pod.
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan;
     /// Receives the result of a lookup: whether the object of this uid exists.
     fn learn(&self, _target: &Target, _exists: bool, _now: Timestamp) {}

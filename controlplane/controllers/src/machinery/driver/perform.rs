@@ -1,6 +1,6 @@
 //! Performs a plan's steps.
 
-use controlplane_plan::step::{Note, Plan, Propagation, Resource, Step, Target};
+use controlplane_plan::step::{Note, PODS, Plan, Propagation, Resource, Step, Target};
 use controlplane_plan::workloads::rollout::Failure;
 use futures::{StreamExt, stream};
 use http::Method;
@@ -97,7 +97,10 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
                     note(outcome.done, &target.name);
                     deleted(component, &target)
                 }
-                Err(error) => change_failed(context, component, &target, outcome.failed, &error),
+                Err(error) => Done {
+                    failure: refused_deletion(&target, outcome.failed.as_ref(), &error),
+                    ..change_failed(context, component, &target, outcome.failed, &error)
+                },
             }
         }
         Step::Look(target) => look(context, target).await,
@@ -267,12 +270,8 @@ fn create_failed(
             context
                 .recorder
                 .note(component, failed.map(|note| filled(note, &status.message)));
-            let failure = Failure {
-                reason: status.reason.clone(),
-                message: status.message.clone(),
-            };
             Done {
-                failure: Some(failure),
+                failure: Some(failure(status)),
                 retry: true,
                 tally: Tally {
                     refused: 1,
@@ -282,6 +281,22 @@ fn create_failed(
             }
         }
     }
+}
+
+fn failure(status: &kube::core::Status) -> Failure {
+    Failure {
+        reason: status.reason.clone(),
+        message: status.message.clone(),
+    }
+}
+
+/// The failure to delete a pod, if its set reports that in a condition: other controllers go on
+/// creating pods meanwhile.
+fn refused_deletion(target: &Target, failed: Option<&Note>, error: &Error) -> Option<Failure> {
+    let Error::Refused(status) = error else { return None };
+    let owner = failed.and_then(|note| note.about.kind.as_deref());
+    let reports = matches!(owner, Some("ReplicaSet" | "ReplicationController"));
+    (reports && target.resource == PODS && !matches!(status.code, 404 | 409)).then(|| failure(status))
 }
 
 fn is_terminating(status: &kube::core::Status) -> bool {

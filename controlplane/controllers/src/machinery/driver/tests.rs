@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::client::Body;
 use serde_json::{Value, from_value, json};
 
-use super::testing::context;
+use super::testing::{context, context_on};
 use super::*;
 
 /// A controller that always returns the same plan.
@@ -269,4 +269,50 @@ async fn the_last_stage_follows_a_failure_where_the_plan_tolerates_it() {
     assert_eq!(asked(None).await, ["POST"]);
     assert_eq!(asked(Some(0)).await, ["POST", "PATCH"]);
     assert_eq!(asked(Some(1)).await, ["POST"]);
+}
+
+#[tokio::test]
+async fn sets_of_pods_hear_of_those_that_cannot_be_deleted() {
+    for (kind, code, expected) in [
+        ("ReplicaSet", 403, Some("denied")),
+        ("ReplicationController", 403, Some("denied")),
+        ("DaemonSet", 403, None),
+        ("ReplicaSet", 404, None),
+        ("ReplicaSet", 409, None),
+    ] {
+        let failed = Note {
+            about: ObjectReference {
+                kind: Some(kind.to_owned()),
+                ..ObjectReference::default()
+            },
+            severity: Severity::Warning,
+            reason: "FailedDelete",
+            message: "Error deleting: {}".to_owned(),
+        };
+        let step = Step::Delete {
+            target: Target {
+                resource: PODS,
+                namespace: "ns".to_owned(),
+                name: "it".to_owned(),
+                uid: "u".to_owned(),
+            },
+            resource_version: None,
+            propagation: None,
+            grace_seconds: None,
+            outcome: Outcome {
+                done: None,
+                failed: Some(failed),
+            },
+        };
+        let refusal =
+            json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "Forbidden", "message": "denied" });
+        let context = context_on(Caches::new(), move |_, _, _| (code, refusal.clone()));
+        let plan = Plan {
+            stages: vec![vec![step]],
+            ..Plan::default()
+        };
+        let done = perform(&context, "some-controller", plan).await;
+        let message = done.failure.map(|failure| failure.message);
+        assert_eq!(message.as_deref(), expected, "{kind} {code}");
+    }
 }

@@ -7,7 +7,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{cmp::Ordering, collections::BTreeSet, time::Duration};
 
 use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
 
@@ -42,7 +42,7 @@ pub struct Snapshot<'a> {
     /// Pods of all ReplicaSets of the same owner: pods on nodes with many of them are deleted
     /// first.
     pub related: &'a [&'a Pod],
-    /// The server's last refusal to create a pod.
+    /// The server's last refusal to create or delete a pod.
     pub failure: Option<&'a Failure>,
 }
 
@@ -69,12 +69,10 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     let active: Vec<&Pod> = claimed.owned.iter().copied().filter(|pod| is_active(pod)).collect();
     let terminating = claimed.owned.len().saturating_sub(active.len());
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
-    let mut short = false;
     if !deleted {
         let missing = wanted.saturating_sub(active.len());
-        short = missing > 0;
         let backoff = Backoff::of(&owner.uid, snapshot.pods, now);
-        let wait = backoff.wait(now).filter(|_| short);
+        let wait = backoff.wait(now).filter(|_| missing > 0);
         if let Some(wait) = wait {
             plan.again(wait);
         }
@@ -97,7 +95,12 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
                 .collect(),
         );
     }
-    let failure = snapshot.failure.filter(|_| short);
+    let reason = match active.len().cmp(&wanted) {
+        Ordering::Less => Some("FailedCreate"),
+        Ordering::Greater => Some("FailedDelete"),
+        Ordering::Equal => None,
+    };
+    let failure = reason.filter(|_| !deleted).zip(snapshot.failure);
     status::report(snapshot.set, &owner, (&active, terminating), failure, now, &mut plan);
     plan
 }

@@ -23,7 +23,7 @@ pub(super) fn report(
     set: &ReplicaSet,
     owner: &Target,
     (active, terminating): (&[&Pod], usize),
-    failure: Option<&Failure>,
+    failure: Option<(&str, &Failure)>,
     now: Timestamp,
     plan: &mut Plan,
 ) {
@@ -123,14 +123,20 @@ fn patch(
     }
 }
 
-fn conditions(old: &[ReplicaSetCondition], failure: Option<&Failure>, now: Timestamp) -> Vec<ReplicaSetCondition> {
+/// The conditions with a failure, given with its reason (`calculateStatus` of
+/// `pkg/controller/replicaset/replica_set_utils.go`).
+fn conditions(
+    old: &[ReplicaSetCondition],
+    failure: Option<(&str, &Failure)>,
+    now: Timestamp,
+) -> Vec<ReplicaSetCondition> {
     let found = old.iter().find(|condition| condition.type_ == REPLICA_FAILURE);
     let mut conditions: Vec<_> = old.iter().filter(|old| old.type_ != REPLICA_FAILURE).cloned().collect();
-    if let Some(failure) = failure {
+    if let Some((reason, failure)) = failure {
         conditions.push(found.cloned().unwrap_or_else(|| ReplicaSetCondition {
             type_: REPLICA_FAILURE.to_owned(),
             status: "True".to_owned(),
-            reason: Some("FailedCreate".to_owned()),
+            reason: Some(reason.to_owned()),
             message: Some(failure.message.clone()),
             last_transition_time: Some(seconds(now)),
         }));

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{Failure, ReplicationController, Snapshot, plan};
 use crate::{
     pod::Pod,
-    step::{REPLICA_SETS, REPLICATION_CONTROLLERS},
+    step::{REPLICA_SETS, REPLICATION_CONTROLLERS, Step},
 };
 
 fn now() -> Timestamp {
@@ -138,6 +138,33 @@ fn a_refusal_is_reported_first_and_tried_once() {
     );
     let expected = expect!["patch ReplicaSet web/status -> create Pod web- (SuccessfulCreate: Created pod: {})"];
     expected.assert_eq(&plan.to_string());
+}
+
+#[test]
+fn the_reason_of_a_failure_is_what_the_set_has_to_do() {
+    let failure = Failure {
+        reason: "Forbidden".to_owned(),
+        message: "denied".to_owned(),
+    };
+    let pods = [pod("a n1 Running ready"), pod("b n1 Running ready")];
+    let pods: Vec<&Pod> = pods.iter().collect();
+    for (replicas, expected) in [(1, Some("FailedDelete")), (2, None), (3, Some("FailedCreate"))] {
+        let set = set(replicas);
+        let snapshot = Snapshot {
+            resource: REPLICA_SETS,
+            set: &set,
+            pods: &pods,
+            related: &pods,
+            failure: Some(&failure),
+        };
+        let plan = plan(&snapshot, now());
+        let Some(Step::Patch { body, .. }) = plan.stages.first().and_then(|stage| stage.first()) else {
+            panic!("{plan}");
+        };
+        let condition = &body["status"]["conditions"][0];
+        assert_eq!(condition["reason"].as_str(), expected, "{replicas}");
+        assert_eq!(condition["message"].as_str(), expected.map(|_| "denied"), "{replicas}");
+    }
 }
 
 #[test]
