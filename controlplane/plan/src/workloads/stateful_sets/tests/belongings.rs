@@ -5,7 +5,7 @@ use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::PersistentVolumeC
 use serde_json::{Value, json};
 
 use super::{created, lines, owner, planned, set, template, with_pods};
-use crate::{objects::Meta as _, world::World};
+use crate::{objects::Meta as _, step::Step, world::World};
 
 #[test]
 fn a_pod_has_its_name_its_host_name_and_its_claims() {
@@ -20,6 +20,21 @@ fn a_pod_has_its_name_its_host_name_and_its_claims() {
         create PersistentVolumeClaim data-web-0 (SuccessfulCreate: Create Claim data-web-0 Pod web-0 in StatefulSet web success)
         create Pod web-0 (SuccessfulCreate: Create Pod web-0 in StatefulSet web successful)
         patch StatefulSet web/status"]].assert_eq(&steps.join("\n"));
+    let refusal = plan.stages.iter().flatten().find_map(|step| {
+        let Step::Create { resource, outcome, .. } = step else {
+            return None;
+        };
+        (resource.kind == "PersistentVolumeClaim")
+            .then_some(&outcome.failed)?
+            .as_ref()
+    });
+    assert_eq!(
+        refusal.map(|note| (note.reason, note.message.as_str())),
+        Some((
+            "FailedCreate",
+            "Create Claim data-web-0 for Pod web-0 in StatefulSet web failed error: {}"
+        ))
+    );
     let claim = created(&plan, "PersistentVolumeClaim").swap_remove(0).clone();
     assert_eq!(
         claim["metadata"],
