@@ -103,10 +103,12 @@ fn replicas_follow_the_load() {
     let at_once = json!({ "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0, "policies": [
         { "type": "Percent", "value": 100, "periodSeconds": 15 },
     ] } } });
-    let cases: [(&Value, &[&str], String); 13] = [
+    let tolerant = json!({ "behavior": { "scaleUp": { "tolerance": "300m" } } });
+    let cases: [(&Value, &[&str], String); 14] = [
         (&none, &["100"], format!("2 {MORE} DesiredWithinRange")),
         (&none, &["50", "50"], SAME.to_owned()),
         (&none, &["54", "54"], SAME.to_owned()),
+        (&tolerant, &["64", "64"], SAME.to_owned()),
         (&none, &["56", "56"], format!("3 {MORE} DesiredWithinRange")),
         (&none, &["300"], format!("4 {MORE} ScaleUpLimit")),
         (&none, &["900", "900", "900"], format!("6 {MORE} ScaleUpLimit")),
