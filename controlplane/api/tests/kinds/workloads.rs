@@ -338,6 +338,38 @@ fn the_labels_of_a_suspended_job_still_match() {
 }
 
 #[test]
+fn a_suspended_job_may_change_where_its_pods_run_and_what_they_request() {
+    let row = find("batch", "v1", "jobs").unwrap();
+    let mut made = with(row, &json!({}));
+    row.prepare_create(made.as_mut());
+    let made: Value = serde_json::from_slice(&made.to_json()).unwrap();
+    let began = "2026-01-01T00:00:00Z";
+    let suspended = json!([{"type": "Suspended", "status": "True"}]);
+    for (suspend, status, allowed) in [
+        (true, json!({}), true),
+        (false, json!({}), false),
+        (true, json!({"startTime": began}), false),
+        (true, json!({"startTime": began, "conditions": suspended}), true),
+        (
+            true,
+            json!({"startTime": began, "conditions": suspended, "active": 1}),
+            false,
+        ),
+    ] {
+        let mut old = made.clone();
+        old["spec"]["suspend"] = suspend.into();
+        old["status"] = status;
+        let mut new = old.clone();
+        let spec = &mut new["spec"]["template"]["spec"];
+        spec["nodeSelector"] = json!({"zone": "a"});
+        spec["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
+        let decode = |job: &Value| row.decode(job.to_string().as_bytes()).unwrap();
+        let errors = row.validate_update(decode(&new).as_ref(), decode(&old).as_ref(), &mut Vec::new());
+        assert_eq!(errors.is_empty(), allowed, "{old}");
+    }
+}
+
+#[test]
 fn the_selector_of_a_job_is_one() {
     let selector = json!({"matchExpressions": [{"key": "a", "operator": "Like"}]});
     refused(
