@@ -322,9 +322,11 @@ mod tests {
         told.collect::<Vec<_>>().join(", ")
     }
 
+    const POOL: &str = "192.0.2.4/31,192.0.2.9-192.0.2.9,fd01::/127";
+
     #[test]
     fn services_are_given_addresses() {
-        let pool = "192.0.2.4/31,192.0.2.9-192.0.2.9,fd01::/127";
+        let pool = POOL;
         for (lines, from, told) in [
             (&["a@01 80/TCP"][..], "nodes", "[10.0.0.1 10.0.0.2]"),
             (&["a@01 80/TCP v6"], "nodes", "[fd00::1]"),
@@ -348,26 +350,6 @@ mod tests {
             (&["a@01 80/TCP"], pool, "[192.0.2.4]"),
             (&["a@01 80/TCP v6"], pool, "[fd01::]"),
             (&["a@01 80/TCP"], "10.0.0.1-10.0.0.9", "[10.0.0.4]"),
-            (&["a@01 80/TCP both"], pool, "[192.0.2.4 fd01::]"),
-            (&["a@01 80/TCP both"], "192.0.2.9", "[192.0.2.9]"),
-            (&["a@01 80/TCP both has=192.0.2.5"], pool, "[192.0.2.5 fd01::]"),
-            (&["a@01 80/TCP both has=192.0.2.5+fd01::1"], pool, ""),
-            (&["a@01 80/TCP has=192.0.2.5+fd01::1"], pool, "[192.0.2.5]"),
-            (&["a@01 80/TCP both wants=fd01::1"], pool, "[fd01::1]"),
-            (
-                &["a@01 80/TCP wants=fd01::1"],
-                pool,
-                "the address fd01::1 is none of the pool",
-            ),
-            (&["b@01 80/TCP v6", "a@02 80/TCP both"], pool, "[192.0.2.4 fd01::1]"),
-            (
-                &[
-                    "b@01 80/TCP both has=192.0.2.9+fd01::",
-                    "a@02 80/TCP both has=192.0.2.9+fd01::1",
-                ],
-                pool,
-                "[192.0.2.4 fd01::1]",
-            ),
             (&["a@01 80/TCP has=192.0.2.5"], pool, ""),
             (&["a@01 80/TCP has=192.0.2.7"], pool, "[192.0.2.4]"),
             (&["b@02 80/TCP has=192.0.2.4", "a@01 80/TCP"], pool, "[192.0.2.5]"),
@@ -399,6 +381,34 @@ mod tests {
                 ],
                 pool,
                 "no address of the pool is free",
+            ),
+        ] {
+            assert_eq!(outcome(lines, from), told, "{lines:?} from {from}");
+        }
+    }
+
+    #[test]
+    fn services_are_given_an_address_of_each_family() {
+        for (lines, from, told) in [
+            (&["a@01 80/TCP both"][..], POOL, "[192.0.2.4 fd01::]"),
+            (&["a@01 80/TCP both"], "192.0.2.9", "[192.0.2.9]"),
+            (&["a@01 80/TCP both has=192.0.2.5"], POOL, "[192.0.2.5 fd01::]"),
+            (&["a@01 80/TCP both has=192.0.2.5+fd01::1"], POOL, ""),
+            (&["a@01 80/TCP has=192.0.2.5+fd01::1"], POOL, "[192.0.2.5]"),
+            (&["a@01 80/TCP both wants=fd01::1"], POOL, "[fd01::1]"),
+            (
+                &["a@01 80/TCP wants=fd01::1"],
+                POOL,
+                "the address fd01::1 is none of the pool",
+            ),
+            (&["b@01 80/TCP v6", "a@02 80/TCP both"], POOL, "[192.0.2.4 fd01::1]"),
+            (
+                &[
+                    "b@01 80/TCP both has=192.0.2.9+fd01::",
+                    "a@02 80/TCP both has=192.0.2.9+fd01::1",
+                ],
+                POOL,
+                "[192.0.2.4 fd01::1]",
             ),
         ] {
             assert_eq!(outcome(lines, from), told, "{lines:?} from {from}");
