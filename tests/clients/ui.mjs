@@ -130,7 +130,6 @@ async function showsTheFlow(page) {
     const rows = await page.locator('.frame tbody tr').allTextContents();
     assert.equal(rows.length, 16, rows.join('\n'));
     assert.equal(rows.filter((row) => row.includes('unknown')).length, 0, rows.join('\n'));
-    // The clock of the node is compared anew by each of them.
     await eventually('the times are those of skiff trace', async () => {
         const cells = (all) => all.map((row) => [1, 2].map((at) => row.cells[at].textContent));
         const drawn = await page.locator('.frame tbody tr').evaluateAll(cells);
