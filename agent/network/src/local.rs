@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::Error;
 
 /// The address: link-local, so that no router forwards packets to it.
-pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 20, 53);
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 20, 53);
 const LOOPBACK: &str = "lo";
 
 fn refused(cause: &dyn std::fmt::Display) -> Error {

@@ -176,7 +176,9 @@ impl Directory for Known {
     fn serves(&self, client: IpAddr) -> bool {
         let (config, parts) = (&self.0.config, &self.0.parts);
         let own = self.0.names.servers.get().into_iter().flatten();
-        client.is_loopback() || own.chain(&config.addresses).any(|own| *own == client) || parts.network.has_pod(client)
+        // The node asks from the address that it asks.
+        let is_own = client.is_loopback() || client == network::local::ADDRESS;
+        is_own || own.chain(&config.addresses).any(|own| *own == client) || parts.network.has_pod(client)
     }
 }
 
