@@ -39,24 +39,31 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     let mut services = context.services.subscribe();
     let mut announcer: Option<Announcer> = None;
     let mut given_up: BTreeSet<IpAddr> = BTreeSet::new();
-    let mut told = BTreeSet::new();
+    let mut told = (BTreeSet::new(), Vec::new());
     let mut claimed = BTreeSet::new();
     loop {
         let all = services.borrow_and_update().clone().unwrap_or_default();
         let mut wanted = wanted(&context.config.node_name, &all);
         let gateways = gateways();
         wanted.retain(|address| !given_up.contains(address) && !gateways.contains(address));
-        if let Err(error) = apply(&context, &mut announcer, &wanted) {
-            warn!(
-                error = image::chain(&error),
-                "addresses of load balancers are not announced"
-            );
-            announcer = None;
-            sleep(RETRY).await;
-        }
-        if told != wanted {
+        let lost = match apply(&context, &mut announcer, &wanted) {
+            Ok(lost) => lost,
+            Err(error) => {
+                warn!(
+                    error = image::chain(&error),
+                    "addresses of load balancers are not announced"
+                );
+                announcer = None;
+                sleep(RETRY).await;
+                Vec::new()
+            }
+        };
+        if (&told.0, &told.1) != (&wanted, &lost) {
             info!(addresses = ?wanted, "addresses of load balancers that this node announces");
-            told = wanted;
+            if !lost.is_empty() {
+                warn!(addresses = ?lost, "announced addresses are on no link of this node");
+            }
+            told = (wanted, lost);
         }
         let look = Instant::now() + LOOK;
         loop {
@@ -111,25 +118,22 @@ fn gateways() -> BTreeSet<IpAddr> {
         .collect()
 }
 
+/// Announces these addresses; returns those that are on no link of this node.
 fn apply(
     context: &Context,
     announcer: &mut Option<Announcer>,
     wanted: &BTreeSet<IpAddr>,
-) -> Result<(), network::Error> {
+) -> Result<Vec<IpAddr>, network::Error> {
     if wanted.is_empty() {
         *announcer = None;
-        return Ok(());
+        return Ok(Vec::new());
     }
     let open = match announcer.take() {
         Some(open) => open,
         None => Announcer::open()?,
     };
     let bridge = context.parts.network.served().map(|served| served.interface);
-    let lost = announcer.insert(open).set(wanted, bridge.as_deref().as_slice())?;
-    if !lost.is_empty() {
-        warn!(addresses = ?lost, "announced addresses are on no link of this node");
-    }
-    Ok(())
+    announcer.insert(open).set(wanted, bridge.as_deref().as_slice())
 }
 
 async fn claims(announcer: Option<&mut Announcer>) -> std::io::Result<Claim> {
