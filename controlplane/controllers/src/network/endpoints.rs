@@ -115,8 +115,7 @@ fn listen_to_pods(caches: &Arc<Caches>, queue: &Arc<Queue<Key>>) {
     });
 }
 
-/// Wakes Services on changes of themselves, their pods, their slices, and the zones of nodes, which
-/// come and go.
+/// Wakes Services on changes of themselves, their pods, their slices, and the zones of nodes.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice");
     let wake = queue.clone();
@@ -132,10 +131,10 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.nodes.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
-        if change.old.map(zone) == change.new.map(zone) {
-            return;
-        }
-        for node in change.sides() {
+        // The pods of one that goes are endpoints until their next change: it may come back.
+        if let Some(node) = change.new
+            && change.old.map(zone) != Some(zone(node))
+        {
             for pod in caches.pods.indexed(&on_node(node.metadata.name())) {
                 wake_for(&pod, &caches, &wake);
             }
