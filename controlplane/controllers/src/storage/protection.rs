@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use controlplane_plan::objects::{Meta as _, Object};
 use controlplane_plan::placement;
-use controlplane_plan::pod::{Pod, is_finished, node_of};
+use controlplane_plan::pod::{Pod, node_of};
 use controlplane_plan::step::{CLAIMS, PODS, Resource, VOLUMES};
 use http::Method;
 use k8s_openapi::api::core::v1::Pod as Whole;
@@ -56,8 +56,7 @@ impl Guard {
     }
 }
 
-/// Wakes objects that are being deleted, and the claims of a namespace in which a pod was deleted
-/// or has finished.
+/// Wakes objects that are being deleted, and the claims of a namespace in which a pod is deleted.
 pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new(guard.measured());
     match guard {
@@ -67,7 +66,10 @@ pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     if guard == Guard::Claims {
         let (wake, claims) = (queue.clone(), caches.claims.clone());
         caches.pods.listen(move |change| {
-            let Some(old) = change.old.filter(|_| change.new.is_none_or(is_finished)) else {
+            let Some(old) = change
+                .old
+                .filter(|_| change.new.is_none_or(|new| new.metadata.is_deleting()))
+            else {
                 return;
             };
             for claim in claims.in_namespace(old.metadata.namespace()) {
@@ -152,9 +154,16 @@ struct Pods {
     items: Vec<Whole>,
 }
 
-/// True if a pod that is bound to a node uses a claim. The server is asked, since the cache may
-/// lag.
+/// True if a pod that is bound to a node uses a claim. Where the cache knows of none the server is
+/// asked, since the cache may lag.
 async fn is_mounted(context: &Context, claim: &Key) -> Result<bool, Error> {
+    let known = context.caches.pods.in_namespace(&claim.namespace);
+    if known
+        .iter()
+        .any(|pod| keeps(pod, &claim.name, pod.metadata.is_deleting()))
+    {
+        return Ok(true);
+    }
     let path = request::path(&PODS, &claim.namespace, "", "");
     let pods: Pods = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
     Ok(pods.items.into_iter().any(|pod| uses(pod, &claim.name)))
@@ -166,9 +175,12 @@ async fn is_mounted(context: &Context, claim: &Key) -> Result<bool, Error> {
 fn uses(pod: Whole, claim: &str) -> bool {
     let metadata = &pod.metadata;
     let is_shut_down = metadata.deletion_timestamp.is_some() && metadata.deletion_grace_period_seconds == Some(0);
-    let pod = Pod::from(pod);
-    let mut claims = placement::claims::names(&pod).into_iter();
-    node_of(&pod).is_some() && claims.any(|(own, is_ephemeral)| own == claim && !(is_ephemeral && is_shut_down))
+    keeps(&Pod::from(pod), claim, is_shut_down)
+}
+
+fn keeps(pod: &Pod, claim: &str, is_shut_down: bool) -> bool {
+    let mut claims = placement::claims::names(pod).into_iter();
+    node_of(pod).is_some() && claims.any(|(own, is_ephemeral)| own == claim && !(is_ephemeral && is_shut_down))
 }
 
 #[cfg(test)]
