@@ -36,7 +36,7 @@ spec:
         imagePullPolicy: Never
         ports: [{containerPort: 80}]
         readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}
-        lifecycle: {preStop: {sleep: {seconds: 2}}}
+        lifecycle: {preStop: {sleep: {seconds: 5}}}
 ---
 apiVersion: apps/v1
 kind: DaemonSet
@@ -210,7 +210,8 @@ fn rolls_without_loss(lab: &Lab) -> anyhow::Result<()> {
         (&lab.router, "172.30.0.1:30080".to_owned()),
     ] {
         let script = format!(
-            "while [ ! -e {} ]; do curl -sS --fail --max-time 2 http://{address}/ >/dev/null || echo lost; sleep 0.02; done",
+            "i=0; while [ ! -e {} ] && [ $i -lt 3000 ]; do curl -sS --fail --max-time 10 http://{address}/ >/dev/null || echo lost; \
+             sleep 0.1; i=$((i+1)); done",
             done.display()
         );
         let mut shell = namespace.command("sh");
@@ -219,7 +220,7 @@ fn rolls_without_loss(lab: &Lab) -> anyhow::Result<()> {
     }
     let rollout = |words: &[&str]| lab.machine.kubectl(["rollout"].iter().chain(words).copied());
     let rolled = rollout(&["restart", "deployment/web"])
-        .and_then(|_said| rollout(&["status", "deployment/web", "--timeout=60s"]));
+        .and_then(|_said| rollout(&["status", "deployment/web", "--timeout=180s"]));
     std::fs::write(&done, "")?;
     for asking in asking {
         let said = process::both(&asking.wait_with_output()?);

@@ -62,7 +62,7 @@ metadata: {name: balanced}
 spec:
   type: LoadBalancer
   externalTrafficPolicy: Local
-  healthCheckNodePort: 32100
+  healthCheckNodePort: 30077
   selector: {app: web}
   ports: [{port: 8081, targetPort: 80}]
 ---
@@ -196,7 +196,7 @@ fn balanced_services_answer_at_the_nodes_addresses() -> anyhow::Result<()> {
     reached(&machine, "172.30.0.1:8081")?;
     ensure!(welcomes(&from_pod(&machine, "172.30.0.1:8081")?), "from a pod");
     eventually("a balancer is told of the endpoints here", || {
-        let health = machine.fetch("http://172.30.0.1:32100/healthz");
+        let health = machine.fetch("http://172.30.0.1:30077/healthz");
         let health = health.map_err(|error| format!("{error:#}"))?;
         let counted = health.contains("\"localEndpoints\": 2");
         if counted { Ok(()) } else { Err(health) }

@@ -400,7 +400,8 @@ async fn a_thousand_services_that_go_leave_nothing() {
         let spec = json!({"clusterIP": address, "ports": ports, "externalIPs": ["203.0.113.8"]});
         lab.service(&format!("s{number}"), &spec, &["web", "db"]);
     }
-    assert!(lab.ask(CLIENT, "10.96.4.0:80").contains(' '));
+    let answer = lab.ask(CLIENT, "10.96.4.0:80");
+    assert!(answer.starts_with("web ") || answer.starts_with("db "), "{answer}");
     for number in 0..1_000_u32 {
         lab.remove(&format!("s{number}"));
     }
