@@ -418,12 +418,23 @@ impl Context {
         self.locked_pods().get(uid).cloned()
     }
 
+    /// Returns the pod of a name: of several, not one that is ending while its successor runs.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.locked_pods();
-        let wanted = |pod: &&Arc<Pod>| {
+        let named = known.values().filter(|pod| {
             agent_plan::pod::pods::namespace(pod) == namespace && agent_plan::pod::pods::name(pod) == name
-        };
-        known.values().find(wanted).cloned()
+        });
+        let newest = named.max_by_key(|pod| {
+            let metadata = &pod.metadata;
+            let gone = discounted.contains(agent_plan::pod::pods::uid(pod));
+            (
+                !gone,
+                metadata.deletion_timestamp.is_none(),
+                metadata.creation_timestamp.clone(),
+            )
+        });
+        newest.cloned()
     }
 
     /// Returns the running instance of a container.

@@ -121,7 +121,22 @@ fn stock_clients_talk_to_containers() -> anyhow::Result<()> {
         kubectl: newest,
     })?;
     attack_17_clients_that_vanish(&machine, newest)?;
+    successors(&machine, &image)?;
     machine.finish()
+}
+
+/// While a pod that was deleted by force still ends, its name means its successor.
+fn successors(machine: &Machine, image: &str) -> anyhow::Result<()> {
+    for round in 0..8 {
+        let name = format!("--env=ROUND={round}");
+        let run = ["run", "heir", image, &name, "--command", "--", "sleep", "100000"];
+        machine.kubectl(run)?;
+        machine.kubectl(["wait", "--for=condition=Ready", "pod/heir", "--timeout=60s"])?;
+        let told = machine.kubectl(["exec", "heir", "--", "sh", "-c", "echo $ROUND"])?;
+        ensure!(told.trim() == round.to_string(), "round {round}: {told}");
+        machine.kubectl(["delete", "pod", "heir", "--force", "--grace-period=0"])?;
+    }
+    Ok(())
 }
 
 fn execute(client: &Client<'_>) -> anyhow::Result<()> {
