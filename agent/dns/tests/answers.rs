@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +74,7 @@ impl Directory for Shop {
     }
 }
 
-/// A port that is free for datagrams and connections.
+/// A port that is free for datagrams; a connection of another test may have it.
 fn free() -> SocketAddr {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap()
@@ -90,15 +91,21 @@ async fn serve(domain: &str, rules: Rules) -> Served {
 }
 
 async fn serve_to(domain: &str, rules: Rules, clients: &str) -> Served {
-    let listen = free();
-    let config = Config {
-        listen: vec![listen],
-        domain: domain.to_owned(),
-        clients: vec![clients.parse().unwrap()],
+    let (listen, bound) = loop {
+        let listen = free();
+        let config = Config {
+            listen: vec![listen],
+            domain: domain.to_owned(),
+            clients: vec![clients.parse().unwrap()],
+        };
+        let forwarder = Forwarder::default();
+        forwarder.set(rules.clone());
+        match agent_dns::bind(config, Arc::new(Shop), forwarder).await {
+            Ok(bound) => break (listen, bound),
+            Err(agent_dns::Error::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => panic!("{error}"),
+        }
     };
-    let forwarder = Forwarder::default();
-    forwarder.set(rules);
-    let bound = agent_dns::bind(config, Arc::new(Shop), forwarder).await.unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { bound.serve().await.unwrap() });
     Served {
