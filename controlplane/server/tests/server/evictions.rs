@@ -58,6 +58,34 @@ async fn a_budget_without_room_refuses() {
     assert!(!pod["status"].to_string().contains("DisruptionTarget"));
 }
 
+#[tokio::test]
+async fn an_allowance_that_is_used_up_and_a_second_budget_are_told() {
+    let api = Api::start().await;
+    running(&api, &["a", "c"], 1).await;
+    let status = json!({"status": {"desiredHealthy": 1}});
+    let counted = api
+        .patch(&format!("{BUDGETS}/b/status"), "merge-patch+json", &status)
+        .await;
+    assert_eq!(counted.code, StatusCode::OK, "{}", counted.text());
+    let (first, last) = (eviction("a", &json!({})), eviction("c", &json!({})));
+    let evicted = api.post(&format!("{PODS}/a/eviction"), &first).await;
+    assert_eq!(evicted.code, StatusCode::CREATED, "{}", evicted.text());
+    let refused = api.post(&format!("{PODS}/c/eviction"), &last).await;
+    assert_eq!(refused.code, StatusCode::TOO_MANY_REQUESTS, "{}", refused.text());
+    assert_eq!(
+        refused.json()["details"]["causes"][0]["message"],
+        "The disruption budget b does not allow evicting pods currently"
+    );
+    let second = json!({"metadata": {"name": "second"}, "spec": {"maxUnavailable": 1, "selector": {}}});
+    assert_eq!(api.post(BUDGETS, &second).await.code, StatusCode::CREATED);
+    let refused = api.post(&format!("{PODS}/c/eviction"), &last).await;
+    assert_eq!(
+        refused.json(),
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 500,
+            "message": "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."})
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn evictions_at_once_do_not_share_an_allowance() {
     let api = Api::start().await;

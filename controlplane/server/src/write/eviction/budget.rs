@@ -29,9 +29,10 @@ pub(super) fn charge(context: &Context, pod: &Pod, now: Timestamp) -> Result<Opt
         return Ok(None);
     };
     if budgets.next().is_some() {
-        return Err(Failure::internal(
-            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-        ));
+        return Err(Failure::Unexpected {
+            message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+                .to_owned(),
+        });
     }
     if !api::pod::is_ready(pod) && is_free_when_unready(&budget) {
         return Ok(None);
@@ -123,6 +124,10 @@ fn exhausted(name: &str, status: &PodDisruptionBudgetStatus) -> String {
         );
     }
     let (desired, current) = healthy(status);
+    if current > desired {
+        // Evictions that do not show yet have used the allowance up, or no pods are expected.
+        return format!("The disruption budget {name} does not allow evicting pods currently");
+    }
     format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently")
 }
 
