@@ -156,8 +156,8 @@ pub struct Note {
 pub struct Outcome {
     /// Event when the step succeeded.
     pub done: Option<Note>,
-    /// Event when the server refused the step.
-    pub failed: Option<Note>,
+    /// Events when the server refused the step.
+    pub failed: Vec<Note>,
 }
 
 /// Type of a patch.

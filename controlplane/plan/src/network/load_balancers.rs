@@ -184,7 +184,7 @@ fn give(service: &Service, addresses: &[IpAddr], announcer: Option<&str>, now: T
         })),
         outcome: Outcome {
             done: (!addresses.is_empty()).then_some(done),
-            failed: None,
+            failed: Vec::new(),
         },
     }
 }

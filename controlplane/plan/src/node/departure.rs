@@ -52,7 +52,7 @@ pub(crate) fn delete(pod: &Pod, reason: &'static str, message: String) -> Step {
         grace_seconds: None,
         outcome: Outcome {
             done: Some(done),
-            failed: None,
+            failed: Vec::new(),
         },
     }
 }

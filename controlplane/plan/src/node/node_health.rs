@@ -180,7 +180,7 @@ fn unknown(node: &Node, now: Timestamp) -> Option<Step> {
         })),
         outcome: Outcome {
             done: silenced.then_some(event),
-            failed: None,
+            failed: Vec::new(),
         },
     })
 }

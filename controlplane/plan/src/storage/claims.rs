@@ -234,7 +234,10 @@ fn patch_claim(
         subresource,
         kind: PatchKind::Merge,
         body: Box::new(body),
-        outcome: Outcome { done, failed: None },
+        outcome: Outcome {
+            done,
+            failed: Vec::new(),
+        },
     }
 }
 

@@ -54,7 +54,7 @@ fn create(pod: &Pod, volume: &Volume) -> Option<Step> {
         })),
         outcome: Outcome {
             done: None,
-            failed: Some(failed),
+            failed: vec![failed],
         },
     })
 }

@@ -158,7 +158,15 @@ fn enter(
             message: message.to_owned(),
         }
     });
-    vec![patch(volume, Some("status"), body, Outcome { done, failed: None })]
+    vec![patch(
+        volume,
+        Some("status"),
+        body,
+        Outcome {
+            done,
+            failed: Vec::new(),
+        },
+    )]
 }
 
 /// Removes the reference to a claim that is bound to another volume. A reference that the

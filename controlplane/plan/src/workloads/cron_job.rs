@@ -324,12 +324,12 @@ impl Sync<'_> {
                     "SuccessfulCreate",
                     "Created job {}",
                 )),
-                failed: Some(note(
+                failed: vec![note(
                     &self.owner,
                     Severity::Warning,
                     "FailedCreate",
                     "Error creating job: {}",
-                )),
+                )],
             },
         }
     }
@@ -362,7 +362,7 @@ fn delete(owner: &Target, job: &Job) -> Step {
         grace_seconds: None,
         outcome: Outcome {
             done: Some(note(owner, Severity::Normal, "SuccessfulDelete", "Deleted job {}")),
-            failed: Some(note(owner, Severity::Warning, "FailedDelete", "Deleted job: {}")),
+            failed: vec![note(owner, Severity::Warning, "FailedDelete", "Deleted job: {}")],
         },
     }
 }

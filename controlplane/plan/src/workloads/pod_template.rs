@@ -40,7 +40,7 @@ pub fn create(owner: &Target, pod: &Whole) -> Step {
         body: Box::new(json!(pod)),
         outcome: Outcome {
             done: Some(note(owner, Severity::Normal, "SuccessfulCreate", "Created pod: {}")),
-            failed: Some(note(owner, Severity::Warning, "FailedCreate", "Error creating: {}")),
+            failed: vec![note(owner, Severity::Warning, "FailedCreate", "Error creating: {}")],
         },
     }
 }
@@ -54,7 +54,7 @@ pub fn delete(owner: &Target, pod: &Pod) -> Step {
         grace_seconds: None,
         outcome: Outcome {
             done: Some(note(owner, Severity::Normal, "SuccessfulDelete", "Deleted pod: {}")),
-            failed: Some(note(owner, Severity::Warning, "FailedDelete", "Error deleting: {}")),
+            failed: vec![note(owner, Severity::Warning, "FailedDelete", "Error deleting: {}")],
         },
     }
 }

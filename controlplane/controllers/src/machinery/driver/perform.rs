@@ -98,7 +98,7 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
                     deleted(component, &target)
                 }
                 Err(error) => Done {
-                    failure: refused_deletion(&target, outcome.failed.as_ref(), &error),
+                    failure: refused_deletion(&target, outcome.failed.first(), &error),
                     ..change_failed(context, component, &target, outcome.failed, &error)
                 },
             }
@@ -249,7 +249,7 @@ fn create_failed(
     context: &Context,
     component: &'static str,
     resource: Resource,
-    failed: Option<Note>,
+    failed: Vec<Note>,
     error: &Error,
 ) -> Done {
     match error {
@@ -267,9 +267,7 @@ fn create_failed(
                 message = status.message,
                 "creation refused"
             );
-            context
-                .recorder
-                .note(component, failed.map(|note| filled(note, &status.message)));
+            refused(context, component, failed, status);
             Done {
                 failure: Some(failure(status)),
                 retry: true,
@@ -280,6 +278,13 @@ fn create_failed(
                 ..Done::default()
             }
         }
+    }
+}
+
+/// Records the events of a refused step.
+fn refused(context: &Context, component: &'static str, failed: Vec<Note>, status: &kube::core::Status) {
+    for note in failed {
+        context.recorder.note(component, Some(filled(note, &status.message)));
     }
 }
 
@@ -314,7 +319,7 @@ fn change_failed(
     context: &Context,
     component: &'static str,
     target: &Target,
-    failed: Option<Note>,
+    failed: Vec<Note>,
     error: &Error,
 ) -> Done {
     match error.code() {
@@ -333,8 +338,7 @@ fn change_failed(
         _ => {
             warn!(component, kind = target.resource.kind, name = target.name, %error, "change refused");
             if let Error::Refused(status) = error {
-                let note = failed.map(|note| filled(note, &status.message));
-                context.recorder.note(component, note);
+                refused(context, component, failed, status);
             }
             Done {
                 retry: true,

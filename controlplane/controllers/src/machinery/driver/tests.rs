@@ -301,7 +301,7 @@ async fn sets_of_pods_hear_of_those_that_cannot_be_deleted() {
             grace_seconds: None,
             outcome: Outcome {
                 done: None,
-                failed: Some(failed),
+                failed: vec![failed],
             },
         };
         let refusal =

@@ -228,7 +228,7 @@ impl<'a> Sync<'a> {
             })),
             outcome: Outcome {
                 done: event.or(suspension),
-                failed: None,
+                failed: Vec::new(),
             },
         }
     }

@@ -90,7 +90,7 @@ pub(super) fn step(view: &View<'_>, replicas: i32) -> Option<Step> {
         body: Box::new(json!(set)),
         outcome: Outcome {
             done: (replicas > 0).then(|| note(Severity::Normal, "ScalingReplicaSet", scaled)),
-            failed: Some(note(Severity::Warning, "ReplicaSetCreateError", refused(&name, "{}"))),
+            failed: vec![note(Severity::Warning, "ReplicaSetCreateError", refused(&name, "{}"))],
         },
     })
 }

@@ -28,7 +28,14 @@ pub(super) fn to(view: &View<'_>, sized: &Sized<'_>, replicas: i32) -> Option<St
         .map(|(key, value)| (key, value.into()))
         .collect();
     let body = json!({ "metadata": { "annotations": recorded }, "spec": { "replicas": replicas } });
-    Some(annotations::patch_set(sized, body, Outcome { done, failed: None }))
+    Some(annotations::patch_set(
+        sized,
+        body,
+        Outcome {
+            done,
+            failed: Vec::new(),
+        },
+    ))
 }
 
 /// True if the Deployment's replicas changed since its ReplicaSets were last scaled.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use serde_json::json;
 
-use super::{View, Work, range};
+use super::{View, Work, pods::Verb, range};
 use crate::objects::{controlled_by, name};
 use crate::step::{CLAIMS, Outcome, Severity, Step, Target};
 use crate::workloads::claim::owners_patch;
@@ -52,7 +52,7 @@ impl View<'_> {
         for (template, claim) in &self.templates {
             let claim_name = self.claim_name(template, ordinal);
             if (self.snapshot.claims)(&claim_name).is_none() {
-                work.claims.push(self.make_claim(claim, claim_name, &pod.name));
+                work.claims.push(self.make_claim(claim, claim_name, pod));
             }
         }
         if let Some(going) = going {
@@ -62,7 +62,7 @@ impl View<'_> {
         Ok(())
     }
 
-    fn make_claim(&self, template: &PersistentVolumeClaim, claim_name: String, pod: &str) -> Step {
+    fn make_claim(&self, template: &PersistentVolumeClaim, claim_name: String, pod: &Target) -> Step {
         let mut claim = template.clone();
         let selected = self.spec.selector.match_labels.clone().unwrap_or_default();
         claim.metadata.labels.get_or_insert_default().extend(selected);
@@ -74,9 +74,15 @@ impl View<'_> {
                 .get_or_insert_default()
                 .push(controlled_by(&self.owner));
         }
-        let set = &self.owner.name;
-        let done = format!("Create Claim {claim_name} Pod {pod} in StatefulSet {set} success");
-        let failed = format!("Create Claim {claim_name} for Pod {pod} in StatefulSet {set} failed error: {{}}");
+        let (set, pod_name) = (&self.owner.name, &pod.name);
+        let done = format!("Create Claim {claim_name} Pod {pod_name} in StatefulSet {set} success");
+        let failed = format!("Create Claim {claim_name} for Pod {pod_name} in StatefulSet {set} failed error: {{}}");
+        let mut failed = vec![note(&self.owner, Severity::Warning, "FailedCreate", failed)];
+        // A pod that does not exist yet cannot be created either (`CreateStatefulPod`).
+        if pod.uid.is_empty() {
+            let error = format!("failed to create PVC {claim_name}: {{}}");
+            failed.push(self.failure(Verb::Create, pod_name, &error));
+        }
         claim.metadata.name = Some(claim_name);
         Step::Create {
             resource: CLAIMS,
@@ -84,7 +90,7 @@ impl View<'_> {
             body: Box::new(json!(claim)),
             outcome: Outcome {
                 done: Some(note(&self.owner, Severity::Normal, "SuccessfulCreate", done)),
-                failed: Some(note(&self.owner, Severity::Warning, "FailedCreate", failed)),
+                failed,
             },
         }
     }

@@ -47,11 +47,11 @@ impl View<'_> {
         let message = format!("{word} Pod {pod} in StatefulSet {set} successful");
         Outcome {
             done: Some(note(&self.owner, Severity::Normal, done, message)),
-            failed: Some(self.failure(verb, pod, "{}")),
+            failed: vec![self.failure(verb, pod, "{}")],
         }
     }
 
-    fn failure(&self, verb: Verb, pod: &str, error: &str) -> Note {
+    pub(super) fn failure(&self, verb: Verb, pod: &str, error: &str) -> Note {
         let (word, _, failed) = verb.reasons();
         let set = &self.owner.name;
         let message = format!("{word} Pod {pod} in StatefulSet {set} failed error: {error}");

@@ -5,7 +5,11 @@ use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::PersistentVolumeC
 use serde_json::{Value, json};
 
 use super::{created, lines, owner, planned, set, template, with_pods};
-use crate::{objects::Meta as _, step::Step, world::World};
+use crate::{
+    objects::Meta as _,
+    step::{Plan, Step},
+    world::World,
+};
 
 #[test]
 fn a_pod_has_its_name_its_host_name_and_its_claims() {
@@ -20,21 +24,13 @@ fn a_pod_has_its_name_its_host_name_and_its_claims() {
         create PersistentVolumeClaim data-web-0 (SuccessfulCreate: Create Claim data-web-0 Pod web-0 in StatefulSet web success)
         create Pod web-0 (SuccessfulCreate: Create Pod web-0 in StatefulSet web successful)
         patch StatefulSet web/status"]].assert_eq(&steps.join("\n"));
-    let refusal = plan.stages.iter().flatten().find_map(|step| {
-        let Step::Create { resource, outcome, .. } = step else {
-            return None;
-        };
-        (resource.kind == "PersistentVolumeClaim")
-            .then_some(&outcome.failed)?
-            .as_ref()
-    });
-    assert_eq!(
-        refusal.map(|note| (note.reason, note.message.as_str())),
-        Some((
-            "FailedCreate",
-            "Create Claim data-web-0 for Pod web-0 in StatefulSet web failed error: {}"
-        ))
-    );
+    expect![[r"
+        FailedCreate: Create Claim data-web-0 for Pod web-0 in StatefulSet web failed error: {}
+        FailedCreate: Create Pod web-0 in StatefulSet web failed error: failed to create PVC data-web-0: {}"]]
+    .assert_eq(&refusals(&plan));
+    // The missing claim of a pod that exists.
+    expect!["FailedCreate: Create Claim data-web-0 for Pod web-0 in StatefulSet web failed error: {}"]
+        .assert_eq(&refusals(&planned(&with_pods(&claims, &["0 pending"]), None)));
     let claim = created(&plan, "PersistentVolumeClaim").swap_remove(0).clone();
     assert_eq!(
         claim["metadata"],
@@ -58,6 +54,23 @@ fn a_pod_has_its_name_its_host_name_and_its_claims() {
         (&json!("web-0"), &json!("0"))
     );
     assert_eq!(pod["metadata"]["ownerReferences"], owner());
+}
+
+/// Events of refused claims.
+fn refusals(plan: &Plan) -> String {
+    let of_claims = plan.stages.iter().flatten().filter_map(|step| match step {
+        Step::Create { resource, outcome, .. } if resource.kind == "PersistentVolumeClaim" => Some(&outcome.failed),
+        Step::Create { .. }
+        | Step::Patch { .. }
+        | Step::Delete { .. }
+        | Step::Look(_)
+        | Step::Measure(_)
+        | Step::Event(_) => None,
+    });
+    let lines = of_claims
+        .flatten()
+        .map(|note| format!("{}: {}", note.reason, note.message));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
