@@ -269,7 +269,7 @@ fn create_failed(
             );
             refused(context, component, failed, status);
             Done {
-                failure: Some(failure(status)),
+                failure: Some(failure(status, false)),
                 retry: true,
                 tally: Tally {
                     refused: 1,
@@ -288,8 +288,9 @@ fn refused(context: &Context, component: &'static str, failed: Vec<Note>, status
     }
 }
 
-fn failure(status: &kube::core::Status) -> Failure {
+fn failure(status: &kube::core::Status, deletion: bool) -> Failure {
     Failure {
+        deletion,
         reason: status.reason.clone(),
         message: status.message.clone(),
     }
@@ -301,7 +302,7 @@ fn refused_deletion(target: &Target, failed: Option<&Note>, error: &Error) -> Op
     let Error::Refused(status) = error else { return None };
     let owner = failed.and_then(|note| note.about.kind.as_deref());
     let reports = matches!(owner, Some("ReplicaSet" | "ReplicationController"));
-    (reports && target.resource == PODS && !matches!(status.code, 404 | 409)).then(|| failure(status))
+    (reports && target.resource == PODS && !matches!(status.code, 404 | 409)).then(|| failure(status, true))
 }
 
 fn is_terminating(status: &kube::core::Status) -> bool {

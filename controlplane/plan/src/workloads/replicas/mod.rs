@@ -69,6 +69,10 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     let active: Vec<&Pod> = claimed.owned.iter().copied().filter(|pod| is_active(pod)).collect();
     let terminating = claimed.owned.len().saturating_sub(active.len());
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+    // What was refused before the set was scaled the other way is not tried again.
+    let failure = snapshot
+        .failure
+        .filter(|failure| failure.deletion == (active.len() > wanted));
     if !deleted {
         let missing = wanted.saturating_sub(active.len());
         let backoff = Backoff::of(&owner.uid, snapshot.pods, now);
@@ -79,7 +83,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
         // While creation fails, or created pods fail, one attempt is enough.
         let limit = match wait {
             Some(_) => 0,
-            None if snapshot.failure.is_some() || backoff.rounds > 1 => 1,
+            None if failure.is_some() || backoff.rounds > 1 => 1,
             None => BURST,
         };
         plan.stage(
@@ -100,7 +104,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
         Ordering::Greater => Some("FailedDelete"),
         Ordering::Equal => None,
     };
-    let failure = reason.filter(|_| !deleted).zip(snapshot.failure);
+    let failure = reason.filter(|_| !deleted).zip(failure);
     status::report(snapshot.set, &owner, (&active, terminating), failure, now, &mut plan);
     plan
 }

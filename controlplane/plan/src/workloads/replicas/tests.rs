@@ -123,6 +123,7 @@ fn adopts_before_it_makes() {
 fn a_refusal_is_reported_first_and_tried_once() {
     let set = set(3);
     let failure = Failure {
+        deletion: false,
         reason: "Forbidden".to_owned(),
         message: "exceeded quota".to_owned(),
     };
@@ -142,13 +143,22 @@ fn a_refusal_is_reported_first_and_tried_once() {
 
 #[test]
 fn the_reason_of_a_failure_is_what_the_set_has_to_do() {
-    let failure = Failure {
-        reason: "Forbidden".to_owned(),
-        message: "denied".to_owned(),
-    };
     let pods = [pod("a n1 Running ready"), pod("b n1 Running ready")];
     let pods: Vec<&Pod> = pods.iter().collect();
-    for (replicas, expected) in [(1, Some("FailedDelete")), (2, None), (3, Some("FailedCreate"))] {
+    for (replicas, deletion, expected) in [
+        (1, true, Some("FailedDelete")),
+        (2, true, None),
+        (2, false, None),
+        (3, false, Some("FailedCreate")),
+        // Scaled the other way meanwhile.
+        (1, false, None),
+        (3, true, None),
+    ] {
+        let failure = Failure {
+            deletion,
+            reason: "Forbidden".to_owned(),
+            message: "denied".to_owned(),
+        };
         let set = set(replicas);
         let snapshot = Snapshot {
             resource: REPLICA_SETS,
@@ -158,9 +168,11 @@ fn the_reason_of_a_failure_is_what_the_set_has_to_do() {
             failure: Some(&failure),
         };
         let plan = plan(&snapshot, now());
-        let Some(Step::Patch { body, .. }) = plan.stages.first().and_then(|stage| stage.first()) else {
-            panic!("{plan}");
-        };
+        let patch = plan.stages.iter().flatten().find_map(|step| match step {
+            Step::Patch { body, .. } => Some(body),
+            Step::Create { .. } | Step::Delete { .. } | Step::Look(_) | Step::Measure(_) | Step::Event(_) => None,
+        });
+        let body = patch.unwrap_or_else(|| panic!("{plan}"));
         let condition = &body["status"]["conditions"][0];
         assert_eq!(condition["reason"].as_str(), expected, "{replicas}");
         assert_eq!(condition["message"].as_str(), expected.map(|_| "denied"), "{replicas}");

@@ -47,9 +47,11 @@ pub struct Snapshot<'a> {
     pub failure: Option<&'a Failure>,
 }
 
-/// Reason why the last attempt to create the new ReplicaSet failed.
+/// Reason why the last attempt to create an object failed, or to delete a set's pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
+    /// True for a deletion.
+    pub deletion: bool,
     /// The machine-readable reason, `AlreadyExists`.
     pub reason: String,
     /// The server's message.

@@ -163,6 +163,7 @@ fn conditions(plan: &crate::step::Plan) -> Vec<String> {
 fn a_refused_set_is_named_in_the_condition() {
     let world = world(1, &json!(1), &json!(0), &[], false);
     let failure = super::Failure {
+        deletion: false,
         reason: "Forbidden".to_owned(),
         message: "exceeded quota: q".to_owned(),
     };

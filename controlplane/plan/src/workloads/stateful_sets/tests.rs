@@ -338,6 +338,7 @@ fn a_pod_below_the_partition_is_made_from_the_old_revision() {
 #[test]
 fn a_refusal_is_tried_once_and_the_status_is_told_whatever_becomes_of_it() {
     let failure = Failure {
+        deletion: false,
         reason: "Forbidden".to_owned(),
         message: "exceeded quota".to_owned(),
     };

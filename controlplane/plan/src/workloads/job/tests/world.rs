@@ -108,6 +108,7 @@ impl World {
         let pods: Vec<&Pod> = pods.iter().collect();
         self.backoff.observe(job.spec.as_ref().unwrap(), &pods);
         let failure = Failure {
+            deletion: false,
             reason: "Forbidden".to_owned(),
             message: "no".to_owned(),
         };
