@@ -4,7 +4,7 @@
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -36,6 +36,8 @@ pub(crate) struct Disruption {
     caches: Arc<Caches>,
     /// Sizes of controllers that are not cached, by their uids. Each is read for one plan.
     sizes: Mutex<BTreeMap<String, Size>>,
+    /// Uids of each budget's pods that other budgets select, too.
+    shared: Mutex<BTreeMap<Key, BTreeSet<String>>>,
 }
 
 impl Controller for Disruption {
@@ -46,6 +48,8 @@ impl Controller for Disruption {
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let Some(budget) = self.caches.budgets.get(key) else {
+            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.remove(key);
             return plan;
         };
         if budget.metadata.deletion_timestamp.is_some() {
@@ -77,7 +81,12 @@ impl Controller for Disruption {
         for owner in members.iter().filter_map(|member| controller_of(&member.pod.metadata)) {
             sizes.remove(&owner.uid);
         }
-        disruption::plan(&budget, &members, now)
+        let mut plan = disruption::plan(&budget, &members, now);
+        let shared = self.shared(key, &members);
+        if !shared.is_empty() {
+            plan.stages.insert(0, shared);
+        }
+        plan
     }
 
     fn measured(&self, target: &Target, size: &Size) {
@@ -91,7 +100,29 @@ impl Disruption {
         Self {
             caches,
             sizes: Mutex::default(),
+            shared: Mutex::default(),
         }
+    }
+
+    /// Events about pods that other budgets select, too; each pod has one.
+    fn shared(&self, key: &Key, members: &[Member<'_>]) -> Vec<Step> {
+        let budgets = self.caches.budgets.in_namespace(&key.namespace);
+        let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = BTreeSet::new();
+        let mut events = Vec::new();
+        for pod in members.iter().map(|member| member.pod) {
+            let matching = budgets.iter().filter(|budget| selects(budget, pod));
+            let names: BTreeSet<&str> = matching.map(|budget| name(&**budget)).collect();
+            let (Some(first), 2..) = (names.first(), names.len()) else {
+                continue;
+            };
+            if !all.values().any(|pods| pods.contains(uid(pod))) {
+                events.push(disruption::several(pod, first));
+            }
+            shared.insert(uid(pod).to_owned());
+        }
+        all.insert(key.clone(), shared);
+        events
     }
 
     /// Controller of a pod and its desired number of pods.
@@ -166,7 +197,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("disruption");
     let wake = queue.clone();
     caches.budgets.listen(move |change| {
-        if let Some(budget) = change.new {
+        if let Some(budget) = change.sides().last() {
             wake.push(Key::of(&budget.metadata));
         }
     });

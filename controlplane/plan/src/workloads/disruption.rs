@@ -136,6 +136,15 @@ fn not_deleted(budget: &PodDisruptionBudget, pod: &Pod) -> Note {
     note(&target(PODS, pod), Severity::Warning, "NotDeleted", message)
 }
 
+/// The event about a pod that several budgets select: it cannot be evicted (`getPdbForPod`).
+pub fn several(pod: &Pod, first: &str) -> Step {
+    let (namespace, name) = (pod.metadata.namespace(), name(pod));
+    let message =
+        format!("Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily.");
+    let about = target(PODS, pod);
+    Step::Event(note(&about, Severity::Warning, "MultiplePodDisruptionBudgets", message))
+}
+
 fn count<T>(of: impl Iterator<Item = T>) -> i32 {
     i32::try_from(of.count()).unwrap_or(i32::MAX)
 }

@@ -98,3 +98,31 @@ fn controllers_of_any_kind_count_by_their_scale() {
         assert_eq!(planned(kind, version, size), expected, "{kind}");
     }
 }
+
+#[test]
+fn a_pod_of_several_budgets_is_told_once() {
+    let caches = Caches::new();
+    for (name, labels) in [("a", json!({ "app": "p" })), ("b", json!({}))] {
+        let spec = json!({ "minAvailable": 0, "selector": { "matchLabels": labels } });
+        let budget = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": spec });
+        caches.budgets.apply(from_value(budget).unwrap(), false);
+    }
+    for name in ["p", "q"] {
+        let metadata = json!({ "name": name, "namespace": "ns", "uid": name, "labels": { "app": name } });
+        let pod = json!({ "metadata": metadata });
+        caches.pods.apply(from_value(pod).unwrap(), false);
+    }
+    let disruption = Disruption::new(Arc::new(caches));
+    let plan = |budget: &str| {
+        let plan = disruption.plan(&Key::new("ns", budget), None, Timestamp::UNIX_EPOCH);
+        plan.to_string()
+    };
+    assert_eq!(
+        plan("b"),
+        "event MultiplePodDisruptionBudgets: Pod \"ns\"/\"p\" matches multiple PodDisruptionBudgets.  Chose \"a\" \
+         arbitrarily. -> patch PodDisruptionBudget b/status"
+    );
+    for budget in ["a", "b"] {
+        assert_eq!(plan(budget), format!("patch PodDisruptionBudget {budget}/status"));
+    }
+}
