@@ -112,7 +112,6 @@ impl Selectors {
 /// Target of an autoscaler.
 struct Scaled {
     target: Target,
-    version: Value,
     sizes: Scale,
     selector: String,
 }
@@ -132,7 +131,8 @@ async fn scale(
     };
     let mut round = round;
     if let (Some((replicas, _)), Ok(found)) = (&round.rescale, &found) {
-        let body = json!({ "metadata": { "resourceVersion": found.version }, "spec": { "replicas": replicas } });
+        // No precondition: upstream tries again with the newest scale after a conflict.
+        let body = json!({ "spec": { "replicas": replicas } });
         let answer = request::patch(&context.client, &found.target, Some("scale"), PatchKind::Merge, &body).await;
         let error = answer.err().map(|error| error.to_string());
         round.rescaled(error.as_deref().map_or(Ok(()), Err), memory);
@@ -177,7 +177,6 @@ async fn find(context: &Context, autoscaler: &HorizontalPodAutoscaler) -> Result
             name: reference.name.clone(),
             uid: String::new(),
         },
-        version: scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default(),
         sizes: Scale {
             wanted: number("/spec/replicas"),
             existing: number("/status/replicas"),

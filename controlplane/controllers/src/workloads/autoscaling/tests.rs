@@ -1,6 +1,6 @@
 use std::sync::{Mutex, PoisonError};
 
-use controlplane_plan::workloads::autoscaling::Measured;
+use controlplane_plan::workloads::autoscaling::{Measure, Measured};
 use k8s_openapi::api::autoscaling::v2::MetricSpec;
 use serde_json::from_value;
 
@@ -99,6 +99,33 @@ async fn an_external_metric_is_the_sum_of_its_series() {
         (asked, format!("{measured:?}")),
         (vec![path.to_owned()], "Ok(Value(3500))".to_owned())
     );
+}
+
+#[tokio::test]
+async fn one_container_is_counted_or_all_of_them() {
+    let usage = |container: &str, cpu: &str| json!({ "name": container, "usage": { "cpu": cpu } });
+    let containers = [usage("main", "100m"), usage("side", "50m")];
+    let pod = json!({
+        "metadata": { "name": "web-0" }, "timestamp": "2026-01-01T00:00:00Z", "window": "15s", "containers": containers,
+    });
+    let path = "/apis/metrics.k8s.io/v1beta1/namespaces/ns/pods?labelSelector=app%3Dweb";
+    let list = json!({ "items": [pod] });
+    let of_container = |container: &str| {
+        let source = json!({ "name": "cpu", "container": container, "target": {} });
+        json!({ "type": "ContainerResource", "containerResource": source })
+    };
+    let of_all = json!({ "type": "Resource", "resource": { "name": "cpu", "target": {} } });
+    for (metric, expected) in [
+        (of_all, Some(150)),
+        (of_container("side"), Some(50)),
+        (of_container("none"), None),
+    ] {
+        let (_, measured) = fetched(&metric, &[(path, list.clone())]).await;
+        let Ok(Measure::Samples(samples)) = measured else {
+            panic!("{metric}");
+        };
+        assert_eq!(samples.get("web-0").map(|sample| sample.milli), expected, "{metric}");
+    }
 }
 
 #[tokio::test]

@@ -286,6 +286,37 @@ fn replicas_follow_a_custom_metric_of_the_pods() {
 }
 
 #[test]
+fn replicas_follow_one_container() {
+    let metric = |container: &str, target: &Value| {
+        let source = json!({ "name": "cpu", "container": container, "target": target });
+        json!({ "type": "ContainerResource", "containerResource": source })
+    };
+    let share = json!({ "type": "Utilization", "averageUtilization": 50 });
+    let average = json!({ "type": "AverageValue", "averageValue": "50m" });
+    let uses = ["100", "100"];
+    let samples = || Ok(Measure::Samples(pods(&uses).1));
+    let (lines, status) = told(&metric("main", &share), samples(), &uses);
+    assert_eq!(
+        lines,
+        "4 (cpu container resource utilization (percentage of request) above target)"
+    );
+    let current = json!({ "averageUtilization": 100, "averageValue": "100m" });
+    let container = json!({ "name": "cpu", "container": "main", "current": current });
+    assert_eq!(
+        status,
+        json!({ "type": "ContainerResource", "containerResource": container })
+    );
+    assert_eq!(
+        told(&metric("main", &average), samples(), &uses).0,
+        "4 (cpu resource above target)"
+    );
+    expect![[r"
+        FailedGetContainerResourceMetric: failed to get cpu utilization: container side not found in Pod web-0
+        FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get side container metric value: failed to get cpu utilization: container side not found in Pod web-0"]]
+    .assert_eq(&told(&metric("side", &share), samples(), &uses).0);
+}
+
+#[test]
 fn replicas_follow_a_single_value() {
     let total = json!({ "type": "Value", "value": "100" });
     let share = json!({ "type": "AverageValue", "averageValue": "10" });
