@@ -34,7 +34,23 @@ pub(super) fn explain(kind: &str, target: &Value, pods: usize, warnings: &[&Valu
         }
         _ => None,
     };
-    state.or_else(|| (pods == 0 && !troubled && makes_pods(target)).then(|| missing(target, warnings)))
+    state.or_else(|| {
+        let lacks = pods == 0 || (is_short(target, pods) && refusal(warnings).is_some());
+        (lacks && !troubled && makes_pods(target)).then(|| missing(target, warnings))
+    })
+}
+
+/// True for a StatefulSet or DaemonSet that asks for more pods: no condition of theirs tells.
+fn is_short(target: &Value, pods: usize) -> bool {
+    let wanted = number(target, "/spec/replicas").or_else(|| number(target, "/status/desiredNumberScheduled"));
+    let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+    wanted.is_some_and(|wanted| wanted > pods)
+}
+
+/// The last event about a pod that was refused.
+fn refusal<'a>(warnings: &[&'a Value]) -> Option<&'a Value> {
+    let mut refusals = warnings.iter().copied();
+    refusals.rfind(|event| text_at(event, "/reason") == "FailedCreate")
 }
 
 fn number(target: &Value, pointer: &str) -> Option<i64> {
@@ -111,10 +127,7 @@ fn daemon_set(target: &Value) -> Option<Finding> {
 
 /// Explains missing pods.
 fn missing(target: &Value, warnings: &[&Value]) -> Finding {
-    let refused = warnings
-        .iter()
-        .rfind(|event| text_at(event, "/reason") == "FailedCreate");
-    if let Some(event) = refused {
+    if let Some(event) = refusal(warnings) {
         return Finding::trouble("Its pods cannot be made.")
             .fact(text_at(event, "/message"))
             .advise("mend what the message names; its controller tries again by itself");
@@ -178,6 +191,9 @@ mod tests {
             assert!(!trouble && text.contains(words), "{words:?} is not in: {text}");
         }
         let refused = json!({ "reason": "FailedCreate", "message": "exceeded quota" });
+        let three = json!({ "spec": { "replicas": 3, "template": {} } });
+        let is_told = |pods, warnings: &[&Value]| explain("StatefulSet", &three, pods, warnings, false).is_some();
+        assert!(is_told(2, &[&refused]) && !is_told(3, &[&refused]) && !is_told(2, &[]));
         for (kind, target, warnings, words) in [
             ("Job", json!({}), vec![refused], "exceeded quota"),
             ("Job", json!({}), vec![], "there is none"),
