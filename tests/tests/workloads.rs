@@ -24,8 +24,8 @@ impl Node {
         self.0.kubectl(["apply", "-f", &file.display().to_string()]).map(drop)
     }
 
-    fn get(&self, object: &str) -> Result<Value, String> {
-        let said = self.0.kubectl(["get", object, "-o", "json"]);
+    fn get(&self, objects: &str) -> Result<Value, String> {
+        let said = self.kubectl(&format!("get {objects} -o json"));
         let said = said.map_err(|error| format!("{error:#}"))?;
         serde_json::from_str(&said).map_err(|error| error.to_string())
     }
@@ -95,6 +95,11 @@ fn a_stateful_set_keeps_its_data_through_deletions_and_updates() -> anyhow::Resu
             "{told}"
         );
     }
+    let said = node.0.skiff(["why", "statefulset/web"])?;
+    assert!(
+        said.starts_with("StatefulSet default/web (3 of 3 pods well): nothing is wrong"),
+        "{said}"
+    );
     assert_named(&node)?;
     for pod in ["web-2", "web-0", "web-1"] {
         let uid = node.successor(pod, "")?;
@@ -173,6 +178,12 @@ fn assert_updates(node: &Node) -> anyhow::Result<()> {
 fn assert_way_out(node: &Node) -> anyhow::Result<()> {
     node.kubectl("set image sts/web main=nowhere.invalid/missing:1")?;
     node.says("get pod web-2", "ImagePull")?;
+    eventually("skiff why tells of the image", || {
+        let said = node.0.skiff(["why", "statefulset/web"]).err();
+        let said = said.map(|error| error.to_string()).unwrap_or_default();
+        let told = said.contains("cannot be pulled: nowhere.invalid/missing:1");
+        told.then_some(()).ok_or(said)
+    })?;
     node.kubectl("rollout undo sts/web")?;
     node.kubectl("delete pod web-2")?;
     node.kubectl("rollout status sts/web --timeout=120s")?;
@@ -194,6 +205,28 @@ fn of_version(node: &Node, wanted: &str) -> anyhow::Result<Value> {
         let is = found["spec"]["containers"][0]["env"][0]["value"] == wanted;
         if is { Ok(found) } else { Err(found["spec"].to_string()) }
     })
+}
+
+/// A drain names the pods of a DaemonSet, and leaves them where they are if told so; it waits for a
+/// disruption budget.
+fn assert_drains(node: &Node, name: &str) -> anyhow::Result<()> {
+    node.kubectl("rollout status deployment/web --timeout=120s")?;
+    node.says("get pdb web -o jsonpath={.status.disruptionsAllowed}", "1")?;
+    let drain = |flags: &str| node.kubectl(&format!("drain {name} {flags}"));
+    let refusal = |flags: &str| {
+        let error = drain(flags).err();
+        error.map(|error| format!("{error:#}")).unwrap_or_default()
+    };
+    let said = refusal("--timeout=60s");
+    assert!(
+        said.contains("cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore): default/log-"),
+        "{said}"
+    );
+    let said = refusal("--ignore-daemonsets --timeout=10s");
+    let because = "Cannot evict pod as it would violate the pod's disruption budget.";
+    assert!(said.contains(because), "{said}");
+    node.kubectl("delete pdb web")?;
+    drain("--ignore-daemonsets --timeout=60s").map(drop)
 }
 
 #[test]
@@ -242,11 +275,12 @@ fn a_daemon_set_follows_its_node_and_its_template() -> anyhow::Result<()> {
     node.kubectl("rollout status ds/log --timeout=120s")?;
     let restarted = daemon(&node).map_err(anyhow::Error::msg)?;
     assert_ne!(restarted["metadata"]["uid"], back["metadata"]["uid"]);
-    // A drain leaves it where it is.
     let name = restarted["spec"]["nodeName"].as_str().unwrap_or_default();
-    node.kubectl(&format!("drain {name} --ignore-daemonsets"))?;
-    let drained = daemon(&node).map_err(anyhow::Error::msg)?;
-    assert_eq!(drained["metadata"]["uid"], restarted["metadata"]["uid"]);
+    node.apply(home.path(), &include_str!("budget.yaml").replace("IMAGE", &image))?;
+    assert_drains(&node, name)?;
+    let drained = node.get("pods -l app=log").map_err(anyhow::Error::msg)?;
+    assert_eq!(drained["items"][0]["metadata"]["uid"], restarted["metadata"]["uid"]);
+    node.kubectl("delete deployment web")?;
     node.kubectl(&format!("uncordon {name}"))?;
     node.kubectl("label nodes --all disk-")?;
     node.has_no("pods")?;
