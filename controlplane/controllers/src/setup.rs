@@ -167,6 +167,8 @@ impl Setup<'_> {
             disruption::listen(caches),
             disruption::Disruption::new,
         );
+        let queue = disruption::listen_spared(caches);
+        self.add("disruption-controller", queue, disruption::Spared);
         self.add(
             "service-cidrs-controller",
             service_ranges::listen(caches),

@@ -74,6 +74,9 @@ pub struct Status {
     pub unready_since: Option<Timestamp>,
     /// Start time.
     pub started: Option<Timestamp>,
+    /// Transition time of the `DisruptionTarget` condition, if it is True and another than the
+    /// pod's agent set it.
+    pub disrupted: Option<Box<Timestamp>>,
     /// The `PodScheduled` condition, where it is set and not True.
     pub unscheduled: Option<Box<Unscheduled>>,
     /// The nominated node.
@@ -177,6 +180,8 @@ impl From<PodStatus> for Status {
         let ready = find("Ready").filter(|ready| ready.status == "True");
         let unready = find("Ready").filter(|ready| ready.status == "False");
         let unscheduled = find("PodScheduled").filter(|scheduled| scheduled.status != "True");
+        let disrupted = find("DisruptionTarget")
+            .filter(|target| target.status == "True" && target.reason.as_deref() != Some("TerminationByKubelet"));
         let all = whole.pod_ips.unwrap_or_default().into_iter().map(|address| address.ip);
         let mut addresses: Vec<String> = all.collect();
         if addresses.is_empty() {
@@ -191,6 +196,7 @@ impl From<PodStatus> for Status {
             ready_since: ready.and_then(since),
             unready_since: unready.and_then(since),
             started: whole.start_time.map(|time| time.0),
+            disrupted: disrupted.and_then(since).map(Box::new),
             unscheduled: unscheduled.map(|condition| {
                 Box::new(Unscheduled {
                     denied: condition.status == "False",

@@ -249,3 +249,29 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     });
     queue
 }
+
+/// Plans pods that were to be deleted.
+pub(crate) struct Spared(pub(crate) Arc<Caches>);
+
+impl Controller for Spared {
+    fn component(&self) -> &'static str {
+        "controllermanager"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let pod = self.0.pods.get(key);
+        pod.map(|pod| disruption::spare(&pod, now)).unwrap_or_default()
+    }
+}
+
+/// Wakes pods with the `DisruptionTarget` condition.
+pub(crate) fn listen_spared(caches: &Caches) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new("stale_pod_disruption");
+    let wake = queue.clone();
+    caches.pods.listen(move |change| {
+        if let Some(pod) = change.new.filter(|pod| pod.status.disrupted.is_some()) {
+            wake.push(Key::new(pod.metadata.namespace(), name(pod)));
+        }
+    });
+    queue
+}
