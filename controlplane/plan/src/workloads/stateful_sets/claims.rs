@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{View, Work, pods::Verb, range};
 use crate::objects::{controlled_by, name};
-use crate::step::{CLAIMS, Outcome, Severity, Step, Target};
+use crate::step::{CLAIMS, Note, Outcome, Severity, Step, Target};
 use crate::workloads::claim::owners_patch;
 use crate::workloads::pod_template::note;
 
@@ -100,20 +100,27 @@ impl View<'_> {
         let condemned = !range(self.spec).contains(&ordinal);
         let steps = self.claims(ordinal).filter_map(|claim| {
             let conflict = self.has_other_controller(owners(&claim), pod);
-            let wanted = self.owners(owners(&claim), pod, condemned, conflict)?;
+            let told = conflict.then(|| self.conflict(name(&*claim)));
+            let Some(wanted) = self.owners(owners(&claim), pod, condemned, conflict) else {
+                // Nothing to write, but the creation of the pod is an occasion to tell.
+                return told.filter(|_| pod.uid.is_empty()).map(Step::Event);
+            };
             let mut step = owners_patch(CLAIMS, &*claim, &json!(wanted), None);
-            if let (Step::Patch { outcome, .. }, true) = (&mut step, conflict) {
-                // Upstream's wording (`UpdatePodClaimForRetentionPolicy`).
-                let message = format!(
-                    "PersistentVolumeClaim {} has a conflicting OwnerReference that acts as a manging controller, \
-                     the retention policy is ignored for this claim",
-                    name(&*claim)
-                );
-                outcome.done = Some(note(&self.owner, Severity::Warning, "ConflictingController", message));
+            if let Step::Patch { outcome, .. } = &mut step {
+                outcome.done = told;
             }
             Some(step)
         });
         steps.collect()
+    }
+
+    /// The event about a claim of another controller (`UpdatePodClaimForRetentionPolicy`).
+    fn conflict(&self, claim: &str) -> Note {
+        let message = format!(
+            "PersistentVolumeClaim {claim} has a conflicting OwnerReference that acts as a manging controller, \
+             the retention policy is ignored for this claim"
+        );
+        note(&self.owner, Severity::Warning, "ConflictingController", message)
     }
 
     fn has_other_controller(&self, owners: &[OwnerReference], pod: &Target) -> bool {

@@ -132,6 +132,27 @@ fn claims_go_with_whom_the_policy_says() {
 }
 
 #[test]
+fn a_claim_of_another_controller_is_told_with_the_pod() {
+    let more = json!({
+        "replicas": 1, "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Delete" },
+        "volumeClaimTemplates": [{ "metadata": { "name": "data" } }],
+    });
+    let mut world = with_pods(&more, &[]);
+    let other = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "o", "controller": true }]);
+    world.put(
+        "PersistentVolumeClaim",
+        json!({ "metadata": { "name": "data-web-0", "ownerReferences": other } }),
+    );
+    expect![[r"
+        event ConflictingController: PersistentVolumeClaim data-web-0 has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim
+        create Pod web-0 (SuccessfulCreate: Create Pod web-0 in StatefulSet web successful)"]]
+    .assert_eq(&lines(&world));
+    let plan = planned(&world, None);
+    world.perform(&plan);
+    expect![""].assert_eq(&lines(&world));
+}
+
+#[test]
 fn a_pod_waits_for_a_claim_that_is_going() {
     let claims = json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" } }] });
     let mut world = with_pods(&claims, &[]);
