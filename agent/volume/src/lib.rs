@@ -44,6 +44,9 @@ pub use usage::measure;
 
 pub(crate) use error::io_error;
 
+/// Directory of a pod's volumes that hold secrets.
+const MEMORY: &str = "memory";
+
 /// Volumes of all pods.
 #[derive(Clone, Debug)]
 pub struct Volumes {
@@ -229,7 +232,7 @@ impl Volumes {
     }
 
     fn memory_directory(&self, pod: &Pod) -> Result<PathBuf, Error> {
-        Ok(self.pod_directory(pods::uid(pod))?.join("memory"))
+        Ok(self.pod_directory(pods::uid(pod))?.join(MEMORY))
     }
 
     /// True if the storage of a claim is mounted for the pod.
@@ -276,6 +279,9 @@ impl Volumes {
         let turns = self.turns(uid);
         let mut state = turns.hold();
         state.removed = true;
+        if self.remove_plain(&directory) {
+            return Ok(());
+        }
         let mut failures = Vec::new();
         for target in mounts_below(&directory, &mut failures) {
             if let Err(error) = subpath::unmount(&target) {
@@ -297,6 +303,14 @@ impl Volumes {
         } else {
             Err(Error::Incomplete(failures))
         }
+    }
+
+    /// Removes the directory of a pod below which nothing is mounted except its memory, without the
+    /// mount table, which grows with the node's pods. Stops at any other mount, and returns whether
+    /// there was none.
+    fn remove_plain(&self, directory: &Path) -> bool {
+        let has_claims = directory.join(claims::DIRECTORY).symlink_metadata().is_ok();
+        !has_claims && subpath::unmount(&directory.join(MEMORY)).is_ok() && self.remove(directory).is_ok()
     }
 
     fn remove(&self, directory: &Path) -> io::Result<()> {

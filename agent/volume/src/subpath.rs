@@ -72,12 +72,15 @@ fn clear(target: &Path) -> io::Result<()> {
 /// shared mounts, the default of systemd, the pod's unmount would otherwise unmount file systems
 /// below the source directory, too.
 pub(crate) fn unmount(target: &Path) -> io::Result<()> {
-    while is_mounted(target)? {
-        let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
-        mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?;
-        umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+    let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+    loop {
+        match mount(None::<&str>, target, None::<&str>, flags, None::<&str>) {
+            Ok(()) => umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?,
+            // EINVAL: it is no mount point.
+            Err(Errno::EINVAL | Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(())
 }
 
 /// True if something is mounted at this path.
