@@ -42,6 +42,8 @@ const UNHEARD: usize = 64;
 const RETRY: Duration = Duration::from_secs(1);
 /// Changes by other programs within this time are repaired together.
 const SETTLE: Duration = Duration::from_millis(20);
+/// Least number of pods among which those that are gone are looked for.
+const LEAST_LOOKED_FOR: usize = 64;
 
 /// Pod that is connected and waits until its policies are enforced.
 struct Admission {
@@ -172,6 +174,8 @@ struct Follower {
     pods: Listing,
     /// Addresses of this node's pods, by UID, from the network.
     own: BTreeMap<String, Vec<IpAddr>>,
+    /// Number of pods in `own` at which those that are gone are removed from it.
+    most: usize,
     inputs: Vec<Input>,
     changes: Vec<Change>,
     waiting: Vec<oneshot::Sender<()>>,
@@ -194,6 +198,7 @@ impl Follower {
             namespaces: Listing::default(),
             pods: Listing::default(),
             own: BTreeMap::new(),
+            most: LEAST_LOOKED_FOR,
             inputs: Vec::new(),
             changes: Vec::new(),
             waiting: Vec::new(),
@@ -317,10 +322,15 @@ impl Follower {
 
     fn admit(&mut self, Admission { pod, addresses, done }: Admission) {
         let (uid, known) = (pods::uid(&pod).to_owned(), &self.context);
+        // Not at each admission: that would take longer the more pods there are.
+        let looks = self.own.len() >= self.most;
         self.own.retain(|other, held| {
             held.retain(|held| !addresses.contains(held));
-            !held.is_empty() && known.known_pod(other).is_some()
+            !held.is_empty() && (!looks || known.known_pod(other).is_some())
         });
+        if looks {
+            self.most = self.own.len().saturating_mul(2).max(LEAST_LOOKED_FOR);
+        }
         self.own.insert(uid, addresses.clone());
         if !self.plan.is_empty() || !self.inputs.is_empty() {
             let holders = self.plan.holders(&addresses);
