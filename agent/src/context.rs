@@ -383,12 +383,11 @@ impl Context {
     pub(crate) fn host(&self, pod: &Pod) -> Host {
         use agent_plan::pod::pods::uid;
         let discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut others = self.known_pods();
-        others.retain(|other| api::pod::is_active(other) && uid(other) != uid(pod) && !discounted.contains(uid(other)));
+        let others = self.active_pods(|other| uid(other) != uid(pod) && !discounted.contains(uid(other)));
         Host {
             pods: self.config.max_pods.into(),
             allocatable: self.allocatable_milli(),
-            others: self.allocations.given(others),
+            others,
             node: self.node(),
             pressures: self.pressures.borrow().clone(),
             shutting_down: *self.shutting_down.borrow(),
@@ -449,5 +448,14 @@ impl Context {
 
     pub(crate) fn known_pods(&self) -> Vec<Arc<Pod>> {
         self.locked_pods().values().cloned().collect()
+    }
+
+    /// Pods that use resources of the node and that `counts` accepts, with their allocated resources.
+    pub(crate) fn active_pods(&self, counts: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
+        let known = self.locked_pods();
+        let active = known.values().filter(|pod| api::pod::is_active(pod) && counts(pod));
+        let active = active.cloned().collect();
+        drop(known);
+        self.allocations.given(active)
     }
 }

@@ -47,9 +47,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
 
 impl Context {
     fn burstable_shares(&self) -> u64 {
-        let mut active = self.known_pods();
-        active.retain(|pod| api::pod::is_active(pod));
-        let active = self.allocations.given(active);
+        let active = self.active_pods(|_| true);
         let burstable = active
             .iter()
             .filter_map(|pod| pod.spec.as_ref().filter(|spec| api::pod::qos(spec) == "Burstable"));
