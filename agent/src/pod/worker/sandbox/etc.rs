@@ -1,5 +1,6 @@
 //! Files in `/etc` that all containers of a pod share.
 
+use std::io::Write as _;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -66,6 +67,16 @@ pub(in crate::pod::worker) fn write(
 
 /// Writes a file that is readable by users other than root, whatever the agent's umask is.
 fn put(path: &Path, text: &str) -> std::io::Result<()> {
-    std::fs::write(path, text)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
+    let mut file = std::fs::File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)?;
+    // Only if there is something: ext4 writes a truncated file to the disk as it is closed
+    // (`auto_da_alloc`).
+    if file.metadata()?.len() > 0 {
+        file.set_len(0)?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
 }
