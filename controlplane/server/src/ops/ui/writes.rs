@@ -20,10 +20,6 @@ const TOLD: usize = 1024;
 
 #[derive(Debug, Serialize)]
 struct Write {
-    #[serde(skip)]
-    group: String,
-    #[serde(skip)]
-    resource: String,
     namespace: String,
     name: String,
     subresource: String,
@@ -38,45 +34,33 @@ struct Write {
 #[derive(Debug, Default)]
 pub(crate) struct Writes(Mutex<Kept>);
 
-/// Writes, the oldest first, and how many there are of each resource.
+/// Writes of each group and resource, the oldest first, and their number.
 #[derive(Debug, Default)]
 struct Kept {
-    writes: VecDeque<Write>,
-    counts: BTreeMap<(String, String), usize>,
+    writes: BTreeMap<(String, String), VecDeque<Write>>,
+    number: usize,
 }
 
 impl Kept {
-    fn put(&mut self, write: Write) {
-        if self.writes.len() >= KEPT {
+    fn put(&mut self, kind: (String, String), write: Write) {
+        if self.number >= KEPT {
             self.forget();
+        } else {
+            self.number += 1;
         }
-        let kind = (write.group.clone(), write.resource.clone());
-        *self.counts.entry(kind).or_default() += 1;
-        self.writes.push_back(write);
+        self.writes.entry(kind).or_default().push_back(write);
     }
 
     /// Evicts from the most written resource: others' writes outlast a flood.
     fn forget(&mut self) {
-        let Some(most) = self.counts.iter().max_by_key(|(_, count)| **count) else {
-            return;
-        };
-        let most = most.0.clone();
-        if let Some(oldest) = self.writes.iter().position(|write| write.is_of((&most.0, &most.1))) {
-            self.writes.remove(oldest);
-        }
-        let left = self.counts.get_mut(&most).map(|count| {
-            *count -= 1;
-            *count
+        let most = self.writes.values_mut().max_by_key(|writes| writes.len());
+        let left = most.map(|writes| {
+            writes.pop_front();
+            writes.len()
         });
         if left == Some(0) {
-            self.counts.remove(&most);
+            self.writes.retain(|_, writes| !writes.is_empty());
         }
-    }
-}
-
-impl Write {
-    fn is_of(&self, (group, resource): (&str, &str)) -> bool {
-        self.group == group && self.resource == resource
     }
 }
 
@@ -111,9 +95,8 @@ impl Writes {
         let Some(name) = name.or_else(|| Some(answered()?.metadata.name)) else {
             return;
         };
+        let kind = (info.group.clone(), info.resource.clone());
         let write = Write {
-            group: info.group.clone(),
-            resource: info.resource.clone(),
             namespace: info.namespace.clone(),
             name,
             subresource: info.subresource.clone(),
@@ -122,7 +105,7 @@ impl Writes {
             received,
             stored,
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).put(write);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).put(kind, write);
     }
 
     /// Answers with the recent writes to the resource of a request, which its user may read.
@@ -139,11 +122,12 @@ impl Writes {
         }
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = |write: &&Write| {
-            write.is_of((&info.group, &info.resource))
-                && (info.namespace.is_empty() || write.namespace == info.namespace)
+            (info.namespace.is_empty() || write.namespace == info.namespace)
                 && (info.name.is_empty() || write.name == info.name)
         };
-        let mut told: Vec<&Write> = kept.writes.iter().rev().filter(asked).take(TOLD).collect();
+        let kind = (info.group.clone(), info.resource.clone());
+        let writes = kept.writes.get(&kind).into_iter().flatten();
+        let mut told: Vec<&Write> = writes.rev().filter(asked).take(TOLD).collect();
         told.reverse();
         let told = respond::encode(&serde_json::json!({ "writes": told }));
         Ok(respond::json(StatusCode::OK, told))
