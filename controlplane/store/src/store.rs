@@ -183,9 +183,15 @@ impl Store {
         self.list_latest(prefix, None, None).entries
     }
 
+    /// True if `wanted` accepts the newest version of an object under a prefix. It must be fast: it
+    /// runs under the cache's lock.
+    pub fn any(&self, prefix: &Prefix, wanted: impl Fn(&Entry) -> bool) -> bool {
+        self.shared.cache().range(prefix, None).any(wanted)
+    }
+
     /// True if there is any object under a prefix.
     pub fn has_any(&self, prefix: &Prefix) -> bool {
-        self.shared.cache().range(prefix, None).next().is_some()
+        self.any(prefix, |_| true)
     }
 
     fn list_latest(&self, prefix: &Prefix, after: Option<&Key>, limit: Option<usize>) -> List {

@@ -200,7 +200,7 @@ impl Request<'_> {
             "pods" => self.is_own_pod(namespace, name),
             "secrets" => self.names(namespace, |spec| References::of(spec).secrets.contains(name)),
             "configmaps" => self.names(namespace, |spec| References::of(spec).config_maps.contains(name)),
-            "serviceaccounts" => self.names(namespace, |spec| spec.service_account_name.as_deref() == Some(name)),
+            "serviceaccounts" => self.runs_as(namespace, name),
             "persistentvolumeclaims" => self.claims(namespace, name),
             "persistentvolumes" => self.has_volume(name),
             "resourceslices" => Key::new("resource.k8s.io", "resourceslices", "", name)
@@ -239,6 +239,15 @@ impl Request<'_> {
             .any(|spec| find(&spec))
     }
 
+    /// True if a pod of this node in the namespace has the service account. Each pod asks for a
+    /// token, so this must not decode all others.
+    fn runs_as(&self, namespace: &str, account: &str) -> bool {
+        let prefix = Prefix::namespace("", "pods", namespace);
+        let has_account = |pod: &Entry| has(pod, "spec.serviceAccountName", account);
+        self.store
+            .any(&prefix, |pod| is_bound(pod, self.node) && has_account(pod))
+    }
+
     fn claims(&self, namespace: &str, claim: &str) -> bool {
         let prefix = Prefix::namespace("", "pods", namespace);
         let pods = self.store.select(&prefix, |pod| is_bound(pod, self.node));
@@ -272,6 +281,10 @@ impl Request<'_> {
 
 /// True if a pod is bound to the node, or a slice belongs to it.
 pub(crate) fn is_bound(object: &Entry, node: &str) -> bool {
+    has(object, "spec.nodeName", node)
+}
+
+fn has(object: &Entry, field: &str, wanted: &str) -> bool {
     let mut fields = object.attributes.fields.iter();
-    fields.any(|(label, value)| *label == "spec.nodeName" && **value == *node)
+    fields.any(|(label, value)| *label == field && **value == *wanted)
 }
