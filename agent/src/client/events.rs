@@ -133,6 +133,11 @@ impl Recorder {
         *self.urgent.borrow() > 0
     }
 
+    /// True if the operations of many pods are urgent.
+    pub(crate) fn is_crowded(&self) -> bool {
+        *self.urgent.borrow() > CROWD
+    }
+
     /// Sends queued events without delay from now on, and waits for them for at most `limit`.
     pub(crate) async fn settle(&self, limit: Duration) {
         self.ending.cancel();

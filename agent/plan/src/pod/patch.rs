@@ -9,6 +9,10 @@ const MERGED: &[(&str, &str)] = &[("conditions", "type"), ("podIPs", "ip"), ("ho
 /// Returns the patch body for `pods/status`, or `None` when both are equal. The uid guards against
 /// a pod of the same name.
 pub fn status(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
+    // Mostly: a worker asks after each event of its pod.
+    if old == new {
+        return None;
+    }
     let (old, new) = (object(old), object(new));
     let mut patch = Map::new();
     for (field, value) in &new {

@@ -40,6 +40,7 @@ async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
 
     // Events are delayed for longer for many starting pods, until few of them are left.
     let mut crowd: Vec<_> = (0..=CROWD).map(|_| recorder.urgent()).collect();
+    assert!(recorder.is_crowded());
     let now = Instant::now();
     tell("three");
     assert_eq!(sender.next().await.unwrap().message, "three");
@@ -48,6 +49,7 @@ async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
     let mut next = Box::pin(sender.next());
     assert!(timeout(PATIENCE * 2, &mut next).await.is_err());
     crowd.truncate(CROWD - 1);
+    assert!(!recorder.is_crowded());
     assert_eq!(timeout(little, next).await.unwrap().unwrap().message, "four");
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pod::observed::Sandbox;
+use agent_plan::pod::pods::Policy;
 use agent_plan::pod::{lifecycle, patch, pods, status};
 use agent_plan::shift;
 use agent_plan::{Timestamp, later};
@@ -18,11 +19,12 @@ use tracing::{debug, warn};
 use super::{Done, Worker, version};
 use crate::pod::milestones::Step;
 
-/// Time for which changes that are not urgent are batched; longer, with checks at the given
-/// interval, while urgent pods are in progress.
+/// Time for which changes that are not urgent are batched.
 const GATHER_MILLISECONDS: i64 = 50;
-const LONGEST_GATHER_MILLISECONDS: i64 = 1_000;
-const LOOK_MILLISECONDS: i64 = 200;
+/// The same, and the interval of checks, while urgent pods are in progress, and while many are: the
+/// time of a hundred pods on two processors, in which a short one may come to its end.
+const BUSY: (i64, i64) = (1_000, 200);
+const CROWDED: (i64, i64) = (3_000, 1_000);
 const FIRST_RETRY_MILLISECONDS: i64 = 100;
 const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
 /// Longest time that a removal waits for the status to be acknowledged.
@@ -92,18 +94,21 @@ impl Worker {
         };
         self.publisher.current.send_replace(false);
         let is_replaced = old.phase == new.phase && lifecycle::replaces_container(&self.pod, &self.view);
-        let pressing = !is_replaced && matters(&old, &new);
+        let is_crowded = self.context.recorder.is_crowded();
+        let is_awaited = !is_crowded || !starts_briefly(&self.pod, &old, &new);
+        let pressing = !is_replaced && is_awaited && matters(&old, &new);
         if !pressing {
             let since = *self.publisher.gathering_since.get_or_insert(now);
-            let longest = later(since, LONGEST_GATHER_MILLISECONDS);
+            let (longest, look) = if is_crowded { CROWDED } else { BUSY };
+            let longest = later(since, longest);
             // As the kubelet, which does both between two looks at its containers.
-            let short = later(since, GATHER_MILLISECONDS);
-            let until = if is_replaced { longest } else { short };
+            let least = if is_replaced { BUSY.0 } else { GATHER_MILLISECONDS };
+            let until = later(since, least);
             if now < until {
                 return Some(until);
             }
             if now < longest && self.context.recorder.is_urgent() {
-                return Some(later(now, LOOK_MILLISECONDS).min(longest));
+                return Some(later(now, look).min(longest));
             }
         }
         self.publisher.gathering_since = None;
@@ -191,7 +196,39 @@ fn matters(old: &PodStatus, new: &PodStatus) -> bool {
     !was_unset && (old.phase != new.phase || ready(old) != ready(new))
 }
 
+/// True if the change is the start of a pod that is to end: it may have ended by the time that this is
+/// stored. A kubelet looks at its containers once in a second (`pkg/kubelet/pleg/generic.go`), and
+/// does not report what was between either.
+fn starts_briefly(pod: &Pod, old: &PodStatus, new: &PodStatus) -> bool {
+    pods::policy(pod) != Policy::Always && old.phase != new.phase && new.phase.as_deref() == Some("Running")
+}
+
 fn ready(status: &PodStatus) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_start_of_what_is_to_end_may_wait() {
+        let status = |phase: &str| -> PodStatus { serde_json::from_value(json!({"phase": phase})).unwrap() };
+        for (policy, old, new, expected) in [
+            ("Never", "Pending", "Running", true),
+            ("OnFailure", "Pending", "Running", true),
+            ("Always", "Pending", "Running", false),
+            ("Never", "Running", "Running", false),
+            ("Never", "Pending", "Succeeded", false),
+            ("Never", "Running", "Failed", false),
+        ] {
+            let spec = json!({"restartPolicy": policy, "containers": []});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+            let found = starts_briefly(&pod, &status(old), &status(new));
+            assert_eq!(found, expected, "{policy} {old} {new}");
+        }
+    }
 }
