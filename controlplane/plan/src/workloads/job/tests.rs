@@ -367,6 +367,26 @@ fn a_refusal_keeps_nothing_from_being_counted() {
 }
 
 #[test]
+fn the_ends_of_many_pods_are_gathered() {
+    let ended = &["end Succeeded at=1"][..];
+    for (running, others, suspended, expected) in [
+        (8, ended, false, false),
+        (9, ended, false, true),
+        (9, &["end Succeeded at=1", "other Failed at=2"][..], false, true),
+        (20, ended, false, true),
+        (9, ended, true, false),
+    ] {
+        let spec = json!({ "completions": 90, "parallelism": 30, "suspend": suspended });
+        let mut world = World::new(&spec, &begun());
+        (0..running).for_each(|pod| world.put(&format!("p{pod} Running")));
+        others.iter().for_each(|pod| world.put(pod));
+        let plan = world.plan().0;
+        assert_eq!(plan.patience.is_some(), expected, "{running} {others:?} {suspended}");
+        assert!(!plan.is_empty());
+    }
+}
+
+#[test]
 fn an_orphan_loses_its_finalizer_when_no_job_will_count_it() {
     let mut world = World::new(&json!({}), &json!({}));
     let finished = json!([{ "type": "Complete", "status": "True" }]);

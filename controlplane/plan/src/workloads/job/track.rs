@@ -20,7 +20,9 @@ use crate::workloads::pod_template::note;
 
 /// Most pods that the status lists as uncounted.
 const MOST_UNCOUNTED: usize = 500;
-/// Number of unready pods above which the ready count is updated only from time to time.
+/// Number of active pods above which a Job's pods are counted and replaced only from time to time, and
+/// of unready ones above which the ready count is updated so (`syncJobBatchPeriod` of upstream is a
+/// second).
 const CROWD: usize = 8;
 const NOW_AND_THEN: Duration = Duration::from_millis(50);
 
@@ -28,6 +30,9 @@ impl<'a> Sync<'a> {
     /// Adds the steps that count pods and report the end, and those that create pods.
     pub(super) fn track(mut self, creations: Vec<Step>, failure: Option<&Failure>, plan: &mut Plan) {
         let expected = if failure.is_some() { 0 } else { creations.len() };
+        let goes_on = self.finished.is_none() && self.event.is_none() && failure.is_none();
+        let goes_on = goes_on && self.job.metadata.deletion_timestamp.is_none();
+        let gathers = goes_on && self.active.len() > CROWD;
         let only_counts = self.count_running(expected);
         let held: BTreeSet<&str> = self
             .pods
@@ -57,7 +62,7 @@ impl<'a> Sync<'a> {
         plan.stage(status.into_iter().chain(beside).collect());
         plan.stage(uncounted);
         plan.stage(last);
-        if patient && plan.stages.len() == 1 {
+        if gathers || (patient && plan.stages.len() == 1) {
             plan.patience = Some(NOW_AND_THEN);
         }
         plan.stage(events.into_iter().map(Step::Event).collect());
