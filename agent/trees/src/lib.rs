@@ -1,8 +1,8 @@
 //! Removes directory trees that containers have filled. They may have any depth and links anywhere,
 //! and a directory may hide a mount: no link is followed, nothing outside is touched, and neither
-//! stack usage nor the number of open files grows with the depth. To that end, subdirectories are
-//! moved up into the root of the tree first. Several callers may remove the same tree at once, or
-//! one of them a part of it.
+//! stack usage nor the number of open files grows with the depth. To that end, directories below
+//! the first levels are moved up into the root of the tree. Several callers may remove the same
+//! tree at once, or one of them a part of it.
 //!
 //! `std::fs::remove_dir_all` would crash the process on such a tree: it recurses once per level,
 //! with an open file for each.
@@ -27,6 +27,8 @@ const BATCH: usize = 1024;
 /// Maximum number of attempts at a directory that others, such as a concurrent removal, keep
 /// filling.
 const ROUNDS: u32 = 1000;
+/// Number of levels below the root that are removed where they are.
+const IN_PLACE: u32 = 8;
 
 /// Removes the file or tree at a path; succeeds if there is none.
 pub fn remove(path: &Path) -> io::Result<()> {
@@ -49,7 +51,7 @@ pub fn remove_in(parent: &impl AsFd, name: &OsStr) -> io::Result<()> {
         Err(Errno::EISDIR) => {}
         Err(error) => return Err(error.into()),
     }
-    empty(parent, name, None, &mut 0)
+    empty(parent, name, None, &mut 0, 0)
 }
 
 fn open(parent: &impl AsFd, name: &OsStr) -> io::Result<File> {
@@ -59,13 +61,12 @@ fn open(parent: &impl AsFd, name: &OsStr) -> io::Result<File> {
     Ok(File::from(openat2(parent, name, how)?))
 }
 
-/// Removes the entries of a directory, subdirectories by calling `directory`.
-fn clear(held: &File, mut directory: impl FnMut(&OsStr) -> io::Result<()>) -> io::Result<()> {
+/// Removes the entries of a directory, subdirectories by calling `directory`. It is read until it is
+/// empty if that may add entries to it, as to a root.
+fn clear(held: &File, is_root: bool, mut directory: impl FnMut(&OsStr) -> io::Result<()>) -> io::Result<()> {
     loop {
         let names = entries(held)?;
-        if names.is_empty() {
-            return Ok(());
-        }
+        let is_last = names.is_empty() || (!is_root && names.len() < BATCH);
         for name in names {
             let name = OsStr::from_bytes(name.to_bytes());
             match unlinkat(held, name, UnlinkatFlags::NoRemoveDir) {
@@ -73,6 +74,9 @@ fn clear(held: &File, mut directory: impl FnMut(&OsStr) -> io::Result<()>) -> io
                 Err(Errno::EISDIR) => directory(name)?,
                 Err(error) => return Err(error.into()),
             }
+        }
+        if is_last {
+            return Ok(());
         }
     }
 }
@@ -93,17 +97,22 @@ fn entries(directory: &File) -> io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Removes a directory after its files; subdirectories are moved to the root, which the directory
-/// itself may be.
-fn empty(parent: &impl AsFd, name: &OsStr, root: Option<&File>, moved: &mut u64) -> io::Result<()> {
+/// Removes a directory after its entries; deep subdirectories are moved to the root, which the
+/// directory itself may be.
+fn empty(parent: &impl AsFd, name: &OsStr, root: Option<&File>, moved: &mut u64, level: u32) -> io::Result<()> {
     for _ in 0..ROUNDS {
         let directory = match open(parent, name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             directory => directory?,
         };
         let cleared = match root {
-            Some(root) => clear(&directory, |name| move_up(root, &directory, name, moved)),
-            None => clear(&directory, |name| empty(&directory, name, Some(&directory), moved)),
+            Some(root) if level >= IN_PLACE => clear(&directory, false, |name| move_up(root, &directory, name, moved)),
+            Some(root) => clear(&directory, false, |name| {
+                empty(&directory, name, Some(root), moved, level + 1)
+            }),
+            None => clear(&directory, true, |name| {
+                empty(&directory, name, Some(&directory), moved, 1)
+            }),
         };
         match cleared {
             // It was removed concurrently, together with its entries.
@@ -112,7 +121,7 @@ fn empty(parent: &impl AsFd, name: &OsStr, root: Option<&File>, moved: &mut u64)
         }
         match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-            // A concurrent removal has moved a directory here.
+            // Another process, or a concurrent removal of a part, has added an entry.
             Err(Errno::ENOTEMPTY | Errno::EEXIST) => {}
             Err(error) => return Err(error.into()),
         }
