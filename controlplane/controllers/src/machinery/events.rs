@@ -3,7 +3,8 @@
 //! they report. At the end of the process all queued events are written at once.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
     time::Duration,
 };
@@ -36,6 +37,15 @@ const CROWD: usize = 1024;
 const NAMES: usize = 16;
 /// Number of written events that the recorder remembers.
 const REMEMBERED: usize = 2048;
+/// Events of a component about an object and of a type: burst, and seconds until one more
+/// (`EventSourceObjectSpamFilter` of `client-go/tools/record/events_cache.go`).
+const BURST: u32 = 25;
+const REFILL_SECONDS: i64 = 300;
+/// Number of messages of a reason within some seconds at which they become one event
+/// (`EventAggregator`, there).
+const SIMILAR: usize = 10;
+const SIMILAR_SECONDS: i64 = 600;
+const COMBINED: &str = "(combined from similar events): ";
 
 /// Component whose events have microseconds and an action.
 pub(crate) const SCHEDULER: &str = "default-scheduler";
@@ -71,6 +81,8 @@ impl Recorder {
                 written: BTreeMap::new(),
                 order: VecDeque::new(),
                 number: 0,
+                similar: BTreeMap::new(),
+                budgets: BTreeMap::new(),
             },
         )
     }
@@ -112,7 +124,14 @@ pub(crate) struct Writer {
     order: VecDeque<Identity>,
     /// Number in the newest name: two events at one instant must have different names.
     number: i128,
+    /// Hashes of the messages by reason, and the time of the last one.
+    similar: BTreeMap<(Subject, &'static str), (BTreeSet<u64>, Timestamp)>,
+    /// Number of events that may be written, and the time of the last refill.
+    budgets: BTreeMap<Subject, (u32, Timestamp)>,
 }
+
+/// A component, the object that it tells of, and the type of the event.
+type Subject = (&'static str, String, &'static str);
 
 /// The client of each component.
 pub(crate) type Components = Arc<dyn Fn(&str) -> kube::Client + Send + Sync>;
@@ -122,7 +141,10 @@ impl Writer {
     pub(crate) async fn run(mut self, clients: Components) {
         // Time at which all events so far would have been written at the limited rate.
         let mut due = Instant::now();
-        while let Some(waiting) = self.next().await {
+        while let Some(mut waiting) = self.next().await {
+            let Some(identity) = self.admit(&mut waiting) else {
+                continue;
+            };
             self.wait(waiting.made + DELAY).await;
             if self.receiver.len() < CROWD
                 && let Some(at) = due.checked_sub(EACH * (AT_ONCE - 1))
@@ -131,7 +153,7 @@ impl Writer {
             }
             due = due.max(Instant::now()) + EACH;
             let client = clients(waiting.component);
-            self.write(&client, waiting).await;
+            self.write(&client, waiting, identity).await;
         }
     }
 
@@ -152,25 +174,69 @@ impl Writer {
         }
     }
 
-    async fn write(&mut self, client: &kube::Client, waiting: Waiting) {
-        let Waiting {
-            component, note, at, ..
-        } = waiting;
-        let about = note
-            .about
-            .uid
-            .clone()
-            .or_else(|| note.about.name.clone())
-            .unwrap_or_default();
-        let identity = Identity {
+    /// Returns the event as which it is counted, or `None` if there were too many. The scheduler's
+    /// newer recorder has no such limits.
+    fn admit(&mut self, waiting: &mut Waiting) -> Option<Identity> {
+        let (component, note, at) = (waiting.component, &mut waiting.note, waiting.at);
+        let about = note.about.uid.as_ref().or(note.about.name.as_ref());
+        let mut identity = Identity {
             component,
-            about,
+            about: about.cloned().unwrap_or_default(),
             reason: note.reason,
             message: note.message.clone(),
         };
+        if component == SCHEDULER {
+            return Some(identity);
+        }
+        let subject = (component, identity.about.clone(), note.severity.text());
+        if self.is_like_others(subject.clone(), note, at) {
+            COMBINED.clone_into(&mut identity.message);
+            note.message.insert_str(0, COMBINED);
+        }
+        self.spend(subject, at).then_some(identity)
+    }
+
+    /// True if many messages of this reason came before.
+    fn is_like_others(&mut self, subject: Subject, note: &Note, at: Timestamp) -> bool {
+        if self.similar.len() >= REMEMBERED {
+            self.similar.clear();
+        }
+        let mut hasher = DefaultHasher::new();
+        note.message.hash(&mut hasher);
+        let (messages, last) = self
+            .similar
+            .entry((subject, note.reason))
+            .or_insert((BTreeSet::new(), at));
+        if at.duration_since(*last).as_secs() > SIMILAR_SECONDS {
+            messages.clear();
+        }
+        *last = at;
+        messages.insert(hasher.finish());
+        messages.len() >= SIMILAR && messages.pop_first().is_some()
+    }
+
+    fn spend(&mut self, subject: Subject, at: Timestamp) -> bool {
+        if self.budgets.len() >= REMEMBERED {
+            self.budgets.clear();
+        }
+        let (left, since) = self.budgets.entry(subject).or_insert((BURST, at));
+        let refill = at.duration_since(*since).as_secs() / REFILL_SECONDS;
+        if refill > 0 {
+            *left = left.saturating_add(u32::try_from(refill).unwrap_or(BURST)).min(BURST);
+            *since = at;
+        }
+        let is_left = *left > 0;
+        *left = left.saturating_sub(1);
+        is_left
+    }
+
+    async fn write(&mut self, client: &kube::Client, waiting: Waiting, identity: Identity) {
+        let Waiting {
+            component, note, at, ..
+        } = waiting;
         if let Some(written) = self.written.get_mut(&identity) {
             written.count = written.count.saturating_add(1);
-            let body = repetition(component, written.count, at);
+            let body = repetition(component, written.count, &note.message, at);
             let result = request::patch(client, &written.target, None, PatchKind::Merge, &body).await;
             match result {
                 Ok(_) => return,
@@ -228,11 +294,11 @@ fn whole(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-fn repetition(component: &str, count: i32, at: Timestamp) -> Value {
+fn repetition(component: &str, count: i32, message: &str, at: Timestamp) -> Value {
     if component == SCHEDULER {
         json!({ "series": { "count": count, "lastObservedTime": micro(at) } })
     } else {
-        json!({ "count": count, "lastTimestamp": whole(at) })
+        json!({ "count": count, "lastTimestamp": whole(at), "message": message })
     }
 }
 

@@ -95,6 +95,48 @@ async fn what_was_told_before_the_end_is_written_at_the_end() {
     assert!(told.contains("FailedScheduling"), "{told}");
 }
 
+#[test]
+fn many_events_about_one_object_become_one_and_then_none() {
+    let clock = Arc::new(Timestamp::now);
+    let (_recorder, mut writer) = Recorder::new(clock, "m".into(), CancellationToken::new());
+    let mut tell = |component: &'static str, number: u32, second: i64| {
+        let about = ObjectReference {
+            uid: Some("u".to_owned()),
+            ..ObjectReference::default()
+        };
+        let note = Note {
+            about,
+            severity: Severity::Normal,
+            reason: "Test",
+            message: format!("pod-{number}"),
+        };
+        let mut waiting = Waiting {
+            component,
+            note,
+            at: Timestamp::from_second(1_800_000_000 + second).unwrap(),
+            made: Instant::now(),
+        };
+        let admitted = writer.admit(&mut waiting);
+        admitted.map(|_| waiting.note.message)
+    };
+    let combined = |number: u32| format!("{COMBINED}pod-{number}");
+    let told: Vec<String> = (0..40).filter_map(|number| tell("test", number, 0)).collect();
+    let expected: Vec<String> = (0..9)
+        .map(|number| format!("pod-{number}"))
+        .chain((9..25).map(combined))
+        .collect();
+    assert_eq!(told, expected);
+    assert_eq!(tell("test", 40, 299), None);
+    assert_eq!(tell("test", 41, 601), Some(combined(41)));
+    assert_eq!(
+        tell("test", 42, 1500),
+        Some("pod-42".to_owned()),
+        "after ten quiet minutes"
+    );
+    assert_eq!(tell("other", 42, 1500), Some("pod-42".to_owned()));
+    assert_eq!((0..40).filter_map(|number| tell(SCHEDULER, number, 1500)).count(), 40);
+}
+
 /// Source of an event: the scheduler's as in upstream's newer recorder, the others' as in its older
 /// one.
 #[test]
