@@ -71,16 +71,17 @@ def typed(core):
     equal(names, [f"page-{number}" for number in range(5)] + ["settings"])
 
     core.delete_namespaced_config_map("settings", NAMESPACE)
-    seen = [
-        event["type"]
-        for event in watch.Watch().stream(
-            core.list_namespaced_config_map,
-            NAMESPACE,
-            label_selector="app=web",
-            resource_version=start,
-            timeout_seconds=1,
-        )
-    ]
+    seen = []
+    for event in watch.Watch().stream(
+        core.list_namespaced_config_map,
+        NAMESPACE,
+        label_selector="app=web",
+        resource_version=start,
+        timeout_seconds=30,
+    ):
+        seen.append(event["type"])
+        if event["type"] == "DELETED":
+            break
     equal(seen, ["MODIFIED"] * 5 + ["DELETED"])
 
 

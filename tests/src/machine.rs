@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::{leaks, process};
 
@@ -246,6 +248,16 @@ impl Machine {
         )
     }
 
+    /// Fetches like [`Self::fetch`], from a server that may have just started and not listen yet.
+    ///
+    /// # Errors
+    /// Fails if the patience is over.
+    pub fn page(&self, address: &str) -> anyhow::Result<String> {
+        eventually(&format!("{address} answers"), || {
+            self.fetch(address).map_err(|error| format!("{error:#}"))
+        })
+    }
+
     /// Imports an image archive into the node.
     ///
     /// # Errors
@@ -268,6 +280,32 @@ impl Machine {
             })
             .map(|(pid, _)| pid)
             .with_context(|| format!("{program} runs"))
+    }
+
+    /// Kills a daemon of this cluster and waits for its end.
+    ///
+    /// # Errors
+    /// Fails if it does not run or does not end.
+    pub fn kill(&self, program: &str) -> anyhow::Result<()> {
+        let pid = self.daemon(program)?;
+        kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+        ended(pid)
+    }
+
+    /// The records of the audit log; its last line may be half written.
+    ///
+    /// # Errors
+    /// Fails if the log cannot be read or a whole line is no JSON.
+    pub fn audit(&self) -> anyhow::Result<Vec<serde_json::Value>> {
+        let mut records = Vec::new();
+        for entry in std::fs::read_dir(self.state().join("controlplane/audit"))? {
+            let text = std::fs::read(entry?.path())?;
+            let whole = text.split_inclusive(|byte| *byte == b'\n');
+            for line in whole.filter(|line| line.ends_with(b"\n")) {
+                records.push(serde_json::from_slice(line)?);
+            }
+        }
+        Ok(records)
     }
 
     /// A process in the machine's namespace that the test itself has started, and that is there when the cluster is down.
@@ -383,4 +421,18 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -
         }
         std::thread::park_timeout(Duration::from_millis(20));
     }
+}
+
+/// Waits until the last thread of a process has ended: its first one may be gone while others still hold its locks.
+///
+/// # Errors
+/// Fails if the patience is over.
+pub fn ended(pid: i32) -> anyhow::Result<()> {
+    eventually(&format!("process {pid} ends"), || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        let ended = threads <= 1 && state.is_none_or(|state| state == 'Z');
+        ended.then_some(()).ok_or_else(|| format!("{threads} threads: {stat}"))
+    })
 }

@@ -70,7 +70,10 @@ fn attack_08_volumes_of_an_image_lead_nowhere() -> anyhow::Result<()> {
     let volumes = json!({"/../../etc": {}, "../../../root": {}, "/proc/self/root/etc": {}, "/": {}});
     machine.import(&with_volumes(&images::archive("busybox")?, home.path(), &volumes)?)?;
     let of_machine = || -> anyhow::Result<(Vec<String>, Vec<String>)> {
-        let listed = process::run(Command::new("ls").args(["-laR", "/etc", "/root"]))?;
+        let etc = process::run(Command::new("ls").args(["-laR", "/etc"]))?;
+        // Other programs write below it, and hidden files into it.
+        let shown = ["-maxdepth", "1", "-not", "-name", ".*", "-printf", "%p %M %U:%G\\n"];
+        let root = process::run(Command::new("find").arg("/root").args(shown))?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         let at = |line: &&str| {
             line.split(' ')
@@ -78,7 +81,7 @@ fn attack_08_volumes_of_an_image_lead_nowhere() -> anyhow::Result<()> {
                 .is_some_and(|at| at.starts_with("/etc") || at.starts_with("/root"))
         };
         Ok((
-            listed.lines().map(str::to_owned).collect(),
+            etc.lines().chain(root.lines()).map(str::to_owned).collect(),
             mounts.lines().filter(at).map(str::to_owned).collect(),
         ))
     };

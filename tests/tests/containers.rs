@@ -43,6 +43,7 @@ type Check<'a> = (&'a str, &'a dyn Fn(&Cluster) -> anyhow::Result<()>);
 /// A pod of nginx serves, on its own address and on a port of the node, and its probes pass.
 fn it_serves(cluster: &Cluster) -> anyhow::Result<()> {
     let web = cluster.until("web", "is ready", is_ready)?;
+    cluster.until("tools", "is ready", is_ready)?;
     for place in [address(&web), "172.30.0.1:8080"] {
         let page = cluster.machine.fetch(&format!("http://{place}/"))?;
         ensure!(page.contains("nginx"), "{place}: {page}");
@@ -200,14 +201,13 @@ fn probes_decide(cluster: &Cluster) -> anyhow::Result<()> {
     // However short its time is, it is asked to end before it is killed.
     let ended = &container(&sick)["lastState"]["terminated"];
     ensure!(ended["exitCode"] == 0, "{ended}");
-    let events = cluster
-        .machine
-        .kubectl(["get", "events", "--field-selector", "involvedObject.name=sick"])?;
-    ensure!(
-        events.contains("failed liveness probe, will be restarted"),
-        "{events} {sick}"
-    );
-    Ok(())
+    // Events are told with a delay.
+    eventually("why it was restarted", || {
+        let words = ["get", "events", "--field-selector", "involvedObject.name=sick"];
+        let events = cluster.machine.kubectl(words).map_err(|error| format!("{error:#}"))?;
+        let told = events.contains("failed liveness probe, will be restarted");
+        told.then_some(()).ok_or_else(|| format!("{events} {sick}"))
+    })
 }
 
 fn pods_share_what_they_say(cluster: &Cluster) -> anyhow::Result<()> {
@@ -295,11 +295,7 @@ fn clients_attach(cluster: &Cluster, busybox: &str) -> anyhow::Result<()> {
 fn the_next_agent_adopts(cluster: &Cluster) -> anyhow::Result<()> {
     let before = cluster.until("web", "is ready", is_ready)?;
     let place = format!("http://{}/", address(&before));
-    kill(Pid::from_raw(cluster.machine.daemon("skiff-agent")?), Signal::SIGKILL)?;
-    eventually("the agent is gone", || match cluster.machine.daemon("skiff-agent") {
-        Ok(pid) => Err(format!("process {pid}")),
-        Err(_) => Ok(()),
-    })?;
+    cluster.machine.kill("skiff-agent")?;
     ensure!(
         cluster.machine.fetch(&place)?.contains("nginx"),
         "it serves without an agent"

@@ -68,7 +68,7 @@ fn three_nginx_answer_and_the_way_can_be_read() -> anyhow::Result<()> {
     for pod in &pods {
         assert_running(pod);
         let address = pod["status"]["podIP"].as_str().expect("a pod address");
-        let page = machine.fetch(&format!("http://{address}:80/"))?;
+        let page = machine.page(&format!("http://{address}:80/"))?;
         assert!(page.contains("nginx"), "{address} answers with its page: {page}");
     }
     let addresses: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["status"]["podIP"].as_str()).collect();
@@ -176,21 +176,24 @@ fn assert_running(pod: &Value) {
 
 /// The four lines of the audit log with the users and their requests.
 fn assert_audit(machine: &Machine, pods: &[Value]) -> anyhow::Result<()> {
-    let lines = audit(machine)?;
-    let find = |resource: &str, subresource: Option<&str>, user: &str| {
-        lines
-            .iter()
-            .filter(|line| {
+    // A thread of its own writes them.
+    let found = |resource: &str, subresource: Option<&str>, user: &str, count: usize| {
+        eventually(&format!("{user} has created {count} {resource}"), || {
+            let mut lines = machine.audit().map_err(|error| format!("{error:#}"))?;
+            lines.retain(|line| {
                 line["verb"] == "create"
                     && line["objectRef"]["resource"] == resource
                     && line["objectRef"]["subresource"].as_str() == subresource
                     && line["user"]["username"] == user
-            })
-            .cloned()
-            .collect::<Vec<_>>()
+            });
+            if lines.len() == count {
+                Ok(lines)
+            } else {
+                Err(format!("{lines:#?}"))
+            }
+        })
     };
-    let deployments = find("deployments", None, "kubernetes-admin");
-    assert_eq!(deployments.len(), 1, "the Deployment was created by the administrator");
+    let deployments = found("deployments", None, "kubernetes-admin", 1)?;
     let uri = deployments[0]["requestURI"].as_str().unwrap_or_default();
     assert!(
         uri.contains("fieldManager=kubectl-client-side-apply&fieldValidation=Strict"),
@@ -204,31 +207,18 @@ fn assert_audit(machine: &Machine, pods: &[Value]) -> anyhow::Result<()> {
     );
     assert_eq!(deployments[0]["requestObject"]["kind"], "Deployment");
     let account = |name: &str| format!("system:serviceaccount:kube-system:{name}");
-    let sets = find("replicasets", None, &account("deployment-controller"));
-    assert_eq!(sets.len(), 1);
+    let sets = found("replicasets", None, &account("deployment-controller"), 1)?;
     assert_eq!(sets[0]["requestObject"]["kind"], "ReplicaSet");
-    let created = find("pods", None, &account("replicaset-controller"));
-    assert_eq!(created.len(), 3);
+    let created = found("pods", None, &account("replicaset-controller"), 3)?;
     let names: BTreeSet<&str> = created
         .iter()
         .filter_map(|line| line["responseObject"]["metadata"]["name"].as_str())
         .collect();
     let real: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["metadata"]["name"].as_str()).collect();
     assert_eq!(names, real);
-    let bindings = find("pods", Some("binding"), "system:kube-scheduler");
-    assert_eq!(bindings.len(), 3);
+    let bindings = found("pods", Some("binding"), "system:kube-scheduler", 3)?;
     assert_eq!(bindings[0]["requestObject"]["kind"], "Binding");
     assert_eq!(bindings[0]["kind"], "Event");
     assert_eq!(bindings[0]["apiVersion"], "audit.k8s.io/v1");
     Ok(())
-}
-
-fn audit(machine: &Machine) -> anyhow::Result<Vec<Value>> {
-    let mut lines = Vec::new();
-    for entry in std::fs::read_dir(machine.state().join("controlplane/audit"))? {
-        for line in std::fs::read_to_string(entry?.path())?.lines() {
-            lines.push(serde_json::from_str(line)?);
-        }
-    }
-    Ok(lines)
 }

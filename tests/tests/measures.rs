@@ -340,7 +340,8 @@ fn use_of_containers(table: &str) -> anyhow::Result<()> {
     let check = || {
         // Other tests may hold the processors meanwhile, the limit holds always.
         let (burn, hold) = (row("burn")?, row("hold")?);
-        ensure!((20..=300).contains(&burn.0) && hold.0 < 20, "the CPU time");
+        // The probes of the other one cost some.
+        ensure!((20..=300).contains(&burn.0) && hold.0 < 60, "the CPU time");
         ensure!((8..=32).contains(&hold.1) && burn.1 < 8, "the memory");
         Ok(())
     };

@@ -98,11 +98,10 @@ fn pods_find_services_endpoints_and_themselves_by_name() -> anyhow::Result<()> {
         "-",
         "http://web/etc/hostname",
     ];
-    let fetched = machine.kubectl(fetched)?;
-    ensure!(
-        fetched.contains("web-0"),
-        "by the search list and the Service: {fetched}"
-    );
+    eventually("a pod fetches by the search list and the Service", || {
+        let fetched = machine.kubectl(fetched).map_err(|error| format!("{error:#}"))?;
+        fetched.contains("web-0").then_some(()).ok_or(fetched)
+    })?;
     let resolver = machine.kubectl(["exec", "client", "--", "cat", "/etc/resolv.conf"])?;
     let searched = "search default.svc.cluster.local svc.cluster.local cluster.local";
     ensure!(

@@ -96,10 +96,17 @@ fn ask_all(lab: &Lab, pod: &str, addresses: &[String], echoes: &[String]) -> Res
 
 /// Everything reaches everything.
 fn all_reach_all(lab: &Lab) -> anyhow::Result<()> {
-    let pods = words(lab, &["pods", "-l", "app=web"], "{.items[*].status.podIP}")?;
-    let all = words(lab, &["pods"], "{.items[*].status.podIPs[*].ip}")?;
-    let six: Vec<String> = all.into_iter().filter(|address| address.contains(':')).collect();
-    ensure!(pods.len() == 3 && six.len() == 6, "{pods:?} {six:?}");
+    let (pods, six) = eventually("every pod has its addresses", || {
+        let told = |what: &[&str], path: &str| words(lab, what, path).map_err(|error| format!("{error:#}"));
+        let pods = told(&["pods", "-l", "app=web"], "{.items[*].status.podIP}")?;
+        let all = told(&["pods"], "{.items[*].status.podIPs[*].ip}")?;
+        let six: Vec<String> = all.into_iter().filter(|address| address.contains(':')).collect();
+        if pods.len() == 3 && six.len() == 6 {
+            Ok((pods, six))
+        } else {
+            Err(format!("{pods:?} {six:?}"))
+        }
+    })?;
     let service = words(lab, &["service", "web"], "{.spec.clusterIP}")?;
     let mut addresses = pods;
     addresses.extend(service.iter().map(|address| format!("{address}:8080")));
@@ -137,8 +144,13 @@ fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Resu
     for what in ["deployment/web", "daemonset/client"] {
         lab.machine.kubectl(["rollout", "status", what, "--timeout=60s"])?;
     }
-    let path = "{.items[*].status.conditions[?(@.type==\"NetworkUnavailable\")].reason}";
-    ensure!(words(&lab, &["nodes"], path)? == ["RouteCreated"; 3]);
+    eventually("every node has its routes", || {
+        let path = "{.items[*].status.conditions[?(@.type==\"NetworkUnavailable\")].reason}";
+        let told = words(&lab, &["nodes"], path).map_err(|error| format!("{error:#}"))?;
+        (told == ["RouteCreated"; 3])
+            .then_some(())
+            .ok_or_else(|| format!("{told:?}"))
+    })?;
     all_reach_all(&lab)?;
     address_is_announced(&lab)?;
     rolls_without_loss(&lab)?;
@@ -237,7 +249,7 @@ fn survives(lab: &Lab) -> anyhow::Result<()> {
         anyhow::bail!("three nodes")
     };
     let script = format!(
-        "i=0; while [ $i -lt 60 ]; do for a in {}; do curl -sS --fail --max-time 2 http://$a/ >/dev/null || echo lost $a; done; \
+        "i=0; while [ $i -lt 60 ]; do for a in {}; do curl -sS --fail --max-time 5 http://$a/ >/dev/null || echo lost $a; done; \
          sleep 0.05; i=$((i+1)); done",
         pods.join(" ")
     );
@@ -295,8 +307,14 @@ fn goes_with_its_node(lab: &Lab) -> anyhow::Result<()> {
     node.end(Signal::SIGTERM)?;
     lab.machine.kubectl(["delete", "node", node.name])?;
     // It announced the pool's address.
-    eventually("the address moves to the other node", || fetch_balanced(lab))?;
-    ensure!(announcer(lab)? == ["n1"]);
+    eventually("the address moves to the other node", || {
+        let own = announcer(lab).map_err(|error| format!("{error:#}"))?;
+        if own == ["n1"] {
+            fetch_balanced(lab)
+        } else {
+            Err(format!("{own:?}"))
+        }
+    })?;
     for namespace in [lab.machine.namespace(), &lab.others.last().context("a node")?.namespace] {
         eventually("its routes go", || {
             let left = routes(namespace)?;

@@ -133,13 +133,15 @@ fn assert_owners(machine: &Machine) -> anyhow::Result<()> {
     })?;
     let said = says(machine, &["undelete", "cm/owned"])?;
     assert!(said.contains("its owner ConfigMap/owner is gone"), "{said}");
-    let history = says(machine, &["history", "cm/owned"])?;
-    let deleted = history.lines().find(|line| line.ends_with("deleted"));
-    assert!(
-        deleted.is_some_and(|line| line.contains("generic-garbage-collector")),
-        "{history}"
-    );
-    Ok(())
+    eventually("the audit log tells who deleted it", || {
+        let history = says(machine, &["history", "cm/owned"]).map_err(|error| error.to_string())?;
+        let deleted = history.lines().find(|line| line.ends_with("deleted"));
+        if deleted.is_some_and(|line| line.contains("generic-garbage-collector")) {
+            Ok(())
+        } else {
+            Err(history)
+        }
+    })
 }
 
 /// The audit log and the past are joined by a query.

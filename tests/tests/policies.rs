@@ -4,8 +4,6 @@
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use anyhow::{Context as _, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tests::images;
 use tests::machine::{Machine, eventually};
 
@@ -203,7 +201,7 @@ fn pods_reach_whom_policies_let_them() -> anyhow::Result<()> {
     machine.kubectl(["label", "pod/client", "app=x", "--overwrite"])?;
     are(&machine, false, &from("client"))?;
 
-    kill(Pid::from_raw(machine.daemon("skiff-agent")?), Signal::SIGKILL)?;
+    machine.kill("skiff-agent")?;
     machine.skiff(["up"])?;
     are(&machine, false, &from("client")[..2])?;
     machine.kubectl(["delete", "networkpolicy", "from-other"])?;

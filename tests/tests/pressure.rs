@@ -121,13 +121,13 @@ fn full_pods(machine: &Machine) -> anyhow::Result<()> {
     ] {
         let told = failed(machine, name)?;
         ensure!(told == ("Evicted".to_owned(), expected.to_owned()), "{name}: {told:?}");
-        let events = machine.kubectl([
-            "get",
-            "events",
-            "--field-selector",
-            &format!("involvedObject.name={name},reason=Evicted"),
-        ])?;
-        ensure!(events.contains(expected.trim_end()), "{events}");
+        // Events are told with a delay.
+        eventually(&format!("the eviction of {name} is told"), || {
+            let selector = format!("involvedObject.name={name},reason=Evicted");
+            let events = machine.kubectl(["get", "events", "--field-selector", &selector]);
+            let events = events.map_err(|error| error.to_string())?;
+            events.contains(expected.trim_end()).then_some(()).ok_or(events)
+        })?;
     }
     ensure!(phase(machine, "modest")? == "Running");
     Ok(())

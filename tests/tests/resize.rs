@@ -4,9 +4,9 @@
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
+use tests::images;
 use tests::machine::{Machine, eventually};
 use tests::parts::Parts;
-use tests::{images, process};
 
 use start::Started;
 
@@ -323,12 +323,7 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     by_turns(machine, &image)?;
 
     // An allocation outlives the agent, and applies to the next start.
-    let agent = machine.daemon("skiff-agent")?;
-    process::run(std::process::Command::new("kill").args(["-9", &agent.to_string()]))?;
-    eventually("the agent is gone", || match machine.daemon("skiff-agent") {
-        Ok(pid) => Err(format!("process {pid}")),
-        Err(_) => Ok(()),
-    })?;
+    machine.kill("skiff-agent")?;
     machine.skiff(["up"])?;
     machine.kubectl(["exec", "p", "-c", "a", "--", "kill", "1"]).ok();
     resize(machine, "a", "150m", "40Mi")?;

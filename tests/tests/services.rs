@@ -4,8 +4,6 @@
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use anyhow::{Context as _, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tests::machine::{Machine, Namespace, Setup, eventually};
 use tests::{images, process};
 
@@ -245,7 +243,7 @@ fn survives(machine: &Machine, web: &str) -> anyhow::Result<()> {
     let flush = |what: &str| process::run(machine.namespace().command("nft").args(what.split(' ')));
     flush("flush ruleset")?;
     reached(machine, web)?;
-    kill(Pid::from_raw(machine.daemon("skiff-agent")?), Signal::SIGKILL)?;
+    machine.kill("skiff-agent")?;
     ensure!(welcomes(&machine.fetch(&format!("http://{web}/"))?), "without an agent");
     ensure!(
         welcomes(&machine.fetch("http://172.30.0.1:30080/")?),

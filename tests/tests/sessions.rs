@@ -177,12 +177,7 @@ fn assert_unwatched(machine: &Machine) -> anyhow::Result<()> {
     let pod = |path: &str| machine.kubectl(["get", "pod", "quits", "-o", &format!("jsonpath={{{path}}}")]);
     machine.kubectl(["wait", "--for=condition=Ready", "pod/quits", "--timeout=60s"])?;
     let first = process::container_of(&pod(".metadata.uid")?)?;
-    let agent = Pid::from_raw(machine.daemon("skiff-agent")?);
-    kill(agent, Signal::SIGKILL)?;
-    eventually("the agent is gone", || match machine.daemon("skiff-agent") {
-        Ok(pid) => Err(format!("process {pid}")),
-        Err(_) => Ok(()),
-    })?;
+    machine.kill("skiff-agent")?;
     kill(Pid::from_raw(first), Signal::SIGTERM)?;
     let process = Path::new("/proc").join(first.to_string());
     eventually("its process is gone", || {

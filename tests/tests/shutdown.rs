@@ -68,11 +68,9 @@ impl Daemon {
             .context("start dbus-daemon")?;
         let daemon = Self(daemon);
         eventually("the bus is there", || {
-            if socket.exists() {
-                Ok(())
-            } else {
-                Err(socket.display().to_string())
-            }
+            // The file is there before anybody listens.
+            let connected = std::os::unix::net::UnixStream::connect(socket);
+            connected.map(drop).map_err(|error| error.to_string())
         })?;
         Ok(daemon)
     }
@@ -172,7 +170,10 @@ fn pods_end_before_the_machine_does() -> anyhow::Result<()> {
     })?;
     logind.wait_for_release()?;
     for words in [&plain[..], &deaf[..], &critical[..]] {
-        tells_why(&get(&machine, words).map_err(anyhow::Error::msg)?)?;
+        let pod = until(&machine, "its end is told", words, |pod| {
+            pod["status"]["phase"] == "Failed"
+        })?;
+        tells_why(&pod)?;
     }
     ensure!(
         std::fs::read_to_string(host.join("ends"))? == "plain\ncritical\n",

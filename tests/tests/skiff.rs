@@ -108,7 +108,7 @@ fn a_deployment_from_apply_to_delete() -> anyhow::Result<()> {
     let described = machine.skiff(["describe", "deployment/web"])?;
     assert!(described.contains("ScalingReplicaSet"), "{described}");
     let address = json["items"][0]["status"]["podIP"].as_str().unwrap_or_default();
-    machine.fetch(&format!("http://{address}/hostname"))?;
+    machine.page(&format!("http://{address}/hostname"))?;
     eventually("the log shows the request", || {
         let log = machine
             .skiff(["logs", "-l", "app=web"])
@@ -267,7 +267,11 @@ fn daemons_that_something_else_started_again_are_found() -> anyhow::Result<()> {
     }
     machine.skiff(["down"])?;
     for (program, mut child) in children {
-        assert!(child.try_wait()?.is_some(), "{program} still runs");
+        // Its first thread may end before the others.
+        eventually(&format!("{program} has ended"), || match child.try_wait() {
+            Ok(Some(_)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })?;
     }
     machine.finish()
 }

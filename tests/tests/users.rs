@@ -7,8 +7,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use tests::machine::{Machine, eventually};
 use tests::{images, process};
@@ -181,7 +179,9 @@ fn files_belong_to_who_they_should(node: &Node, first: u32) -> anyhow::Result<()
         ensure!(mode == "644", "/etc/{file} is {mode} for who is not root");
     }
     let inside = "stat -c '%n %u:%g' /etc/hostname /bin /made /scratch /word/..data/word /host/made /host/users /dev/termination-log";
-    let seen = node.says("one", "root", inside)?;
+    let seen = eventually("both containers have made their files", || {
+        node.says("one", "root", inside).map_err(|error| format!("{error:#}"))
+    })?;
     for expected in [
         "/etc/hostname 0:0",
         "/bin 0:0",
@@ -260,10 +260,13 @@ fn root_of_a_pod_is_nobody_on_the_node() -> anyhow::Result<()> {
     node.ready("shared")?;
     let (first, second) = (node.first("one")?, node.first("two")?);
     ensure!(first != second, "both are {first}");
-    let mut expected = vec![first, first + 1000];
-    ensure!(users(&one)? == expected, "{:?}", users(&one)?);
-    expected = vec![second];
-    ensure!(users(&two)? == expected, "{:?}", users(&two)?);
+    // What they begin with, and what was executed, may still be ending.
+    for (pod, expected) in [(&one, vec![first, first + 1000]), (&two, vec![second])] {
+        eventually(&format!("its users are {expected:?}"), || {
+            let seen = users(pod).map_err(|error| format!("{error:#}"))?;
+            (seen == expected).then_some(()).ok_or_else(|| format!("{seen:?}"))
+        })?;
+    }
     files_belong_to_who_they_should(&node, first)?;
     nothing_of_the_machine_can_be_reached(&node)?;
     eventually("the first words are in the log", || {
@@ -278,7 +281,7 @@ fn root_of_a_pod_is_nobody_on_the_node() -> anyhow::Result<()> {
     );
     // Its root may use its network namespace as root: a port below 1024.
     let web = node.ready("web")?;
-    let page = node.machine.fetch(&format!(
+    let page = node.machine.page(&format!(
         "http://{}/",
         web["status"]["podIP"].as_str().unwrap_or_default()
     ))?;
@@ -299,11 +302,7 @@ fn root_of_a_pod_is_nobody_on_the_node() -> anyhow::Result<()> {
         "{stranger}"
     );
     // A restarted agent knows the allocated ids.
-    kill(Pid::from_raw(node.machine.daemon("skiff-agent")?), Signal::SIGKILL)?;
-    eventually("the agent is gone", || match node.machine.daemon("skiff-agent") {
-        Ok(pid) => Err(format!("process {pid}")),
-        Err(_) => Ok(()),
-    })?;
+    node.machine.kill("skiff-agent")?;
     node.machine.skiff(["up"])?;
     node.machine.kubectl(["delete", "pod", "web", "stranger", "--now"])?;
     let file = node.home.path().join("pods.yaml");

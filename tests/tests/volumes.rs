@@ -136,17 +136,19 @@ fn assert_kept(node: &Node) -> anyhow::Result<PathBuf> {
         "{}",
         directory.display()
     );
-    let said = node.machine.kubectl(["logs", &first])?;
-    assert!(
-        said.lines()
-            .any(|line| line.contains(" 1000     4321 ") && line.ends_with("/data/log")),
-        "{said}"
-    );
+    eventually("the writer tells the log's owners", || {
+        let said = node.machine.kubectl(["logs", &first]);
+        let said = said.map_err(|error| format!("{error:#}"))?;
+        let told = said
+            .lines()
+            .any(|line| line.contains(" 1000     4321 ") && line.ends_with("/data/log"));
+        told.then_some(()).ok_or(said)
+    })?;
 
     node.machine.kubectl(["delete", "pod", &first])?;
     let second = node.writer(&first)?;
     // A container that an agent starts which did not mount the volume finds it all the same.
-    end(node.machine.daemon("skiff-agent")?)?;
+    node.machine.kill("skiff-agent")?;
     node.machine.skiff(["up"])?;
     node.machine.kubectl(["exec", &second, "--", "kill", "1"]).ok();
     let log = directory.join("log");
@@ -157,15 +159,6 @@ fn assert_kept(node: &Node) -> anyhow::Result<PathBuf> {
     })?;
     assert!(directory.join("part").is_dir(), "the subPath");
     Ok(directory)
-}
-
-fn end(pid: i32) -> anyhow::Result<()> {
-    let pid = nix::unistd::Pid::from_raw(pid);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
-    eventually("the agent ended", || {
-        let there = nix::sys::signal::kill(pid, None).is_ok();
-        if there { Err("it runs".to_owned()) } else { Ok(()) }
-    })
 }
 
 /// A static read-only volume, chosen by its labels.
@@ -266,12 +259,6 @@ fn assert_ends(node: &Node, directory: &Path) -> anyhow::Result<()> {
 
 /// Everybody acted under a name of their own.
 fn assert_recorded(node: &Node) -> anyhow::Result<()> {
-    let mut lines: Vec<Value> = Vec::new();
-    for entry in std::fs::read_dir(node.machine.state().join("controlplane/audit"))? {
-        for line in std::fs::read_to_string(entry?.path())?.lines() {
-            lines.push(serde_json::from_str(line)?);
-        }
-    }
     for (account, verb, resource) in [
         ("persistent-volume-binder", "patch", "persistentvolumes"),
         ("persistent-volume-binder", "patch", "persistentvolumeclaims"),
@@ -281,12 +268,15 @@ fn assert_recorded(node: &Node) -> anyhow::Result<()> {
         ("pv-protection-controller", "update", "persistentvolumes"),
     ] {
         let user = format!("system:serviceaccount:kube-system:{account}");
-        let found = lines.iter().any(|line| {
-            line["user"]["username"] == user.as_str()
-                && line["verb"] == verb
-                && line["objectRef"]["resource"] == resource
-        });
-        assert!(found, "{user} {verb} {resource}");
+        eventually(&format!("{user} {verb} {resource}"), || {
+            let lines = node.machine.audit().map_err(|error| format!("{error:#}"))?;
+            let found = lines.iter().any(|line| {
+                line["user"]["username"] == user.as_str()
+                    && line["verb"] == verb
+                    && line["objectRef"]["resource"] == resource
+            });
+            found.then_some(()).ok_or_else(|| format!("not among {}", lines.len()))
+        })?;
     }
     Ok(())
 }

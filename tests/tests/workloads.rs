@@ -68,10 +68,14 @@ impl Node {
         })
     }
 
-    /// Output of the pods of a StatefulSet, each on its own volume.
-    fn log(&self, pod: &str) -> Result<String, String> {
-        self.kubectl(&format!("exec {pod} -- cat /data/log"))
-            .map_err(|error| format!("{error:#}"))
+    /// Waits until what a pod of a StatefulSet and its predecessors have written to their volume ends like this, and
+    /// returns it.
+    fn log(&self, pod: &str, end: &str) -> anyhow::Result<String> {
+        eventually(&format!("the log of {pod} ends with {end:?}"), || {
+            let log = self.kubectl(&format!("exec {pod} -- cat /data/log"));
+            let log = log.map_err(|error| format!("{error:#}"))?;
+            if log.ends_with(end) { Ok(log) } else { Err(log) }
+        })
     }
 }
 
@@ -84,16 +88,13 @@ fn a_stateful_set_keeps_its_data_through_deletions_and_updates() -> anyhow::Resu
     let node = Node(machine);
     node.apply(home.path(), &SET.replace("IMAGE", &image))?;
     node.kubectl("rollout status sts/web --timeout=120s")?;
-    let told = node.kubectl("describe sts web")?;
     for pod in ["web-0", "web-1", "web-2"] {
-        assert!(
-            told.contains(&format!("Create Pod {pod} in StatefulSet web successful")),
-            "{told}"
-        );
-        assert!(
-            told.contains(&format!("Create Claim data-{pod} Pod {pod} in StatefulSet web success")),
-            "{told}"
-        );
+        for told in [
+            format!("Create Pod {pod} in StatefulSet web successful"),
+            format!("Create Claim data-{pod} Pod {pod} in StatefulSet web success"),
+        ] {
+            node.says("describe sts web", &told)?;
+        }
     }
     let said = node.0.skiff(["why", "statefulset/web"])?;
     assert!(
@@ -105,8 +106,8 @@ fn a_stateful_set_keeps_its_data_through_deletions_and_updates() -> anyhow::Resu
         let uid = node.successor(pod, "")?;
         node.kubectl(&format!("delete pod {pod} --wait=false"))?;
         node.successor(pod, &uid)?;
-        let log = node.log(pod).map_err(anyhow::Error::msg)?;
-        assert_eq!(log, format!("{pod} first\n{pod} first\n"));
+        let wanted = format!("{pod} first\n{pod} first\n");
+        assert_eq!(node.log(pod, &wanted)?, wanted);
     }
     assert_updates(&node)?;
     assert_way_out(&node)?;
@@ -149,23 +150,19 @@ fn assert_updates(node: &Node) -> anyhow::Result<()> {
     node.0.kubectl(["patch", "sts", "web", "-p", partition])?;
     node.kubectl("set env sts/web VERSION=second")?;
     node.kubectl("rollout status sts/web --timeout=120s")?;
-    let log = node.log("web-2").map_err(anyhow::Error::msg)?;
-    assert!(log.ends_with("web-2 second\n"), "{log}");
-    let log = node.log("web-1").map_err(anyhow::Error::msg)?;
-    assert!(log.ends_with("web-1 first\n"), "{log}");
+    node.log("web-2", "web-2 second\n")?;
+    node.log("web-1", "web-1 first\n")?;
     let whole = r#"{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}"#;
     node.0.kubectl(["patch", "sts", "web", "-p", whole])?;
     node.kubectl("rollout status sts/web --timeout=120s")?;
-    let log = node.log("web-0").map_err(anyhow::Error::msg)?;
-    assert!(log.ends_with("web-0 second\n"), "{log}");
+    node.log("web-0", "web-0 second\n")?;
     let history = node.kubectl("rollout history sts/web")?;
     assert!(history.contains("\n1 ") && history.contains("\n2 "), "{history}");
     let second = node.kubectl("rollout history sts/web --revision=2")?;
     assert!(second.contains("VERSION:\tsecond"), "{second}");
     node.kubectl("rollout undo sts/web")?;
     node.kubectl("rollout status sts/web --timeout=120s")?;
-    let log = node.log("web-0").map_err(anyhow::Error::msg)?;
-    assert!(log.ends_with("web-0 second\nweb-0 first\n"), "{log}");
+    node.log("web-0", "web-0 second\nweb-0 first\n")?;
     let history = node.kubectl("rollout history sts/web")?;
     assert!(history.contains("\n2 ") && history.contains("\n3 "), "{history}");
     let former = node.successor("web-0", "")?;
@@ -300,14 +297,19 @@ fn an_autoscaler_follows_the_load() -> anyhow::Result<()> {
     std::fs::write(switch.join("on"), "")?;
     let manifest = include_str!("scaler.yaml").replace("IMAGE", &image);
     node.apply(home.path(), &manifest.replace("SWITCH", &switch.display().to_string()))?;
-    let size = "get deployment load -o jsonpath={.spec.replicas}";
-    node.says(size, "4")?;
+    // Each step waits for a measurement and for the autoscaler's next look.
+    let sized = |count: u32| {
+        node.kubectl(&format!(
+            "wait deployment/load --for=jsonpath={{.spec.replicas}}={count} --timeout=180s"
+        ))
+    };
+    sized(4)?;
     node.says(
         "describe hpa load",
         "cpu resource utilization (percentage of request) above target",
     )?;
     std::fs::remove_file(switch.join("on"))?;
-    node.says(size, "1")?;
+    sized(1)?;
     node.says("describe hpa load", "New size: 1; reason: All metrics below target")?;
     node.kubectl("delete hpa,deployment load")?;
     node.has_no("pods")?;

@@ -41,7 +41,8 @@ pub(crate) fn all(nginx: &str, busybox: &str, host: &str) -> Vec<Value> {
 }
 
 fn web(nginx: &str) -> Value {
-    let get = json!({"httpGet": {"path": "/healthz", "port": 80}, "periodSeconds": 1});
+    // Whatever else the machine does meanwhile, it is not restarted.
+    let get = json!({"httpGet": {"path": "/healthz", "port": 80}, "periodSeconds": 1, "failureThreshold": 30});
     pod(
         "web",
         &json!({
@@ -50,7 +51,7 @@ fn web(nginx: &str) -> Value {
                 "name": "nginx", "image": nginx,
                 "ports": [{"containerPort": 80, "hostPort": 8080}],
                 "startupProbe": get, "readinessProbe": get,
-                "livenessProbe": {"tcpSocket": {"port": 80}, "periodSeconds": 1},
+                "livenessProbe": {"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 30},
                 "resources": {"limits": {"memory": "64Mi", "cpu": "500m"}},
             }],
         }),
@@ -151,10 +152,10 @@ fn lives(busybox: &str, host: &str) -> Vec<Value> {
         "readinessProbe": probe("[ -s /host/late ] && [ -e /tmp/ready ]"),
         "livenessProbe": probe("[ -s /host/late ]"),
     });
-    let sick = json!({
-        "volumeMounts": mounts,
-        "livenessProbe": {"exec": {"command": ["test", "-e", "/tmp/well"]}, "periodSeconds": 1, "failureThreshold": 1},
-    });
+    // It is asked nothing before it can be told to end.
+    let mut well = probe("[ ! -e /tmp/begun ] || [ -e /tmp/well ]");
+    merge(&mut well, json!({"failureThreshold": 1}));
+    let sick = json!({"volumeMounts": mounts, "livenessProbe": well});
     let mut hurried = volume.clone();
     merge(&mut hurried, json!({"terminationGracePeriodSeconds": 0}));
     let trap = "trap 'echo TERM >> /host/polite; exit 0' TERM; while :; do sleep 1000 & wait; done";
@@ -177,7 +178,7 @@ fn lives(busybox: &str, host: &str) -> Vec<Value> {
         script(
             "sick",
             busybox,
-            &format!("[ -e /host/sick ] && touch /tmp/well; touch /host/sick; {WAIT}"),
+            &format!("trap 'exit 0' TERM; [ -e /host/sick ] && touch /tmp/well; touch /host/sick /tmp/begun; {WAIT}"),
             sick,
             hurried,
         ),

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tests::machine::{Machine, Namespace, Setup, eventually};
+use tests::machine::{Machine, Namespace, Setup, ended, eventually};
 use tests::{images, leaks, process};
 
 /// The cluster: the first node is that of `skiff up`.
@@ -239,14 +239,7 @@ impl Node {
         let file = std::fs::read_to_string(self.state().join("agent.pid"))?;
         let pid: i32 = file.split(' ').next().context("a pid")?.parse()?;
         kill(Pid::from_raw(pid), signal)?;
-        // The first thread may be gone while others still hold the lock of the state directory.
-        eventually("the agent ends", || {
-            let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-            let ended = threads <= 1 && state.is_none_or(|state| state == 'Z');
-            ended.then_some(()).ok_or_else(|| format!("{threads} threads: {stat}"))
-        })
+        ended(pid)
     }
 
     pub(crate) fn log(&self) -> String {
