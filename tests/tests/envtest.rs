@@ -6,6 +6,7 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -22,9 +23,15 @@ use tests::http::Target;
 use tests::machine::PATIENCE;
 use tests::process;
 
-/// A free port of the loopback, as envtest finds one.
+/// A free port of the loopback, given once and to this process alone: one of the kernel's choice, as envtest takes it, may
+/// be another test's before a program listens.
 fn port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = 10_000 + std::process::id() % 1_000 * 20;
+    let mut next = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    next.find_map(|port| u16::try_from(port).ok().filter(is_free))
+        .context("a free port")
 }
 
 /// A program of the directory; it is killed when the test fails.

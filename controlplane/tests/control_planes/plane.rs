@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use axum::http::Request;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -13,10 +14,14 @@ use tokio::time::{Duration, Instant};
 
 use super::PATIENCE;
 
-/// Ports that nobody uses, held all at once so that no two are the same.
+/// Ports that nobody uses, each given once and to this process alone: one of the kernel's choice may be another test's
+/// before etcd listens.
 fn ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|held| held.local_addr().unwrap().port()).collect()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = 10_000 + std::process::id() % 1_000 * 20;
+    let next = || u16::try_from(first + NEXT.fetch_add(1, Ordering::Relaxed)).unwrap();
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).filter(is_free).take(count).collect()
 }
 
 /// Three members of etcd; they end with the test.

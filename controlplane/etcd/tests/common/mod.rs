@@ -6,6 +6,7 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use controlplane_etcd::{Address, Etcd, Identity};
@@ -16,6 +17,16 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+/// Ports that nobody uses, each given once and to this process alone: one of the kernel's choice may be another test's
+/// before etcd listens.
+fn ports(count: usize) -> Vec<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = 10_000 + std::process::id() % 1_000 * 20;
+    let next = || u16::try_from(first + NEXT.fetch_add(1, Ordering::Relaxed)).unwrap();
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).filter(is_free).take(count).collect()
+}
 
 /// Members on the loopback interface. They end with the test.
 pub struct Members {
@@ -33,12 +44,7 @@ impl Members {
     }
 
     pub fn with_scheme(scheme: &'static str, count: usize, extra: &[&str]) -> Self {
-        // All held at once, so that no two ports are the same.
-        let held: Vec<TcpListener> = (0..count * 2)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let numbers: Vec<u16> = held.iter().map(|held| held.local_addr().unwrap().port()).collect();
-        drop(held);
+        let numbers = ports(count * 2);
         let mut members = Self {
             directory: tempfile::tempdir().unwrap(),
             ports: numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect(),
