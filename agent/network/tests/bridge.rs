@@ -215,7 +215,7 @@ fn attack_25_a_killed_process_leaves_whole_attachments_or_none() {
     }
     executor().block_on(open(folder.path()).stop()).unwrap();
     // The kernel deletes the interfaces of a namespace asynchronously.
-    let gone = (0..400).any(|_| {
+    let gone = (0..3000).any(|_| {
         std::thread::park_timeout(Duration::from_millis(10));
         !ip("-o link").contains("veth")
     });

@@ -63,9 +63,9 @@ impl Sender {
         String::from_utf8_lossy(said.get(..length).unwrap()).into_owned()
     }
 
-    /// A pod needs a moment until it listens, much less than the timeout of a conntrack entry.
+    /// A pod needs a moment until it listens, less than the timeout of a conntrack entry.
     fn reaches(&self, name: &str) {
-        let reached = (0..15).any(|_| self.ask() == name);
+        let reached = (0..50).any(|_| self.ask() == name);
         assert!(reached, "{} to {} does not reach {name}", self.what, self.to);
     }
 }

@@ -95,7 +95,7 @@ async fn another_one_leads_when_the_leader_is_killed_or_ends() {
     let led = deploys(&other, "after").await;
     println!("another one led {took:?} after the kill, and had made a ReplicaSet {led:?} later");
     assert!(
-        took < Duration::from_secs(6),
+        took < Duration::from_secs(10),
         "{took:?}, on a machine that others use too"
     );
 

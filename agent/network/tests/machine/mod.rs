@@ -99,7 +99,7 @@ impl Machine {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(self.folder.path().to_str().unwrap()), "{mounts}");
         // The kernel deletes the interfaces of a namespace asynchronously.
-        let gone = (0..400).any(|_| {
+        let gone = (0..3000).any(|_| {
             std::thread::park_timeout(Duration::from_millis(10));
             !run("ip", "-o link").contains("veth")
         });

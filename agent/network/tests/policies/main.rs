@@ -263,7 +263,9 @@ async fn a_policy_ends_connections_that_it_forbids_and_no_others() {
         }
         let at = SocketAddr::from((world.address("web", v6).unwrap(), 8080));
         let datagrams = world.lab.run(From::Pod("client"), move || udp(at));
-        assert!(sends(&datagrams, 3));
+        // An answer may come late.
+        let answered = || (0..10).any(|_| sends(&datagrams, 3));
+        assert!(answered());
         let mut said = [0; 2];
         let mut passes = || {
             client.write_all(b"go").unwrap();
@@ -274,12 +276,12 @@ async fn a_policy_ends_connections_that_it_forbids_and_no_others() {
             &json!({"policyTypes": ["Ingress", "Egress"], "ingress": [{"from": [app("client")]}]}),
         ));
         assert!(passes(), "it is allowed, and answers need no rule");
-        assert!(sends(&datagrams, 3));
+        assert!(answered());
         world.apply(&web(&json!({})));
         assert!(!passes(), "forbidden now");
         assert!(!sends(&datagrams, 3));
         world.remove();
-        assert!(sends(&datagrams, 3), "free again");
+        assert!(answered(), "free again");
     }
     world.end().await;
 }
@@ -293,7 +295,9 @@ async fn fragments_are_judged_by_the_ports_of_the_whole() {
         let address = world.address("web", v6).unwrap();
         for (port, expected) in [(8080, true), (8090, false)] {
             let at = SocketAddr::from((address, port));
-            let passed = world.lab.run(From::Pod("client"), move || sends(&udp(at), 3000));
+            // An answer may come late.
+            let tries = if expected { 10 } else { 1 };
+            let passed = (0..tries).any(|_| world.lab.run(From::Pod("client"), move || sends(&udp(at), 3000)));
             assert_eq!(passed, expected, "{at}");
         }
     }

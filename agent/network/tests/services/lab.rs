@@ -205,7 +205,7 @@ impl Lab {
             let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
             let socket = UdpSocket::bind(any).unwrap();
             socket.connect(to).unwrap();
-            socket.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             socket
         })
     }
@@ -263,7 +263,7 @@ pub(crate) fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 
 fn connect(to: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(text)
