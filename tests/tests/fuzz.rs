@@ -186,9 +186,18 @@ fn fuzz(target: &str, read: fn(&[u8])) -> anyhow::Result<()> {
 
 /// Hands an input over and leaves it in a file when it is not survived.
 fn feed(target: &str, read: fn(&[u8]), input: &[u8]) -> anyhow::Result<()> {
-    let start = Instant::now();
-    let ended = catch_unwind(AssertUnwindSafe(|| read(input)));
-    let took = start.elapsed();
+    let read = || {
+        let start = Instant::now();
+        let ended = catch_unwind(AssertUnwindSafe(|| read(input)));
+        (ended, start.elapsed())
+    };
+    let (mut ended, mut took) = read();
+    // Other programs may hold up one reading; an input that is slow is slow again.
+    for _ in 0..2 {
+        if ended.is_ok() && took >= SLOWEST {
+            (ended, took) = read();
+        }
+    }
     if ended.is_ok() && took < SLOWEST {
         return Ok(());
     }
