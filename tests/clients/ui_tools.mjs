@@ -20,7 +20,7 @@ export const SCRIPT = '<img src=x onerror="window.hit=1"><script>window.hit=1</s
 
 export async function eventually(what, probe) {
     let last;
-    for (let tries = 0; tries < 600; tries += 1) {
+    for (let tries = 0; tries < 1200; tries += 1) {
         last = await probe();
         if (last === true) return;
         await pause(100);

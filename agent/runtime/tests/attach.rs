@@ -17,10 +17,10 @@ use common::{Kind, Machine, contract};
 use runtime::{Error, Session, Size, Stdin, Streams};
 use tokio::io::AsyncWriteExt;
 
-/// Attaches; a refusal may come as the end of the session.
-async fn attached(machine: &Machine, container: &str) -> Result<Session, Error> {
+/// Attaches; a refusal may come as the end of the session, within `patience`.
+async fn attached(machine: &Machine, container: &str, patience: u64) -> Result<Session, Error> {
     let mut session = machine.runtime.attach("s", container, ALL).await?;
-    match tokio::time::timeout(Duration::from_millis(50), &mut session.end).await {
+    match tokio::time::timeout(Duration::from_millis(patience), &mut session.end).await {
         Ok(end) => Err(end.expect_err("it is not refused and at its end")),
         Err(_elapsed) => Ok(session),
     }
@@ -127,7 +127,7 @@ async fn an_open_input_outlives_its_clients_and_what_is_not_open_takes_nothing(k
     drop(stdin);
     machine.runtime.signal("s", "deaf", 9).await.unwrap();
     assert_eq!(end(session).await.2, 0);
-    let refused = attached(&machine, "closed").await.unwrap_err().to_string();
+    let refused = attached(&machine, "closed", 5000).await.unwrap_err().to_string();
     assert!(refused.contains("closed is exited"), "{refused}");
     machine.finish().await;
 }
@@ -181,7 +181,7 @@ async fn attack_17_clients_that_attach_and_vanish_or_do_not_read_leave_nothing(k
     let mut sessions = Vec::new();
     let filling = async {
         loop {
-            match attached(&machine, "c").await {
+            match attached(&machine, "c", 50).await {
                 Ok(session) => sessions.push(session),
                 // Some of the earlier clients may not have left yet.
                 Err(_) if sessions.is_empty() => {}
@@ -201,7 +201,7 @@ async fn attack_17_clients_that_attach_and_vanish_or_do_not_read_leave_nothing(k
     drop(sessions);
     let joining = async {
         loop {
-            if let Ok(session) = attached(&machine, "c").await {
+            if let Ok(session) = attached(&machine, "c", 1000).await {
                 return session;
             }
         }
