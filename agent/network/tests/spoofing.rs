@@ -1,13 +1,16 @@
 //! Attacks of a pod with `CAP_NET_ADMIN`: spoofed addresses, and attempts to bypass network
-//! policies.
+//! policies. And of any pod: a flood of addresses.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "the shared helpers have more than this uses")]
 
 mod common;
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{attach, greeting, inside, ip, listen, machine, nft_tables, open};
@@ -63,7 +66,7 @@ fn link_local(pod: &Attachment) -> String {
 /// Announces to the machine that an address is at a pod's interface, by ARP or neighbor
 /// advertisement.
 fn advertise(pod: &Attachment, address: &str, hardware: [u8; 6]) {
-    let target: std::net::Ipv6Addr = address.parse().unwrap();
+    let target: Ipv6Addr = address.parse().unwrap();
     let mut said = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
     said.extend(target.octets());
     said.extend([2, 1]);
@@ -72,7 +75,7 @@ fn advertise(pod: &Attachment, address: &str, hardware: [u8; 6]) {
         let flags = SockFlag::SOCK_CLOEXEC;
         let raw = socket(AddressFamily::Inet6, SockType::Raw, flags, SockProtocol::IcmpV6).unwrap();
         setsockopt(&raw, sockopt::Ipv6Ttl, &255).unwrap();
-        let to: std::net::SocketAddrV6 = "[fd00:66::1]:0".parse().unwrap();
+        let to: SocketAddrV6 = "[fd00:66::1]:0".parse().unwrap();
         sendto(raw.as_raw_fd(), &said, &SockaddrIn6::from(to), MsgFlags::empty()).unwrap();
     });
 }
@@ -147,8 +150,80 @@ async fn attack_link_local_addresses_lead_to_no_other_pod() {
     network.stop().await.unwrap();
 }
 
+/// Sends to addresses of the pod's link, and of the pods' range, that nobody has.
+fn flood(pod: &Attachment, goes_on: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
+    let goes_on = Arc::clone(goes_on);
+    inside(pod, move || {
+        let index = nix::net::if_::if_nametoindex("eth0").unwrap();
+        std::thread::spawn(move || {
+            for block in (1..=15_u8).cycle().take(3000) {
+                if !goes_on.load(Ordering::Relaxed) {
+                    break;
+                }
+                // Packets that wait for a neighbor fill the buffer of their socket.
+                let [four, six] = ["0.0.0.0:0", "[::]:0"].map(|any| UdpSocket::bind(any).unwrap());
+                for socket in [&four, &six] {
+                    socket.set_nonblocking(true).unwrap();
+                }
+                for last in 0..=255_u8 {
+                    drop(four.send_to(b"x", (Ipv4Addr::new(10, 66, block, last), 9)));
+                    let near = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, block.into(), last.into());
+                    drop(six.send_to(b"x", SocketAddrV6::new(near, 9, 0, index)));
+                }
+                std::thread::park_timeout(Duration::from_millis(10));
+            }
+        })
+    })
+}
+
+/// Waits until the kernel's tables of neighbors take no other: each try needs a new address.
+fn until_full(tries: &RangeInclusive<u8>) {
+    for at in ["172.30.0.", "fd00:30::"] {
+        let full = tries.clone().any(|last| {
+            std::thread::park_timeout(Duration::from_millis(40));
+            let words = format!("neigh add {at}{last} lladdr 02:00:00:00:00:01 nud stale dev up0");
+            let added = std::process::Command::new("ip")
+                .args(words.split(' '))
+                .output()
+                .unwrap();
+            String::from_utf8_lossy(&added.stderr).contains("No buffer space")
+        });
+        assert!(full, "{at}: {}", ip("neigh"));
+    }
+}
+
 #[tokio::test]
-async fn pods_are_known_to_the_guard_for_as_long_as_they_are() {
+async fn attack_39_a_pod_that_fills_the_table_of_neighbors_cuts_off_no_other() {
+    let folder = machine();
+    let network = open(folder.path());
+    let ranges = "10.66.0.0/20,fd00:66::/64";
+    network.start(ranges.parse().unwrap()).await.unwrap();
+    let (flooding, old) = (attach(&network, "flooding").await, attach(&network, "old").await);
+    for node in ["10.66.0.1:80", "[fd00:66::1]:80"] {
+        listen(node.parse().unwrap());
+    }
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let flood = flood(&flooding, &goes_on);
+    until_full(&(1..=120));
+    let new = attach(&network, "new").await;
+    for (from, to) in [(&old, &new), (&new, &old)] {
+        for held in &to.addresses {
+            let [pod, node] = [held.address, held.gateway()].map(|address| SocketAddr::from((address, 80)));
+            inside(to, move || listen(pod));
+            assert_eq!(greeting(pod), "hello", "from the node");
+            for at in [pod, node] {
+                assert_eq!(inside(from, move || greeting(at)), "hello", "from a pod");
+            }
+        }
+    }
+    until_full(&(121..=250));
+    goes_on.store(false, Ordering::Relaxed);
+    flood.join().unwrap();
+    network.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn pods_are_known_to_the_guard_and_the_bridge_for_as_long_as_they_are() {
     let folder = machine();
     let network = open(folder.path());
     network.start(BOTH.parse().unwrap()).await.unwrap();
@@ -160,8 +235,9 @@ async fn pods_are_known_to_the_guard_for_as_long_as_they_are() {
             .unwrap();
         String::from_utf8(listed.stdout).unwrap().matches("\"veth").count()
     };
+    let neighbors = || ip("neigh show dev skiff-test nud permanent").lines().count();
     let each = elements();
-    assert_eq!(each, 7);
+    assert_eq!((each, neighbors()), (7, 2));
     // Another program flushes the ruleset.
     std::process::Command::new("nft")
         .args(["flush", "ruleset"])
@@ -174,7 +250,7 @@ async fn pods_are_known_to_the_guard_for_as_long_as_they_are() {
     drop(network);
     let network = open(folder.path());
     network.start(BOTH.parse().unwrap()).await.unwrap();
-    assert_eq!(elements(), each * 2, "another process goes on");
+    assert_eq!((elements(), neighbors()), (each * 2, 4), "another process goes on");
     let at = SocketAddr::from((two.addresses.first().unwrap().address, 80));
     inside(&two, move || listen(at));
     assert_eq!(inside(&one, move || greeting(at)), "hello");
@@ -185,6 +261,11 @@ async fn pods_are_known_to_the_guard_for_as_long_as_they_are() {
     attach(&network, "one").await;
     network.detach("one").await.unwrap();
     attach(&network, "one").await;
+    let only_one = (0..500).any(|_| {
+        std::thread::park_timeout(Duration::from_millis(10));
+        (elements(), neighbors()) == (each, 2)
+    });
+    assert!(only_one, "{}", ip("neigh"));
     assert!(nft_tables().contains(TABLE));
     network.stop().await.unwrap();
     assert!(!nft_tables().contains(TABLE));

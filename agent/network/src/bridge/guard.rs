@@ -131,7 +131,7 @@ impl Inner {
     }
 
     /// Host ends of all veth pairs, including those of free slots.
-    fn held(&self) -> Vec<(String, Attachment)> {
+    pub(super) fn held(&self) -> Vec<(String, Attachment)> {
         let records = self.records();
         let made_ahead = records.slots.links(&self.config.state_dir);
         records.links().into_iter().chain(made_ahead).collect()
@@ -149,13 +149,17 @@ impl Inner {
         })
     }
 
-    /// Removes the elements of a deleted port.
+    /// Removes the elements and the neighbor entries of a deleted port.
     pub(super) fn dismiss(&self, link: &str, attachment: &Attachment) {
         let own = [(link.to_owned(), attachment.clone())];
-        if self.is_guarded()
-            && let Err(error) = self.change_guard(Kind::DeleteElement, &own)
-        {
-            // The elements are removed at the next start.
+        let neighbors = kernel::with(|kernel| kernel.remove_neighbors(&self.config.bridge, attachment));
+        let elements = if self.is_guarded() {
+            self.change_guard(Kind::DeleteElement, &own)
+        } else {
+            Ok(())
+        };
+        for error in [neighbors, elements].into_iter().filter_map(Result::err) {
+            // They are removed at the next start.
             tracing::debug!(link, error = super::chain(&error), "a port's addresses are still known");
         }
     }

@@ -13,7 +13,7 @@ use futures::TryStreamExt as _;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::address::AddressHeaderFlags;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoVeth, LinkAttribute, LinkExtentMask, LinkMessage,
 };
@@ -97,12 +97,31 @@ impl Socket {
     }
 
     /// Adds an address without duplicate address detection: the node's ranges are its own.
-    async fn give(&self, index: u32, held: Cidr) -> Result<(), rtnetlink::Error> {
+    async fn give(&self, index: u32, held: Cidr, mut flags: AddressFlags) -> Result<(), rtnetlink::Error> {
         let mut request = self.handle.address().add(index, held.address, held.prefix);
         if held.is_ipv6() {
-            request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+            flags |= AddressFlags::Nodad;
         }
+        let attributes = &mut request.message_mut().attributes;
+        attributes.push(AddressAttribute::Flags(flags));
         request.execute().await
+    }
+
+    /// Adds a permanent neighbor entry. The kernel has one table for all network namespaces, which
+    /// a pod can fill by sending to addresses that nobody has: permanent entries neither count nor
+    /// go.
+    async fn add_neighbor(&self, index: u32, address: IpAddr, hardware: &[u8]) -> Result<(), Error> {
+        let entry = self.handle.neighbours().add(index, address);
+        let added = entry.link_layer_address(hardware).replace().execute().await;
+        added.map_err(|error| refused("add a neighbor", &error))
+    }
+
+    async fn add_neighbors(&self, bridge: u32, attachment: &Attachment) -> Result<(), Error> {
+        let hardware = hardware(attachment).unwrap_or_default();
+        for held in &attachment.addresses {
+            self.add_neighbor(bridge, held.address, &hardware).await?;
+        }
+        Ok(())
     }
 
     /// MTU of the interface of a family's default route.
@@ -155,12 +174,40 @@ impl Kernel {
                 .map_err(|error| refused("set up the bridge", &error))?;
             let own = ranges.of_family(true).map(|_| routes::link_local(&hardware));
             for held in ranges.iter().map(|range| range.at(1)).chain(own) {
-                let given = host.give(index, held).await;
+                let given = host.give(index, held, AddressFlags::empty()).await;
                 accept(given, Errno::EEXIST, "give the bridge its address")?;
             }
             for range in ranges.iter() {
                 let made = host.handle.route().add(last_resort(range)).execute().await;
                 accept(made, Errno::EEXIST, "add the blackhole route")?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds the neighbor entries of pods to the bridge: the kernel deletes them when the bridge's
+    /// hardware address is set.
+    pub(super) fn add_neighbors(&self, bridge: &str, pods: &[(String, Attachment)]) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            let index = self.host.index(bridge).await?;
+            for (_, attachment) in pods {
+                self.host.add_neighbors(index, attachment).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Deletes the neighbor entries of a pod. Succeeds if there are none.
+    pub(super) fn remove_neighbors(&self, bridge: &str, attachment: &Attachment) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            let Some(bridge) = self.host.link(bridge).await? else {
+                return Ok(());
+            };
+            for held in &attachment.addresses {
+                let table = self.host.handle.neighbours();
+                let entry = table.add(bridge.header.index, held.address).message_mut().clone();
+                let gone = table.del(entry).execute().await;
+                accept(gone, Errno::ENOENT, "delete a neighbor")?;
             }
             Ok(())
         })
@@ -260,6 +307,7 @@ impl Kernel {
             changed.map_err(|error| refused("connect to the bridge", &error))?;
             // The bridge has addresses; its ports need none.
             self.host.keep_from_linking(index).await?;
+            self.host.add_neighbors(bridge.header.index, attachment).await?;
             // Hairpin mode: a pod may reach itself through a translated address.
             let port = LinkBridgePort::new(index).hairpin(true).up().build();
             links
@@ -298,7 +346,8 @@ impl Socket {
     }
 
     /// Configures the sandbox's namespace: loopback, veth pair, and the address and default route
-    /// of each family.
+    /// of each family. Only the gateway is on the link: pods of one node, too, reach each other
+    /// through it, as Calico's do, so that its permanent neighbor entry is all that a pod needs.
     async fn fill(&self, attachment: &Attachment, mtu: u32, peer: LinkMessage) -> Result<(), Error> {
         self.raise_loopback().await?;
         let links = self.handle.link();
@@ -318,13 +367,20 @@ impl Socket {
         if !has_ipv6(attachment) {
             self.keep_from_linking(index).await?;
         }
+        let bridge = first(attachment).map(|held| hardware_address(held.gateway()));
+        let bridge = bridge.unwrap_or_default();
         for held in &attachment.addresses {
-            self.give(index, *held)
+            self.give(index, *held, AddressFlags::Noprefixroute)
                 .await
                 .map_err(|error| refused("give the pod its address", &error))?;
-            let route = routes::default_route(held.gateway(), index);
-            let added = self.handle.route().add(route).execute().await;
-            added.map_err(|error| refused("add the default route", &error))?;
+            self.add_neighbor(index, held.gateway(), &bridge).await?;
+            for route in [
+                routes::gateway_route(held.gateway(), index),
+                routes::default_route(held.gateway(), index),
+            ] {
+                let added = self.handle.route().add(route).execute().await;
+                added.map_err(|error| refused("add the default route", &error))?;
+            }
         }
         Ok(())
     }
@@ -338,10 +394,15 @@ fn has_ipv6(attachment: &Attachment) -> bool {
     attachment.addresses.iter().any(|held| held.is_ipv6())
 }
 
-/// Hardware address derived from the pod's IPv4 address, if it has one.
-pub(super) fn hardware(attachment: &Attachment) -> Option<Vec<u8>> {
+/// Address from which hardware addresses are derived: the pod's IPv4 address, if it has one.
+fn first(attachment: &Attachment) -> Option<&Cidr> {
     let of = |v6: bool| attachment.addresses.iter().find(move |held| held.is_ipv6() == v6);
-    of(false).or(of(true)).map(|held| hardware_address(held.address))
+    of(false).or(of(true))
+}
+
+/// Hardware address of the pod's interface.
+pub(super) fn hardware(attachment: &Attachment) -> Option<Vec<u8>> {
+    first(attachment).map(|held| hardware_address(held.address))
 }
 
 /// IPv6 link-local address of a pod's interface.

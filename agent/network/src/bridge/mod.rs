@@ -155,7 +155,10 @@ impl Inner {
         }
         self.records().serve(ranges)?;
         settings::forward(ranges)?;
-        kernel::with(|kernel| kernel.prepare(&self.config.bridge, &self.mark(), ranges))?;
+        kernel::with(|kernel| {
+            kernel.prepare(&self.config.bridge, &self.mark(), ranges)?;
+            kernel.add_neighbors(&self.config.bridge, &self.held())
+        })?;
         // Continues the detachments of an earlier process.
         let mark = self.mark();
         if self.config.routes.is_some() {

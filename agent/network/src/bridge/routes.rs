@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
 use rtnetlink::{LinkBridge, RouteMessageBuilder};
 
 use crate::Cidr;
@@ -33,6 +33,21 @@ pub(super) fn last_resort(range: Cidr) -> RouteMessage {
 pub(super) fn bridge(name: &str) -> LinkMessage {
     let bridge = LinkBridge::new(name).nf_call_iptables(true);
     bridge.nf_call_ip6tables(true).build()
+}
+
+/// Route of a pod to its gateway, the only address on its link.
+pub(super) fn gateway_route(gateway: IpAddr, interface: u32) -> RouteMessage {
+    match gateway {
+        IpAddr::V4(gateway) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(gateway, 32)
+            .output_interface(interface)
+            .scope(RouteScope::Link)
+            .build(),
+        IpAddr::V6(gateway) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(gateway, 128)
+            .output_interface(interface)
+            .build(),
+    }
 }
 
 /// Default route of a pod.

@@ -59,16 +59,28 @@ pub(super) fn of_bridge(bridge: &str, v6: bool) -> Result<(), Error> {
 
 /// Sysctls of a pod's interface, inside its namespace.
 pub(super) fn of_joined(interface: &str, v6: bool) -> Result<(), Error> {
+    ignore_redirects(interface)?;
     of_interface(interface, v6)
 }
 
 /// Sysctls of all interfaces that a new namespace will get.
 pub(super) fn of_new_namespace(v6: bool) -> Result<(), Error> {
+    ignore_redirects("default")?;
     of_interface("default", v6)?;
     if v6 {
         set(&Path::new(V6).join("lo/disable_ipv6"), "0")?;
     }
     Ok(())
+}
+
+/// Keeps a pod on its way through the gateway, which tells it that other pods are on its link.
+/// IPv6 needs no setting: redirects come from another address than that of the pod's route.
+fn ignore_redirects(interface: &str) -> Result<(), Error> {
+    // Either of the two is enough to accept them.
+    ["all", interface].iter().try_for_each(|name| {
+        let path = Path::new(V4).join("conf").join(name).join("accept_redirects");
+        set(&path, "0")
+    })
 }
 
 fn of_interface(name: &str, v6: bool) -> Result<(), Error> {

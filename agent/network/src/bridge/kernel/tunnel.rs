@@ -7,6 +7,7 @@ use agent_plan::network::node_routes::{PORT, Tunnel};
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
 use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::AddressFlags;
 use rtnetlink::packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -58,7 +59,7 @@ impl Socket {
                 address: *address,
                 prefix,
             };
-            let given = self.give(index, held).await;
+            let given = self.give(index, held, AddressFlags::empty()).await;
             accept(given, Errno::EEXIST, "give the VXLAN interface its address")?;
         }
         self.teach(index, wanted).await?;
