@@ -1,4 +1,5 @@
-//! One nft table per bridge and family, which masquerades packets that leave the pods' range.
+//! One nft table per bridge and family, which masquerades packets that leave the pods' range. That
+//! of IPv6 drops what is sent to link-local addresses through the node: policies do not cover them.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -64,6 +65,17 @@ fn made(bridge: &str, family: Family, range: Cidr, direct: &[Cidr]) -> String {
     // Multicast packets are not masqueraded.
     near.push(multicast.to_owned());
     let (range, near) = (range.network_range(), near.join(", "));
+    let passed = if v6 {
+        format!(
+            "chain passed {{
+                 type filter hook forward priority -300; policy accept;
+                 icmpv6 type {{ nd-neighbor-solicit, nd-neighbor-advert }} accept
+                 iifname \"{bridge}\" ip6 daddr fe80::/10 drop
+             }}"
+        )
+    } else {
+        String::new()
+    };
     format!(
         "add table {word} {table}
          delete table {word} {table}
@@ -73,6 +85,7 @@ fn made(bridge: &str, family: Family, range: Cidr, direct: &[Cidr]) -> String {
                  type nat hook postrouting priority srcnat; policy accept;
                  {word} saddr {range} {word} daddr != @near masquerade
              }}
+             {passed}
          }}\n"
     )
 }
