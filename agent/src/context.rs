@@ -233,8 +233,8 @@ pub struct Context {
     pub(crate) routed: watch::Sender<Routed>,
     /// Pressures of the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
-    /// The Node as it was last read.
-    pub(crate) node: Mutex<Option<Arc<Node>>>,
+    /// The Node as it was last read; a change of its labels is notified.
+    pub(crate) node: watch::Sender<Option<Arc<Node>>>,
     /// Time of the last iteration of the pod loop.
     pub(crate) turned: Mutex<Instant>,
     /// Time of the last renewal of the Node's Lease.

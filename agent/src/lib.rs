@@ -172,7 +172,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         blocked: watch::Sender::new(None),
         routed: watch::Sender::new(networking::routes::Routed::default()),
         pressures: watch::Sender::new(BTreeSet::new()),
-        node: Mutex::default(),
+        node: watch::Sender::new(None),
         turned: Mutex::new(tokio::time::Instant::now()),
         renewed: Mutex::new(tokio::time::Instant::now()),
         config,

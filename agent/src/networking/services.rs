@@ -73,19 +73,18 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     if kernel.is_some() {
         all.push(changes(client, Heard::Range));
     }
+    let mut node = context.node.subscribe();
     let mut known = Known::default();
     loop {
-        let change = match &mut kernel {
+        let mut next = match &mut kernel {
             Some(kernel) => tokio::select! {
-                change = all.next() => change,
-                () = kernel.disturbed() => {
-                    kernel.program(&context, &mut known).await;
-                    continue;
-                }
+                change = all.next() => Some(change),
+                () = kernel.disturbed() => None,
+                // Its zone decides which endpoints are near.
+                Ok(()) = node.changed() => None,
             },
-            None => all.next().await,
+            None => Some(all.next().await),
         };
-        let mut next = Some(change);
         // Changes that are queued become one transaction.
         while let Some(change) = next {
             match change {

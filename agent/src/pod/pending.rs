@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(5);
 impl Context {
     /// The Node as it was last read.
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
-        self.node.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.node.borrow().clone()
     }
 
     /// Time of the last iteration of the pod loop.
@@ -47,7 +47,12 @@ impl Context {
                 ..NodeStatus::default()
             }),
         };
-        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(kept));
+        self.node.send_if_modified(|known| {
+            let labels = known.as_ref().map(|known| &known.metadata.labels);
+            let differs = labels != Some(&kept.metadata.labels);
+            *known = Some(Arc::new(kept));
+            differs
+        });
     }
 }
 
