@@ -161,7 +161,7 @@ impl Lab {
             let conditions = json!({"ready": !ends, "serving": true, "terminating": ends});
             json!({"addresses": [address], "nodeName": node, "conditions": conditions})
         };
-        let ports = json!([{"port": PORT}, {"port": PORT, "protocol": "UDP"}]);
+        let ports = ["TCP", "UDP", "SCTP"].map(|protocol| json!({"port": PORT, "protocol": protocol}));
         let slice = json!({
             "metadata": {"namespace": "t", "name": "s", "labels": {"kubernetes.io/service-name": service.1}},
             "addressType": if v6 { "IPv6" } else { "IPv4" },

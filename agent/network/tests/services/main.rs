@@ -8,13 +8,15 @@
 )]
 #![allow(dead_code, reason = "the shared helpers have more than this uses")]
 
+mod affinity;
 #[path = "../common/mod.rs"]
 mod common;
 mod lab;
 
 use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use lab::{From, Lab, NODE, STRANGER, TABLE, answer, bind, config, eventually, send};
+use lab::{From, Lab, NODE, PORT, STRANGER, TABLE, answer, bind, config, eventually, send};
 use network::services::Services;
 use serde_json::json;
 
@@ -218,34 +220,70 @@ async fn endpoints_that_end_answer_where_no_other_does() {
     lab.end().await;
 }
 
+/// Opens a socket of SCTP; `None` if this kernel has no SCTP.
+fn sctp() -> Option<socket2::Socket> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::from(132))).ok()
+}
+
+/// Starts a server of SCTP in the pod `web`.
+fn serve_sctp(lab: &Lab) {
+    use std::io::Write as _;
+    let at = SocketAddr::new(lab.pod("web"), PORT);
+    let listener = lab.run(From::Pod("web"), move || {
+        let socket = sctp().unwrap();
+        socket.bind(&at.into()).unwrap();
+        socket.listen(8).unwrap();
+        TcpListener::from(socket)
+    });
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            drop(stream.write_all(b"web"));
+        }
+    });
+}
+
+fn ask_sctp(lab: &Lab, from: From, to: &str) -> String {
+    use std::io::Read as _;
+    let to: SocketAddr = to.parse().unwrap();
+    lab.run(from, move || {
+        let socket = sctp().unwrap();
+        let limit = std::time::Duration::from_secs(5);
+        socket.set_read_timeout(Some(limit)).unwrap();
+        socket.connect_timeout(&to.into(), limit).unwrap();
+        let mut text = String::new();
+        TcpStream::from(socket).read_to_string(&mut text).unwrap();
+        text
+    })
+}
+
 #[tokio::test]
-async fn a_client_stays_with_its_endpoint_until_that_is_gone() {
+async fn sctp_is_led() {
     let mut lab = Lab::new().await;
-    for (address, family) in [("10.96.0.20", "four"), ("[fd96::20]", "six")] {
-        let spec = json!({"clusterIPs": ["10.96.0.20", "fd96::20"], "ports": [{"port": 80}],
-            "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 600}}});
-        lab.service("web", &spec, &["web", "db"]);
-        let at = format!("{address}:80");
-        let name = |answer: String| answer.split(' ').next().unwrap().to_owned();
-        let ask = |lab: &Lab| name(lab.ask(CLIENT, &at));
-        let first = ask(&lab);
-        let all: BTreeSet<String> = (0..30).map(|_| ask(&lab)).collect();
-        assert_eq!(all, BTreeSet::from([first.clone()]), "{family}");
-        let other = if first == "web" { "db" } else { "web" };
-        lab.service("web", &spec, &[other]);
-        assert_eq!(ask(&lab), other, "{family}: the endpoint is gone");
-        lab.service("web", &spec, &["web", "db"]);
-        let all: BTreeSet<String> = (0..30).map(|_| ask(&lab)).collect();
-        assert_eq!(
-            all,
-            BTreeSet::from([other.to_owned()]),
-            "{family}: it stays where it went"
-        );
-        // A new agent keeps session affinity.
-        lab.fill();
-        let all: BTreeSet<String> = (0..30).map(|_| ask(&lab)).collect();
-        assert_eq!(all, BTreeSet::from([other.to_owned()]), "{family}: after a start");
-        lab.remove("web");
+    let ports = json!([{"port": 80, "protocol": "SCTP", "nodePort": 30080}]);
+    let spec = json!({"clusterIPs": ["10.96.0.20", "fd96::20"], "ports": ports});
+    lab.service("web", &spec, &["web"]);
+    for (family, map, key) in [
+        ("ip", "front", "10.96.0.20 . 132 . 80 :"),
+        ("ip6", "front", "fd96::20 . 132 . 80 :"),
+        ("ip", "node_ports", "132 . 30080 :"),
+    ] {
+        let mut nft = std::process::Command::new("nft");
+        let listed = nft.args(["-n", "list", "map", family, TABLE, map]).output().unwrap();
+        let text = String::from_utf8_lossy(&listed.stdout);
+        assert!(text.contains(key), "{key}: {text}");
+    }
+    if sctp().is_some() {
+        serve_sctp(&lab);
+        for (from, to) in [
+            (CLIENT, "10.96.0.20:80"),
+            (From::Node, "10.96.0.20:80"),
+            (From::Outside, "172.30.0.1:30080"),
+        ] {
+            assert_eq!(ask_sctp(&lab, from, to), "web", "{to}");
+        }
+    } else {
+        println!("this kernel has no SCTP: only the rules were looked at");
     }
     lab.end().await;
 }
@@ -379,7 +417,7 @@ fn nix_connect(from: &str, to: &str) -> std::io::Result<String> {
     bind(socket.as_raw_fd(), &from)?;
     connect(socket.as_raw_fd(), &to)?;
     let mut text = String::new();
-    std::net::TcpStream::from(socket).read_to_string(&mut text)?;
+    TcpStream::from(socket).read_to_string(&mut text)?;
     Ok(text)
 }
 
