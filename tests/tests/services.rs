@@ -79,6 +79,36 @@ ports: [{port: 80}]
 endpoints: [{addresses: [ADDRESS]}]
 ";
 
+/// A pod that is never ready, and Services with and without its address.
+const UNREADY: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: unready, labels: {app: unready}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: shell
+    image: IMAGE
+    imagePullPolicy: Never
+    command: [httpd, -f, -p, "8080"]
+    readinessProbe: {exec: {command: ["false"]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: unpublished}
+spec: {selector: {app: unready}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: published}
+spec: {publishNotReadyAddresses: true, selector: {app: unready}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: peers}
+spec: {publishNotReadyAddresses: true, clusterIP: None, selector: {app: unready}, ports: [{port: 8080}]}
+"#;
+
 fn apply(machine: &Machine, objects: &str) -> anyhow::Result<()> {
     let file = machine.state().join("objects.yaml");
     std::fs::write(&file, objects)?;
@@ -153,6 +183,8 @@ fn exposed_deployments_are_reached_whatever_happens() -> anyhow::Result<()> {
     let refusal = format!("{:#}", nobody.err().context("nobody answers")?);
     ensure!(refusal.contains("Connection refused"), "{refusal}");
 
+    publishes_what_is_not_ready(&machine, &busybox)?;
+
     let by_hand = cluster_ip(&machine, "by-hand")?;
     let pod = "jsonpath={.items[0].status.podIP}";
     let pod = machine.kubectl(["get", "pods", "-l", "app=web", "-o", pod])?;
@@ -215,6 +247,27 @@ fn balanced_services_answer_at_the_nodes_addresses() -> anyhow::Result<()> {
     machine.skiff(["up"])?;
     reached(&machine, "172.30.0.1:8081")?;
     machine.finish()
+}
+
+/// A pod that is not ready is reached by the Services that publish it, and by no other.
+fn publishes_what_is_not_ready(machine: &Machine, image: &str) -> anyhow::Result<()> {
+    apply(machine, &UNREADY.replace("IMAGE", image))?;
+    // The first is by the cluster's address, the second by the pod's.
+    for place in ["published", "peers:8080"] {
+        let page = format!("http://{place}/etc/hostname");
+        eventually(&format!("a pod reaches {place}"), || {
+            let text = machine.kubectl(["exec", "client", "--", "wget", "-q", "-O", "-", &page]);
+            let text = text.map_err(|error| format!("{error:#}"))?;
+            if text.trim() == "unready" { Ok(()) } else { Err(text) }
+        })?;
+    }
+    let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+    let ready = machine.kubectl(["get", "pod", "unready", "-o", ready])?;
+    ensure!(ready == "False", "{ready}");
+    let unpublished = from_pod(machine, &cluster_ip(machine, "unpublished")?);
+    let refusal = format!("{:#}", unpublished.err().context("nobody answers")?);
+    ensure!(refusal.contains("Connection refused"), "{refusal}");
+    Ok(())
 }
 
 /// No request fails during a rollout.
