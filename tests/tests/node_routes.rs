@@ -6,12 +6,17 @@
 #[path = "node_routes/lab.rs"]
 mod lab;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use lab::Lab;
 use nix::sys::signal::Signal;
-use tests::machine::{Namespace, eventually};
+use tests::machine::{Namespace, PATIENCE, eventually};
 use tests::{images, process};
 
 const OBJECTS: &str = r#"
@@ -57,7 +62,15 @@ spec:
   type: NodePort
   selector: {app: web}
   ports: [{port: 8080, targetPort: 80, nodePort: 30080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: near}
+spec: {trafficDistribution: PreferSameNode, selector: {app: web}, ports: [{port: 80}]}
 "#;
+
+/// Label of nodes that announce no address.
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// Returns the words of a jsonpath's output.
 fn words(lab: &Lab, what: &[&str], path: &str) -> anyhow::Result<Vec<String>> {
@@ -152,6 +165,7 @@ fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Resu
             .ok_or_else(|| format!("{told:?}"))
     })?;
     all_reach_all(&lab)?;
+    are_near(&lab, [&["n1"], &["n2"], &["n3"]])?;
     address_is_announced(&lab)?;
     rolls_without_loss(&lab)?;
     let mtu = lab
@@ -159,11 +173,58 @@ fn pods_of_all_nodes_reach_each_other_with_nothing_set_by_hand() -> anyhow::Resu
         .kubectl(["exec", "daemonset/client", "--", "cat", "/sys/class/net/eth0/mtu"])?;
     ensure!(mtu.trim() == "1450", "what fits the tunnel: {mtu}");
 
+    gets_zones(&lab)?;
     survives(&lab)?;
     is_mended(&lab)?;
+    are_near(&lab, [&["n1", "n2"], &["n1", "n2"], &["n3"]])?;
+    moves_from_a_killed_node(&lab)?;
     goes_with_its_node(&lab)?;
     all_reach_all(&lab)?;
     lab.finish()
+}
+
+/// Returns the nodes of pods, by their names.
+fn nodes_of(lab: &Lab, pods: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let path = "{range .items[*]}{.metadata.name}/{.spec.nodeName} {end}";
+    let all = words(lab, &["pods", "-l", pods], path)?;
+    let all = all.iter().filter_map(|word| word.split_once('/'));
+    Ok(all.map(|(pod, node)| (pod.to_owned(), node.to_owned())).collect())
+}
+
+/// A pod of each node is answered by the endpoints of these nodes, all of them, and no other.
+fn are_near(lab: &Lab, near: [&[&str]; 3]) -> anyhow::Result<()> {
+    let (clients, servers) = (nodes_of(lab, "app=client")?, nodes_of(lab, "app=web")?);
+    ensure!(clients.len() == 3 && servers.len() == 3, "{clients:?} {servers:?}");
+    let address = words(lab, &["service", "near"], "{.spec.clusterIP}")?.concat();
+    let script = format!(
+        "i=0; while [ $i -lt 16 ]; do printf 'GET /hostname HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 80; i=$((i+1)); done"
+    );
+    for (client, node) in &clients {
+        let own = near.iter().zip(["n1", "n2", "n3"]).find(|(_, name)| node == name);
+        let wanted: BTreeSet<&str> = own.context("a node")?.0.iter().copied().collect();
+        eventually(&format!("{client} of {node} is answered from {wanted:?}"), || {
+            let said = lab.machine.kubectl(["exec", client, "--", "sh", "-c", &script]);
+            let said = said.map_err(|error| format!("{error:#}"))?;
+            let from = said.split_whitespace().filter_map(|pod| servers.get(pod));
+            let from: BTreeSet<&str> = from.map(String::as_str).collect();
+            if from == wanted {
+                Ok(())
+            } else {
+                Err(format!("{from:?}"))
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Nodes that are in no zone get into two.
+fn gets_zones(lab: &Lab) -> anyhow::Result<()> {
+    let label = |words: &[&str]| lab.machine.kubectl(["label", "node"].iter().chain(words).copied());
+    label(&["n1", "n2", "topology.kubernetes.io/zone=east"])?;
+    label(&["n3", "topology.kubernetes.io/zone=west"])?;
+    let near = r#"{"spec": {"trafficDistribution": "PreferSameZone"}}"#;
+    lab.machine.kubectl(["patch", "service", "near", "-p", near])?;
+    Ok(())
 }
 
 /// Fetches the page at the pool's address, from a host of the link on which a node announces it.
@@ -181,29 +242,76 @@ fn announcer(lab: &Lab) -> anyhow::Result<Vec<String>> {
     words(lab, &["service", "web"], path)
 }
 
+/// Waits until a node answers at the pool's address.
+fn is_announced_by(lab: &Lab, holder: &str) -> anyhow::Result<()> {
+    eventually(&format!("{holder} announces the address"), || {
+        let own = announcer(lab).map_err(|error| format!("{error:#}"))?;
+        if own == [holder] {
+            fetch_balanced(lab)
+        } else {
+            Err(format!("{own:?}"))
+        }
+    })
+}
+
 /// Of the two nodes on the link of the pool, one announces its address, and the other one once that
 /// must not.
 fn address_is_announced(lab: &Lab) -> anyhow::Result<()> {
-    let excluded = "node.kubernetes.io/exclude-from-external-load-balancers";
     let kind = r#"{"spec": {"type": "LoadBalancer"}}"#;
     lab.machine.kubectl(["patch", "service", "web", "-p", kind])?;
     eventually("the address is reached", || fetch_balanced(lab))?;
-    for (node, change, holder) in [
-        ("n2", format!("{excluded}=true"), Some("n1")),
-        ("n2", format!("{excluded}-"), None),
-        ("n1", format!("{excluded}=true"), Some("n2")),
-        ("n1", format!("{excluded}-"), Some("n2")),
-    ] {
-        lab.machine.kubectl(["label", "node", node, &change])?;
-        eventually("the address moves", || {
-            let own = announcer(lab).map_err(|error| format!("{error:#}"))?;
-            let is_there = holder.is_none_or(|holder| own == [holder]);
-            if is_there {
-                fetch_balanced(lab)
-            } else {
-                Err(format!("{own:?}"))
-            }
-        })?;
+    for (node, holder) in [("n2", "n1"), ("n1", "n2")] {
+        lab.machine
+            .kubectl(["label", "node", node, &format!("{EXCLUDED}=true")])?;
+        is_announced_by(lab, holder)?;
+        lab.machine.kubectl(["label", "node", node, &format!("{EXCLUDED}-")])?;
+        is_announced_by(lab, holder)?;
+    }
+    Ok(())
+}
+
+/// The pool's address moves from a node that was killed and cut off, and may move back.
+fn moves_from_a_killed_node(lab: &Lab) -> anyhow::Result<()> {
+    let node = lab.others.first().context("a node")?;
+    is_announced_by(lab, node.name)?;
+    let link = |words: &str| process::run(lab.router.command("ip").args(words.split(' ')));
+    node.end(Signal::SIGKILL)?;
+    link("link set port1 down")?;
+    // The node controller would say so 50 seconds after the last renewal of the node's Lease.
+    let silent = r#"{"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}"#;
+    let patch = ["patch", "node", node.name, "--subresource=status", "-p", silent];
+    lab.machine.kubectl(patch)?;
+    is_announced_by(lab, "n1")?;
+    link("link set port1 up")?;
+    node.start()?;
+    lab.machine
+        .kubectl(["label", "node", "n1", &format!("{EXCLUDED}=true")])?;
+    is_announced_by(lab, node.name)?;
+    lab.machine.kubectl(["label", "node", "n1", &format!("{EXCLUDED}-")])?;
+    Ok(())
+}
+
+/// Asks each address for a page, from a node or from outside, until a file is there; tells those
+/// that did not answer.
+fn keep_asking(namespace: &Namespace, addresses: &[String], done: &Path) -> anyhow::Result<Child> {
+    let script = format!(
+        "i=0; while [ ! -e {} ] && [ $i -lt 3000 ]; do for a in {}; do curl -sS --fail --max-time 10 http://$a/ >/dev/null || echo lost $a; done; \
+         sleep 0.1; i=$((i+1)); done",
+        done.display(),
+        addresses.join(" ")
+    );
+    let mut shell = namespace.command("sh");
+    shell
+        .args(["-c", &script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Ok(shell.spawn()?)
+}
+
+fn all_answered(asking: Vec<Child>) -> anyhow::Result<()> {
+    for asking in asking {
+        let said = process::both(&asking.wait_with_output()?);
+        ensure!(said.is_empty(), "{said}");
     }
     Ok(())
 }
@@ -216,66 +324,95 @@ fn rolls_without_loss(lab: &Lab) -> anyhow::Result<()> {
         anyhow::bail!("three nodes")
     };
     let done = lab.machine.state().join("rolled");
-    let mut asking = Vec::new();
-    for (namespace, address) in [
-        (n3, format!("{service}:8080")),
-        (&lab.router, "172.30.0.1:30080".to_owned()),
-    ] {
-        let script = format!(
-            "i=0; while [ ! -e {} ] && [ $i -lt 3000 ]; do curl -sS --fail --max-time 10 http://{address}/ >/dev/null || echo lost; \
-             sleep 0.1; i=$((i+1)); done",
-            done.display()
-        );
-        let mut shell = namespace.command("sh");
-        shell.args(["-c", &script]).stdout(std::process::Stdio::piped());
-        asking.push(shell.stderr(std::process::Stdio::piped()).spawn()?);
-    }
+    let asking = vec![
+        keep_asking(n3, &[format!("{service}:8080")], &done)?,
+        keep_asking(&lab.router, &["172.30.0.1:30080".to_owned()], &done)?,
+    ];
     let rollout = |words: &[&str]| lab.machine.kubectl(["rollout"].iter().chain(words).copied());
     let rolled = rollout(&["restart", "deployment/web"])
         .and_then(|_said| rollout(&["status", "deployment/web", "--timeout=180s"]));
     std::fs::write(&done, "")?;
-    for asking in asking {
-        let said = process::both(&asking.wait_with_output()?);
-        ensure!(said.is_empty(), "{said}");
-    }
+    all_answered(asking)?;
     rolled.map(drop)
 }
 
-/// Neither the agent's end nor its next start interrupts traffic.
+/// Neither the agent's end nor its next start interrupts traffic to pods and Services.
 fn survives(lab: &Lab) -> anyhow::Result<()> {
     let before: Vec<_> = lab.namespaces().map(routes).collect();
-    let pods = words(lab, &["pods", "-l", "app=web"], "{.items[*].status.podIP}")?;
+    let mut addresses = words(lab, &["pods", "-l", "app=web"], "{.items[*].status.podIP}")?;
+    let service = words(lab, &["service", "web"], "{.spec.clusterIP}")?.concat() + ":8080";
+    addresses.push(service.clone());
     let [_, n2, n3] = lab.namespaces().collect::<Vec<_>>()[..] else {
         anyhow::bail!("three nodes")
     };
-    let script = format!(
-        "i=0; while [ $i -lt 60 ]; do for a in {}; do curl -sS --fail --max-time 5 http://$a/ >/dev/null || echo lost $a; done; \
-         sleep 0.05; i=$((i+1)); done",
-        pods.join(" ")
-    );
-    let mut asking = Vec::new();
-    for namespace in [n2, n3] {
-        let mut shell = namespace.command("sh");
-        shell.args(["-c", &script]).stdout(std::process::Stdio::piped());
-        asking.push(shell.stderr(std::process::Stdio::piped()).spawn()?);
+    let ports = ["172.30.0.2:30080", "172.31.0.3:30080"].map(str::to_owned);
+    let mut connections = vec![connect(n2, &service)?, connect(n3, &service)?];
+    for port in &ports {
+        connections.push(connect(&lab.router, port)?);
     }
-    for node in &lab.others {
-        node.end(Signal::SIGKILL)?;
-        node.start()?;
-    }
-    for asking in asking {
-        let said = process::both(&asking.wait_with_output()?);
-        ensure!(said.is_empty(), "{said}");
-    }
+    let done = lab.machine.state().join("survived");
+    let asking = vec![
+        keep_asking(n2, &addresses, &done)?,
+        keep_asking(n3, &addresses, &done)?,
+        keep_asking(&lab.router, &ports, &done)?,
+    ];
+    let replaced = replaces_agents(lab, &mut connections);
+    std::fs::write(&done, "")?;
+    all_answered(asking)?;
+    replaced?;
     let after: Vec<_> = lab.namespaces().map(routes).collect();
     ensure!(before == after, "{before:?} {after:?}");
+    Ok(())
+}
+
+/// Kills each agent and starts the next one, while connections go on.
+fn replaces_agents(lab: &Lab, connections: &mut [TcpStream]) -> anyhow::Result<()> {
+    const WORK: [&str; 2] = ["pods of other nodes are reached", "all Services are led"];
     for node in &lab.others {
-        eventually("the next agent has looked at the routes", || {
-            let log = node.log();
-            let looked = log.matches("pods of other nodes are reached").count() == 2;
-            looked.then_some(()).ok_or(log)
+        let count = || WORK.map(|words| node.log().matches(words).count());
+        let before = count();
+        connections.iter_mut().try_for_each(ask_again)?;
+        node.end(Signal::SIGKILL)?;
+        connections.iter_mut().try_for_each(ask_again)?;
+        node.start()?;
+        eventually("the next agent has looked at routes and Services", || {
+            let all = before.iter().zip(count()).all(|(before, now)| *before < now);
+            all.then_some(()).ok_or_else(|| node.log())
         })?;
+        connections.iter_mut().try_for_each(ask_again)?;
     }
+    Ok(())
+}
+
+/// Opens a connection from a node, or from outside.
+fn connect(namespace: &Namespace, address: &str) -> anyhow::Result<TcpStream> {
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| {
+            // Only this thread.
+            namespace.enter()?;
+            anyhow::Ok(TcpStream::connect(address)?)
+        });
+        connecting
+            .join()
+            .map_err(|_panic| anyhow::anyhow!("the client panicked"))?
+    })
+}
+
+/// Sends a request on a connection that lasts, and reads its answer.
+fn ask_again(connection: &mut TcpStream) -> anyhow::Result<()> {
+    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.write_all(b"HEAD / HTTP/1.1\r\nHost: web\r\n\r\n")?;
+    let mut answer: Vec<u8> = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        let mut octet = [0];
+        ensure!(connection.read(&mut octet)? == 1, "the connection has ended");
+        answer.extend(octet);
+    }
+    ensure!(
+        answer.starts_with(b"HTTP/1.1 200 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
     Ok(())
 }
 
@@ -307,14 +444,7 @@ fn goes_with_its_node(lab: &Lab) -> anyhow::Result<()> {
     node.end(Signal::SIGTERM)?;
     lab.machine.kubectl(["delete", "node", node.name])?;
     // It announced the pool's address.
-    eventually("the address moves to the other node", || {
-        let own = announcer(lab).map_err(|error| format!("{error:#}"))?;
-        if own == ["n1"] {
-            fetch_balanced(lab)
-        } else {
-            Err(format!("{own:?}"))
-        }
-    })?;
+    is_announced_by(lab, "n1")?;
     for namespace in [lab.machine.namespace(), &lab.others.last().context("a node")?.namespace] {
         eventually("its routes go", || {
             let left = routes(namespace)?;
