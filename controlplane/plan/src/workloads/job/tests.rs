@@ -379,7 +379,9 @@ fn the_ends_of_many_pods_are_gathered() {
         let spec = json!({ "completions": 90, "parallelism": 30, "suspend": suspended });
         let mut world = World::new(&spec, &begun());
         (0..running).for_each(|pod| world.put(&format!("p{pod} Running")));
-        others.iter().for_each(|pod| world.put(pod));
+        for pod in others {
+            world.put(pod);
+        }
         let plan = world.plan().0;
         assert_eq!(plan.patience.is_some(), expected, "{running} {others:?} {suspended}");
         assert!(!plan.is_empty());
