@@ -37,9 +37,12 @@ impl Cgroups {
     /// Returns the group of a sandbox of any class, or at the path that earlier versions of the
     /// agent used; if there is none, the path that it would have.
     pub(crate) fn locate(&self, root: &Path, sandbox: &str) -> PathBuf {
-        let mut places = Class::ALL.iter().map(|class| root.join(class.folder()).join(sandbox));
+        let places = || Class::ALL.iter().map(|class| root.join(class.folder()).join(sandbox));
+        // A complete group is in each hierarchy.
+        let complete = |mount: &Path| places().find(|group| mount.join(group).exists());
+        let any = || places().find(|group| self.exists(group));
         let old = || Some(root.join(sandbox)).filter(|group| self.exists(group));
-        let found = places.find(|group| self.exists(group)).or_else(old);
+        let found = self.mounts().next().and_then(complete).or_else(any).or_else(old);
         found.unwrap_or_else(|| root.join(PODS).join(sandbox))
     }
 
