@@ -61,8 +61,8 @@ fn open(parent: &impl AsFd, name: &OsStr) -> io::Result<File> {
     Ok(File::from(openat2(parent, name, how)?))
 }
 
-/// Removes the entries of a directory, subdirectories by calling `directory`. It is read until it is
-/// empty if that may add entries to it, as to a root.
+/// Removes the entries of a directory, subdirectories by calling `directory`. It is read until it
+/// is empty if that may add entries to it, as to a root.
 fn clear(held: &File, is_root: bool, mut directory: impl FnMut(&OsStr) -> io::Result<()>) -> io::Result<()> {
     loop {
         let names = entries(held)?;

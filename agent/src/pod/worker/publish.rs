@@ -196,9 +196,9 @@ fn matters(old: &PodStatus, new: &PodStatus) -> bool {
     !was_unset && (old.phase != new.phase || ready(old) != ready(new))
 }
 
-/// True if the change is the start of a pod that is to end: it may have ended by the time that this is
-/// stored. A kubelet looks at its containers once in a second (`pkg/kubelet/pleg/generic.go`), and
-/// does not report what was between either.
+/// True if the change is the start of a pod that is to end: it may have ended by the time that this
+/// is stored. A kubelet looks at its containers once in a second (`pkg/kubelet/pleg/generic.go`),
+/// and does not report what was between either.
 fn starts_briefly(pod: &Pod, old: &PodStatus, new: &PodStatus) -> bool {
     pods::policy(pod) != Policy::Always && old.phase != new.phase && new.phase.as_deref() == Some("Running")
 }

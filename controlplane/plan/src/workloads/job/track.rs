@@ -20,9 +20,9 @@ use crate::workloads::pod_template::note;
 
 /// Most pods that the status lists as uncounted.
 const MOST_UNCOUNTED: usize = 500;
-/// Number of active pods above which a Job's pods are counted and replaced only from time to time, and
-/// of unready ones above which the ready count is updated so (`syncJobBatchPeriod` of upstream is a
-/// second).
+/// Number of active pods above which a Job's pods are counted and replaced only from time to time,
+/// and of unready ones above which the ready count is updated so (`syncJobBatchPeriod` of upstream
+/// is a second).
 const CROWD: usize = 8;
 const NOW_AND_THEN: Duration = Duration::from_millis(50);
 
