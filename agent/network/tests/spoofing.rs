@@ -241,8 +241,16 @@ async fn pods_are_known_to_the_guard_and_the_bridge_for_as_long_as_they_are() {
         String::from_utf8(listed.stdout).unwrap().matches("\"veth").count()
     };
     let neighbors = || ip("neigh show dev skiff-test nud permanent").lines().count();
+    // Where the bridge has no port for an address, it copies to all.
+    let ports = || {
+        let listed = std::process::Command::new("bridge")
+            .args(["fdb", "show", "br", "skiff-test"])
+            .output()
+            .unwrap();
+        String::from_utf8(listed.stdout).unwrap().matches(" static").count()
+    };
     let each = elements();
-    assert_eq!((each, neighbors()), (7, 2));
+    assert_eq!((each, neighbors(), ports()), (7, 2, 1));
     // Another program flushes the ruleset.
     std::process::Command::new("nft")
         .args(["flush", "ruleset"])
@@ -256,6 +264,7 @@ async fn pods_are_known_to_the_guard_and_the_bridge_for_as_long_as_they_are() {
     let network = open(folder.path());
     network.start(BOTH.parse().unwrap()).await.unwrap();
     assert_eq!((elements(), neighbors()), (each * 2, 4), "another process goes on");
+    assert_eq!(ports(), 2);
     let at = SocketAddr::from((two.addresses.first().unwrap().address, 80));
     inside(&two, move || listen(at));
     assert_eq!(inside(&one, move || greeting(at)), "hello");

@@ -167,8 +167,8 @@ impl Setup<'_> {
             disruption::listen(caches),
             disruption::Disruption::new,
         );
-        let queue = disruption::listen_spared(caches);
-        self.add("disruption-controller", queue, disruption::Spared);
+        let queue = disruption::listen_stale(caches);
+        self.add("disruption-controller", queue, disruption::StaleDisruption);
         self.add(
             "service-cidrs-controller",
             service_ranges::listen(caches),

@@ -17,6 +17,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoVeth, LinkAttribute, LinkExtentMask, LinkMessage,
 };
+use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, LinkVeth};
 use tokio::task::JoinSet;
 
@@ -116,8 +117,15 @@ impl Socket {
         added.map_err(|error| refused("add a neighbor", &error))
     }
 
-    async fn add_neighbors(&self, bridge: u32, attachment: &Attachment) -> Result<(), Error> {
+    /// Adds the neighbor entries of a pod, and its port to the bridge's forwarding table: without
+    /// neighbor discovery the bridge would learn of it only from what the pod sends, and copy what
+    /// it gets before to all ports.
+    async fn add_neighbors(&self, bridge: u32, port: u32, attachment: &Attachment) -> Result<(), Error> {
         let hardware = hardware(attachment).unwrap_or_default();
+        let entry = self.handle.neighbours().add_bridge(port, &hardware);
+        let entry = entry.flags(NeighbourFlags::Controller).state(NeighbourState::Noarp);
+        let added = entry.replace().execute().await;
+        added.map_err(|error| refused("tell the bridge of a port", &error))?;
         for held in &attachment.addresses {
             self.add_neighbor(bridge, held.address, &hardware).await?;
         }
@@ -153,8 +161,10 @@ impl Kernel {
         let mtu = self.mtu(ranges, mark, None)?;
         self.runtime.block_on(async {
             let (host, links) = (&self.host, self.host.handle.link());
+            let first = ranges.of_family(false).or(ranges.of_family(true));
+            let hardware = first.map(|first| hardware_address(first.gateway())).unwrap_or_default();
             if host.link(bridge).await?.is_none() {
-                let made = links.add(routes::bridge(bridge)).execute().await;
+                let made = links.add(routes::bridge(bridge, &hardware)).execute().await;
                 accept(made, Errno::EEXIST, "create the bridge")?;
             }
             settings::of_bridge(bridge, ranges.of_family(true).is_some())?;
@@ -162,8 +172,6 @@ impl Kernel {
             let mark = LinkAttribute::IfAlias(mark.owner.clone());
             let change = LinkUnspec::new_with_index(index).append_extra_attribute(mark);
             let mut change = change.mtu(mtu).up();
-            let first = ranges.of_family(false).or(ranges.of_family(true));
-            let hardware = first.map(|first| hardware_address(first.gateway())).unwrap_or_default();
             if !hardware.is_empty() {
                 change = change.address(hardware.clone());
             }
@@ -190,8 +198,11 @@ impl Kernel {
     pub(super) fn add_neighbors(&self, bridge: &str, pods: &[(String, Attachment)]) -> Result<(), Error> {
         self.runtime.block_on(async {
             let index = self.host.index(bridge).await?;
-            for (_, attachment) in pods {
-                self.host.add_neighbors(index, attachment).await?;
+            for (link, attachment) in pods {
+                // A link that is lost comes with its entries when it is mended.
+                if let Some(port) = self.host.link(link).await? {
+                    self.host.add_neighbors(index, port.header.index, attachment).await?;
+                }
             }
             Ok(())
         })
@@ -307,7 +318,7 @@ impl Kernel {
             changed.map_err(|error| refused("connect to the bridge", &error))?;
             // The bridge has addresses; its ports need none.
             self.host.keep_from_linking(index).await?;
-            self.host.add_neighbors(bridge.header.index, attachment).await?;
+            self.host.add_neighbors(bridge.header.index, index, attachment).await?;
             // Hairpin mode: a pod may reach itself through a translated address.
             let port = LinkBridgePort::new(index).hairpin(true).up().build();
             links

@@ -30,9 +30,13 @@ pub(super) fn last_resort(range: Cidr) -> RouteMessage {
 
 /// New bridge. Traffic between its pods passes the host's netfilter rules, too: replies must be
 /// translated back to a Service's address.
-pub(super) fn bridge(name: &str) -> LinkMessage {
-    let bridge = LinkBridge::new(name).nf_call_iptables(true);
-    bridge.nf_call_ip6tables(true).build()
+pub(super) fn bridge(name: &str, hardware: &[u8]) -> LinkMessage {
+    let bridge = LinkBridge::new(name).nf_call_iptables(true).nf_call_ip6tables(true);
+    if hardware.is_empty() {
+        return bridge.build();
+    }
+    // From the beginning: other programs, such as udev, replace an address of the kernel's choice.
+    bridge.address(hardware.to_vec()).build()
 }
 
 /// Route of a pod to its gateway, the only address on its link.

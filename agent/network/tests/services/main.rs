@@ -481,8 +481,8 @@ async fn ten_thousand_services_cost_little() {
     let mut times: Vec<_> = times.collect();
     times.sort();
     println!(
-        "10,000 Services of two endpoints: {cold:?}, again {again:?}; one endpoint: {:?} (median)",
-        times[10]
+        "10,000 Services of two endpoints: {cold:?}, again {again:?}; one endpoint: {:?} (lower quartile)",
+        times[5]
     );
     // Other programs may hold the processors meanwhile, for most of the time.
     assert!(cold.min(again).as_secs() < 3, "{cold:?} {again:?}");

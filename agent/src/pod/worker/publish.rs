@@ -19,12 +19,11 @@ use tracing::{debug, warn};
 use super::{Done, Worker, version};
 use crate::pod::milestones::Step;
 
-/// Time for which changes that are not urgent are batched.
+/// Time for which changes that are not urgent are batched; longer, with checks at the given
+/// interval, while urgent pods are in progress.
 const GATHER_MILLISECONDS: i64 = 50;
-/// The same, and the interval of checks, while urgent pods are in progress, and while many are: the
-/// time of a hundred pods on two processors, in which a short one may come to its end.
-const BUSY: (i64, i64) = (1_000, 200);
-const CROWDED: (i64, i64) = (3_000, 1_000);
+const LONGEST_GATHER_MILLISECONDS: i64 = 1_000;
+const LOOK_MILLISECONDS: i64 = 200;
 const FIRST_RETRY_MILLISECONDS: i64 = 100;
 const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
 /// Longest time that a removal waits for the status to be acknowledged.
@@ -94,21 +93,19 @@ impl Worker {
         };
         self.publisher.current.send_replace(false);
         let is_replaced = old.phase == new.phase && lifecycle::replaces_container(&self.pod, &self.view);
-        let is_crowded = self.context.recorder.is_crowded();
-        let is_awaited = !is_crowded || !starts_briefly(&self.pod, &old, &new);
+        let is_awaited = !self.context.recorder.is_crowded() || !starts_briefly(&self.pod, &old, &new);
         let pressing = !is_replaced && is_awaited && matters(&old, &new);
         if !pressing {
             let since = *self.publisher.gathering_since.get_or_insert(now);
-            let (longest, look) = if is_crowded { CROWDED } else { BUSY };
-            let longest = later(since, longest);
+            let longest = later(since, LONGEST_GATHER_MILLISECONDS);
             // As the kubelet, which does both between two looks at its containers.
-            let least = if is_replaced { BUSY.0 } else { GATHER_MILLISECONDS };
-            let until = later(since, least);
+            let short = later(since, GATHER_MILLISECONDS);
+            let until = if is_replaced { longest } else { short };
             if now < until {
                 return Some(until);
             }
             if now < longest && self.context.recorder.is_urgent() {
-                return Some(later(now, look).min(longest));
+                return Some(later(now, LOOK_MILLISECONDS).min(longest));
             }
         }
         self.publisher.gathering_since = None;
@@ -190,7 +187,7 @@ fn is_refusal(status: &Status) -> bool {
     matches!(status.code, 413 | 422) || (status.code == 500 && status.message.ends_with("request is too large"))
 }
 
-/// True if the change is urgent: the phase, readiness, or the address.
+/// True if the change is urgent: the phase, or readiness.
 fn matters(old: &PodStatus, new: &PodStatus) -> bool {
     let was_unset = old.start_time.is_none() && new.phase.as_deref() == Some("Pending");
     !was_unset && (old.phase != new.phase || ready(old) != ready(new))

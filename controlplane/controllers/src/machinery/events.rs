@@ -11,7 +11,7 @@ use std::{
 
 use controlplane_plan::step::{EVENTS, Note, PatchKind, Target};
 use http::Method;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -193,7 +193,14 @@ impl Writer {
             COMBINED.clone_into(&mut identity.message);
             note.message.insert_str(0, COMBINED);
         }
-        self.spend(subject, at).then_some(identity)
+        if self.spend(subject, at) {
+            return Some(identity);
+        }
+        // Counted nevertheless, as upstream does before it filters.
+        if let Some(written) = self.written.get_mut(&identity) {
+            written.count = written.count.saturating_add(1);
+        }
+        None
     }
 
     /// True if many messages of this reason came before.
@@ -223,7 +230,8 @@ impl Writer {
         let refill = at.duration_since(*since).as_secs() / REFILL_SECONDS;
         if refill > 0 {
             *left = left.saturating_add(u32::try_from(refill).unwrap_or(BURST)).min(BURST);
-            *since = at;
+            let spent = SignedDuration::from_secs(refill.saturating_mul(REFILL_SECONDS));
+            *since = since.saturating_add(spent).unwrap_or(at);
         }
         let is_left = *left > 0;
         *left = left.saturating_sub(1);

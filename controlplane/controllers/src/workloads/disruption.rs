@@ -107,17 +107,24 @@ impl Disruption {
     /// Events about pods that other budgets select, too; each pod has one.
     fn shared(&self, key: &Key, members: &[Member<'_>]) -> Vec<Step> {
         let budgets = self.caches.budgets.in_namespace(&key.namespace);
+        let selectors = budgets.iter().filter_map(|budget| {
+            let selector = budget.spec.as_ref()?.selector.as_ref()?;
+            Some((name(&**budget), LabelSelector::of(Some(selector)).ok()?))
+        });
+        let selectors: Vec<_> = selectors.collect();
         let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let mut shared = BTreeSet::new();
         let mut events = Vec::new();
         for pod in members.iter().map(|member| member.pod) {
-            let matching = budgets.iter().filter(|budget| selects(budget, pod));
-            let names: BTreeSet<&str> = matching.map(|budget| name(&**budget)).collect();
+            let matching = selectors
+                .iter()
+                .filter(|(_, selector)| selector.matches_option(pod.metadata.labels()));
+            let names: BTreeSet<&str> = matching.map(|(name, _)| *name).collect();
             let (Some(first), 2..) = (names.first(), names.len()) else {
                 continue;
             };
             if !all.values().any(|pods| pods.contains(uid(pod))) {
-                events.push(disruption::several(pod, first));
+                events.push(disruption::multiple_budgets(pod, first));
             }
             shared.insert(uid(pod).to_owned());
         }
@@ -251,21 +258,22 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 }
 
 /// Plans pods that were to be deleted.
-pub(crate) struct Spared(pub(crate) Arc<Caches>);
+pub(crate) struct StaleDisruption(pub(crate) Arc<Caches>);
 
-impl Controller for Spared {
+impl Controller for StaleDisruption {
     fn component(&self) -> &'static str {
         "controllermanager"
     }
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let pod = self.0.pods.get(key);
-        pod.map(|pod| disruption::spare(&pod, now)).unwrap_or_default()
+        pod.map(|pod| disruption::stale_disruption(&pod, now))
+            .unwrap_or_default()
     }
 }
 
 /// Wakes pods with the `DisruptionTarget` condition.
-pub(crate) fn listen_spared(caches: &Caches) -> Arc<Queue<Key>> {
+pub(crate) fn listen_stale(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("stale_pod_disruption");
     let wake = queue.clone();
     caches.pods.listen(move |change| {

@@ -26,8 +26,8 @@ use crate::{
 /// Time within which an eviction must show; afterwards the pod counts as not disrupted
 /// (`DeletionTimeout`).
 const EVICTION: SignedDuration = SignedDuration::from_mins(2);
-/// Time after which a pod that was to be deleted counts as spared (`stalePodDisruptionTimeout`).
-const SPARED: Duration = Duration::from_mins(2);
+/// Time after which a pod that was to be deleted counts as kept (`stalePodDisruptionTimeout`).
+const STALE: Duration = Duration::from_mins(2);
 const ALLOWED: &str = "DisruptionAllowed";
 
 /// A pod that the budget selects.
@@ -142,7 +142,7 @@ fn not_deleted(budget: &PodDisruptionBudget, pod: &Pod) -> Note {
 }
 
 /// The event about a pod that several budgets select: it cannot be evicted (`getPdbForPod`).
-pub fn several(pod: &Pod, first: &str) -> Step {
+pub fn multiple_budgets(pod: &Pod, first: &str) -> Step {
     let (namespace, name) = (pod.metadata.namespace(), name(pod));
     let message =
         format!("Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily.");
@@ -152,14 +152,14 @@ pub fn several(pod: &Pod, first: &str) -> Step {
 
 /// Resets the `DisruptionTarget` condition of a pod that was not deleted after all
 /// (`syncStalePodDisruption`).
-pub fn spare(pod: &Pod, now: Timestamp) -> Plan {
+pub fn stale_disruption(pod: &Pod, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let since = pod.status.disrupted.as_deref();
     let Some(since) = since.filter(|_| is_active(pod)) else {
         return plan;
     };
     let passed = Duration::try_from(now.duration_since(*since)).unwrap_or_default();
-    let left = SPARED.saturating_sub(passed);
+    let left = STALE.saturating_sub(passed);
     if !left.is_zero() {
         plan.again(left);
         return plan;

@@ -175,7 +175,7 @@ fn pods_that_cannot_be_counted_are_told() {
 }
 
 #[test]
-fn a_pod_that_was_not_deleted_is_spared() {
+fn the_disruption_of_a_pod_that_was_not_deleted_is_stale() {
     let planned = |more: &Value, status: &str, reason: &str| {
         let condition = json!({
             "type": "DisruptionTarget", "status": status, "reason": reason,
@@ -186,7 +186,7 @@ fn a_pod_that_was_not_deleted_is_spared() {
         });
         api::patch::merge::apply(&mut pod, more).unwrap();
         let pod: Pod = from_value(pod).unwrap();
-        let at = |time: &str| spare(&pod, time.parse().unwrap()).to_string();
+        let at = |time: &str| stale_disruption(&pod, time.parse().unwrap()).to_string();
         format!("{}; {}", at("2026-01-01T00:01:00Z"), at("2026-01-01T00:02:00Z"))
     };
     let none = json!({});
