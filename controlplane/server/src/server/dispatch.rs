@@ -102,11 +102,12 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     if info.lasts() && failure.is_none() {
         response = recording::until_end(response, shared.metrics.lasting(asked));
     }
+    // One time for the page and the audit log.
+    let answered = (shared.options.clock)();
     if let Some(writer) = writer.filter(|_| response.status().is_success()) {
-        let times = (received, (shared.options.clock)());
-        shared.writes.note(&recording.outcome, &writer, times);
+        shared.writes.note(&recording.outcome, &writer, (received, answered));
     }
-    recording.end(response, failure).await
+    recording.end(response, failure, answered).await
 }
 
 async fn route(

@@ -71,8 +71,8 @@ impl Recording {
         }
     }
 
-    /// Records the answer; one that lasts, again when it ends.
-    pub(crate) async fn end(mut self, mut response: Response, failure: Option<Failure>) -> Response {
+    /// Records the answer of a moment; one that lasts, again when it ends.
+    pub(crate) async fn end(mut self, mut response: Response, failure: Option<Failure>, at: Timestamp) -> Response {
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         // Answers may hold secrets: neither proxies nor browsers may cache them.
         let headers = response.headers_mut();
@@ -80,7 +80,7 @@ impl Recording {
             .entry(CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-cache, private"));
         let lasts = switched || (self.outcome.info.lasts() && failure.is_none());
-        let Some(record) = self.record(response.status().as_u16(), failure, lasts) else {
+        let Some(record) = self.record(response.status().as_u16(), failure, lasts, at) else {
             return response;
         };
         if let Ok(id) = HeaderValue::from_str(&record.id) {
@@ -103,7 +103,7 @@ impl Recording {
         response
     }
 
-    fn record(&mut self, code: u16, failure: Option<Failure>, lasts: bool) -> Option<Record> {
+    fn record(&mut self, code: u16, failure: Option<Failure>, lasts: bool, at: Timestamp) -> Option<Record> {
         let trail = self.trail.take()?;
         let refused = self.refused.take();
         // Upstream records unauthenticated requests only at the beginning of the answer.
@@ -115,7 +115,7 @@ impl Recording {
         if let Some(info) = refused {
             self.outcome.info = info;
         }
-        let mut record = trail.record(std::mem::take(&mut self.outcome), stage, code, (self.clock)());
+        let mut record = trail.record(std::mem::take(&mut self.outcome), stage, code, at);
         if let Some(failure) = failure {
             let status = failure.status();
             record.response_object.get_or_insert_with(|| encode(&status));
@@ -127,7 +127,8 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if let (Some(record), Some(sink)) = (self.record(CLIENT_GONE, None, false), &self.sink) {
+        let now = (self.clock)();
+        if let (Some(record), Some(sink)) = (self.record(CLIENT_GONE, None, false, now), &self.sink) {
             sink.record(record);
         }
     }
