@@ -11,7 +11,7 @@
 mod common;
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Kind, Machine, connected, contract, eventually, holders, limit};
 use runtime::{Error, Event, Refusal, State, User};
@@ -172,6 +172,19 @@ async fn attack_15_an_exec_that_prints_for_ever_is_cut_and_killed(kind: Kind) {
     machine.finish().await;
 }
 
+/// Waits for processes that are as wanted: what was killed is gone soon, not at once.
+async fn processes(machine: &Machine, container: &str, wanted: impl Fn(&str) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let left = machine.exec("s", container, "ps", Duration::from_secs(10)).await;
+        let left = String::from_utf8(left.output).unwrap();
+        if wanted(&left) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{left}");
+    }
+}
+
 async fn attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for(kind: Kind) {
     let machine = Machine::of(kind, "exec-orphans").await;
     machine.sandbox("s").await;
@@ -189,18 +202,7 @@ async fn attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for(kind:
             .await;
         assert_eq!((result.exit_code, result.output.as_slice()), (0, b"done\n".as_slice()));
     }
-    let alone = async {
-        loop {
-            let processes = machine.exec("s", "c", "ps", Duration::from_secs(10)).await;
-            let processes = String::from_utf8(processes.output).unwrap();
-            if processes.matches("sleep 1000").count() == 1 {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), alone)
-        .await
-        .expect("what they left lives on");
+    processes(&machine, "c", |left| left.matches("sleep 1000").count() == 1).await;
     // A shim may have closed files of the container itself, too.
     eventually("no file stays open", || open_files(supervisor) <= before).await;
     machine.finish().await;
@@ -390,8 +392,7 @@ async fn containers_of_a_pod_can_share_their_processes(kind: Kind) {
     machine.run("s", machine.shell("two", "sleep 4321 & ps; exit 0")).await;
     assert_eq!(machine.exit().await.code, 0);
     assert!(machine.output("two").contains("sleep 1234"));
-    let left = machine.exec("s", "one", "ps", Duration::from_secs(10)).await;
-    assert!(!String::from_utf8(left.output).unwrap().contains("sleep 4321"));
+    processes(&machine, "one", |left| !left.contains("sleep 4321")).await;
     machine.finish().await;
 }
 
