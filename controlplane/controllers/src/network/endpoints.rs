@@ -9,10 +9,7 @@ use controlplane_plan::pod::Pod;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{
-    api::{
-        core::v1::{Node, Service},
-        discovery::v1::EndpointSlice,
-    },
+    api::{core::v1::Service, discovery::v1::EndpointSlice},
     jiff::Timestamp,
 };
 
@@ -22,8 +19,6 @@ use crate::machinery::{
     kinds::{Caches, on_node},
     queue::Queue,
 };
-
-const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Plans endpoint slices; a key is a Service.
 pub(crate) struct EndpointSlices(pub(crate) Arc<Caches>);
@@ -47,8 +42,16 @@ impl Controller for EndpointSlices {
         let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
         let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
-        let zone_of = |node: &str| self.0.nodes.get(&Key::new("", node)).map(|node| zone(&node));
-        endpoints::plan_slices(&service, &pods, &slices, &zone_of)
+        let zone_of = |node: &str| {
+            let node = self.0.nodes.get(&Key::new("", node))?;
+            Some(endpoints::zone(&node).to_owned())
+        };
+        let nodes = if endpoints::is_topology_aware(&service) {
+            self.0.nodes.all()
+        } else {
+            Vec::new()
+        };
+        endpoints::plan_slices(&service, &pods, &slices, &zone_of, &nodes)
     }
 }
 
@@ -80,12 +83,6 @@ impl Controller for Mirror {
         let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
         endpoints::plan_mirror(&key.name, endpoints.as_deref(), service.as_deref(), &slices)
     }
-}
-
-/// The node's zone, empty if it is in none.
-fn zone(node: &Node) -> String {
-    let labels = node.metadata.labels.as_ref();
-    labels.and_then(|labels| labels.get(ZONE)).cloned().unwrap_or_default()
 }
 
 /// The Service of a slice.
@@ -133,11 +130,16 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         let Some(caches) = all.upgrade() else { return };
         // The pods of one that goes are endpoints until their next change: it may come back.
         if let Some(node) = change.new
-            && change.old.map(zone) != Some(zone(node))
+            && change.old.map(endpoints::zone) != Some(endpoints::zone(node))
         {
             for pod in caches.pods.indexed(&on_node(node.metadata.name())) {
                 wake_for(&pod, &caches, &wake);
             }
+        }
+        if change.old.and_then(endpoints::share) != change.new.and_then(endpoints::share) {
+            let all = caches.services.all();
+            let aware = all.iter().filter(|service| endpoints::is_topology_aware(service));
+            aware.for_each(|service| wake.push(Key::of(&service.metadata)));
         }
     });
     listen_to_pods(caches, &queue);

@@ -8,6 +8,7 @@ mod slice;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 use k8s_openapi::{
     api::core::v1::{Container, ObjectReference, Service, ServicePort},
@@ -21,6 +22,7 @@ pub use legacy::{MANAGED as MANAGED_ENDPOINTS, plan as plan_endpoints};
 pub use mirror::plan as plan_mirror;
 pub use slice::SERVICE_NAME;
 pub use slices::plan as plan_slices;
+pub use topology::{is_topology_aware, share, zone};
 
 /// Label of endpoints of a headless Service.
 const HEADLESS: &str = "service.kubernetes.io/headless";

@@ -1,29 +1,25 @@
 //! The endpoint slices of a Service: its pods, by family and ports, up to 100 per slice.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{
-    core::v1::Service,
+    core::v1::{Node, Service},
     discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone},
 };
 
 use super::{
     HEADLESS, address_of, answering, families, host_name, is_headless, is_served, number, publishes_unready, reference,
     slice::{self, Wanted, delete, group, is_of},
+    topology::{self, is_topology_aware},
 };
 use crate::objects::{Map, Meta as _, controller_of, name, target, uid};
 use crate::pod::{Pod, is_ready, node_of};
-use crate::step::{Plan, SERVICES, Step};
+use crate::step::{Plan, SERVICES, Severity, Step};
+use crate::workloads::pod_template::note;
 
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Default `maxEndpointsPerSlice` of kube-controller-manager.
 const LIMIT: usize = 100;
-
-/// Annotations that take precedence over `trafficDistribution`, the older one first.
-const TOPOLOGY_MODES: [&str; 2] = [
-    "service.kubernetes.io/topology-aware-hints",
-    "service.kubernetes.io/topology-mode",
-];
 
 /// Endpoints that can share a slice.
 pub(super) struct Group {
@@ -66,12 +62,14 @@ struct Filled<'a> {
 }
 
 /// Makes the plan. `pods` and `slices` are those of the namespace; `zone` returns a node's zone,
-/// empty if it is in none, and `None` if there is no such node.
+/// empty if it is in none, and `None` if there is no such node. `nodes` are all nodes; they are
+/// needed only if [`is_topology_aware`].
 pub fn plan(
     service: &Service,
     pods: &[&Pod],
     slices: &[&EndpointSlice],
     zone: &dyn Fn(&str) -> Option<String>,
+    nodes: &[Arc<Node>],
 ) -> Plan {
     let mut plan = Plan::default();
     if !is_served(service) {
@@ -79,13 +77,53 @@ pub fn plan(
     }
     let mut own = own_groups(service, slices, MANAGER);
     let mut work = Work::new(service, MANAGER);
-    for (key, wanted) in groups(service, pods, zone) {
+    let mut groups = groups(service, pods, zone);
+    let events = if is_topology_aware(service) {
+        let is_hinted = own.values().flatten().any(|slice| is_hinted(slice));
+        hint(service, &mut groups, nodes, is_hinted)
+    } else {
+        Vec::new()
+    };
+    for (key, wanted) in groups {
         let there = own.remove(&key).unwrap_or_default();
         work.fill(wanted, &there);
     }
     work.abandon(own.into_values().flatten());
     plan.stage(work.steps());
+    plan.stage(events);
     plan
+}
+
+fn is_hinted(slice: &EndpointSlice) -> bool {
+    let mut endpoints = slice.endpoints.iter().flatten();
+    endpoints.any(|endpoint| endpoint.hints.is_some())
+}
+
+/// Hints by the zones' capacity, for each family; returns events.
+fn hint(
+    service: &Service,
+    groups: &mut BTreeMap<GroupKey, Group>,
+    nodes: &[Arc<Node>],
+    mut is_hinted: bool,
+) -> Vec<Step> {
+    let zones = topology::capacity(nodes.iter().filter_map(|node| topology::share(node)));
+    let mut events = Vec::new();
+    for family in families(service) {
+        let own = groups.values_mut().filter(|group| group.family == family);
+        let mut endpoints: Vec<&mut Endpoint> = own.flat_map(|group| &mut group.endpoints).collect();
+        let (severity, reason, message) = match topology::hint(&mut endpoints, &zones) {
+            Ok(()) if std::mem::replace(&mut is_hinted, true) => continue,
+            Ok(()) => (
+                Severity::Normal,
+                "TopologyAwareHintsEnabled",
+                "Topology Aware Hints has been enabled".to_owned(),
+            ),
+            Err(reason) => (Severity::Warning, "TopologyAwareHintsDisabled", reason),
+        };
+        let message = format!("{message}, addressType: {family}");
+        events.push(Step::Event(note(&target(SERVICES, service), severity, reason, message)));
+    }
+    events
 }
 
 /// Desired endpoints by family and ports; a family without pods has one empty slice. Pods of nodes
@@ -289,10 +327,8 @@ fn endpoint(service: &Service, pod: &Pod, address: &str, zone: Option<String>) -
 /// (`staging/src/k8s.io/endpointslice/trafficdist/trafficdist.go`).
 fn hints(service: &Service, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
     let distribution = service.spec.as_ref()?.traffic_distribution.as_deref()?;
-    let annotations = service.metadata.annotations.as_ref();
-    let mode = annotations.and_then(|all| TOPOLOGY_MODES.iter().find_map(|name| all.get(*name)));
     let is_known = matches!(distribution, "PreferClose" | "PreferSameZone" | "PreferSameNode");
-    if !is_known || mode.is_some_and(|mode| matches!(mode.as_str(), "Auto" | "auto")) {
+    if !is_known || is_topology_aware(service) {
         return None;
     }
     let node = node.filter(|_| distribution == "PreferSameNode");

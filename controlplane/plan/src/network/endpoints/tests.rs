@@ -1,7 +1,10 @@
 //! Pods and Services, and the endpoints for them.
 
+use std::{fmt::Write as _, sync::Arc};
+
+use expect_test::expect;
 use k8s_openapi::api::{
-    core::v1::{Endpoints, Service},
+    core::v1::{Endpoints, Node, Service},
     discovery::v1::EndpointSlice,
 };
 use serde_json::{Value, json};
@@ -43,12 +46,16 @@ fn pod(number: u32, port: u32, ready: bool) -> Pod {
     }))
 }
 
-fn slices(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
+fn slices(service: &Service, pods: &[Pod], there: &[EndpointSlice]) -> Plan {
+    slices_on(&[], service, pods, there)
+}
+
+/// Node `n1` is in `zone-of-n1`, and so on.
+fn slices_on(nodes: &[Arc<Node>], service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
     let pods: Vec<&Pod> = pods.iter().collect();
     let slices: Vec<&EndpointSlice> = slices.iter().collect();
-    plan_slices(service, &pods, &slices, &|node| {
-        (node != "gone").then(|| format!("zone-of-{node}"))
-    })
+    let zone = |node: &str| (node != "gone").then(|| format!("zone-of-{node}"));
+    plan_slices(service, &pods, &slices, &zone, nodes)
 }
 
 /// Applies a plan to slices and returns the result.
@@ -69,7 +76,8 @@ fn after(plan: Plan, mut before: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
                 slice.ports = Some(read(body["ports"].clone()));
             }
             Step::Delete { target, .. } => before.retain(|slice| slice.metadata.name.as_ref() != Some(&target.name)),
-            Step::Look(_) | Step::Measure(_) | Step::Event(_) => panic!("{step}"),
+            Step::Event(_) => {}
+            Step::Look(_) | Step::Measure(_) => panic!("{step}"),
         }
     }
     before
@@ -138,13 +146,78 @@ fn ready_endpoints_are_hinted_as_the_traffic_distribution_says() {
     }
     let both = json!({ "forNodes": [{ "name": "n1" }], "forZones": zones });
     assert_eq!(hints(&with("PreferSameNode", json!({}))), both);
-    for name in [
-        "service.kubernetes.io/topology-mode",
-        "service.kubernetes.io/topology-aware-hints",
-    ] {
-        assert_eq!(hints(&with("PreferSameZone", json!({ name: "Auto" }))), json!(null));
-    }
     assert_eq!(hints(&named()), json!(null));
+}
+
+#[test]
+fn zones_get_endpoints_by_their_share_of_the_cpu() {
+    let node = |name: &str, cpu: &str| {
+        Arc::new(read::<Node>(json!({
+            "metadata": { "name": name, "labels": { "topology.kubernetes.io/zone": format!("zone-of-{name}") } },
+            "status": { "allocatable": { "cpu": cpu }, "conditions": [{ "type": "Ready", "status": "True" }] },
+        })))
+    };
+    let bare = Arc::new(read::<Node>(
+        json!({ "metadata": { "name": "bare" }, "status": node("", "1").status }),
+    ));
+    let table = expect![[r#"
+        1+1, 3+1 pods -> n1 n1 n2 | n2; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
+        1+1, 4+0 pods -> n2 n2 n1 n1; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
+        3+1, 2+2 pods -> n1 n1 | n1 n2; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
+        1+1, 1+0 pods -> -; TopologyAwareHintsDisabled: Insufficient number of endpoints (1 endpoints, 2 zones), addressType: IPv4
+        1+1000, 1+1 pods -> - | -; TopologyAwareHintsDisabled: Unable to allocate minimum required endpoints to each zone without exceeding overload threshold (2 endpoints, 2 zones), addressType: IPv4
+        1, 1+1 pods -> - | -; TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4
+        1+1+bare, 1+1 pods -> - | -; TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4
+    "#]];
+    let mut lines = String::new();
+    let two = |first, second| vec![node("n1", first), node("n2", second)];
+    for (named, nodes, pods) in [
+        ("1+1", two("1", "1"), [3, 1]),
+        ("1+1", two("1", "1"), [4, 0]),
+        ("3+1", two("3", "1"), [2, 2]),
+        ("1+1", two("1", "1"), [1, 0]),
+        ("1+1000", two("1", "1000"), [1, 1]),
+        ("1", vec![node("n1", "1")], [1, 1]),
+        ("1+1+bare", [two("1", "1"), vec![bare.clone()]].concat(), [1, 1]),
+    ] {
+        let mut own = self::named();
+        let mode = "service.kubernetes.io/topology-mode".to_owned();
+        own.metadata.annotations = Some([(mode, "Auto".to_owned())].into());
+        own.spec.as_mut().unwrap().traffic_distribution = Some("PreferSameZone".to_owned());
+        let mut all = Vec::new();
+        for (name, count) in ["n1", "n2"].into_iter().zip(pods) {
+            for _ in 0..count {
+                let mut pod = pod(u32::try_from(all.len()).unwrap() + 1, 80, true);
+                pod.node = name.into();
+                all.push(pod);
+            }
+        }
+        let plan = slices_on(&nodes, &own, &all, &[]);
+        let Some(Step::Event(event)) = plan.stages.last().and_then(|stage| stage.first()).cloned() else {
+            panic!("{plan}");
+        };
+        let made = after(plan, Vec::new());
+        let again = slices_on(&nodes, &own, &all, &made);
+        let changes = again
+            .stages
+            .iter()
+            .flatten()
+            .filter(|step| !matches!(step, Step::Event(_)));
+        assert_eq!(changes.count(), 0, "{again}");
+        let shown = |zone: &str| -> Vec<String> {
+            let endpoints = made[0].endpoints.iter().flatten();
+            let own = endpoints.filter(|endpoint| endpoint.zone.as_deref() == Some(zone));
+            let hint = own.map(|endpoint| endpoint.hints.as_ref().and_then(|hints| hints.for_zones.clone()));
+            hint.map(|zones| zones.map_or("-".to_owned(), |zones| zones[0].name.replace("zone-of-", "")))
+                .collect()
+        };
+        let zones = ["zone-of-n1", "zone-of-n2"].map(|zone| shown(zone).join(" "));
+        let zones = zones.into_iter().filter(|zone| !zone.is_empty()).collect::<Vec<_>>();
+        let [first, second] = pods;
+        let (zones, reason, message) = (zones.join(" | "), event.reason, event.message);
+        writeln!(lines, "{named}, {first}+{second} pods -> {zones}; {reason}: {message}").unwrap();
+    }
+    table.assert_eq(&lines);
 }
 
 #[test]
