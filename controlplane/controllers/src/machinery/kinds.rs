@@ -4,6 +4,7 @@ mod caches;
 pub(crate) mod contents;
 
 use api::{intern, kinds::custom_resource_definition::names::is_true};
+use controlplane_plan::network::endpoints;
 use controlplane_plan::objects::{Meta, Object, controller_of};
 use controlplane_plan::pod::node_of;
 use controlplane_plan::pod::{Metadata, Pod, Pool};
@@ -15,6 +16,7 @@ use k8s_openapi::{
         apps::v1::{DaemonSet, ReplicaSet, StatefulSet},
         batch::v1::Job,
         core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
+        discovery::v1::EndpointSlice,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -22,7 +24,7 @@ use k8s_openapi::{
 use serde::Deserialize;
 
 pub(crate) use self::caches::{AnyCache, Caches, Listener, resource_of, stored_kinds};
-use crate::machinery::cache::Cached;
+use crate::machinery::cache::{Cached, Key};
 
 /// Index entry of objects that a controller owns.
 pub(crate) fn owned_by(uid: &str) -> String {
@@ -37,6 +39,20 @@ pub(crate) fn unmanaged(namespace: &str) -> String {
 /// Index entry of a node's pods.
 pub(crate) fn on_node(node: &str) -> String {
     format!("node/{node}")
+}
+
+/// The Service of a slice.
+pub(crate) fn service_of(slice: &EndpointSlice) -> Option<Key> {
+    let service = slice.metadata.labels.as_ref()?.get(endpoints::SERVICE_NAME)?;
+    Some(Key::new(
+        slice.metadata.namespace.as_deref().unwrap_or_default(),
+        service,
+    ))
+}
+
+/// Index entry of a Service's slices.
+pub(crate) fn of_service(service: &Key) -> String {
+    format!("service/{service}")
 }
 
 fn owner_entry(metadata: &impl Meta) -> String {
@@ -102,6 +118,18 @@ impl Cached for ReplicaSet {
 
     fn index(&self) -> Vec<String> {
         vec![owner_entry(&self.metadata)]
+    }
+}
+
+impl Cached for EndpointSlice {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        service_of(self).as_ref().map(of_service).into_iter().collect()
     }
 }
 

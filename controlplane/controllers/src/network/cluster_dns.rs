@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::network::endpoints::SERVICE_NAME;
 use controlplane_plan::network::endpoints::cluster_dns::{self, NAME, NAMESPACE};
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
@@ -12,7 +11,12 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+use crate::machinery::{
+    cache::Key,
+    driver::Controller,
+    kinds::{Caches, of_service, service_of},
+    queue::Queue,
+};
 
 /// Name of the default Service CIDR.
 const RANGE: &str = "kubernetes";
@@ -27,7 +31,7 @@ impl Controller for ClusterDns {
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let (own, services) = (self.0.services.get(key), self.0.services.all());
-        let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
+        let slices = self.0.endpoint_slices.indexed(&of_service(key));
         let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
         let range = self.0.service_ranges.get(&Key::new("", RANGE));
         let ranges = range.as_ref().and_then(|range| range.spec.as_ref()?.cidrs.as_deref());
@@ -50,13 +54,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     });
     let wake = queue.clone();
     caches.endpoint_slices.listen(move |change| {
-        let is_own = |slice: &EndpointSlice| {
-            let labels = slice.metadata.labels.as_ref();
-            slice.metadata.namespace.as_deref() == Some(NAMESPACE)
-                && labels
-                    .and_then(|labels| labels.get(SERVICE_NAME))
-                    .is_some_and(|of| of == NAME)
-        };
+        let is_own = |slice: &EndpointSlice| service_of(slice) == Some(own());
         if change.sides().any(is_own) {
             wake.push(own());
         }

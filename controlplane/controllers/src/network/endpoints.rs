@@ -16,7 +16,7 @@ use k8s_openapi::{
 use crate::machinery::{
     cache::{Change, Key},
     driver::Controller,
-    kinds::{Caches, on_node},
+    kinds::{Caches, of_service, on_node, service_of},
     queue::Queue,
 };
 
@@ -39,7 +39,7 @@ impl Controller for EndpointSlices {
             return Plan::default();
         };
         let pods = self.0.pods.in_namespace(&key.namespace);
-        let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
+        let slices = self.0.endpoint_slices.indexed(&of_service(key));
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
         let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
         let zone_of = |node: &str| {
@@ -79,19 +79,10 @@ impl Controller for Mirror {
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let (endpoints, service) = (self.0.endpoints.get(key), self.0.services.get(key));
-        let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
+        let slices = self.0.endpoint_slices.indexed(&of_service(key));
         let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
         endpoints::plan_mirror(&key.name, endpoints.as_deref(), service.as_deref(), &slices)
     }
-}
-
-/// The Service of a slice.
-fn service_of(slice: &EndpointSlice) -> Option<Key> {
-    let service = slice.metadata.labels.as_ref()?.get(endpoints::SERVICE_NAME)?;
-    Some(Key::new(
-        slice.metadata.namespace.as_deref().unwrap_or_default(),
-        service,
-    ))
 }
 
 /// Wakes the Services that select a pod.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::network::endpoints::SERVICE_NAME;
 use controlplane_plan::network::load_balancers::{self, Addresses, addresses_of, is_balanced, is_local, links};
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
@@ -11,7 +10,12 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+use crate::machinery::{
+    cache::Key,
+    driver::Controller,
+    kinds::{Caches, of_service, service_of},
+    queue::Queue,
+};
 
 /// Plans Services; a key is a Service.
 pub(crate) struct LoadBalancers {
@@ -30,7 +34,7 @@ impl Controller for LoadBalancers {
         };
         let (services, nodes) = (self.caches.services.all(), self.caches.nodes.all());
         let slices = if is_local(&service) {
-            self.caches.endpoint_slices.in_namespace(&key.namespace)
+            self.caches.endpoint_slices.indexed(&of_service(key))
         } else {
             Vec::new()
         };
@@ -68,13 +72,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     caches.endpoint_slices.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
         for slice in change.sides() {
-            let service = slice
-                .metadata
-                .labels
-                .as_ref()
-                .and_then(|labels| labels.get(SERVICE_NAME));
-            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
-            let key = service.map(|name| Key::new(namespace, name));
+            let key = service_of(slice);
             let service = key.as_ref().and_then(|key| caches.services.get(key));
             if service.is_some_and(|service| is_balanced(&service) && is_local(&service))
                 && let Some(key) = key

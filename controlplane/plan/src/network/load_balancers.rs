@@ -105,7 +105,7 @@ pub fn addresses_of(node: &Node) -> Vec<IpAddr> {
 }
 
 /// Makes the plan for one Service. `all` holds all Services of the cluster, `slices` those of the
-/// Service's namespace if its policy is local.
+/// Service if its policy is local.
 pub fn plan(
     service: &Service,
     all: &[Arc<Service>],

@@ -29,7 +29,7 @@ const LIMIT: usize = 1000;
 
 type Groups = BTreeMap<(String, Vec<String>), (&'static str, Vec<EndpointPort>, Vec<Endpoint>)>;
 
-/// Makes the plan for the name `called`. `slices` are those of the namespace.
+/// Makes the plan for the name `called`. `slices` are those of the Service of that name.
 pub fn plan(called: &str, endpoints: Option<&Endpoints>, service: Option<&Service>, slices: &[&EndpointSlice]) -> Plan {
     let mut plan = Plan::default();
     let own = slices.iter().copied().filter(|slice| is_of(slice, called, MANAGER));

@@ -61,7 +61,7 @@ struct Filled<'a> {
     changed: bool,
 }
 
-/// Makes the plan. `pods` and `slices` are those of the namespace; `zone` returns a node's zone,
+/// Makes the plan. `pods` are those of the namespace, `slices` its own; `zone` returns a node's zone,
 /// empty if it is in none, and `None` if there is no such node. `nodes` are all nodes; they are
 /// needed only if [`is_topology_aware`].
 pub fn plan(
