@@ -32,8 +32,8 @@ use crate::{
 const IN_FLIGHT: usize = 64;
 /// Time without seeing the results after which a list is requested.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Number of consecutive successful plans after which a key is delayed, and the delay: a hot loop
-/// must not keep a processor busy.
+/// Number of consecutive successful plans, none of which has waited for more, after which a key is
+/// delayed, and the delay: a hot loop must not keep a processor busy.
 const RESTLESS: (u32, Duration) = (100, Duration::from_millis(100));
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mins(1));
 
@@ -147,7 +147,7 @@ struct Memory {
     parked: BTreeMap<Key, Parked>,
     failures: BTreeMap<Key, Failure>,
     attempts: BTreeMap<Key, u32>,
-    /// Number of plans since the last one without steps.
+    /// Number of plans since the last one without steps, or that has waited.
     streaks: BTreeMap<Key, u32>,
     /// Time until which non-urgent plans wait.
     patient: BTreeMap<Key, Instant>,
@@ -238,6 +238,8 @@ impl Memory {
             .filter(|wait| !wait.is_zero());
         if wait.is_none() {
             self.patient.remove(key);
+        } else {
+            self.streaks.remove(key);
         }
         wait
     }

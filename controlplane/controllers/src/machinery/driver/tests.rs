@@ -226,6 +226,26 @@ async fn a_patient_plan_waits_for_more_but_not_for_ever() {
     assert!(controller.plans.load(Ordering::Relaxed) >= 18);
 }
 
+#[tokio::test(start_paused = true)]
+async fn plans_that_wait_for_more_are_no_hot_loop() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&asked);
+    let context = context_on(Caches::new(), move |_, _, _| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        (
+            200,
+            json!({ "metadata": { "name": "it", "namespace": "ns", "uid": "u" } }),
+        )
+    });
+    let controller = Arc::new(Patient::default());
+    let queue = Queue::new("patient");
+    queue.push(Key::new("ns", "it"));
+    let working = work(&controller, &context, &queue);
+    assert!(tokio::time::timeout(Duration::from_mins(1), working).await.is_err());
+    let asked = asked.load(Ordering::Relaxed);
+    assert!((1000..=1200).contains(&asked), "{asked} in a minute, 20 in a second");
+}
+
 /// Methods of the requests to a server that refuses all but patches.
 async fn asked(tolerant: Option<usize>) -> Vec<String> {
     let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
