@@ -95,7 +95,7 @@ pub(super) fn name(said: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
 
 impl Inner {
     fn is_needed(&self, link: &str) -> bool {
-        link == self.config.bridge || self.records().links().contains_key(link)
+        link == self.config.bridge || self.records().has_link(link)
     }
 
     /// Connects all sandboxes whose links are missing, and returns them.
@@ -123,7 +123,7 @@ impl Inner {
                 }
                 let failure = kernel.join(bridge, &link, &attachment).err();
                 // A sandbox that is being detached needs no link.
-                if self.records().links().contains_key(&link) {
+                if self.records().has_link(&link) {
                     all.push(Lost {
                         sandbox_id: attachment.sandbox_id,
                         failure: failure.map(|error| super::chain(&error)),

@@ -21,6 +21,10 @@ const ROUTES: u32 = 0x40 | 0x400;
 const LINK: std::ops::RangeInclusive<u16> = 16..=17;
 const ADDRESS: std::ops::RangeInclusive<u16> = 20..=21;
 const ROUTE: std::ops::RangeInclusive<u16> = 24..=25;
+/// Byte of a route's message with its table, and the table of the machine's own addresses, in which
+/// each link has a route for multicast, too.
+const TABLE: usize = 4;
+const LOCAL: u8 = 255;
 
 /// Nodes of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,12 +68,13 @@ impl RouteNews {
     }
 }
 
-/// True if routes may depend on the object of a message. Pods' own links do not matter.
+/// True if routes may depend on the object of a message. Pods' own links, and what comes and goes
+/// with them, do not matter; of the machine's addresses there are messages of their own.
 fn matters(kind: u16, said: &[u8]) -> bool {
     if LINK.contains(&kind) {
         return !mending::name(said).is_some_and(|name| names::is_host_link(&name));
     }
-    ADDRESS.contains(&kind) || ROUTE.contains(&kind)
+    ADDRESS.contains(&kind) || (ROUTE.contains(&kind) && said.get(TABLE) != Some(&LOCAL))
 }
 
 impl Inner {
@@ -138,5 +143,25 @@ impl Inner {
             }
             led.map(|()| wanted.unreached)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matters;
+
+    #[test]
+    fn routes_that_come_with_a_link_do_not_matter() {
+        for (kind, table, expected) in [
+            (24, 254, true),
+            (25, 254, true),
+            (24, 255, false),
+            (25, 255, false),
+            (20, 255, true),
+            (28, 254, false),
+        ] {
+            let said = [10, 8, 0, 0, table, 2, 0, 5, 0, 0, 0, 0];
+            assert_eq!(matters(kind, &said), expected, "{kind} {table}");
+        }
     }
 }

@@ -149,9 +149,7 @@ impl Records {
 
     /// All sandboxes with an address that are not being detached.
     pub(super) fn attachments(&self) -> Vec<Attachment> {
-        let all = self.attachments.iter();
-        let all = all.filter(|(sandbox, _)| !self.leaving.has(sandbox));
-        all.map(|(_, record)| record.attachment.clone()).collect()
+        self.staying().map(|record| record.attachment.clone()).collect()
     }
 
     /// Host ports of the sandbox.
@@ -254,13 +252,21 @@ impl Records {
 
     /// Host ends of all expected links, each with its attachment.
     pub(super) fn links(&self) -> BTreeMap<String, Attachment> {
-        let staying = self
-            .attachments
-            .iter()
-            .filter(|(sandbox, _)| !self.leaving.has(sandbox));
-        staying
-            .map(|(_, record)| (record.link(), record.attachment.clone()))
+        self.staying()
+            .map(|record| (record.link(), record.attachment.clone()))
             .collect()
+    }
+
+    /// True if a link is expected.
+    pub(super) fn has_link(&self, link: &str) -> bool {
+        self.staying().any(|record| record.link() == link)
+    }
+
+    /// Records of the sandboxes that are not being detached.
+    fn staying(&self) -> impl Iterator<Item = &Record> {
+        let all = self.attachments.iter();
+        let staying = all.filter(move |(sandbox, _)| !self.leaving.has(sandbox));
+        staying.map(|(_, record)| record)
     }
 
     /// Number of addresses of each range that are not free.
