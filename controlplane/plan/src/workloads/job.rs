@@ -77,7 +77,10 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
         plan.stage(claimed.steps);
         return plan;
     }
-    let mut sync = Sync::new(job, spec, owner, claimed.owned, now);
+    // A Job keeps those that were counted, perhaps thousands; nothing below depends on them.
+    let mut pods = claimed.owned;
+    pods.retain(|pod| phase(pod) != "Succeeded" || is_tracked(pod));
+    let mut sync = Sync::new(job, spec, owner, pods, now);
     sync.evaluate(&mut plan);
     let mut creations = Vec::new();
     if sync.finished.is_some() {
