@@ -86,26 +86,24 @@ impl Worker {
         }
         let new = status::build(&self.pod, &self.view, &self.context.scheme(), now);
         let old = self.pod.status.clone().unwrap_or_default();
+        let is_replaced = old.phase == new.phase && lifecycle::replaces_container(&self.pod, &self.view);
+        let is_awaited = !self.context.recorder.is_crowded() || !starts_briefly(&self.pod, &old, &new);
+        let pressing = !is_replaced && is_awaited && matters(&old, &new);
+        // The patch is not made before it is sent, except to find that there is one.
+        let begun = self.publisher.gathering_since.filter(|_| !pressing && old != new);
+        if let Some(until) = begun.and_then(|since| self.gathers(since, is_replaced, now)) {
+            return Some(until);
+        }
         let Some(change) = patch::status(pods::uid(&self.pod), &old, &new) else {
             self.publisher.current.send_replace(true);
             self.publisher.gathering_since = None;
             return None;
         };
         self.publisher.current.send_replace(false);
-        let is_replaced = old.phase == new.phase && lifecycle::replaces_container(&self.pod, &self.view);
-        let is_awaited = !self.context.recorder.is_crowded() || !starts_briefly(&self.pod, &old, &new);
-        let pressing = !is_replaced && is_awaited && matters(&old, &new);
         if !pressing {
             let since = *self.publisher.gathering_since.get_or_insert(now);
-            let longest = later(since, LONGEST_GATHER_MILLISECONDS);
-            // As the kubelet, which does both between two looks at its containers.
-            let short = later(since, GATHER_MILLISECONDS);
-            let until = if is_replaced { longest } else { short };
-            if now < until {
+            if let Some(until) = self.gathers(since, is_replaced, now) {
                 return Some(until);
-            }
-            if now < longest && self.context.recorder.is_urgent() {
-                return Some(later(now, LOOK_MILLISECONDS).min(longest));
             }
         }
         self.publisher.gathering_since = None;
@@ -126,6 +124,20 @@ impl Worker {
         });
         self.show_pull_back_off();
         None
+    }
+
+    /// Returns when to check again while changes that are not urgent are batched, the first of them
+    /// at `since`.
+    fn gathers(&self, since: Timestamp, is_replaced: bool, now: Timestamp) -> Option<Timestamp> {
+        let longest = later(since, LONGEST_GATHER_MILLISECONDS);
+        // As the kubelet, which does both between two looks at its containers.
+        let short = later(since, GATHER_MILLISECONDS);
+        let until = if is_replaced { longest } else { short };
+        if now < until {
+            return Some(until);
+        }
+        let is_busy = now < longest && self.context.recorder.is_urgent();
+        is_busy.then(|| later(now, LOOK_MILLISECONDS).min(longest))
     }
 
     pub(super) fn published(&mut self, outcome: Result<Pod, kube::Error>) {
