@@ -86,8 +86,8 @@ fn told(findings: &[Finding], warnings: &[&Value]) -> anyhow::Result<()> {
     terminal::write(&warned(warnings))
 }
 
-/// Returns the events that are warnings, the latest last.
-async fn warnings(api: &Api, namespace: &str, selector: &str) -> anyhow::Result<Vec<Value>> {
+/// Returns events, the latest last.
+async fn events(api: &Api, namespace: &str, selector: &str) -> anyhow::Result<Vec<Value>> {
     let events = with_query(
         &format!("/api/v1/namespaces/{namespace}/events"),
         &[("fieldSelector", Some(selector))],
@@ -97,10 +97,20 @@ async fn warnings(api: &Api, namespace: &str, selector: &str) -> anyhow::Result<
         .get_mut("items")
         .and_then(Value::as_array_mut)
         .map(std::mem::take);
-    let mut warnings = items.unwrap_or_default();
-    warnings.retain(|event| text_at(event, "/type") == "Warning");
-    warnings.sort_by_key(|event| time_of(event).to_owned());
+    let mut events = items.unwrap_or_default();
+    events.sort_by_key(|event| time_of(event).to_owned());
+    Ok(events)
+}
+
+/// Returns the events that are warnings, the latest last.
+async fn warnings(api: &Api, namespace: &str, selector: &str) -> anyhow::Result<Vec<Value>> {
+    let mut warnings = events(api, namespace, selector).await?;
+    warnings.retain(is_warning);
     Ok(warnings)
+}
+
+fn is_warning(event: &Value) -> bool {
+    text_at(event, "/type") == "Warning"
 }
 
 fn lines_of(text: &str) -> Vec<String> {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::finding::Finding;
-use super::{pod, told, verdict, warnings, workload};
+use super::{events, is_warning, pod, told, verdict, workload};
 use crate::api::{Api, text_at};
 use crate::pods::Owned;
 use crate::resource::Resource;
@@ -15,21 +15,14 @@ const EXPLAINED: usize = 3;
 /// Returns whether there is a problem.
 pub(super) async fn run(api: &Api, resource: &Resource, namespace: &str, owned: &Owned) -> anyhow::Result<bool> {
     let target = &owned.target;
-    let mut events = Vec::new();
+    let mut all = Vec::new();
     for object in owned.makers.iter().chain([target]) {
         let selector = format!("involvedObject.uid={}", text_at(object, "/metadata/uid"));
-        events.extend(warnings(api, namespace, &selector).await?);
+        all.extend(events(api, namespace, &selector).await?);
     }
-    let events: Vec<&Value> = events.iter().collect();
     let mut findings = conditions(target);
     let wrong = !findings.is_empty();
-    findings.extend(workload::explain(
-        &resource.kind,
-        target,
-        owned.pods.len(),
-        &events,
-        wrong,
-    ));
+    findings.extend(workload::explain(&resource.kind, target, owned.pods.len(), &all, wrong));
     let mut troubled: Vec<&Value> = Vec::new();
     for own in &owned.pods {
         if pod::explain(own, &[]).iter().any(|finding| finding.trouble) {
@@ -45,7 +38,8 @@ pub(super) async fn run(api: &Api, resource: &Resource, namespace: &str, owned: 
         owned.pods.len(),
         verdict(trouble)
     )))?;
-    told(&findings, &events)?;
+    let warnings: Vec<&Value> = all.iter().filter(|event| is_warning(event)).collect();
+    told(&findings, &warnings)?;
     for own in troubled.iter().take(EXPLAINED) {
         terminal::line("")?;
         pod::tell(api, own).await?;

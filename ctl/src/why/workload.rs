@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::finding::Finding;
 use crate::api::text_at;
+use crate::describe::time_of;
 
 /// True for objects with pod templates, or Job templates.
 pub(super) fn makes_pods(target: &Value) -> bool {
@@ -13,7 +14,7 @@ pub(super) fn makes_pods(target: &Value) -> bool {
 }
 
 /// Returns findings besides those of the conditions, of which there are some if `troubled`.
-pub(super) fn explain(kind: &str, target: &Value, pods: usize, warnings: &[&Value], troubled: bool) -> Option<Finding> {
+pub(super) fn explain(kind: &str, target: &Value, pods: usize, events: &[Value], troubled: bool) -> Option<Finding> {
     let deleted = text_at(target, "/metadata/deletionTimestamp");
     if !deleted.is_empty() {
         let held = target.pointer("/metadata/finalizers").and_then(Value::as_array);
@@ -35,8 +36,9 @@ pub(super) fn explain(kind: &str, target: &Value, pods: usize, warnings: &[&Valu
         _ => None,
     };
     state.or_else(|| {
-        let lacks = pods == 0 || (is_short(target, pods) && refusal(warnings).is_some());
-        (lacks && !troubled && makes_pods(target)).then(|| missing(target, warnings))
+        let refusal = refusal(events);
+        let lacks = pods == 0 || (is_short(target, pods) && refusal.is_some());
+        (lacks && !troubled && makes_pods(target)).then(|| missing(target, refusal))
     })
 }
 
@@ -47,10 +49,14 @@ fn is_short(target: &Value, pods: usize) -> bool {
     wanted.is_some_and(|wanted| wanted > pods)
 }
 
-/// The last event about a pod that was refused.
-fn refusal<'a>(warnings: &[&'a Value]) -> Option<&'a Value> {
-    let mut refusals = warnings.iter().copied();
-    refusals.rfind(|event| text_at(event, "/reason") == "FailedCreate")
+/// The last event about a pod that was refused, unless one was created since.
+fn refusal(events: &[Value]) -> Option<&Value> {
+    let last = |reason: &str| {
+        let all = events.iter().filter(|event| text_at(event, "/reason") == reason);
+        all.max_by_key(|event| time_of(event).to_owned())
+    };
+    let created = last("SuccessfulCreate").map(time_of).unwrap_or_default();
+    last("FailedCreate").filter(|event| time_of(event) >= created)
 }
 
 fn number(target: &Value, pointer: &str) -> Option<i64> {
@@ -126,8 +132,8 @@ fn daemon_set(target: &Value) -> Option<Finding> {
 }
 
 /// Explains missing pods.
-fn missing(target: &Value, warnings: &[&Value]) -> Finding {
-    if let Some(event) = refusal(warnings) {
+fn missing(target: &Value, refusal: Option<&Value>) -> Finding {
+    if let Some(event) = refusal {
         return Finding::trouble("Its pods cannot be made.")
             .fact(text_at(event, "/message"))
             .advise("mend what the message names; its controller tries again by itself");
@@ -146,11 +152,10 @@ mod tests {
     use super::explain;
 
     /// Returns whether there is a problem, and the text about a workload without pods.
-    fn said(kind: &str, mut target: Value, warnings: &[Value]) -> (bool, String) {
+    fn said(kind: &str, mut target: Value, events: &[Value]) -> (bool, String) {
         let template = if kind == "CronJob" { "jobTemplate" } else { "template" };
         target["spec"][template] = json!({});
-        let warnings: Vec<&Value> = warnings.iter().collect();
-        let found = explain(kind, &target, 0, &warnings, false).unwrap_or_default();
+        let found = explain(kind, &target, 0, events, false).unwrap_or_default();
         (found.trouble, found.text(&[]))
     }
 
@@ -190,11 +195,18 @@ mod tests {
             let (trouble, text) = said(kind, target, &[]);
             assert!(!trouble && text.contains(words), "{words:?} is not in: {text}");
         }
-        let refused = json!({ "reason": "FailedCreate", "message": "exceeded quota" });
+        let at =
+            |time: &str, reason: &str| json!({ "reason": reason, "message": "exceeded quota", "lastTimestamp": time });
+        let refused = at("2026-01-01T00:00:05Z", "FailedCreate");
         let three = json!({ "spec": { "replicas": 3, "template": {} } });
-        let is_told = |pods, warnings: &[&Value]| explain("StatefulSet", &three, pods, warnings, false).is_some();
-        assert!(is_told(2, &[&refused]) && !is_told(3, &[&refused]) && !is_told(2, &[]));
-        for (kind, target, warnings, words) in [
+        let is_told = |pods, events: &[Value]| explain("StatefulSet", &three, pods, events, false).is_some();
+        let one = std::slice::from_ref(&refused);
+        assert!(is_told(2, one) && !is_told(3, one) && !is_told(2, &[]));
+        for (second, expected) in [(4, true), (5, true), (6, false)] {
+            let created = at(&format!("2026-01-01T00:00:0{second}Z"), "SuccessfulCreate");
+            assert_eq!(is_told(2, &[created, refused.clone()]), expected, "{second}");
+        }
+        for (kind, target, events, words) in [
             ("Job", json!({}), vec![refused], "exceeded quota"),
             ("Job", json!({}), vec![], "there is none"),
             (
@@ -204,7 +216,7 @@ mod tests {
                 "asks for 2 pods",
             ),
         ] {
-            let (trouble, text) = said(kind, target, &warnings);
+            let (trouble, text) = said(kind, target, &events);
             assert!(trouble && text.contains(words), "{words:?} is not in: {text}");
         }
     }
