@@ -42,8 +42,11 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     let mut told = (BTreeSet::new(), Vec::new());
     let mut claimed = BTreeSet::new();
     loop {
-        let all = services.borrow_and_update().clone().unwrap_or_default();
-        let mut wanted = wanted(&context.config.node_name, &all);
+        // A clone that is held would be the reason to copy the whole map at the next change.
+        let mut wanted = services
+            .borrow_and_update()
+            .as_deref()
+            .map_or_else(BTreeSet::new, |all| wanted(&context.config.node_name, all));
         let gateways = gateways();
         wanted.retain(|address| !given_up.contains(address) && !gateways.contains(address));
         let lost = match apply(&context, &mut announcer, &wanted) {
