@@ -35,6 +35,10 @@ pub(crate) use known::{Services, Slices, slices_of};
 /// Longest time that a container waits for the first list of Services.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Number of objects in a page of a list. Their kept parts lie in the heap among freed ones, whose
+/// pages cannot be returned to the kernel.
+const PAGE: u32 = 100;
+
 /// Configuration of the service proxy.
 #[derive(Clone, Debug)]
 pub struct ServiceProxy {
@@ -58,7 +62,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let api: Api<K> = Api::all(client.clone());
-    let changes = watch(api, watcher::Config::default()).default_backoff();
+    let changes = watch(api, watcher::Config::default().page_size(PAGE)).default_backoff();
     changes.map(move |change| change.map(heard)).boxed()
 }
 
