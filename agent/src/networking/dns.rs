@@ -146,13 +146,13 @@ impl Directory for Known {
     }
 
     fn slices(&self, service: &Name) -> Vec<Arc<Slice>> {
-        self.look(|_, slices| slices_of(slices, service).cloned().collect())
+        self.look(|_, slices| slices_of(slices, service).to_vec())
     }
 
     fn has_namespace(&self, namespace: &str) -> bool {
         self.look(|services, _| {
-            let mut from = services.range((namespace.to_owned(), String::new())..);
-            from.next().is_some_and(|((own, _), _)| own == namespace)
+            let mut from = services.range::<Name, _>((namespace.to_owned(), String::new())..);
+            from.next().is_some_and(|(name, _)| name.0 == namespace)
         })
     }
 
@@ -161,13 +161,13 @@ impl Directory for Known {
             let mut found: Vec<Name> = services
                 .iter()
                 .filter(|(_, service)| service.cluster_ips.contains(&address))
-                .map(|(name, _)| name.clone())
+                .map(|(name, _)| Name::clone(name))
                 .collect();
-            let with = slices.iter().filter(|(_, slice)| {
-                let mut endpoints = slice.endpoints.iter();
+            let with = slices.iter().filter(|(_, slices)| {
+                let mut endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter());
                 endpoints.any(|endpoint| endpoint.address == address)
             });
-            found.extend(with.map(|((namespace, _), slice)| (namespace.clone(), slice.service.to_string())));
+            found.extend(with.map(|(service, _)| Name::clone(service)));
             found
         })
     }

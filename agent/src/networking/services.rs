@@ -30,7 +30,7 @@ use crate::context::Context;
 use kernel::Kernel;
 pub(crate) use kernel::Programmed;
 use known::Known;
-pub(crate) use known::{Services, Slices, slices_of};
+pub(crate) use known::{Services, Slices, by_service, slices_of};
 
 /// Longest time that a container waits for the first list of Services.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -120,6 +120,6 @@ pub(crate) async fn surroundings(context: &Context, pod: &Pod, addresses: &[IpAd
 
 /// Returns the Services' environment variables of a pod.
 pub(crate) fn variables(all: &Services, pod: &Pod, links: Option<bool>) -> Vec<(String, String)> {
-    let all = all.iter().map(|(name, service)| (name, &**service));
+    let all = all.iter().map(|(name, service)| (&**name, &**service));
     services::variables(all, pods::namespace(pod), links.unwrap_or(true))
 }

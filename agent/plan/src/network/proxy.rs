@@ -41,21 +41,29 @@ pub struct Node {
 pub struct Input {
     /// `None` when it was deleted.
     pub service: Option<Arc<Service>>,
-    /// Its EndpointSlices.
-    pub slices: Vec<Arc<Slice>>,
+    /// Its EndpointSlices, in the order of their names.
+    pub slices: Arc<[Arc<Slice>]>,
 }
 
 /// A Service that is proxied.
 #[derive(Debug)]
 struct Known {
     service: Arc<Service>,
-    slices: Vec<Arc<Slice>>,
+    slices: Arc<[Arc<Slice>]>,
     /// The number of each port.
-    numbers: Vec<(Protocol, u16, u32)>,
+    numbers: Box<[(Protocol, u16, u32)]>,
+}
+
+impl Known {
+    /// Returns the slices of one family that proxies use.
+    fn slices(&self, v6: bool) -> impl Iterator<Item = &Arc<Slice>> {
+        let used = move |slice: &&Arc<Slice>| slice.v6 == v6 && !slice.headless;
+        self.slices.iter().filter(used)
+    }
 }
 
 /// Services that claim an external address: the oldest one gets it.
-type Claims = BTreeMap<Address, BTreeSet<(i64, Name)>>;
+type Claims = BTreeMap<Address, BTreeSet<(i64, Arc<Name>)>>;
 
 /// Work that follows from a change.
 #[derive(Debug, Default)]
@@ -79,10 +87,10 @@ pub struct HealthCheck {
 #[derive(Debug, Default)]
 pub struct Proxy {
     node: Node,
-    known: BTreeMap<Name, Known>,
+    known: BTreeMap<Arc<Name>, Known>,
     claims: Claims,
     /// Services with a `healthCheckNodePort`.
-    checked: BTreeSet<Name>,
+    checked: BTreeSet<Arc<Name>>,
     next: u32,
     freed: VecDeque<u32>,
 }
@@ -105,20 +113,24 @@ impl Proxy {
     }
 
     /// Applies changed Services.
-    pub fn update(&mut self, inputs: BTreeMap<Name, Input>) -> Update {
-        let mut affected: BTreeSet<Name> = inputs.keys().cloned().collect();
+    pub fn update(&mut self, inputs: BTreeMap<Arc<Name>, Input>) -> Update {
+        let mut affected: BTreeSet<Arc<Name>> = inputs.keys().cloned().collect();
         for (name, input) in &inputs {
             let before = self.known.get(name).map(|known| &*known.service);
             let services = before.into_iter().chain(input.service.as_deref());
             for address in services.flat_map(elements::outer) {
                 let others = self.claims.get(&address).into_iter().flatten();
-                affected.extend(others.map(|(_, name)| name.clone()));
+                affected.extend(others.map(|(_, name)| Arc::clone(name)));
             }
         }
         let mut before = self.elements(affected.iter());
         let mut datagrams = self.take_datagrams(affected.iter());
         for (name, input) in inputs {
             self.replace(name, input);
+        }
+        if affected.len() > self.known.len() / 2 {
+            // Names that were added in order left the map's nodes half empty.
+            self.known = std::mem::take(&mut self.known).into_iter().collect();
         }
         let after = self.elements(affected.iter());
         let changes = elements::difference(&mut before, &after);
@@ -157,13 +169,13 @@ impl Proxy {
             let known = self.known.get(name)?;
             let port = known.service.external.as_ref()?.health_port?;
             let v6 = known.service.cluster_ips.first()?.is_ipv6();
-            let slices = known.slices.iter().filter(|slice| slice.v6 == v6);
-            let own = slices
+            let own = known
+                .slices(v6)
                 .flat_map(|slice| slice.endpoints.iter())
                 .filter(|endpoint| endpoint.place == Place::Here && endpoint.ready);
             let own: BTreeSet<IpAddr> = own.map(|endpoint| endpoint.address).collect();
             let check = HealthCheck {
-                service: name.clone(),
+                service: Name::clone(name),
                 endpoints: own.len(),
             };
             Some((port, check))
@@ -171,7 +183,7 @@ impl Proxy {
         checked.collect()
     }
 
-    fn elements<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Elements {
+    fn elements<'a>(&self, names: impl Iterator<Item = &'a Arc<Name>>) -> Elements {
         let mut all = Elements::new();
         for name in names {
             if let Some(known) = self.known.get(name) {
@@ -181,12 +193,12 @@ impl Proxy {
         all
     }
 
-    fn owns(&self, name: &Name, address: &Address) -> bool {
+    fn owns(&self, name: &Arc<Name>, address: &Address) -> bool {
         let first = self.claims.get(address).and_then(BTreeSet::first);
         first.is_some_and(|(_, first)| first == name) && !self.node.reserved.contains(&(address.0, address.2))
     }
 
-    fn take_datagrams<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Datagrams {
+    fn take_datagrams<'a>(&self, names: impl Iterator<Item = &'a Arc<Name>>) -> Datagrams {
         let mut all = Datagrams::default();
         for (name, known) in names.filter_map(|name| self.known.get_key_value(name)) {
             all.learn(known, &|address| self.owns(name, address));
@@ -194,11 +206,11 @@ impl Proxy {
         all
     }
 
-    fn replace(&mut self, name: Name, input: Input) {
+    fn replace(&mut self, name: Arc<Name>, input: Input) {
         let before = self.known.remove(&name);
         self.checked.remove(&name);
         if let Some(before) = &before {
-            let claim = (before.service.created, name.clone());
+            let claim = (before.service.created, Arc::clone(&name));
             for address in elements::outer(&before.service) {
                 if let Some(claims) = self.claims.get_mut(&address) {
                     claims.remove(&claim);
@@ -208,7 +220,7 @@ impl Proxy {
                 }
             }
         }
-        let mut numbers = before.map(|before| before.numbers).unwrap_or_default();
+        let mut numbers = before.map(|before| before.numbers.into_vec()).unwrap_or_default();
         let service = input.service.filter(|service| service.proxied);
         let ports = service.as_ref().map(|service| &service.ports);
         let wanted = |protocol: Protocol, port: u16| {
@@ -218,6 +230,7 @@ impl Proxy {
         let freed = numbers.extract_if(.., |(protocol, port, _)| !wanted(*protocol, *port));
         self.freed.extend(freed.map(|(_, _, number)| number));
         let Some(service) = service else { return };
+        numbers.reserve_exact(service.ports.len().saturating_sub(numbers.len()));
         for port in &service.ports {
             let known = |number: &(Protocol, u16, u32)| (number.0, number.1) == (port.protocol, port.port);
             if !numbers.iter().any(known)
@@ -228,21 +241,19 @@ impl Proxy {
         }
         for address in elements::outer(&service) {
             let claims = self.claims.entry(address).or_default();
-            claims.insert((service.created, name.clone()));
+            claims.insert((service.created, Arc::clone(&name)));
         }
         if service
             .external
             .as_ref()
             .is_some_and(|external| external.health_port.is_some())
         {
-            self.checked.insert(name.clone());
+            self.checked.insert(Arc::clone(&name));
         }
-        let mut slices = input.slices;
-        slices.retain(|slice| !slice.headless);
         let known = Known {
             service,
-            slices,
-            numbers,
+            slices: input.slices,
+            numbers: numbers.into(),
         };
         self.known.insert(name, known);
     }

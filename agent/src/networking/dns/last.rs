@@ -1,7 +1,8 @@
 //! Last known Services and EndpointSlices in a file: after a restart, names are served from it
 //! until the API server has answered.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use agent_plan::network::proxy::{Name, Service, Slice};
 use network::Ranges;
 use serde::{Deserialize, Serialize};
 
-use crate::networking::services::{Services, Slices};
+use crate::networking::services::{Services, Slices, by_service};
 
 /// State of an earlier run.
 pub(super) struct Last {
@@ -50,10 +51,14 @@ impl Last {
         Some(Self {
             ranges,
             forwarding,
-            services: services.into_iter().map(|(name, own)| (name, Arc::new(own))).collect(),
-            slices: slices.into_iter().map(|(name, own)| (name, Arc::new(own))).collect(),
+            services: services.into_iter().map(shared).collect(),
+            slices: by_service(slices.into_iter().map(shared).collect()),
         })
     }
+}
+
+fn shared<T>((name, own): (Name, T)) -> (Arc<Name>, Arc<T>) {
+    (Arc::new(name), Arc::new(own))
 }
 
 /// Replaces the file. An empty one after a power failure counts as absent.
@@ -66,10 +71,15 @@ pub(super) fn write(
     let written = Written {
         ranges,
         forwarding,
-        services: services.iter().map(|(name, own)| (name, &**own)).collect(),
-        slices: slices.iter().map(|(name, own)| (name, &**own)).collect(),
+        services: services.iter().map(|(name, own)| (&**name, &**own)).collect(),
+        slices: slices
+            .iter()
+            .flat_map(|(service, all)| all.iter().map(move |own| (&**service, &**own)))
+            .collect(),
     };
     let draft = path.with_extension("draft");
-    std::fs::write(&draft, serde_json::to_vec(&written)?)?;
+    let mut file = BufWriter::new(File::create(&draft)?);
+    serde_json::to_writer(&mut file, &written)?;
+    file.flush()?;
     std::fs::rename(&draft, path)
 }

@@ -214,7 +214,7 @@ fn reserved(context: &Context) -> BTreeSet<(IpAddr, u16)> {
         .map(|address| (*address, context.config.port));
     let slices = context.slices();
     let server = (SERVER.0.to_owned(), SERVER.1.to_owned());
-    let servers = slices_of(&slices, &server).flat_map(|slice| {
+    let servers = slices_of(&slices, &server).iter().flat_map(|slice| {
         let ports = slice.ports.iter();
         ports.flat_map(|port| slice.endpoints.iter().map(|endpoint| (endpoint.address, port.port)))
     });

@@ -14,27 +14,24 @@ use super::Heard;
 use crate::context::Context;
 
 /// Services by namespace and name.
-pub(crate) type Services = BTreeMap<Name, Arc<Service>>;
+pub(crate) type Services = BTreeMap<Arc<Name>, Arc<Service>>;
 
-/// EndpointSlices by namespace and name.
-pub(crate) type Slices = BTreeMap<Name, Arc<Slice>>;
-
-/// Number of changed Services up to which each is looked up individually.
-const FEW: usize = 16;
+/// EndpointSlices by Service, those of each in the order of their names.
+pub(crate) type Slices = BTreeMap<Arc<Name>, Arc<[Arc<Slice>]>>;
 
 /// Service of the API server.
 pub(super) const SERVER: (&str, &str) = ("default", "kubernetes");
 
 /// Objects of an incomplete list, and whether a list was ever complete.
 struct Listing<T> {
-    listed: BTreeMap<Name, T>,
+    listed: Vec<(Arc<Name>, Arc<T>)>,
     complete: bool,
 }
 
 impl<T> Default for Listing<T> {
     fn default() -> Self {
         Self {
-            listed: BTreeMap::new(),
+            listed: Vec::new(),
             complete: false,
         }
     }
@@ -43,12 +40,14 @@ impl<T> Default for Listing<T> {
 #[derive(Default)]
 pub(super) struct Known {
     /// Both are stored in the context, where others read them.
-    services: Listing<Arc<Service>>,
-    slices: Listing<Arc<Slice>>,
+    services: Listing<Service>,
+    slices: Listing<Slice>,
     ranges: BTreeMap<String, Vec<Cidr>>,
     listed_ranges: BTreeMap<String, Vec<Cidr>>,
     /// Services with changes.
-    changed: BTreeSet<Name>,
+    changed: BTreeSet<Arc<Name>>,
+    /// Names of Services while the first lists are incomplete.
+    names: BTreeSet<Arc<Name>>,
 }
 
 impl Known {
@@ -58,9 +57,27 @@ impl Known {
             Heard::Slice(change) => self.hear_of_slice(context, change),
             Heard::Range(change) => self.hear_of_range(change),
         }
+        if self.services.complete || self.slices.complete {
+            self.names.clear();
+        }
         if self.services.complete && self.slices.complete {
             context.names.learn();
         }
+    }
+
+    /// Returns the one copy of a Service's name that all maps share.
+    fn shared(&mut self, context: &Context, name: Name) -> Arc<Name> {
+        let services = context.services.borrow();
+        let slices = context.slices();
+        let service = services.as_deref().and_then(|services| services.get_key_value(&name));
+        let known = service.map(|(known, _)| known);
+        let known = known.or_else(|| slices.get_key_value(&name).map(|(known, _)| known));
+        if let Some(known) = known.or_else(|| self.names.get(&name)) {
+            return Arc::clone(known);
+        }
+        let name = Arc::new(name);
+        self.names.insert(Arc::clone(&name));
+        name
     }
 
     fn hear_of_service(&mut self, context: &Context, change: Event<k8s_openapi::api::core::v1::Service>) {
@@ -73,10 +90,11 @@ impl Known {
             Event::Init => self.services.listed.clear(),
             Event::InitApply(service) => {
                 let (name, service) = Service::new(&service);
-                self.services.listed.insert(name, Arc::new(service));
+                let name = self.shared(context, name);
+                self.services.listed.push((name, Arc::new(service)));
             }
             Event::InitDone => {
-                let all = std::mem::take(&mut self.services.listed);
+                let all: Services = std::mem::take(&mut self.services.listed).into_iter().collect();
                 self.services.complete = true;
                 let before = context.services.borrow().clone().unwrap_or_default();
                 self.changed.extend(before.keys().chain(all.keys()).cloned());
@@ -84,12 +102,13 @@ impl Known {
             }
             Event::Apply(service) => {
                 let (name, service) = Service::new(&service);
+                let name = self.shared(context, name);
                 let service = Arc::new(service);
-                self.changed.insert(name.clone());
-                alter(&|all| drop(all.insert(name.clone(), Arc::clone(&service))));
+                alter(&|all| drop(all.insert(Arc::clone(&name), Arc::clone(&service))));
+                self.changed.insert(name);
             }
             Event::Delete(service) => {
-                let name = name(&service.metadata);
+                let name = self.shared(context, name(&service.metadata));
                 alter(&|all| drop(all.remove(&name)));
                 self.changed.insert(name);
             }
@@ -97,42 +116,45 @@ impl Known {
     }
 
     fn hear_of_slice(&mut self, context: &Context, change: Event<EndpointSlice>) {
-        let trim = |slice: &EndpointSlice| Slice::new(slice, &context.config.node_name);
         match change {
             Event::Init => self.slices.listed.clear(),
             Event::InitApply(slice) => {
-                let kept = trim(&slice).map(|(name, slice)| (name, Arc::new(slice)));
-                self.slices.listed.extend(kept);
+                if let Some((service, slice)) = Slice::new(&slice, &context.config.node_name) {
+                    let service = self.shared(context, service);
+                    self.slices.listed.push((service, Arc::new(slice)));
+                }
             }
             Event::InitDone => {
-                let all = std::mem::take(&mut self.slices.listed);
+                let all = by_service(std::mem::take(&mut self.slices.listed));
                 self.slices.complete = true;
                 let mut known = context.slices();
-                for ((namespace, _), slice) in known.iter().chain(&all) {
-                    self.changed.insert((namespace.clone(), slice.service.to_string()));
-                }
+                self.changed.extend(known.keys().chain(all.keys()).cloned());
                 *known = all;
             }
-            Event::Apply(slice) => {
-                let own = name(&slice.metadata);
-                let kept = trim(&slice).map(|(_, slice)| slice);
-                self.replace(context, own, kept);
-            }
-            Event::Delete(slice) => self.replace(context, name(&slice.metadata), None),
+            Event::Apply(slice) => self.replace(context, &slice, false),
+            Event::Delete(slice) => self.replace(context, &slice, true),
         }
     }
 
     /// The slice may belong to another Service from now on.
-    fn replace(&mut self, context: &Context, own: Name, slice: Option<Slice>) {
+    fn replace(&mut self, context: &Context, slice: &EndpointSlice, deleted: bool) {
+        let (namespace, own) = name(&slice.metadata);
+        let now = Slice::new(slice, &context.config.node_name);
+        let now = now.map(|(service, slice)| (self.shared(context, service), slice));
         let mut known = context.slices();
-        let before = known.remove(&own);
-        if before.as_deref() != slice.as_ref() {
-            let services = before.as_deref().into_iter().chain(slice.as_ref());
-            let services = services.map(|slice| (own.0.clone(), slice.service.to_string()));
-            self.changed.extend(services);
+        let told = now.as_ref().map(|(service, _)| service);
+        let before = service_of(&known, told, &namespace, &own);
+        let now = now.filter(|_| !deleted);
+        if let Some(before) = before
+            && now.as_ref().is_none_or(|(service, _)| *service != before)
+        {
+            put(&mut known, &before, &own, None);
+            self.changed.insert(before);
         }
-        if let Some(slice) = slice {
-            known.insert(own, Arc::new(slice));
+        if let Some((service, slice)) = now
+            && put(&mut known, &service, &own, Some(slice))
+        {
+            self.changed.insert(service);
         }
     }
 
@@ -153,27 +175,28 @@ impl Known {
     }
 
     /// Returns changes since the last call; `None` until all objects are listed.
-    pub(super) fn take_changed(&mut self, context: &Context) -> Option<BTreeMap<Name, Input>> {
+    pub(super) fn take_changed(&mut self, context: &Context) -> Option<BTreeMap<Arc<Name>, Input>> {
         if !self.services.complete || !self.slices.complete {
             return None;
         }
         let changed = std::mem::take(&mut self.changed);
         let services = context.services.borrow().clone().unwrap_or_default();
-        let mut inputs: BTreeMap<Name, Input> = BTreeMap::new();
-        for name in changed {
+        let slices = context.slices();
+        let inputs = changed.into_iter().map(|name| {
             let input = Input {
                 service: services.get(&name).cloned(),
-                slices: Vec::new(),
+                slices: slices.get(&name).cloned().unwrap_or_default(),
             };
-            inputs.insert(name, input);
-        }
-        add_slices(&context.slices(), &mut inputs);
+            (name, input)
+        });
+        let mut inputs: BTreeMap<Arc<Name>, Input> = inputs.collect();
+        drop(slices);
         if let Some(input) = inputs.get_mut(&(SERVER.0.to_owned(), SERVER.1.to_owned()))
             && input.slices.is_empty()
         {
             let v6 = input.service.as_ref().and_then(|service| service.families().next());
             let server = v6.and_then(|v6| server(context, v6));
-            input.slices.extend(server.map(own_slice).map(Arc::new));
+            input.slices = server.map(own_slice).map(Arc::new).into_iter().collect();
         }
         Some(inputs)
     }
@@ -184,27 +207,51 @@ fn cidrs(range: &ServiceCIDR) -> Vec<Cidr> {
     named.filter_map(|text| text.parse().ok()).collect()
 }
 
-fn add_slices(known: &Slices, inputs: &mut BTreeMap<Name, Input>) {
-    if inputs.len() > FEW {
-        for ((namespace, _), slice) in known {
-            if let Some(input) = inputs.get_mut(&(namespace.clone(), slice.service.to_string())) {
-                input.slices.push(Arc::clone(slice));
-            }
-        }
-        return;
+/// Groups EndpointSlices by Service.
+pub(crate) fn by_service(mut listed: Vec<(Arc<Name>, Arc<Slice>)>) -> Slices {
+    listed.sort_by(|(service, own), (other, another)| (service, &own.name).cmp(&(other, &another.name)));
+    let each = listed.chunk_by(|(service, _), (other, _)| service == other);
+    each.filter_map(|same| {
+        let (service, _) = same.first()?;
+        Some((
+            Arc::clone(service),
+            same.iter().map(|(_, slice)| Arc::clone(slice)).collect(),
+        ))
+    })
+    .collect()
+}
+
+/// Replaces a slice of a Service; `true` if the new one differs.
+fn put(known: &mut Slices, service: &Arc<Name>, own: &str, slice: Option<Slice>) -> bool {
+    let all = slices_of(known, service).iter().cloned();
+    let (before, mut all): (Vec<_>, Vec<_>) = all.partition(|slice| *slice.name == *own);
+    if before.first().map(|slice| &**slice) == slice.as_ref() {
+        return false;
     }
-    for (service, input) in inputs {
-        input.slices.extend(slices_of(known, service).cloned());
+    all.extend(slice.map(Arc::new));
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    if all.is_empty() {
+        known.remove(service);
+    } else {
+        known.insert(Arc::clone(service), all.into());
     }
+    true
+}
+
+/// Returns the Service that a slice belonged to until now, most likely `told`.
+fn service_of(known: &Slices, told: Option<&Arc<Name>>, namespace: &str, own: &str) -> Option<Arc<Name>> {
+    let has = |service: &Arc<Name>| slices_of(known, service).iter().any(|slice| *slice.name == *own);
+    let neighbours = known.range::<Name, _>((namespace.to_owned(), String::new())..);
+    let mut neighbours = neighbours
+        .map(|(service, _)| service)
+        .take_while(|service| service.0 == namespace);
+    let found = told.filter(|told| has(told));
+    found.or_else(|| neighbours.find(|service| has(service))).cloned()
 }
 
 /// Returns the slices of a Service.
-pub(crate) fn slices_of<'a>(known: &'a Slices, service: &'a Name) -> impl Iterator<Item = &'a Arc<Slice>> {
-    let neighbours = known.range((service.0.clone(), String::new())..);
-    let neighbours = neighbours.take_while(move |((namespace, _), _)| *namespace == service.0);
-    neighbours
-        .map(|(_, slice)| slice)
-        .filter(move |slice| *slice.service == *service.1)
+pub(crate) fn slices_of<'a>(known: &'a Slices, service: &Name) -> &'a [Arc<Slice>] {
+    known.get(service).map(|slices| &**slices).unwrap_or_default()
 }
 
 /// EndpointSlice of the API server if it advertises a loopback address: pods of its machine reach
@@ -225,7 +272,7 @@ fn own_slice(server: SocketAddr) -> Slice {
         port: server.port(),
     };
     Slice {
-        service: SERVER.1.into(),
+        name: SERVER.1.into(),
         headless: false,
         v6: server.is_ipv6(),
         ports: [port].into(),
@@ -246,4 +293,47 @@ fn server(context: &Context, v6: bool) -> Option<SocketAddr> {
     let range = || context.parts.network.served()?.ranges.of_family(v6);
     let own = own.or_else(|| Some(range()?.gateway()));
     own.map(|own| SocketAddr::new(own, server.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn slice(service: &str, own: &str, address: &str) -> (Arc<Name>, Arc<Slice>) {
+        let metadata = json!({"namespace": "team", "name": own, "labels": {"kubernetes.io/service-name": service}});
+        let slice = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": [{"addresses": [address]}]});
+        let (service, slice) = Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap();
+        (Arc::new(service), Arc::new(slice))
+    }
+
+    fn shown(known: &Slices) -> String {
+        let each = known.iter().map(|(service, slices)| {
+            let names: Vec<&str> = slices.iter().map(|slice| &*slice.name).collect();
+            format!("{}/{}: {}", service.0, service.1, names.join(" "))
+        });
+        each.collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn a_slice_is_found_where_it_was_and_may_move_to_another_service() {
+        let (a, moved) = slice("a", "b-1", "10.0.0.1");
+        let (b, first) = slice("b", "b-1", "10.0.0.1");
+        let listed = vec![
+            slice("b", "b-2", "10.0.0.2"),
+            slice("a", "a-1", "10.0.0.3"),
+            (Arc::clone(&b), Arc::clone(&first)),
+        ];
+        let mut known = by_service(listed);
+        assert_eq!(shown(&known), "team/a: a-1, team/b: b-1 b-2");
+        assert!(!put(&mut known, &b, "b-1", Some(Slice::clone(&first))), "the same");
+        assert_eq!(service_of(&known, Some(&a), "team", "b-1"), Some(Arc::clone(&b)));
+        assert!(put(&mut known, &b, "b-1", None));
+        assert!(put(&mut known, &a, "b-1", Some(Slice::clone(&moved))));
+        assert_eq!(shown(&known), "team/a: a-1 b-1, team/b: b-2");
+        assert_eq!(service_of(&known, None, "team", "b-1"), Some(a));
+        assert_eq!(service_of(&known, Some(&b), "other", "c-1"), None);
+        assert!(put(&mut known, &b, "b-2", None));
+        assert_eq!(shown(&known), "team/a: a-1 b-1");
+    }
 }

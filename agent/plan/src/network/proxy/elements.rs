@@ -137,7 +137,7 @@ pub(super) fn outer(service: &Service) -> impl Iterator<Item = Address> + '_ {
 /// Returns the endpoints of a port without duplicates; of two that differ, the ready one is kept.
 pub(super) fn endpoints<'a>(known: &'a Known, port: &Port, v6: bool) -> Vec<Target<'a>> {
     let mut all: BTreeMap<(IpAddr, u16), Target<'a>> = BTreeMap::new();
-    for slice in known.slices.iter().filter(|slice| slice.v6 == v6) {
+    for slice in known.slices(v6) {
         let numbers = slice.ports.iter();
         for own in numbers.filter(|own| own.name == port.name && own.protocol == port.protocol) {
             for endpoint in &slice.endpoints {
@@ -247,7 +247,7 @@ impl Contribution<'_> {
             }
         }
         if let Some(seconds) = self.service.affinity {
-            self.put(Key::Timeout(group.bits), Value::Seconds(seconds));
+            self.put(Key::Timeout(group.bits), Value::Seconds(seconds.get()));
         }
         Group { class, ..group }
     }

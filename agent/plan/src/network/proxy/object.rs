@@ -1,6 +1,7 @@
 //! Trimmed copies of Services and EndpointSlices that a node keeps.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
@@ -76,7 +77,7 @@ pub struct Service {
     /// External access, if it has any.
     pub external: Option<Box<External>>,
     /// Session affinity timeout in seconds.
-    pub affinity: Option<u32>,
+    pub affinity: Option<NonZeroU32>,
     /// `internalTrafficPolicy: Local`
     pub internal_local: bool,
     /// True if this proxy handles its traffic.
@@ -271,14 +272,14 @@ pub(crate) fn of_bits(v6: bool, bits: u128) -> IpAddr {
     }
 }
 
-fn affinity(spec: &core::ServiceSpec) -> Option<u32> {
+fn affinity(spec: &core::ServiceSpec) -> Option<NonZeroU32> {
     if spec.session_affinity.as_deref() != Some("ClientIP") {
         return None;
     }
     let config = spec.session_affinity_config.as_ref();
     let seconds = config.and_then(|config| config.client_ip.as_ref()?.timeout_seconds);
     let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
-    Some(seconds.unwrap_or(AFFINITY_SECONDS))
+    NonZeroU32::new(seconds.unwrap_or(AFFINITY_SECONDS))
 }
 
 /// The name of an object.
@@ -292,8 +293,8 @@ pub fn name(metadata: &ObjectMeta) -> Name {
 /// An EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
-    /// The name of its Service, in the same namespace.
-    pub service: Box<str>,
+    /// Its own name, in the namespace of its Service.
+    pub name: Box<str>,
     /// True if only names lead to it.
     #[serde(default)]
     pub headless: bool,
@@ -356,8 +357,8 @@ pub struct Hints {
 }
 
 impl Slice {
-    /// Returns the slice's name and the kept parts; `None` for a slice without a Service, or with
-    /// host names as addresses.
+    /// Returns the name of the slice's Service and the kept parts; `None` for a slice without a
+    /// Service, or with host names as addresses.
     pub fn new(slice: &discovery::EndpointSlice, node: &str) -> Option<(Name, Self)> {
         let v6 = match slice.address_type.as_str() {
             "IPv4" => false,
@@ -365,7 +366,8 @@ impl Slice {
             _ => return None,
         };
         let labels = slice.metadata.labels.as_ref()?;
-        let service = labels.get(SERVICE_NAME)?;
+        let service = labels.get(SERVICE_NAME)?.clone();
+        let (namespace, name) = name(&slice.metadata);
         let port = |port: &discovery::EndpointPort| {
             Some(SlicePort {
                 name: port.name.as_deref().unwrap_or_default().into(),
@@ -374,7 +376,7 @@ impl Slice {
             })
         };
         let kept = Self {
-            service: service.as_str().into(),
+            name: name.into(),
             headless: labels.contains_key(HEADLESS),
             v6,
             ports: slice.ports.iter().flatten().filter_map(port).collect(),
@@ -385,7 +387,7 @@ impl Slice {
                 .filter_map(|endpoint| Endpoint::new(endpoint, v6, node))
                 .collect(),
         };
-        Some((name(&slice.metadata), kept))
+        Some(((namespace, service), kept))
     }
 }
 

@@ -78,10 +78,7 @@ fn slice(port: u16, endpoints: &[&str]) -> Arc<Slice> {
         "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),
     });
     let (own, slice) = Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap();
-    assert_eq!(
-        (own.0.as_str(), own.1.as_str(), &*slice.service),
-        ("team", "web-1", "web")
-    );
+    assert_eq!((own.0.as_str(), own.1.as_str(), &*slice.name), ("team", "web", "web-1"));
     Arc::new(slice)
 }
 
@@ -134,7 +131,8 @@ fn said(value: Value) -> String {
 }
 
 fn update(proxy: &mut Proxy, name: Name, service: Option<Arc<Service>>, slices: Vec<Arc<Slice>>) -> Update {
-    proxy.update(BTreeMap::from([(name, Input { service, slices })]))
+    let slices = slices.into();
+    proxy.update(BTreeMap::from([(Arc::new(name), Input { service, slices })]))
 }
 
 fn check(spec: &Json, status: &Json, endpoints: &[&str], expected: &Expect) {
@@ -369,5 +367,5 @@ fn clients_stay_for_as_long_as_the_service_says() {
         "]],
     );
     let unsaid = service(&json!({"sessionAffinity": "ClientIP"}), &json!({}));
-    assert_eq!(unsaid.affinity, Some(10_800));
+    assert_eq!(unsaid.affinity.map(u32::from), Some(10_800));
 }
