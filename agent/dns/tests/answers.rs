@@ -37,24 +37,24 @@ impl Directory for Shop {
 
     fn service(&self, name: &Name) -> Option<Arc<Service>> {
         let ports = json!([{"port": 80, "name": "http"}]);
-        let spec = match (name.0.as_str(), name.1.as_str()) {
+        let spec = match name.parts() {
             ("shop", "web") => json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "ports": ports}),
             ("shop", "many") => json!({"clusterIP": "None", "ports": ports}),
             ("shop", "out") => json!({"type": "ExternalName", "externalName": "web.shop.svc.example.org"}),
             ("shop", "loop") => json!({"type": "ExternalName", "externalName": "loop.shop.svc.cluster.local"}),
             _ => return None,
         };
-        let service = json!({"metadata": {"namespace": name.0, "name": name.1}, "spec": spec});
+        let service = json!({"metadata": {"namespace": name.namespace(), "name": name.name()}, "spec": spec});
         let (_, service) = Service::new(&serde_json::from_value(service).unwrap());
         Some(Arc::new(service))
     }
 
     fn slices(&self, service: &Name) -> Vec<Arc<Slice>> {
-        let count = if service.1 == "many" { 200 } else { 0 };
+        let count = if service.name() == "many" { 200 } else { 0 };
         let endpoints: Vec<_> = (1..=count)
             .map(|number| json!({"addresses": [format!("10.244.0.{number}")]}))
             .collect();
-        let metadata = json!({"name": "s", "labels": {"kubernetes.io/service-name": service.1}});
+        let metadata = json!({"name": "s", "labels": {"kubernetes.io/service-name": service.name()}});
         let slice = json!({"addressType": "IPv4", "endpoints": endpoints, "metadata": metadata,
             "ports": [{"port": 80, "name": "http"}]});
         let (_, slice) = Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap();

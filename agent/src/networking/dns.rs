@@ -151,8 +151,8 @@ impl Directory for Known {
 
     fn has_namespace(&self, namespace: &str) -> bool {
         self.look(|services, _| {
-            let mut from = services.range::<Name, _>((namespace.to_owned(), String::new())..);
-            from.next().is_some_and(|(name, _)| name.0 == namespace)
+            let mut from = services.range(Name::new(namespace, "")..);
+            from.next().is_some_and(|(name, _)| name.namespace() == namespace)
         })
     }
 
@@ -161,13 +161,13 @@ impl Directory for Known {
             let mut found: Vec<Name> = services
                 .iter()
                 .filter(|(_, service)| service.cluster_ips.contains(&address))
-                .map(|(name, _)| Name::clone(name))
+                .map(|(name, _)| name.clone())
                 .collect();
             let with = slices.iter().filter(|(_, slices)| {
                 let mut endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter());
                 endpoints.any(|endpoint| endpoint.address == address)
             });
-            found.extend(with.map(|(service, _)| Name::clone(service)));
+            found.extend(with.map(|(service, _)| service.clone()));
             found
         })
     }

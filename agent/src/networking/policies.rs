@@ -13,8 +13,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_plan::network::network_policy::{Change, Input, Pod, Policies as Plan, Policy};
-use agent_plan::network::proxy::Name;
+use agent_plan::network::network_policy::{Change, Input, Pod, Policies as Plan, Policy, PolicyName};
 use agent_plan::pod::pods;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{FutureExt as _, StreamExt as _};
@@ -160,7 +159,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
 /// Names of one kind in an incomplete list, and whether a list was ever complete.
 #[derive(Default)]
 struct Listing {
-    names: BTreeSet<Name>,
+    names: BTreeSet<PolicyName>,
     complete: bool,
 }
 

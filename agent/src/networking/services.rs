@@ -120,6 +120,6 @@ pub(crate) async fn surroundings(context: &Context, pod: &Pod, addresses: &[IpAd
 
 /// Returns the Services' environment variables of a pod.
 pub(crate) fn variables(all: &Services, pod: &Pod, links: Option<bool>) -> Vec<(String, String)> {
-    let all = all.iter().map(|(name, service)| (&**name, &**service));
+    let all = all.iter().map(|(name, service)| (name, &**service));
     services::variables(all, pods::namespace(pod), links.unwrap_or(true))
 }

@@ -124,11 +124,11 @@ impl Lab {
     }
 
     /// Input of the plan for a Service.
-    pub(crate) fn input(&self, name: &str, spec: &Value, endpoints: &[&str]) -> (Arc<Name>, Input) {
+    pub(crate) fn input(&self, name: &str, spec: &Value, endpoints: &[&str]) -> (Name, Input) {
         self.input_with(name, spec, &json!({}), endpoints)
     }
 
-    fn input_with(&self, name: &str, spec: &Value, status: &Value, endpoints: &[&str]) -> (Arc<Name>, Input) {
+    fn input_with(&self, name: &str, spec: &Value, status: &Value, endpoints: &[&str]) -> (Name, Input) {
         let object = json!({"metadata": {"namespace": "t", "name": name}, "spec": spec, "status": status});
         let (name, service) = Service::new(&serde_json::from_value(object).unwrap());
         let slices = [false, true].map(|v6| Arc::new(self.slice(&name, v6, endpoints)));
@@ -136,14 +136,14 @@ impl Lab {
             service: Some(Arc::new(service)),
             slices: slices.into(),
         };
-        (Arc::new(name), input)
+        (name, input)
     }
 
     pub(crate) fn remove(&mut self, name: &str) {
-        self.update(Arc::new(("t".to_owned(), name.to_owned())), Input::default());
+        self.update(Name::new("t", name), Input::default());
     }
 
-    fn update(&mut self, name: Arc<Name>, input: Input) {
+    fn update(&mut self, name: Name, input: Input) {
         let update = self.proxy.update(BTreeMap::from([(name, input)]));
         self.tables.change(&update.changes).unwrap();
         if let Some(datagrams) = update.datagrams {
@@ -163,7 +163,7 @@ impl Lab {
         };
         let ports = ["TCP", "UDP", "SCTP"].map(|protocol| json!({"port": PORT, "protocol": protocol}));
         let slice = json!({
-            "metadata": {"namespace": "t", "name": "s", "labels": {"kubernetes.io/service-name": service.1}},
+            "metadata": {"namespace": "t", "name": "s", "labels": {"kubernetes.io/service-name": service.name()}},
             "addressType": if v6 { "IPv6" } else { "IPv4" },
             "ports": ports,
             "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),

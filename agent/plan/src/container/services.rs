@@ -16,12 +16,13 @@ pub fn variables<'a>(
 ) -> Vec<(String, String)> {
     let mut chosen: Vec<(&str, &Service)> = Vec::new();
     let mut everybodys = None;
-    for ((place, name), service) in services {
+    for (name, service) in services {
+        let (place, name) = name.parts();
         if service.cluster_ips.is_empty() {
             continue;
         }
-        if (place.as_str(), name.as_str()) == EVERYBODYS {
-            everybodys = Some((name.as_str(), service));
+        if (place, name) == EVERYBODYS {
+            everybodys = Some((name, service));
         } else if links && place == namespace {
             chosen.push((name, service));
         }

@@ -139,7 +139,7 @@ pub fn answer(directory: &impl Directory, domain: &str, name: &str, kind: Kind) 
             service,
             part,
         } => {
-            let name = (namespace.to_owned(), service.to_owned());
+            let name = Name::new(namespace, service);
             let Some(found) = directory.service(&name) else {
                 return Answer::NoSuchName;
             };
@@ -292,7 +292,7 @@ fn label(endpoint: &Endpoint) -> String {
 fn pointers(directory: &impl Directory, domain: &str, address: IpAddr, kind: Kind) -> Answer {
     let mut own = BTreeSet::new();
     for name in directory.at(address) {
-        let base = format!("{}.{}.svc.{domain}", name.1, name.0);
+        let base = format!("{}.{}.svc.{domain}", name.name(), name.namespace());
         let Some(service) = directory.service(&name) else {
             continue;
         };

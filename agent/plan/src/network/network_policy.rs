@@ -24,7 +24,10 @@ pub use object::Policy;
 use peers::Set;
 pub use pod::{Labels, NamedPort, Pod};
 
-use crate::network::proxy::{Name, Protocol};
+use crate::network::proxy::Protocol;
+
+/// Namespace and name of a policy.
+pub type PolicyName = (String, String);
 
 /// Direction of traffic from the pod's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +42,7 @@ pub enum Direction {
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A network policy.
-    Policy(Name, Option<Arc<Policy>>),
+    Policy(PolicyName, Option<Arc<Policy>>),
     /// A namespace's labels.
     Namespace(String, Option<Labels>),
     /// A pod by its uid.
@@ -131,7 +134,7 @@ pub struct Policies {
     pods: BTreeMap<String, Arc<Pod>>,
     /// Pods by address: a reused address may still belong to an ended pod for a while.
     holders: BTreeMap<IpAddr, BTreeSet<String>>,
-    known: BTreeMap<Name, Arc<Policy>>,
+    known: BTreeMap<PolicyName, Arc<Policy>>,
     /// The isolated pods of this node, by uid.
     isolated: BTreeMap<String, Chains>,
     chains: BTreeMap<Profile, Used>,
@@ -184,7 +187,7 @@ impl Policies {
     }
 
     /// The names of all policies.
-    pub fn names(&self) -> impl Iterator<Item = &Name> {
+    pub fn names(&self) -> impl Iterator<Item = &PolicyName> {
         self.known.keys()
     }
 

@@ -63,7 +63,7 @@ impl Known {
 }
 
 /// Services that claim an external address: the oldest one gets it.
-type Claims = BTreeMap<Address, BTreeSet<(i64, Arc<Name>)>>;
+type Claims = BTreeMap<Address, BTreeSet<(i64, Name)>>;
 
 /// Work that follows from a change.
 #[derive(Debug, Default)]
@@ -87,10 +87,10 @@ pub struct HealthCheck {
 #[derive(Debug, Default)]
 pub struct Proxy {
     node: Node,
-    known: BTreeMap<Arc<Name>, Known>,
+    known: BTreeMap<Name, Known>,
     claims: Claims,
     /// Services with a `healthCheckNodePort`.
-    checked: BTreeSet<Arc<Name>>,
+    checked: BTreeSet<Name>,
     next: u32,
     freed: VecDeque<u32>,
 }
@@ -113,14 +113,14 @@ impl Proxy {
     }
 
     /// Applies changed Services.
-    pub fn update(&mut self, inputs: BTreeMap<Arc<Name>, Input>) -> Update {
-        let mut affected: BTreeSet<Arc<Name>> = inputs.keys().cloned().collect();
+    pub fn update(&mut self, inputs: BTreeMap<Name, Input>) -> Update {
+        let mut affected: BTreeSet<Name> = inputs.keys().cloned().collect();
         for (name, input) in &inputs {
             let before = self.known.get(name).map(|known| &*known.service);
             let services = before.into_iter().chain(input.service.as_deref());
             for address in services.flat_map(elements::outer) {
                 let others = self.claims.get(&address).into_iter().flatten();
-                affected.extend(others.map(|(_, name)| Arc::clone(name)));
+                affected.extend(others.map(|(_, name)| name.clone()));
             }
         }
         let mut before = self.elements(affected.iter());
@@ -175,7 +175,7 @@ impl Proxy {
                 .filter(|endpoint| endpoint.place == Place::Here && endpoint.ready);
             let own: BTreeSet<IpAddr> = own.map(|endpoint| endpoint.address).collect();
             let check = HealthCheck {
-                service: Name::clone(name),
+                service: name.clone(),
                 endpoints: own.len(),
             };
             Some((port, check))
@@ -183,7 +183,7 @@ impl Proxy {
         checked.collect()
     }
 
-    fn elements<'a>(&self, names: impl Iterator<Item = &'a Arc<Name>>) -> Elements {
+    fn elements<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Elements {
         let mut all = Elements::new();
         for name in names {
             if let Some(known) = self.known.get(name) {
@@ -193,12 +193,12 @@ impl Proxy {
         all
     }
 
-    fn owns(&self, name: &Arc<Name>, address: &Address) -> bool {
+    fn owns(&self, name: &Name, address: &Address) -> bool {
         let first = self.claims.get(address).and_then(BTreeSet::first);
         first.is_some_and(|(_, first)| first == name) && !self.node.reserved.contains(&(address.0, address.2))
     }
 
-    fn take_datagrams<'a>(&self, names: impl Iterator<Item = &'a Arc<Name>>) -> Datagrams {
+    fn take_datagrams<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Datagrams {
         let mut all = Datagrams::default();
         for (name, known) in names.filter_map(|name| self.known.get_key_value(name)) {
             all.learn(known, &|address| self.owns(name, address));
@@ -206,11 +206,11 @@ impl Proxy {
         all
     }
 
-    fn replace(&mut self, name: Arc<Name>, input: Input) {
+    fn replace(&mut self, name: Name, input: Input) {
         let before = self.known.remove(&name);
         self.checked.remove(&name);
         if let Some(before) = &before {
-            let claim = (before.service.created, Arc::clone(&name));
+            let claim = (before.service.created, name.clone());
             for address in elements::outer(&before.service) {
                 if let Some(claims) = self.claims.get_mut(&address) {
                     claims.remove(&claim);
@@ -241,14 +241,14 @@ impl Proxy {
         }
         for address in elements::outer(&service) {
             let claims = self.claims.entry(address).or_default();
-            claims.insert((service.created, Arc::clone(&name)));
+            claims.insert((service.created, name.clone()));
         }
         if service
             .external
             .as_ref()
             .is_some_and(|external| external.health_port.is_some())
         {
-            self.checked.insert(Arc::clone(&name));
+            self.checked.insert(name.clone());
         }
         let known = Known {
             service,

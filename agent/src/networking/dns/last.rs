@@ -51,14 +51,10 @@ impl Last {
         Some(Self {
             ranges,
             forwarding,
-            services: services.into_iter().map(shared).collect(),
-            slices: by_service(slices.into_iter().map(shared).collect()),
+            services: services.into_iter().map(|(name, own)| (name, Arc::new(own))).collect(),
+            slices: by_service(slices.into_iter().map(|(name, own)| (name, Arc::new(own))).collect()),
         })
     }
-}
-
-fn shared<T>((name, own): (Name, T)) -> (Arc<Name>, Arc<T>) {
-    (Arc::new(name), Arc::new(own))
 }
 
 /// Replaces the file. An empty one after a power failure counts as absent.
@@ -71,10 +67,10 @@ pub(super) fn write(
     let written = Written {
         ranges,
         forwarding,
-        services: services.iter().map(|(name, own)| (&**name, &**own)).collect(),
+        services: services.iter().map(|(name, own)| (name, &**own)).collect(),
         slices: slices
             .iter()
-            .flat_map(|(service, all)| all.iter().map(move |own| (&**service, &**own)))
+            .flat_map(|(service, all)| all.iter().map(move |own| (service, &**own)))
             .collect(),
     };
     let draft = path.with_extension("draft");

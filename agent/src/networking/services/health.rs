@@ -104,7 +104,7 @@ async fn listen(port: u16, told: Told, places: Arc<Shares>) {
 
 fn answer(told: &Told) -> Response {
     let check = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let (namespace, name) = check.service;
+    let (namespace, name) = check.service.parts();
     let status = if check.endpoints == 0 {
         StatusCode::SERVICE_UNAVAILABLE
     } else {

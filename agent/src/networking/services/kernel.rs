@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use agent_plan::network::proxy::{Change, Datagrams, Node, Proxy};
+use agent_plan::network::proxy::{Change, Datagrams, Name, Node, Proxy};
 use network::services::{Config, Services, Watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
@@ -213,7 +213,7 @@ fn reserved(context: &Context) -> BTreeSet<(IpAddr, u16)> {
         .iter()
         .map(|address| (*address, context.config.port));
     let slices = context.slices();
-    let server = (SERVER.0.to_owned(), SERVER.1.to_owned());
+    let server = Name::new(SERVER.0, SERVER.1);
     let servers = slices_of(&slices, &server).iter().flat_map(|slice| {
         let ports = slice.ports.iter();
         ports.flat_map(|port| slice.endpoints.iter().map(|endpoint| (endpoint.address, port.port)))

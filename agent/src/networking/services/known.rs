@@ -14,17 +14,17 @@ use super::Heard;
 use crate::context::Context;
 
 /// Services by namespace and name.
-pub(crate) type Services = BTreeMap<Arc<Name>, Arc<Service>>;
+pub(crate) type Services = BTreeMap<Name, Arc<Service>>;
 
 /// EndpointSlices by Service, those of each in the order of their names.
-pub(crate) type Slices = BTreeMap<Arc<Name>, Arc<[Arc<Slice>]>>;
+pub(crate) type Slices = BTreeMap<Name, Arc<[Arc<Slice>]>>;
 
 /// Service of the API server.
 pub(super) const SERVER: (&str, &str) = ("default", "kubernetes");
 
 /// Objects of an incomplete list, and whether a list was ever complete.
 struct Listing<T> {
-    listed: Vec<(Arc<Name>, Arc<T>)>,
+    listed: Vec<(Name, Arc<T>)>,
     complete: bool,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Known {
     ranges: BTreeMap<String, Vec<Cidr>>,
     listed_ranges: BTreeMap<String, Vec<Cidr>>,
     /// Services with changes.
-    changed: BTreeSet<Arc<Name>>,
+    changed: BTreeSet<Name>,
     /// Names of Services while the first lists are incomplete.
-    names: BTreeSet<Arc<Name>>,
+    names: BTreeSet<Name>,
 }
 
 impl Known {
@@ -65,18 +65,17 @@ impl Known {
         }
     }
 
-    /// Returns the one copy of a Service's name that all maps share.
-    fn shared(&mut self, context: &Context, name: Name) -> Arc<Name> {
+    /// Returns the copy of a Service's name that all maps share.
+    fn shared(&mut self, context: &Context, name: Name) -> Name {
         let services = context.services.borrow();
         let slices = context.slices();
         let service = services.as_deref().and_then(|services| services.get_key_value(&name));
         let known = service.map(|(known, _)| known);
         let known = known.or_else(|| slices.get_key_value(&name).map(|(known, _)| known));
         if let Some(known) = known.or_else(|| self.names.get(&name)) {
-            return Arc::clone(known);
+            return known.clone();
         }
-        let name = Arc::new(name);
-        self.names.insert(Arc::clone(&name));
+        self.names.insert(name.clone());
         name
     }
 
@@ -104,7 +103,7 @@ impl Known {
                 let (name, service) = Service::new(&service);
                 let name = self.shared(context, name);
                 let service = Arc::new(service);
-                alter(&|all| drop(all.insert(Arc::clone(&name), Arc::clone(&service))));
+                alter(&|all| drop(all.insert(name.clone(), Arc::clone(&service))));
                 self.changed.insert(name);
             }
             Event::Delete(service) => {
@@ -138,21 +137,21 @@ impl Known {
 
     /// The slice may belong to another Service from now on.
     fn replace(&mut self, context: &Context, slice: &EndpointSlice, deleted: bool) {
-        let (namespace, own) = name(&slice.metadata);
+        let own = name(&slice.metadata);
         let now = Slice::new(slice, &context.config.node_name);
         let now = now.map(|(service, slice)| (self.shared(context, service), slice));
         let mut known = context.slices();
         let told = now.as_ref().map(|(service, _)| service);
-        let before = service_of(&known, told, &namespace, &own);
+        let before = service_of(&known, told, &own);
         let now = now.filter(|_| !deleted);
         if let Some(before) = before
             && now.as_ref().is_none_or(|(service, _)| *service != before)
         {
-            put(&mut known, &before, &own, None);
+            put(&mut known, &before, own.name(), None);
             self.changed.insert(before);
         }
         if let Some((service, slice)) = now
-            && put(&mut known, &service, &own, Some(slice))
+            && put(&mut known, &service, own.name(), Some(slice))
         {
             self.changed.insert(service);
         }
@@ -175,7 +174,7 @@ impl Known {
     }
 
     /// Returns changes since the last call; `None` until all objects are listed.
-    pub(super) fn take_changed(&mut self, context: &Context) -> Option<BTreeMap<Arc<Name>, Input>> {
+    pub(super) fn take_changed(&mut self, context: &Context) -> Option<BTreeMap<Name, Input>> {
         if !self.services.complete || !self.slices.complete {
             return None;
         }
@@ -189,9 +188,9 @@ impl Known {
             };
             (name, input)
         });
-        let mut inputs: BTreeMap<Arc<Name>, Input> = inputs.collect();
+        let mut inputs: BTreeMap<Name, Input> = inputs.collect();
         drop(slices);
-        if let Some(input) = inputs.get_mut(&(SERVER.0.to_owned(), SERVER.1.to_owned()))
+        if let Some(input) = inputs.get_mut(&Name::new(SERVER.0, SERVER.1))
             && input.slices.is_empty()
         {
             let v6 = input.service.as_ref().and_then(|service| service.families().next());
@@ -208,21 +207,19 @@ fn cidrs(range: &ServiceCIDR) -> Vec<Cidr> {
 }
 
 /// Groups EndpointSlices by Service.
-pub(crate) fn by_service(mut listed: Vec<(Arc<Name>, Arc<Slice>)>) -> Slices {
+pub(crate) fn by_service(mut listed: Vec<(Name, Arc<Slice>)>) -> Slices {
     listed.sort_by(|(service, own), (other, another)| (service, &own.name).cmp(&(other, &another.name)));
     let each = listed.chunk_by(|(service, _), (other, _)| service == other);
     each.filter_map(|same| {
         let (service, _) = same.first()?;
-        Some((
-            Arc::clone(service),
-            same.iter().map(|(_, slice)| Arc::clone(slice)).collect(),
-        ))
+        let slices = same.iter().map(|(_, slice)| Arc::clone(slice)).collect();
+        Some((service.clone(), slices))
     })
     .collect()
 }
 
 /// Replaces a slice of a Service; `true` if the new one differs.
-fn put(known: &mut Slices, service: &Arc<Name>, own: &str, slice: Option<Slice>) -> bool {
+fn put(known: &mut Slices, service: &Name, own: &str, slice: Option<Slice>) -> bool {
     let all = slices_of(known, service).iter().cloned();
     let (before, mut all): (Vec<_>, Vec<_>) = all.partition(|slice| *slice.name == *own);
     if before.first().map(|slice| &**slice) == slice.as_ref() {
@@ -233,18 +230,19 @@ fn put(known: &mut Slices, service: &Arc<Name>, own: &str, slice: Option<Slice>)
     if all.is_empty() {
         known.remove(service);
     } else {
-        known.insert(Arc::clone(service), all.into());
+        known.insert(service.clone(), all.into());
     }
     true
 }
 
 /// Returns the Service that a slice belonged to until now, most likely `told`.
-fn service_of(known: &Slices, told: Option<&Arc<Name>>, namespace: &str, own: &str) -> Option<Arc<Name>> {
-    let has = |service: &Arc<Name>| slices_of(known, service).iter().any(|slice| *slice.name == *own);
-    let neighbours = known.range::<Name, _>((namespace.to_owned(), String::new())..);
+fn service_of(known: &Slices, told: Option<&Name>, own: &Name) -> Option<Name> {
+    let (namespace, own) = own.parts();
+    let has = |service: &Name| slices_of(known, service).iter().any(|slice| *slice.name == *own);
+    let neighbours = known.range(Name::new(namespace, "")..);
     let mut neighbours = neighbours
         .map(|(service, _)| service)
-        .take_while(|service| service.0 == namespace);
+        .take_while(|service| service.namespace() == namespace);
     let found = told.filter(|told| has(told));
     found.or_else(|| neighbours.find(|service| has(service))).cloned()
 }
@@ -300,17 +298,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn slice(service: &str, own: &str, address: &str) -> (Arc<Name>, Arc<Slice>) {
+    fn slice(service: &str, own: &str, address: &str) -> (Name, Arc<Slice>) {
         let metadata = json!({"namespace": "team", "name": own, "labels": {"kubernetes.io/service-name": service}});
         let slice = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": [{"addresses": [address]}]});
         let (service, slice) = Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap();
-        (Arc::new(service), Arc::new(slice))
+        (service, Arc::new(slice))
     }
 
     fn shown(known: &Slices) -> String {
         let each = known.iter().map(|(service, slices)| {
             let names: Vec<&str> = slices.iter().map(|slice| &*slice.name).collect();
-            format!("{}/{}: {}", service.0, service.1, names.join(" "))
+            format!("{}/{}: {}", service.namespace(), service.name(), names.join(" "))
         });
         each.collect::<Vec<_>>().join(", ")
     }
@@ -322,17 +320,17 @@ mod tests {
         let listed = vec![
             slice("b", "b-2", "10.0.0.2"),
             slice("a", "a-1", "10.0.0.3"),
-            (Arc::clone(&b), Arc::clone(&first)),
+            (b.clone(), Arc::clone(&first)),
         ];
         let mut known = by_service(listed);
         assert_eq!(shown(&known), "team/a: a-1, team/b: b-1 b-2");
         assert!(!put(&mut known, &b, "b-1", Some(Slice::clone(&first))), "the same");
-        assert_eq!(service_of(&known, Some(&a), "team", "b-1"), Some(Arc::clone(&b)));
+        assert_eq!(service_of(&known, Some(&a), &Name::new("team", "b-1")), Some(b.clone()));
         assert!(put(&mut known, &b, "b-1", None));
         assert!(put(&mut known, &a, "b-1", Some(Slice::clone(&moved))));
         assert_eq!(shown(&known), "team/a: a-1 b-1, team/b: b-2");
-        assert_eq!(service_of(&known, None, "team", "b-1"), Some(a));
-        assert_eq!(service_of(&known, Some(&b), "other", "c-1"), None);
+        assert_eq!(service_of(&known, None, &Name::new("team", "b-1")), Some(a));
+        assert_eq!(service_of(&known, Some(&b), &Name::new("other", "c-1")), None);
         assert!(put(&mut known, &b, "b-2", None));
         assert_eq!(shown(&known), "team/a: a-1 b-1");
     }

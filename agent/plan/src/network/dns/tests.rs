@@ -63,7 +63,7 @@ impl Directory for Listed {
     }
 
     fn has_namespace(&self, namespace: &str) -> bool {
-        self.services.keys().any(|(own, _)| own == namespace)
+        self.services.keys().any(|own| own.namespace() == namespace)
     }
 
     fn at(&self, address: IpAddr) -> Vec<Name> {

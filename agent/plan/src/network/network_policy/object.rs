@@ -7,10 +7,10 @@ use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::Direction;
 use super::peers::{Endpoints, Namespaces, PodPeer, Range, Set};
 use super::pod::Pod;
-use crate::network::proxy::{Name, Protocol, bits, name, of_bits, range};
+use super::{Direction, PolicyName};
+use crate::network::proxy::{Protocol, bits, of_bits, range};
 
 /// A network policy.
 #[derive(Debug)]
@@ -44,8 +44,12 @@ enum Ports {
 
 impl Policy {
     /// Returns the policy's name and the kept parts.
-    pub fn new(policy: &NetworkPolicy) -> (Name, Self) {
-        let name = name(&policy.metadata);
+    pub fn new(policy: &NetworkPolicy) -> (PolicyName, Self) {
+        let metadata = &policy.metadata;
+        let name = (
+            metadata.namespace.clone().unwrap_or_default(),
+            metadata.name.clone().unwrap_or_default(),
+        );
         let spec = policy.spec.clone().unwrap_or_default();
         let types = spec.policy_types.unwrap_or_default();
         let has_egress = spec.egress.as_ref().is_some_and(|rules| !rules.is_empty());

@@ -2,14 +2,51 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-/// Namespace and name.
-pub type Name = (String, String);
+/// Namespace and name, in the order of such pairs. Clones share the text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "(String, String)", into = "(String, String)")]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// Joins the two; neither contains the least character.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self(format!("{namespace}\0{name}").into())
+    }
+
+    /// Namespace and name.
+    pub fn parts(&self) -> (&str, &str) {
+        self.0.split_once('\0').unwrap_or_default()
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        self.parts().0
+    }
+
+    /// The name in the namespace.
+    pub fn name(&self) -> &str {
+        self.parts().1
+    }
+}
+
+impl From<(String, String)> for Name {
+    fn from((namespace, name): (String, String)) -> Self {
+        Self::new(&namespace, &name)
+    }
+}
+
+impl From<Name> for (String, String) {
+    fn from(name: Name) -> Self {
+        (name.namespace().to_owned(), name.name().to_owned())
+    }
+}
 
 /// Label with the Service of an EndpointSlice.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -284,9 +321,9 @@ fn affinity(spec: &core::ServiceSpec) -> Option<NonZeroU32> {
 
 /// The name of an object.
 pub fn name(metadata: &ObjectMeta) -> Name {
-    (
-        metadata.namespace.clone().unwrap_or_default(),
-        metadata.name.clone().unwrap_or_default(),
+    Name::new(
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default(),
     )
 }
 
@@ -366,8 +403,8 @@ impl Slice {
             _ => return None,
         };
         let labels = slice.metadata.labels.as_ref()?;
-        let service = labels.get(SERVICE_NAME)?.clone();
-        let (namespace, name) = name(&slice.metadata);
+        let service = labels.get(SERVICE_NAME)?;
+        let own = name(&slice.metadata);
         let port = |port: &discovery::EndpointPort| {
             Some(SlicePort {
                 name: port.name.as_deref().unwrap_or_default().into(),
@@ -376,7 +413,7 @@ impl Slice {
             })
         };
         let kept = Self {
-            name: name.into(),
+            name: own.name().into(),
             headless: labels.contains_key(HEADLESS),
             v6,
             ports: slice.ports.iter().flatten().filter_map(port).collect(),
@@ -387,7 +424,7 @@ impl Slice {
                 .filter_map(|endpoint| Endpoint::new(endpoint, v6, node))
                 .collect(),
         };
-        Some(((namespace, service), kept))
+        Some((Name::new(own.namespace(), service), kept))
     }
 }
 

@@ -28,7 +28,7 @@ fn node() -> Node {
 }
 
 fn name() -> Name {
-    ("team".to_owned(), "web".to_owned())
+    Name::new("team", "web")
 }
 
 /// A Service `10.96.0.20`, port 80 of TCP, with other fields of its `spec` and its `status`.
@@ -78,7 +78,7 @@ fn slice(port: u16, endpoints: &[&str]) -> Arc<Slice> {
         "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),
     });
     let (own, slice) = Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap();
-    assert_eq!((own.0.as_str(), own.1.as_str(), &*slice.name), ("team", "web", "web-1"));
+    assert_eq!((own.namespace(), own.name(), &*slice.name), ("team", "web", "web-1"));
     Arc::new(slice)
 }
 
@@ -132,7 +132,7 @@ fn said(value: Value) -> String {
 
 fn update(proxy: &mut Proxy, name: Name, service: Option<Arc<Service>>, slices: Vec<Arc<Slice>>) -> Update {
     let slices = slices.into();
-    proxy.update(BTreeMap::from([(Arc::new(name), Input { service, slices })]))
+    proxy.update(BTreeMap::from([(name, Input { service, slices })]))
 }
 
 fn check(spec: &Json, status: &Json, endpoints: &[&str], expected: &Expect) {

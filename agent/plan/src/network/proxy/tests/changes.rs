@@ -7,7 +7,7 @@ use std::sync::Arc;
 use expect_test::expect;
 use serde_json::json;
 
-use super::super::{Change, HealthCheck, Key, Protocol, Proxy, Service, Value};
+use super::super::{Change, HealthCheck, Key, Name, Protocol, Proxy, Service, Value};
 use super::{address, name, named, node, said, service, slice, tell, update};
 
 #[test]
@@ -106,7 +106,7 @@ fn the_oldest_service_has_an_address_that_two_want() {
         let service = Service::clone(&named(name, &spec, &json!({})));
         Some(Arc::new(Service { created, ..service }))
     };
-    let named = |name: &str| ("team".to_owned(), name.to_owned());
+    let named = |name: &str| Name::new("team", name);
     let has = |proxy: &Proxy| {
         let key = Key::Outer(address("198.51.100.1"), Protocol::Tcp, 80);
         let found = proxy.all().find(|(element, _)| element.key == key);
@@ -215,7 +215,7 @@ fn datagrams_to_an_address_that_another_service_has_are_left_alone() {
         let service = Service::clone(&named(name, &spec, &json!({})));
         Some(Arc::new(Service { created, ..service }))
     };
-    let named = |name: &str| ("team".to_owned(), name.to_owned());
+    let named = |name: &str| Name::new("team", name);
     let first = vec![slice(53, &["1.0.0.1 n2"])];
     update(&mut proxy, named("first"), wants("first", "10.96.0.1", 1), first);
     let second = vec![slice(53, &["1.0.0.2 n2"])];
