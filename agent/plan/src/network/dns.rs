@@ -282,7 +282,10 @@ fn endpoints(slices: &[Arc<Slice>], part: Part<'_>, base: &str) -> Vec<Found> {
 
 /// First label of an endpoint's name: its hostname, or its address with dashes.
 fn label(endpoint: &Endpoint) -> String {
-    let hostname = endpoint.hostname.as_deref();
+    let hostname = endpoint
+        .details
+        .as_ref()
+        .and_then(|details| details.hostname.as_deref());
     hostname.map_or_else(
         || endpoint.address.to_string().replace(['.', ':'], "-"),
         str::to_ascii_lowercase,

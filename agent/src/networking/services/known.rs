@@ -257,12 +257,11 @@ pub(crate) fn slices_of<'a>(known: &'a Slices, service: &Name) -> &'a [Arc<Slice
 fn own_slice(server: SocketAddr) -> Slice {
     let endpoint = Endpoint {
         address: server.ip(),
-        hostname: None,
         ready: true,
         serving: true,
         terminating: false,
         place: Place::Unknown,
-        hints: None,
+        details: None,
     };
     let port = SlicePort {
         name: "https".into(),

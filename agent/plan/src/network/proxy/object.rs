@@ -359,8 +359,6 @@ pub struct SlicePort {
 pub struct Endpoint {
     /// Its first address; the others have no meaning.
     pub address: IpAddr,
-    /// `hostname`
-    pub hostname: Option<Box<str>>,
     /// `conditions.ready`
     pub ready: bool,
     /// `conditions.serving`
@@ -369,8 +367,8 @@ pub struct Endpoint {
     pub terminating: bool,
     /// Location of the endpoint.
     pub place: Place,
-    /// Topology hints, if there are any.
-    pub hints: Option<Box<Hints>>,
+    /// What few endpoints have, if it has any.
+    pub details: Option<Box<Details>>,
 }
 
 /// Location of an endpoint.
@@ -384,13 +382,15 @@ pub enum Place {
     Unknown,
 }
 
-/// Topology hints of an endpoint.
+/// Hostname and topology hints of an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hints {
+pub struct Details {
+    /// `hostname`
+    pub hostname: Option<Box<str>>,
     /// `hints.forNodes`
-    pub nodes: Vec<String>,
+    pub nodes: Box<[String]>,
     /// `hints.forZones`
-    pub zones: Vec<String>,
+    pub zones: Box<[String]>,
 }
 
 impl Slice {
@@ -436,10 +436,13 @@ impl Endpoint {
             return None;
         }
         let conditions = endpoint.conditions.as_ref();
-        let hints = endpoint.hints.as_ref().map(|hints| Hints {
-            nodes: hints.for_nodes.iter().flatten().map(|node| node.name.clone()).collect(),
-            zones: hints.for_zones.iter().flatten().map(|zone| zone.name.clone()).collect(),
-        });
+        let hints = endpoint.hints.clone().unwrap_or_default();
+        let hostname = endpoint.hostname.as_deref().filter(|name| !name.is_empty());
+        let details = Details {
+            hostname: hostname.map(Into::into),
+            nodes: hints.for_nodes.into_iter().flatten().map(|node| node.name).collect(),
+            zones: hints.for_zones.into_iter().flatten().map(|zone| zone.name).collect(),
+        };
         let place = match endpoint.node_name.as_deref() {
             Some(name) if name == node => Place::Here,
             Some(_) => Place::Elsewhere,
@@ -448,16 +451,11 @@ impl Endpoint {
         // pkg/proxy/endpointslicecache.go: the defaults of conditions.
         Some(Self {
             address,
-            hostname: endpoint
-                .hostname
-                .as_deref()
-                .filter(|name| !name.is_empty())
-                .map(Into::into),
             ready: conditions.and_then(|known| known.ready).unwrap_or(true),
             serving: conditions.and_then(|known| known.serving).unwrap_or(true),
             terminating: conditions.and_then(|known| known.terminating).unwrap_or(false),
             place,
-            hints: hints.filter(|hints| *hints != Hints::default()).map(Box::new),
+            details: (details != Details::default()).then(|| Box::new(details)),
         })
     }
 }

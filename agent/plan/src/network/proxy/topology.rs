@@ -72,12 +72,12 @@ impl Mode {
 }
 
 fn for_node(endpoint: &Endpoint, node: &Node) -> bool {
-    let hints = endpoint.hints.as_ref();
+    let hints = endpoint.details.as_ref();
     hints.is_some_and(|hints| hints.nodes.contains(&node.name))
 }
 
 fn for_zone(endpoint: &Endpoint, node: &Node) -> bool {
-    let hints = endpoint.hints.as_ref();
+    let hints = endpoint.details.as_ref();
     let zone = node.zone.as_ref();
     hints.is_some_and(|hints| zone.is_some_and(|zone| hints.zones.contains(zone)))
 }
@@ -90,11 +90,11 @@ fn mode(endpoints: &[Target<'_>], node: &Node) -> Mode {
             .map(|(endpoint, _)| *endpoint)
             .filter(|known| known.ready)
     };
-    let hinted = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.nodes.is_empty());
+    let hinted = |endpoint: &Endpoint| endpoint.details.as_ref().is_some_and(|hints| !hints.nodes.is_empty());
     if ready().all(hinted) && ready().any(|endpoint| for_node(endpoint, node)) {
         return Mode::SameNode;
     }
-    let hinted = |endpoint: &Endpoint| endpoint.hints.as_ref().is_some_and(|hints| !hints.zones.is_empty());
+    let hinted = |endpoint: &Endpoint| endpoint.details.as_ref().is_some_and(|hints| !hints.zones.is_empty());
     if ready().all(hinted) && ready().any(|endpoint| for_zone(endpoint, node)) {
         return Mode::SameZone;
     }
