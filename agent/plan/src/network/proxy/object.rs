@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// Joins the two; neither contains the least character.
+    /// Joins the two by NUL, which neither contains and which sorts before all else.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self(format!("{namespace}\0{name}").into())
     }

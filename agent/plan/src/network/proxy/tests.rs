@@ -369,3 +369,15 @@ fn clients_stay_for_as_long_as_the_service_says() {
     let unsaid = service(&json!({"sessionAffinity": "ClientIP"}), &json!({}));
     assert_eq!(unsaid.affinity.map(u32::from), Some(10_800));
 }
+
+#[test]
+fn names_are_sorted_and_written_as_pairs() {
+    let pairs = [("a", "b"), ("a", "b-1"), ("a-b", "a"), ("ab", "a")];
+    let names = pairs.map(|(namespace, name)| Name::new(namespace, name));
+    assert!(names.is_sorted(), "{names:?}");
+    let text = serde_json::to_string(&names).unwrap();
+    assert_eq!(text, r#"[["a","b"],["a","b-1"],["a-b","a"],["ab","a"]]"#);
+    let read: Vec<Name> = serde_json::from_str(&text).unwrap();
+    assert_eq!(read, names);
+    assert!(read.iter().map(Name::parts).eq(pairs));
+}
