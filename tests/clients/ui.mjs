@@ -85,7 +85,7 @@ async function showsThePast(page) {
     assert.equal(await page.getByRole('tab', { name: 'Edit' }).count(), 0, 'the past is edited');
     await page.getByRole('button', { name: 'Back to now' }).click();
     await page.waitForSelector('text=This object has been deleted.');
-    assert.equal(await page.locator('.rows .row:has-text("was")').count(), 0);
+    await eventually('it is not listed now', async () => (await page.locator('.rows .row:has-text("was")').count()) === 0);
 }
 
 async function tellsWhatGoesWrong(page) {
@@ -357,7 +357,6 @@ async function healsWhatIsCut(browser, base) {
     await listen(0);
     const own = way.address().port;
     const { context, page } = await window(browser);
-    page.setDefaultTimeout(60_000);
     await page.goto(link().replace(`:${port}`, `:${own}`));
     await page.getByRole('button', { name: 'Log in' }).click();
     await page.waitForSelector('header .user:has-text("kubernetes-admin")');
@@ -460,7 +459,6 @@ const browser = await chromium.launch({
 });
 try {
     const { context, page, base } = await logsIn(browser);
-    page.setDefaultTimeout(60_000);
     await changesTheSession(context, page);
     await showsTheFlow(page);
     await showsAPod(page);

@@ -39,6 +39,7 @@ export const errors = [];
 /** A browser window of its own, with nothing of the others. */
 export async function window(browser) {
     const context = await browser.newContext({ ignoreHTTPSErrors: true, locale: 'en', viewport: { width: 1400, height: 900 } });
+    context.setDefaultTimeout(120_000);
     const page = await context.newPage();
     page.on('pageerror', (error) => errors.push(String(error)));
     page.on('console', (message) => {

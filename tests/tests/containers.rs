@@ -122,10 +122,10 @@ fn it_tells_what_was_said(cluster: &Cluster) -> anyhow::Result<()> {
 
 fn volumes_are_there(cluster: &Cluster) -> anyhow::Result<()> {
     let pod = cluster.until("volumes", "has ended", ended)?;
-    let said = cluster.logs("volumes")?;
     ensure!(
         container(&pod)["state"]["terminated"]["exitCode"] == 0,
-        "{said} {}",
+        "{} {}",
+        cluster.logs("volumes")?,
         pod["status"]
     );
     let expected = [
@@ -140,8 +140,7 @@ fn volumes_are_there(cluster: &Cluster) -> anyhow::Result<()> {
         "in a part",
         "from init",
     ];
-    let lines: Vec<&str> = said.lines().collect();
-    ensure!(lines == expected, "{lines:?}");
+    cluster.has_said("volumes", |said| said.lines().eq(expected))?;
     ensure!(
         cluster.written("part/made") == "in a part\n",
         "{:?}",
@@ -152,8 +151,7 @@ fn volumes_are_there(cluster: &Cluster) -> anyhow::Result<()> {
 
 fn it_is_confined(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.until("secure", "has ended", ended)?;
-    let said = cluster.logs("secure")?;
-    for expected in [
+    let all = [
         "uid=1000 gid=3000 groups=2000,3000",
         "\n/none/such\n",
         "from 77",
@@ -164,9 +162,8 @@ fn it_is_confined(cluster: &Cluster) -> anyhow::Result<()> {
         "made for the image: 0:0",
         "volume is mine",
         "no mount",
-    ] {
-        ensure!(said.contains(expected), "{expected} is not in {said}");
-    }
+    ];
+    cluster.has_said("secure", |said| all.iter().all(|expected| said.contains(expected)))?;
     let refused = cluster.until("rootless", "is refused", |pod| {
         container(pod)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
     })?;

@@ -115,6 +115,7 @@ fn containers_outlive_the_agent() -> anyhow::Result<()> {
     let machine = Machine::start("outlive")?;
     let before = run_nginx(&machine, "web")?;
     let address = format!("http://{}/", before["status"]["podIP"].as_str().context("an address")?);
+    machine.page(&address)?;
     machine.kill("skiff-agent")?;
     assert!(
         machine.fetch(&address)?.contains("nginx"),

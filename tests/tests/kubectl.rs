@@ -155,7 +155,10 @@ fn read(user: &User<'_>) -> anyhow::Result<()> {
     )?;
     user.says(&["get", "all"], "replicaset.apps/web-")?;
     user.says(&["get", "nodes"], "Ready")?;
-    user.says(&["get", "events"], "Scheduled")?;
+    eventually("an event of the scheduler", || {
+        user.says(&["get", "events"], "Scheduled")
+            .map_err(|error| format!("{error:#}"))
+    })?;
     user.says(
         &["get", "pods", "--sort-by=.metadata.name", "--show-labels"],
         "pod-template-hash=",
@@ -297,7 +300,8 @@ fn roll(user: &User<'_>, image: &str) -> anyhow::Result<()> {
 
 fn follow_logs(user: &User<'_>, busybox: &str) -> anyhow::Result<()> {
     let image = format!("--image={busybox}");
-    let script = "for n in 1 2 3; do echo line $n; sleep 0.2; done; echo end >&2";
+    // Two streams have no order between them but that of time.
+    let script = "for n in 1 2 3; do echo line $n; sleep 0.2; done; sleep 1; echo end >&2";
     user.says(
         &[
             "run",

@@ -206,10 +206,13 @@ fn pods_reach_whom_policies_let_them() -> anyhow::Result<()> {
     are(&machine, false, &from("client")[..2])?;
     machine.kubectl(["delete", "networkpolicy", "from-other"])?;
     are(&machine, false, &from("other/stranger"))?;
-    ensure!(
-        get("pod/web", "{.status.conditions[?(@.type=='Ready')].status}")? == "True",
-        "its node reaches it"
-    );
+    eventually("its node reaches it", || {
+        let ready = get("pod/web", "{.status.conditions[?(@.type=='Ready')].status}");
+        match ready.map_err(|error| format!("{error:#}"))? {
+            ready if ready == "True" => Ok(()),
+            other => Err(other),
+        }
+    })?;
 
     machine.kubectl(["delete", "networkpolicy", "--all"])?;
     are(&machine, true, &from("client"))?;

@@ -283,8 +283,13 @@ fn a_full_disk_costs_unused_images_and_then_the_pod_that_fills_it() -> anyhow::R
     refused(&machine, &run("a", "true"))?;
     evicted_for_its_files(&machine)?;
     ensure!(layers()? < before, "the unused image is gone");
-    let events = machine.kubectl(["get", "events", "-A"])?;
-    ensure!(events.contains("Attempting to reclaim ephemeral-storage"), "{events}");
+    // Events are told with a delay.
+    eventually("what the node does about it is told", || {
+        let events = machine.kubectl(["get", "events", "-A"]);
+        let events = events.map_err(|error| error.to_string())?;
+        let told = events.contains("Attempting to reclaim ephemeral-storage");
+        told.then_some(()).ok_or(events)
+    })?;
     ensure!(phase(&machine, "modest")? == "Running");
     until(
         &machine,

@@ -24,7 +24,7 @@ spec:
         imagePullPolicy: Never
         ports: [{containerPort: 80}]
         readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}
-        lifecycle: {preStop: {sleep: {seconds: 2}}}
+        lifecycle: {preStop: {sleep: {seconds: 5}}}
 ---
 apiVersion: v1
 kind: Pod
@@ -143,16 +143,21 @@ fn reached(machine: &Machine, address: &str) -> anyhow::Result<()> {
 
 /// `skiff why` of Services, and of the way from a pod to them.
 fn tells_the_way(machine: &Machine) -> anyhow::Result<()> {
-    let said = machine.skiff(["why", "service/web"])?;
-    ensure!(said.contains("nothing is wrong"), "{said}");
-    let said = machine.skiff(["why", "pod/client", "--reach", "service/web:8080"])?;
-    for words in ["it is reached", "by the name web.", "Its address"] {
-        ensure!(said.contains(words), "{words:?} is not in: {said}");
-    }
-    ensure!(
-        said.matches("accepts connections").count() == 3,
-        "two endpoints and the Service: {said}"
-    );
+    let why = |words: &[&str]| {
+        let said = machine.skiff(["why"].iter().chain(words).copied());
+        said.map_err(|error| format!("{error:#}"))
+    };
+    // The first endpoint of two is enough to be reached.
+    eventually("both endpoints and the Service are found well", || {
+        let said = why(&["service/web"])?;
+        if !said.contains("nothing is wrong") {
+            return Err(said);
+        }
+        let said = why(&["pod/client", "--reach", "service/web:8080"])?;
+        let words = ["it is reached", "by the name web.", "Its address"];
+        let well = said.matches("accepts connections").count() == 3 && words.iter().all(|word| said.contains(word));
+        well.then_some(()).ok_or(said)
+    })?;
     for (arguments, words) in [
         (&["why", "service/nobody"][..], "app=nobody"),
         (&["why", "pod/client", "--reach", "service/nobody"], "app=nobody"),
@@ -296,6 +301,7 @@ fn survives(machine: &Machine, web: &str) -> anyhow::Result<()> {
     let flush = |what: &str| process::run(machine.namespace().command("nft").args(what.split(' ')));
     flush("flush ruleset")?;
     reached(machine, web)?;
+    reached(machine, "172.30.0.1:30080")?;
     machine.kill("skiff-agent")?;
     ensure!(welcomes(&machine.fetch(&format!("http://{web}/"))?), "without an agent");
     ensure!(
@@ -366,8 +372,12 @@ fn services_of_both_families_answer_in_either() -> anyhow::Result<()> {
         let text = machine.kubectl(["exec", "client", "--", "wget", "-q", "-O", "-", &page])?;
         ensure!(text.trim() == "web", "from a pod to {place}: {text}");
     }
-    let named = machine.kubectl(["exec", "client", "--", "nslookup", "both.default.svc.cluster.local"])?;
-    ensure!(named.contains(four) && named.contains(six), "{named}");
+    eventually("both addresses are found by name", || {
+        let named = machine.kubectl(["exec", "client", "--", "nslookup", "both.default.svc.cluster.local"]);
+        let named = named.map_err(|error| format!("{error:#}"))?;
+        let both = named.contains(four) && named.contains(six);
+        both.then_some(()).ok_or(named)
+    })?;
 
     let single = r#"{"spec": {"ipFamilyPolicy": "SingleStack"}}"#;
     machine.kubectl(["patch", "service", "both", "-p", single])?;

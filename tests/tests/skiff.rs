@@ -105,8 +105,11 @@ fn a_deployment_from_apply_to_delete() -> anyhow::Result<()> {
     let json: serde_json::Value = serde_json::from_str(&machine.skiff(["get", "pods", "-o", "json"])?)?;
     assert_eq!(json["items"][0]["kind"], "Pod");
     assert!(machine.skiff(["get", "all", "-A"])?.contains("deployment.apps/web"));
-    let described = machine.skiff(["describe", "deployment/web"])?;
-    assert!(described.contains("ScalingReplicaSet"), "{described}");
+    eventually("an event is described", || {
+        let described = machine.skiff(["describe", "deployment/web"]);
+        let described = described.map_err(|error| error.to_string())?;
+        described.contains("ScalingReplicaSet").then_some(()).ok_or(described)
+    })?;
     let address = json["items"][0]["status"]["podIP"].as_str().unwrap_or_default();
     machine.page(&format!("http://{address}/hostname"))?;
     eventually("the log shows the request", || {
@@ -170,7 +173,6 @@ fn update_and_go_back(machine: &Machine, image: &str) -> anyhow::Result<()> {
 
 /// Every step has a time: here are the audit log, the events and the objects.
 fn assert_trace(machine: &Machine) -> anyhow::Result<()> {
-    let trace = machine.skiff(["trace", "deployment/web"])?;
     let steps = [
         "request received",
         "stored",
@@ -187,13 +189,20 @@ fn assert_trace(machine: &Machine) -> anyhow::Result<()> {
         "ready",
         "ready stored",
     ];
-    for step in steps {
-        let line = trace.lines().find(|line| line.starts_with(&format!("{step}  ")));
-        // No step is measured by the objects' times, which are whole seconds.
-        let exact = |line: &str| line.contains("ms") && !line.ends_with("pod status");
-        assert!(line.is_some_and(exact), "{step}: {trace}");
-    }
-    Ok(())
+    // No step is measured by the objects' times, which are whole seconds.
+    let exact = |line: &str| line.contains("ms") && !line.ends_with("pod status");
+    eventually("each step has its time", || {
+        let trace = machine.skiff(["trace", "deployment/web"]);
+        let trace = trace.map_err(|error| format!("{error:#}"))?;
+        let line = |step: &str| trace.lines().find(|line| line.starts_with(&format!("{step}  ")));
+        match steps
+            .into_iter()
+            .find(|step| line(step).is_none_or(|line| !exact(line)))
+        {
+            None => Ok(()),
+            Some(step) => Err(format!("{step}: {trace}")),
+        }
+    })
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn a_browser_shows_the_cluster_and_stands_attacks() -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;
     let mut command = machine.namespace().command("timeout");
     command
-        .args(["--kill-after=10", "560", "node"])
+        .args(["--kill-after=10", "900", "node"])
         .arg(tests_folder().join("clients/ui.mjs"));
     command.arg(playwright).arg(process::programs()?.join("skiff"));
     command.arg(process::kubectls()?.pop().context("a kubectl")?);

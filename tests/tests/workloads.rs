@@ -270,8 +270,15 @@ fn a_daemon_set_follows_its_node_and_its_template() -> anyhow::Result<()> {
     node.0.kubectl(["patch", "ds", "log", "-p", surge])?;
     node.kubectl("rollout restart ds/log")?;
     node.kubectl("rollout status ds/log --timeout=120s")?;
-    let restarted = daemon(&node).map_err(anyhow::Error::msg)?;
-    assert_ne!(restarted["metadata"]["uid"], back["metadata"]["uid"]);
+    let restarted = eventually("another pod takes its place", || {
+        let found = daemon(&node)?;
+        let is_other = found["metadata"]["uid"] != back["metadata"]["uid"];
+        if is_other {
+            Ok(found)
+        } else {
+            Err(found["metadata"].to_string())
+        }
+    })?;
     let name = restarted["spec"]["nodeName"].as_str().unwrap_or_default();
     node.apply(home.path(), &include_str!("budget.yaml").replace("IMAGE", &image))?;
     assert_drains(&node, name)?;

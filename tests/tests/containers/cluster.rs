@@ -78,6 +78,14 @@ impl Cluster {
         self.machine.kubectl(["logs", pod])
     }
 
+    /// Waits for the log of a pod that has ended: with containerd, its writer may be behind on a busy machine.
+    pub(crate) fn has_said(&self, pod: &str, wanted: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+        eventually(&format!("{pod} has said it all"), || match self.logs(pod) {
+            Ok(said) if wanted(&said) => Ok(()),
+            seen => Err(format!("{seen:?}")),
+        })
+    }
+
     fn pods(&self) -> anyhow::Result<Pods> {
         let list: Value = serde_json::from_str(&self.machine.kubectl(["get", "pods", "-o", "json"])?)?;
         let items = list["items"].as_array().context("items")?;

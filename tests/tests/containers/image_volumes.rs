@@ -108,8 +108,7 @@ pub(crate) fn variables_are_in_files(cluster: &Cluster, busybox: &str) -> anyhow
         script("untold", busybox, work, env(from("THIRD", "C", false)), spec),
     ])?;
     cluster.until("told", "has ended", ended)?;
-    let said = cluster.logs("told")?;
-    ensure!(said == "one # two/first\nsecond/unset\n", "{said:?}");
+    cluster.has_said("told", |said| said == "one # two/first\nsecond/unset\n")?;
     let waits = |pod: &Value| container(pod)["state"]["waiting"]["reason"] == "CreateContainerConfigError";
     let untold = cluster.until("untold", "waits", waits)?;
     let why = "environment variable key \"C\" not found in file \"all.env\"";

@@ -68,11 +68,13 @@ fn in_a_copy(client: &Client<'_>, busybox: &str, number: usize) -> anyhow::Resul
         "100000",
     ])?;
     client.run(&["wait", "--for=condition=Ready", &format!("pod/{copy}"), "--timeout=60s"])?;
-    let programs = client.run(&["exec", &copy, "-c", "shell", "--", "ps"])?;
-    ensure!(
-        programs.contains("nginx: master process") && programs.contains("sleep 100000"),
-        "{programs}"
-    );
+    // nginx gives itself its title a moment after it has started.
+    eventually("the programs of both containers are shown", || {
+        let programs = client.run(&["exec", &copy, "-c", "shell", "--", "ps"]);
+        let programs = programs.map_err(|error| format!("{error:#}"))?;
+        let both = programs.contains("nginx: master process") && programs.contains("sleep 100000");
+        both.then_some(()).ok_or(programs)
+    })?;
     client.run(&["delete", "pod", &copy, "--now"]).map(drop)
 }
 

@@ -13,7 +13,7 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
 #[tokio::test]
 async fn scale_is_shown_as_a_table() {
-    let api = Api::start().await;
+    let api = Api::start_at_rest().await;
     api.post(DEPLOYMENTS, &deployment("web")).await;
     let path = format!("{DEPLOYMENTS}/web/scale");
     let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
