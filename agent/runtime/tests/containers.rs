@@ -11,7 +11,7 @@
 mod common;
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Kind, Machine, connected, contract, eventually, holders, limit};
 use runtime::{Error, Event, Refusal, State, User};
@@ -174,14 +174,14 @@ async fn attack_15_an_exec_that_prints_for_ever_is_cut_and_killed(kind: Kind) {
 
 /// Waits for processes that are as wanted: what was killed is gone soon, not at once.
 async fn processes(machine: &Machine, container: &str, wanted: impl Fn(&str) -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
         let left = machine.exec("s", container, "ps", Duration::from_secs(10)).await;
         let left = String::from_utf8(left.output).unwrap();
         if wanted(&left) {
             return;
         }
-        assert!(Instant::now() < deadline, "{left}");
+        assert!(tokio::time::Instant::now() < deadline, "{left}");
     }
 }
 

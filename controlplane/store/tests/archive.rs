@@ -229,7 +229,7 @@ async fn of_an_event_that_is_gone_the_last_version_is_kept() {
 
 /// Maintains until the archive is said to work, or not.
 async fn archives(store: &Store, wanted: bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     while store.archives() != wanted {
         store.maintain().await;
         assert!(tokio::time::Instant::now() < deadline, "archives: {}", !wanted);
@@ -374,7 +374,7 @@ async fn the_past_stays_within_its_size_and_its_age() {
     tick(3_601_000);
     store.commit(delete(&pod("p0"), None)).await.unwrap();
     let store = reopen(store, &database, &options).await;
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     while count(&history(&database), "version") > 1 {
         assert!(
             tokio::time::Instant::now() < deadline,

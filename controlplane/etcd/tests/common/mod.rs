@@ -292,7 +292,7 @@ pub fn data(entry: &Entry) -> String {
 
 /// Waits until a check succeeds.
 pub async fn eventually<F: Future<Output = Result<(), String>>>(what: &str, mut check: impl FnMut() -> F) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     loop {
         match check().await {
             Ok(()) => return,

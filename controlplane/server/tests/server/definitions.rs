@@ -80,7 +80,7 @@ pub(crate) fn condition<'a>(definition: &'a Value, kind: &str) -> &'a Value {
 
 /// Waits until the answer to a path satisfies the condition; panics with the last answer.
 pub(crate) async fn eventually(api: &Api, path: &str, holds: impl Fn(&Answer) -> bool) -> Answer {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     loop {
         let answer = api.get(path).await;
         if holds(&answer) {

@@ -281,7 +281,7 @@ pub fn count(connection: &Connection, table: &str) -> u64 {
 /// Runs maintenance until no superseded version is left in the ledger below the floor.
 pub async fn compact(store: &Store, database: &Path) {
     let swept = Connection::open(database).unwrap();
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     loop {
         store.maintain().await;
         let reached = swept

@@ -160,7 +160,7 @@ fn zones_get_endpoints_by_their_share_of_the_cpu() {
     let bare = Arc::new(read::<Node>(
         json!({ "metadata": { "name": "bare" }, "status": node("", "1").status }),
     ));
-    let table = expect![[r#"
+    let table = expect![[r"
         1+1, 3+1 pods -> n1 n1 n2 | n2; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
         1+1, 4+0 pods -> n2 n2 n1 n1; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
         3+1, 2+2 pods -> n1 n1 | n1 n2; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
@@ -168,7 +168,7 @@ fn zones_get_endpoints_by_their_share_of_the_cpu() {
         1+1000, 1+1 pods -> - | -; TopologyAwareHintsDisabled: Unable to allocate minimum required endpoints to each zone without exceeding overload threshold (2 endpoints, 2 zones), addressType: IPv4
         1, 1+1 pods -> - | -; TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4
         1+1+bare, 1+1 pods -> - | -; TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4
-    "#]];
+    "]];
     let mut lines = String::new();
     let two = |first, second| vec![node("n1", first), node("n2", second)];
     for (named, nodes, pods) in [
@@ -181,8 +181,8 @@ fn zones_get_endpoints_by_their_share_of_the_cpu() {
         ("1+1+bare", [two("1", "1"), vec![bare.clone()]].concat(), [1, 1]),
     ] {
         let mut own = self::named();
-        let mode = "service.kubernetes.io/topology-mode".to_owned();
-        own.metadata.annotations = Some([(mode, "Auto".to_owned())].into());
+        let annotation = "service.kubernetes.io/topology-mode".to_owned();
+        own.metadata.annotations = Some([(annotation, "Auto".to_owned())].into());
         own.spec.as_mut().unwrap().traffic_distribution = Some("PreferSameZone".to_owned());
         let mut all = Vec::new();
         for (name, count) in ["n1", "n2"].into_iter().zip(pods) {
