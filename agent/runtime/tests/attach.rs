@@ -127,7 +127,7 @@ async fn an_open_input_outlives_its_clients_and_what_is_not_open_takes_nothing(k
     drop(stdin);
     machine.runtime.signal("s", "deaf", 9).await.unwrap();
     assert_eq!(end(session).await.2, 0);
-    let refused = attached(&machine, "closed", 5000).await.unwrap_err().to_string();
+    let refused = attached(&machine, "closed", 20_000).await.unwrap_err().to_string();
     assert!(refused.contains("closed is exited"), "{refused}");
     machine.finish().await;
 }

@@ -31,7 +31,7 @@ async fn attack_37_ends_while_containerd_is_away_are_told_when_it_is_back_and_no
     let mut machine = machine("away").await;
     machine.sandbox("s").await;
     machine.run("s", machine.container("stays", &SLEEP)).await;
-    let script = "echo before; trap 'echo after; exit 4' TERM; while :; do sleep 0.01; done";
+    let script = "trap 'echo after; exit 4' TERM; echo before; while :; do sleep 0.01; done";
     let pid = machine.run("s", machine.shell("ends", script)).await;
     eventually("the script runs", || machine.output("ends").contains("before")).await;
     machine.runtime.answers().await.unwrap();

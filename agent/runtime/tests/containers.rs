@@ -47,9 +47,7 @@ async fn signals_end_a_container_and_are_told(kind: Kind) {
             machine.shell("term", "trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done"),
         )
         .await;
-    while !machine.output("term").contains("up") {
-        tokio::task::yield_now().await;
-    }
+    eventually("the script runs", || machine.output("term").contains("up")).await;
     machine.runtime.signal("s", "term", 15).await.unwrap();
     assert_eq!(machine.exit().await.code, 3);
     machine
@@ -62,9 +60,7 @@ async fn signals_end_a_container_and_are_told(kind: Kind) {
     // SIGRTMIN+3 tells systemd to halt; its default action terminates a program.
     let script = "trap 'exit 6' 37; echo up; while :; do sleep 0.01; done";
     machine.run("s", machine.shell("real", script)).await;
-    while !machine.output("real").contains("up") {
-        tokio::task::yield_now().await;
-    }
+    eventually("the script runs", || machine.output("real").contains("up")).await;
     let ended = machine.exec("s", "real", "kill -37 $$", Duration::from_secs(20)).await;
     assert_eq!((ended.exit_code, ended.timed_out), (128 + 37, false));
     machine.runtime.signal("s", "real", 37).await.unwrap();
@@ -228,9 +224,7 @@ async fn containers_outlive_the_agent_and_are_adopted_by_the_next(kind: Kind) {
             machine.shell("short", "trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done"),
         )
         .await;
-    while !machine.output("short").contains("up") {
-        tokio::task::yield_now().await;
-    }
+    eventually("the script runs", || machine.output("short").contains("up")).await;
     let before = machine.runtime.sandboxes().await.unwrap();
     machine.crash().await;
     // This one exits while no agent runs.

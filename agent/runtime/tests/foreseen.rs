@@ -78,6 +78,12 @@ fn members(machine: &Machine, group: &str) -> Vec<i32> {
     pids
 }
 
+/// True once a process is gone, or its parent can see that it has ended, which is a while after it
+/// has left its group.
+fn has_ended(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).map_or(true, |status| status.contains("State:\tZ"))
+}
+
 fn directory(machine: &Machine) -> PathBuf {
     machine.directory.path().join("state/sandboxes/s/containers/c")
 }
@@ -236,10 +242,11 @@ async fn a_child_that_died_while_it_waited_is_not_relied_on() {
     // The request reaches the supervisor before the exits of its children.
     let supervisor = Pid::from_raw(supervisor(&machine, "s"));
     kill(supervisor, Signal::SIGSTOP).unwrap();
-    for waiting in members(&machine, "c") {
-        kill(Pid::from_raw(waiting), Signal::SIGKILL).unwrap();
+    let waiting = members(&machine, "c");
+    for pid in &waiting {
+        kill(Pid::from_raw(*pid), Signal::SIGKILL).unwrap();
     }
-    until("its end", || members(&machine, "c").is_empty()).await;
+    until("its end", || waiting.iter().all(|pid| has_ended(*pid))).await;
     let told = async {
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -286,8 +293,8 @@ async fn a_child_that_waits_ends_with_its_supervisor() {
         told.send(()).unwrap();
     });
     assert!(made.await.is_err());
-    let left = processes(&machine.directory.path().join("state/sandboxes"));
-    assert_eq!(left, Vec::new());
+    let state = machine.directory.path().join("state/sandboxes");
+    until("the end of all", || processes(&state).is_empty()).await;
     machine.finish().await;
 }
 
@@ -383,11 +390,7 @@ async fn a_container_that_needed_the_contents_of_its_volumes_is_made_with_them()
         let supervisor = Pid::from_raw(parent(child));
         kill(supervisor, Signal::SIGSTOP).unwrap();
         kill(Pid::from_raw(child), Signal::SIGCONT).unwrap();
-        until("a child that failed", || {
-            let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap();
-            status.contains("State:\tZ")
-        })
-        .await;
+        until("a child that failed", || has_ended(child)).await;
         fs::write(volume.join("run.sh"), "#!/bin/sh\nexit 7\n").unwrap();
         fs::set_permissions(volume.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
         kill(supervisor, Signal::SIGCONT).unwrap();

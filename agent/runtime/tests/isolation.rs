@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::remains::groups;
-use common::{Kind, Machine, connected, contract, limit};
+use common::{Kind, Machine, connected, contract, eventually, limit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::stat::{SFlag, major, minor};
 use runtime::{ContainerSpec, Error};
@@ -44,9 +44,7 @@ async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_us
             spec.user.user = user.to_owned();
             filter(&mut spec, flag);
             machine.run("s", spec).await;
-            while !machine.output(&id).contains("mkdir:") {
-                tokio::task::yield_now().await;
-            }
+            eventually("it is refused", || machine.output(&id).contains("mkdir:")).await;
             let own = machine.output(&id);
             let exec = machine.exec("s", &id, script, LIMIT).await;
             let exec = String::from_utf8(exec.output).unwrap();
@@ -117,7 +115,9 @@ async fn what_the_agent_was_started_to_ignore_stops_containers(kind: Kind) {
     }
     let machine = Machine::of(kind, "ignored").await;
     machine.sandbox("s").await;
-    machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    machine.run("s", machine.shell("c", "echo up; exec sleep 1000")).await;
+    // Until then, the runtime's own process may be there.
+    eventually("the program runs", || machine.output("c") == "up\n").await;
     let script = "grep -hE 'Sig(Ign|Blk)' /proc/1/status /proc/self/status | sort -u";
     let status = machine.exec("s", "c", script, LIMIT).await;
     let status = String::from_utf8(status.output).unwrap();

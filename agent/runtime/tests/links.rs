@@ -104,6 +104,8 @@ async fn attack_links_below_other_mounts_put_devices_into_nothing_of_others() {
             ),
         )
         .await;
+    let made = "until [ -L /dev/shm/dev ]; do sleep 0.01; done";
+    assert_eq!(machine.exec("s", "first", made, LIMIT).await.exit_code, 0);
     let mut cases = Vec::new();
     for whole in ["rprivate", "rslave"] {
         for target in ["root", "dev"] {
