@@ -115,8 +115,16 @@ async fn attack_42_a_plugin_that_fails_with_and_without_words() {
 #[tokio::test]
 async fn attack_42_a_plugin_that_hangs_is_killed_with_its_children() {
     fails("sleep 7654 & wait", "failed (add): no answer within 5s").await;
-    let all = run("ps", "-eo args");
-    assert!(!all.contains("sleep 7654"), "{all}");
+    until_killed("sleep 7654");
+}
+
+/// Waits until no process has these arguments.
+fn until_killed(arguments: &str) {
+    let gone = (0..1000).any(|_| {
+        std::thread::park_timeout(Duration::from_millis(10));
+        !run("ps", "-eo args").contains(arguments)
+    });
+    assert!(gone, "{}", run("ps", "-eo args"));
 }
 
 #[tokio::test]
@@ -217,11 +225,7 @@ async fn attack_42_a_plugin_that_hangs_when_it_is_asked_holds_up_nobody() {
     }
     assert_eq!(said.as_deref(), Some("no answer within 5s"));
     assert_eq!(machine.commands(), ["STATUS", "STATUS"], "one at a time");
-    let gone = (0..1000).any(|_| {
-        std::thread::park_timeout(Duration::from_millis(10));
-        !run("ps", "-eo args").contains("sleep 7655")
-    });
-    assert!(gone, "{}", run("ps", "-eo args"));
+    until_killed("sleep 7655");
 }
 
 #[tokio::test]

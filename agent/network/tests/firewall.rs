@@ -49,7 +49,7 @@ async fn where_docker_started_first_pods_reach_the_outside_and_each_other() {
     for variant in ["iptables-legacy", "iptables-nft"] {
         let folder = machine();
         let outside = outside();
-        run(variant, "-P FORWARD DROP");
+        run(variant, "-w -P FORWARD DROP");
         // A firewall that also filters bridged packets.
         std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "1").unwrap();
         let network = open(folder.path());
@@ -77,14 +77,14 @@ async fn where_docker_started_first_pods_reach_the_outside_and_each_other() {
         };
         all("at the start", outside.try_clone().unwrap());
         // The firewall's rules are reloaded.
-        run(variant, "-F FORWARD");
+        run(variant, "-w -F FORWARD");
         assert_eq!(network.pass().await.unwrap(), None);
         assert_eq!(network.pass().await.unwrap(), None);
-        let rules = run(variant, "-S FORWARD");
+        let rules = run(variant, "-w -S FORWARD");
         assert_eq!(rules.matches("skiff-test: pods").count(), 3, "{rules}");
         all("after it was set up anew", outside);
         network.stop().await.unwrap();
-        assert_eq!(run(variant, "-S FORWARD"), "-P FORWARD DROP\n");
+        assert_eq!(run(variant, "-w -S FORWARD"), "-P FORWARD DROP\n");
     }
 }
 
@@ -100,7 +100,7 @@ fn echoed(at: SocketAddr) -> std::io::Result<usize> {
 async fn where_nothing_may_come_in_pods_ask_for_names_and_reach_services_on_the_node() {
     for variant in ["iptables-legacy", "iptables-nft"] {
         let folder = machine();
-        run(variant, "-P INPUT DROP");
+        run(variant, "-w -P INPUT DROP");
         let network = open(folder.path());
         network.start("10.63.2.0/24".parse().unwrap()).await.unwrap();
         let pod = attach(&network, "one").await;
@@ -114,7 +114,7 @@ async fn where_nothing_may_come_in_pods_ask_for_names_and_reach_services_on_the_
         });
         assert_eq!(inside(&pod, move || greeting(names)), "hello", "{variant}");
         assert_eq!(inside(&pod, move || echoed(names)).unwrap(), 1, "{variant}");
-        let rules = run(variant, "-S INPUT");
+        let rules = run(variant, "-w -S INPUT");
         let mark = rules.split("--mark ").nth(1).unwrap();
         let (mark, _) = mark.split_once('/').unwrap();
         run("nft", "add table ip lead");
@@ -131,16 +131,16 @@ async fn where_nothing_may_come_in_pods_ask_for_names_and_reach_services_on_the_
         });
         assert!(shut.is_err(), "{variant}: the node is open to its pods");
         assert_eq!(network.pass().await.unwrap(), None);
-        assert_eq!(run(variant, "-S INPUT"), rules, "{variant}");
+        assert_eq!(run(variant, "-w -S INPUT"), rules, "{variant}");
         network.stop().await.unwrap();
-        assert_eq!(run(variant, "-S INPUT"), "-P INPUT DROP\n");
+        assert_eq!(run(variant, "-w -S INPUT"), "-P INPUT DROP\n");
     }
 }
 
 #[tokio::test]
 async fn a_table_of_a_program_that_is_not_there_is_told() {
     let folder = machine();
-    run("iptables-legacy", "-P FORWARD DROP");
+    run("iptables-legacy", "-w -P FORWARD DROP");
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
     run("mount", "--make-rprivate /");
     let program = run("which", "iptables-legacy");

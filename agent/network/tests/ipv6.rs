@@ -52,6 +52,12 @@ fn dual_machine() -> (tempfile::TempDir, Attachment) {
         ip("addr add 172.30.0.254/24 dev up1");
         ip("-6 addr add fd00:30::fe/64 dev up1 nodad");
     });
+    // The kernel notes a moment later that the link has its other end again.
+    let up = (0..1000).any(|_| {
+        std::thread::park_timeout(Duration::from_millis(10));
+        ip("-o link show up0").contains("state UP")
+    });
+    assert!(up, "{}", ip("-o link"));
     (folder, host)
 }
 

@@ -126,30 +126,39 @@ async fn pods_that_come_at_once_or_have_users_of_their_own_are_served_too() {
     let network = open(folder.path());
     network.start(RANGES.parse().unwrap()).await.unwrap();
     until_full(folder.path());
+    let first = names(folder.path(), "slots");
     let ids: Vec<String> = (0..12).map(|number| format!("pod{number}")).collect();
     let all = futures::future::join_all(ids.iter().map(|id| attach(&network, id))).await;
     let mut addresses: Vec<_> = all.iter().map(address).collect();
     addresses.sort();
     addresses.dedup();
     assert_eq!(addresses.len(), ids.len(), "{addresses:?}");
+    let slots = || names(folder.path(), "slots");
+    let others = || slots().iter().all(|slot| !first.contains(slot));
+    until("those that were taken are let go", others, || format!("{:?}", slots()));
     until_full(folder.path());
-    let before = names(folder.path(), "slots");
+    let before = slots();
     let spec = AttachSpec {
         sandbox_id: "users".to_owned(),
         user_ids: Some(1 << 20),
         ..AttachSpec::default()
     };
     let own = network.attach(spec).await.unwrap();
-    assert_eq!(names(folder.path(), "slots"), before, "they are the machine's users'");
+    assert_eq!(slots(), before, "they are the machine's users'");
     inside(&own, || assert!(ip("-o link show eth0").contains("eth0")));
     // A slot whose link was removed from the bridge is not used.
     ip("link set dev skiff-test name other");
     ip("link add skiff-test type bridge");
     ip("link set skiff-test up");
     let late = attach(&network, "late").await;
-    let link = ip("-o link show type veth master skiff-test");
-    assert_eq!(link.lines().count(), 1, "{link}");
-    inside(&late, || assert!(ip("-o link show eth0").contains("state UP")));
+    let shown = || inside(&late, || ip("-o link show eth0"));
+    until("its link is up", || shown().contains("state UP"), shown);
+    // Its other end, maybe beside those of slots that are made anew.
+    let own = shown();
+    let (peer, _) = own.split_once("@if").unwrap().1.split_once(':').unwrap();
+    let links = ip("-o link show type veth master skiff-test");
+    let is_port = links.lines().any(|line| line.starts_with(&format!("{peer}: ")));
+    assert!(is_port, "{own}{links}");
     ip("link del other");
     network.stop().await.unwrap();
     assert!(!ip("-o link show type veth").contains("skiff-test"));

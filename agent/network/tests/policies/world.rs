@@ -112,14 +112,19 @@ impl World {
         })
     }
 
+    /// Like [`World::asks`], with more tries for an answer that is expected, which may come late; a
+    /// packet that is dropped never has one.
+    pub(crate) fn reaches(&self, from: &str, to: SocketAddr, by: By, expected: bool) -> bool {
+        let tries = if expected { 10 } else { 1 };
+        (0..tries).any(|_| self.asks(from, to, by))
+    }
+
     #[track_caller]
     pub(crate) fn check(&self, what: &str, checks: &[Check]) {
         for (from, to, port, by, expected) in checks {
             for v6 in [false, true] {
                 let Some(address) = self.address(to, v6) else { continue };
-                // An answer may come late; a packet that is dropped never has one.
-                let tries = if *expected { 2 } else { 1 };
-                let passed = (0..tries).any(|_| self.asks(from, SocketAddr::from((address, *port)), *by));
+                let passed = self.reaches(from, SocketAddr::from((address, *port)), *by, *expected);
                 assert_eq!(
                     passed,
                     *expected,
