@@ -19,6 +19,8 @@ use std::time::Duration;
 use agent_image::{Config, ContainerdConfig, Images};
 use daemon::Daemon;
 use support::{DockerRegistry, answer, busybox, nothing_staged, quick, serve};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 struct Machine {
     home: tempfile::TempDir,
@@ -257,8 +259,9 @@ async fn attack_06_what_is_not_what_it_says_never_reaches_containerd() {
     machine.finish().await;
 }
 
-/// Registry that serves a manifest and a configuration, but never completes the layer.
-fn endless(manifest: Vec<u8>, config: Vec<u8>) -> String {
+/// Registry that serves a manifest and a configuration, and signals requests for the layer, which
+/// it never completes.
+fn endless(manifest: Vec<u8>, config: Vec<u8>, asked: UnboundedSender<()>) -> String {
     serve(move |request| {
         if request.contains("/manifests/") {
             answer(
@@ -268,6 +271,7 @@ fn endless(manifest: Vec<u8>, config: Vec<u8>) -> String {
         } else if request.contains(agent_image::Digest::of(&config).as_str()) {
             answer("", &config)
         } else {
+            asked.send(()).ok();
             std::thread::park_timeout(Duration::from_mins(1));
             Vec::new()
         }
@@ -286,7 +290,9 @@ async fn attack_25_what_a_pull_left_when_all_were_killed_goes_and_the_next_one_s
     let manifest = std::fs::read(registry.blob(&digest)).unwrap();
     let config = std::fs::read(registry.blob(&image.id)).unwrap();
     images.discard(&image.id).await.unwrap();
-    let address = endless(manifest, config);
+    let (sender, mut asked) = unbounded_channel();
+    let address = endless(manifest, config, sender);
+    let (kill, killed) = oneshot::channel();
     // The agent is killed during the pull, so its lease is not deleted.
     let pulling = {
         let images = images.clone();
@@ -297,17 +303,18 @@ async fn attack_25_what_a_pull_left_when_all_were_killed_goes_and_the_next_one_s
                 .unwrap();
             let slow = format!("{address}/busybox:1");
             executor.block_on(async {
-                // The layer never arrives; the lease exists by then.
-                let pulled = tokio::time::timeout(Duration::from_secs(3), images.pull(&slow, &[])).await;
-                assert!(pulled.is_err());
+                tokio::select! {
+                    // It may notice that containerd is gone.
+                    pulled = images.pull(&slow, &[]) => drop(pulled.unwrap_err()),
+                    killed = killed => killed.unwrap(),
+                }
             });
         })
     };
-    until("a lease is taken", || {
-        !machine.listed(&["leases", "ls", "-q"]).is_empty()
-    })
-    .await;
+    // The lease exists by then.
+    until("the layer is asked for", || asked.try_recv().is_ok()).await;
     machine.daemon.kill();
+    kill.send(()).ok();
     pulling.join().unwrap();
     drop(images);
     machine.daemon.resume().await;

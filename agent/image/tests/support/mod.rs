@@ -19,11 +19,10 @@ pub struct DockerRegistry {
 impl DockerRegistry {
     pub fn start(extra: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let config = home.path().join("config.yml");
         let storage = home.path().join("storage");
         let text = format!(
-            "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\nhttp:\n  addr: {free}\n{extra}",
+            "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\nhttp:\n  addr: 127.0.0.1:0\n{extra}",
             storage.display()
         );
         std::fs::write(&config, text).unwrap();
@@ -35,16 +34,16 @@ impl DockerRegistry {
             .spawn()
             .expect("docker-registry, of the package of that name");
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find(|line| line.contains("listening on"))
-            .expect("the registry listens");
+        let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
+            // msg="listening on 127.0.0.1:37813, tls"
+            let (_, rest) = line.split_once("listening on ")?;
+            rest.split([',', '"']).next().map(str::to_owned)
+        });
         // Drains its output, so that it does not block on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self {
             process,
-            address: free.to_string(),
+            address: address.expect("the registry listens"),
             home,
         }
     }
