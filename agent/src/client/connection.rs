@@ -265,7 +265,7 @@ mod tests {
     use http_body_util::BodyExt as _;
     use socket2::SockRef;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::{TcpListener, TcpStream};
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
     use super::*;
 
@@ -348,11 +348,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_fails_once_no_server_is_there_and_goes_on_when_one_is() {
-        let ((first, one), (second, other)) = (listen().await, listen().await);
-        let client = client(&[one.clone(), other]);
-        drop((first, second));
+        // Ports that nobody else gets, and at which nobody listens yet.
+        let [first, second] = [(); 2].map(|()| {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            socket
+        });
+        let uris: [Uri; 2] = [&first, &second].map(|socket| {
+            let uri = format!("http://{}", socket.local_addr().unwrap());
+            uri.parse().unwrap()
+        });
+        let client = client(&uris);
         client.send(get("/")).await.unwrap_err();
-        let first = TcpListener::bind(one.authority().unwrap().as_str()).await.unwrap();
+        let first = first.listen(1).unwrap();
         let (asked, _) = tokio::join!(client.send(get("/")), answer(&first, WHOLE));
         asked.unwrap();
     }

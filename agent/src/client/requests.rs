@@ -115,7 +115,8 @@ mod tests {
         let (answer, connection) = tokio::join!(asked(&client, "/"), answered);
         answer.unwrap();
         let mut connection = connection.unwrap();
-        connection.set_nonblocking(true).unwrap();
+        // The client's task, of this same thread, writes nothing while a read waits.
+        connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let request = pin!(asked(&client, "/"));
         let other = pin!(async {
             written().await;
