@@ -429,12 +429,16 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Time of the processors that this process has had: others may hold them for most of the time.
-fn spent() -> Duration {
-    let all = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).unwrap();
-    let (user, system) = (all.user_time(), all.system_time());
-    let micros = (user.tv_sec() + system.tv_sec()) * 1_000_000 + user.tv_usec() + system.tv_usec();
-    Duration::from_micros(micros.try_into().unwrap())
+/// Time of the processors that work takes: others may hold them for most of the time.
+fn cost(work: impl FnOnce()) -> Duration {
+    let spent = || {
+        let all = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).unwrap();
+        let (user, system) = (all.user_time(), all.system_time());
+        (user.tv_sec() + system.tv_sec()) * 1_000_000 + user.tv_usec() + system.tv_usec()
+    };
+    let before = spent();
+    work();
+    Duration::from_micros((spent() - before).try_into().unwrap())
 }
 
 #[tokio::test]
@@ -475,18 +479,10 @@ async fn ten_thousand_services_cost_little() {
     let inputs = services.collect();
     lab.proxy.update(inputs);
     println!("the plan has {} KiB", resident() - empty);
-    let begun = spent();
-    lab.fill();
-    let cold = spent().saturating_sub(begun);
-    let begun = spent();
-    lab.fill();
-    let again = spent().saturating_sub(begun);
+    let cold = cost(|| lab.fill());
+    let again = cost(|| lab.fill());
     let spec = json!({"clusterIP": "10.96.1.0", "ports": [{"port": 80}]});
-    let times = (0..20).map(|turn| {
-        let begun = spent();
-        lab.service("s0", &spec, &["10.1.0.1 n2", &format!("10.1.1.{turn} n2")]);
-        spent().saturating_sub(begun)
-    });
+    let times = (0..20).map(|turn| cost(|| lab.service("s0", &spec, &["10.1.0.1 n2", &format!("10.1.1.{turn} n2")])));
     let mut times: Vec<_> = times.collect();
     times.sort();
     println!(
