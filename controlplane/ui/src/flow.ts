@@ -3,11 +3,15 @@
 // tells stays unknown; nothing is derived from anything else.
 import { asOf, get, type Thing } from './api';
 import { pathOf, type Kind } from './discovery';
+import { kindBy, link, linkTo } from './state.svelte';
 
 /** Milliseconds since 1970, and whether the source knows the second alone. */
 export interface Moment {
     at: number;
     coarse: boolean;
+    /** Addresses of what it is of, and of what tells it. */
+    object?: string;
+    origin?: string;
 }
 
 export interface Write {
@@ -34,7 +38,14 @@ export interface Run {
     pods: Thing[];
 }
 
+interface Kinds {
+    target: Kind;
+    makers: Kind | undefined;
+    pods: Kind;
+}
+
 export interface Material {
+    kinds: Kinds;
     target: Thing;
     makers: Thing[];
     pods: Thing[];
@@ -57,25 +68,25 @@ export function moment(told: string | undefined): Moment | undefined {
 
 /** Asks all sources. What a node has told of a pod that is Ready is asked once. */
 export async function gather(
-    kinds: { target: Kind; makers: Kind | undefined; pods: Kind },
+    kinds: Kinds,
     found: { target: Thing; makers: Thing[]; pods: Thing[] },
     known: Map<string, Record<string, string>>,
     signal: AbortSignal,
 ): Promise<Material> {
     const namespace = found.target.metadata.namespace ?? '';
-    const written = async (path: string): Promise<Write[]> => {
+    const memory = async (path: string): Promise<Write[]> => {
         const told = await get(`/ui/writes${path}`, signal).catch(() => undefined);
         return told?.writes ?? [];
     };
     const events = `/api/v1/namespaces/${encodeURIComponent(namespace)}/events?limit=${EVENTS}&fieldSelector=involvedObject.kind%3DPod`;
     const [target, makers, pods, told] = await Promise.all([
-        written(pathOf(kinds.target, namespace, found.target.metadata.name)),
-        kinds.makers ? written(pathOf(kinds.makers, namespace)) : [],
-        written(pathOf(kinds.pods, namespace)),
+        memory(pathOf(kinds.target, namespace, found.target.metadata.name)),
+        kinds.makers ? memory(pathOf(kinds.makers, namespace)) : [],
+        memory(pathOf(kinds.pods, namespace)),
         get(asOf(events), signal).catch(() => ({ items: [] })),
         ask(found.pods, known, signal),
     ]);
-    return { ...found, events: told.items, milestones: known, writes: { target, makers, pods } };
+    return { ...found, kinds, events: told.items, milestones: known, writes: { target, makers, pods } };
 }
 
 async function ask(pods: Thing[], known: Map<string, Record<string, string>>, signal: AbortSignal): Promise<void> {
@@ -119,27 +130,42 @@ function creation(object: Thing, writes: Write[]): Write | undefined {
     );
 }
 
+/** A write's request in the audit log. The log has no name where the server has made it. */
+function record(kind: Kind, write: Write): string {
+    const named = write.verb !== 'create' || write.subresource ? write.name : '';
+    const words = [write.verb, kind.plural, write.subresource, write.namespace, named].filter(Boolean).join(' ');
+    return link('audit', '', { words, at: write.received });
+}
+
+function written(kind: Kind | undefined, write: Write | undefined, time: 'received' | 'stored'): Moment | undefined {
+    const found = moment(write?.[time]);
+    if (!found || !write || !kind) return found;
+    return { ...found, object: linkTo(kind, write.namespace, write.name), origin: record(kind, write) };
+}
+
 /** The steps of a run in their order. */
 export function steps(material: Material, run: Run): Step[] {
-    const { makers, writes } = material;
+    const { kinds, makers, writes } = material;
+    const asked = (id: string, kind: Kind | undefined, all: (Write | undefined)[], time: 'received' | 'stored') =>
+        step(id, 'server', all.map((write) => written(kind, write, time)));
     const all: Step[] = [
-        step('received', 'server', [moment(run.write?.received)]),
-        step('stored', 'server', [moment(run.write?.stored)]),
+        asked('received', kinds.target, [run.write], 'received'),
+        asked('stored', kinds.target, [run.write], 'stored'),
     ];
     const owners = new Set(run.pods.flatMap((pod) => pod.metadata.ownerReferences ?? []).map(({ uid }) => uid));
     const names = makers.filter(({ metadata }) => owners.has(metadata.uid)).map(({ metadata }) => metadata.name);
     if (names.length) {
         const made = names.map((name) => writes.makers.find((write) => changes(write, name, run.begin.at)));
-        all.push(step('makerAsked', 'server', made.map((write) => moment(write?.received))));
-        all.push(step('makerStored', 'server', made.map((write) => moment(write?.stored))));
+        all.push(asked('makerAsked', kinds.makers, made, 'received'));
+        all.push(asked('makerStored', kinds.makers, made, 'stored'));
     }
     const created = run.pods.map((pod) => creation(pod, writes.pods));
     const bound = run.pods.map(({ metadata }) =>
         writes.pods.findLast(({ subresource, name }) => subresource === 'binding' && name === metadata.name),
     );
-    all.push(step('podsAsked', 'server', created.map((write) => moment(write?.received))));
-    all.push(step('podsStored', 'server', created.map((write) => moment(write?.stored))));
-    all.push(step('bound', 'server', bound.map((write) => moment(write?.stored))));
+    all.push(asked('podsAsked', kinds.pods, created, 'received'));
+    all.push(asked('podsStored', kinds.pods, created, 'stored'));
+    all.push(asked('bound', kinds.pods, bound, 'stored'));
     all.push(...onNodes(material, run));
     return all;
 }
@@ -153,33 +179,44 @@ function changes(write: Write, name: string, since: number): boolean {
     );
 }
 
-function onNodes({ events, milestones, writes }: Material, { pods }: Run): Step[] {
-    const node = (id: string, source: string, coarse: (pod: Thing) => string | undefined = () => undefined) => {
-        const told = pods.map((pod) => moment(milestones.get(pod.metadata.uid)?.[id])).filter(isKnown);
-        const other = pods.map((pod) => moment(coarse(pod))).filter(isKnown);
+function onNodes({ kinds, events, milestones, writes }: Material, { pods }: Run): Step[] {
+    const nodes = kindBy('nodes');
+    const eventKind = kindBy('events.events.k8s.io') ?? kindBy('events');
+    const of = (pod: Thing, time: string | undefined, origin: string | undefined): Moment | undefined => {
+        const found = moment(time);
+        const object = linkTo(kinds.pods, pod.metadata.namespace, pod.metadata.name);
+        return found && { ...found, object, origin: origin ?? object };
+    };
+    const node = (id: string, source: string, coarse: (pod: Thing) => Moment | undefined = () => undefined) => {
+        const place = (pod: Thing) => (nodes && pod.spec?.nodeName ? linkTo(nodes, '', pod.spec.nodeName) : undefined);
+        const told = pods.map((pod) => of(pod, milestones.get(pod.metadata.uid)?.[id], place(pod))).filter(isKnown);
+        const other = pods.map(coarse).filter(isKnown);
         // A node that was started again since, or that may not be asked, knows less than the other source.
         const fine = told.length > 0 && told.length >= other.length;
         return fine ? step(id, 'node', told) : step(id, source, other);
     };
+    const time = (event: Thing): string => event.eventTime ?? event.firstTimestamp ?? event.metadata.creationTimestamp;
     const event = (reason: string) => (pod: Thing) => {
         const own = events.filter((event) => event.involvedObject?.uid === pod.metadata.uid && event.reason === reason);
-        const times: string[] = own.map((event) => event.eventTime ?? event.firstTimestamp ?? event.metadata.creationTimestamp);
-        return times.sort()[0];
+        const first = own.sort((one, other) => (time(one) < time(other) ? -1 : 1))[0];
+        return first && of(pod, time(first), eventKind && linkTo(eventKind, first.metadata.namespace, first.metadata.name));
     };
-    const condition = (type: string) => (pod: Thing) =>
-        pod.status?.conditions?.find((own: Thing['status']) => own.type === type && own.status === 'True')?.lastTransitionTime;
+    const condition = (type: string) => (pod: Thing) => {
+        const own = pod.status?.conditions?.find((own: Thing['status']) => own.type === type && own.status === 'True');
+        return of(pod, own?.lastTransitionTime, undefined);
+    };
     const stored = pods.map((pod) => {
         const ready = moment(milestones.get(pod.metadata.uid)?.ready);
         const first = (write: Write) =>
             write.subresource === 'status' && write.name === pod.metadata.name && moment(write.stored)!.at >= ready!.at;
-        return ready && moment(writes.pods.find(first)?.stored);
+        return ready && written(kinds.pods, writes.pods.find(first), 'stored');
     });
     return [
-        node('seen', 'status', (pod) => pod.status?.startTime),
+        node('seen', 'status', (pod) => of(pod, pod.status?.startTime, undefined)),
         node('network', 'status'),
         node('volumes', 'status'),
         node('sandbox', 'status', condition('PodReadyToStartContainers')),
-        step('pulled', 'events', pods.map((pod) => moment(event('Pulled')(pod)))),
+        step('pulled', 'events', pods.map(event('Pulled'))),
         node('created', 'events', event('Created')),
         node('started', 'events', event('Started')),
         node('ready', 'status', condition('Ready')),

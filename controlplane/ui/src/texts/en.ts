@@ -126,6 +126,7 @@ export const en = {
         known: 'from the first step that is known',
         waiting: '{0} of {1} pods Ready',
         unknownNote: 'Times that no source tells are shown as unknown; sources that tell whole seconds only are marked ≈.',
+        links: 'Each step leads to its object, and each time to what tells it: the request in the audit log, the event, the node.',
         step: 'Step',
         first: 'First',
         last: 'Last',

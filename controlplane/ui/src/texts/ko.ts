@@ -127,6 +127,7 @@ export const ko: typeof en = {
         known: '알려진 첫 단계부터',
         waiting: '파드 {1}개 중 {0}개 Ready',
         unknownNote: '어느 출처도 말하지 않는 시각은 알 수 없음으로, 초 단위만 말하는 출처는 ≈로 표시합니다.',
+        links: '단계는 해당 오브젝트로, 시각은 그것을 말하는 감사 로그의 요청, 이벤트, 노드로 이어집니다.',
         step: '단계',
         first: '처음',
         last: '마지막',
