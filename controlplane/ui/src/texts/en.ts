@@ -226,6 +226,7 @@ export const en = {
         code: 'Code',
         agent: 'Client',
     },
+    tree: { title: 'Owner tree', search: 'Search all kinds for what it owns' },
     history: {
         created: 'created',
         deleted: 'deleted',

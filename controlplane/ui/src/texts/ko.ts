@@ -224,6 +224,7 @@ export const ko: typeof en = {
         code: '코드',
         agent: '클라이언트',
     },
+    tree: { title: '소유 관계', search: '모든 종류에서 소유한 것 찾기' },
     history: {
         created: '생성',
         deleted: '삭제',
