@@ -60,6 +60,7 @@ export const en = {
         created: 'Created',
         deleted: 'This object has been deleted.',
         restarts: '{0} restarts',
+        forward: 'Forward a port to this machine',
         flow: 'Show the flow',
     },
     action: {

@@ -61,6 +61,7 @@ export const ko: typeof en = {
         created: '생성',
         deleted: '이 오브젝트는 삭제되었습니다.',
         restarts: '재시작 {0}회',
+        forward: '이 컴퓨터로 포트 포워딩',
         flow: '흐름 보기',
     },
     action: {
