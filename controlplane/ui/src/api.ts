@@ -152,8 +152,7 @@ export async function follow(path: string, accept: string, to: Follower, signal:
             }
             let version: string | undefined = await list(path, accept, to, signal);
             to.failed(undefined);
-            failures = 0;
-            while (version) version = await watch(path, accept, version, to, signal);
+            while (version) version = await watch(path, accept, version, to, signal, () => (failures = 0));
         } catch (error) {
             if (signal.aborted) return;
             const refused = error instanceof Refused ? error : new Refused(0, '', String(error));
@@ -184,9 +183,11 @@ async function watch(
     version: string,
     to: Follower,
     signal: AbortSignal,
+    begun: () => void,
 ): Promise<string | undefined> {
     const query = `watch=true&allowWatchBookmarks=true&resourceVersion=${version}`;
     const answer = await call(`${withQuery(path)}${query}`, { accept, signal });
+    begun();
     let last = version;
     for await (const batch of lines(answer)) {
         const changes: Change[] = batch.filter(Boolean).map((line) => JSON.parse(line));
@@ -209,6 +210,19 @@ export function pause(milliseconds: number, signal?: AbortSignal): Promise<void>
         const timer = setTimeout(resolve, milliseconds);
         signal?.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true });
     });
+}
+
+/** Asks for what no watch tells: now, and then every minute, as long as somebody can see the page. */
+export async function eachMinute(ask: () => Promise<void>, signal: AbortSignal): Promise<void> {
+    for (; !signal.aborted; await pause(60_000, signal)) {
+        if (document.hidden) {
+            await new Promise<void>((resolve) => {
+                document.addEventListener('visibilitychange', () => resolve(), { once: true, signal });
+                signal.addEventListener('abort', () => resolve(), { once: true });
+            });
+        }
+        if (!signal.aborted) await ask();
+    }
 }
 
 /** Follows whole objects, keeping of each what `reduce` makes of it; `told` comes at most ten times a second. */

@@ -1,5 +1,5 @@
 // Where the person is, and what holds for all views.
-import { get, look, Refused } from './api';
+import { get, look, objects, Refused } from './api';
 import { discover, keyOf, type Kind } from './discovery';
 
 /** An address: `#/objects/deployments.apps?namespace=default&name=web`. */
@@ -78,17 +78,20 @@ export async function load(): Promise<void> {
     await loadNamespaces();
     // The cookie lasts as long as the page asks for it.
     setInterval(() => void get('/ui/session').catch(() => undefined), 5 * 60_000);
-    setInterval(() => void loadNamespaces(), 60_000);
 }
 
 /** Who may not list namespaces writes the name himself. */
-export async function loadNamespaces(): Promise<void> {
+async function loadNamespaces(): Promise<void> {
+    const path = '/api/v1/namespaces';
     try {
-        const list = await get('/api/v1/namespaces');
+        const list = await get(path);
         app.namespaces = list.items.map((item: { metadata: { name: string } }) => item.metadata.name);
     } catch {
-        app.namespaces = [];
+        return;
     }
+    objects(path, ({ metadata }) => metadata.name, (all, error) => {
+        if (!error) app.namespaces = [...all.values()].sort();
+    });
 }
 
 export function said(error: unknown): string {
