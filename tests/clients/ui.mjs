@@ -139,6 +139,9 @@ async function showsTheFlow(page) {
         const same = drawn.every((row, number) => row.every((time, at) => near(Number(time), Number(traced[number]?.[at]))));
         return same || { drawn, traced };
     });
+    const [object, record] = await page.locator('.frame tbody tr').first().locator('a').evaluateAll((all) => all.map((own) => own.hash));
+    assert.equal(object, '#/objects/deployments.apps?in=default&name=web');
+    assert.match(record, /^#\/audit\?words=create\+deployments\+default&at=/);
     await page.getByLabel('Speed of the replay').selectOption('0.25×');
     await page.getByRole('button', { name: 'Replay' }).click();
     await page.waitForSelector('.picture .pulse', { state: 'attached' });
@@ -151,6 +154,7 @@ async function showsAPod(page) {
     await page.locator('.rows .row', { hasText: 'web-' }).first().click();
     await page.waitForSelector('.detail :text("Ready=True")');
     await page.waitForSelector('.detail :text("Started")');
+    await page.waitForSelector('.tree li:has(> a:text-is("Deployment/web")) li:has(> a:has-text("ReplicaSet/web-")) b:has-text("Pod/web-")');
     await page.getByRole('tab', { name: 'YAML' }).click();
     await page.waitForSelector('.yaml:has-text("ownerReferences:")');
     await page.getByRole('tab', { name: 'Logs' }).click();
@@ -168,6 +172,13 @@ async function showsAPod(page) {
     assert.equal(await page.evaluate(() => window.hit), undefined, 'a title was obeyed');
     await page.keyboard.type('exit\n');
     await page.waitForSelector('text=The program has ended.');
+}
+
+async function forwardsAService(page) {
+    kube('expose', 'deployment', 'web', '--port=80');
+    await visit(page, '#/objects/services?in=default&name=web');
+    await page.waitForSelector('.detail code:text-is("kubectl port-forward --namespace default service/web 8080:80")');
+    kube('delete', 'service', 'web');
 }
 
 /** An image that is not there: the page says why, shows what going back would change, and goes back. */
@@ -226,6 +237,10 @@ async function changesADeployment(page) {
     await page.getByRole('button', { name: 'Undo rollout' }).click();
     await page.locator('dialog option').first().waitFor({ state: 'attached' });
     await page.waitForSelector('dialog .difference:has-text("restartedAt")');
+    // The revision that would be gone back to, and the broken one before it.
+    await page.getByLabel('What changes, compared with revision').selectOption({ index: 2 });
+    await page.waitForSelector('dialog .difference del:has-text("localhost:1/none:1")');
+    await page.waitForSelector(`dialog .difference ins:has-text("${image}")`);
     const restarted = '{.spec.template.metadata.annotations}';
     assert.match(kube('get', 'deployment', 'web', '-o', `jsonpath=${restarted}`), /restartedAt/, 'a dry run stores nothing');
     await page.locator('dialog').getByRole('button', { name: 'Undo rollout' }).click();
@@ -335,9 +350,25 @@ async function showsNoMoreThanKubectl(browser, base) {
     await visit(page, '#/access');
     await page.waitForSelector('tr:has-text("pods") td.good');
     assert.equal(await page.locator('tr:has(th:text-is("secrets")) td.good').count(), 0);
+    await page.waitForSelector('text=Only your own rights are shown');
     await page.getByRole('button', { name: 'Log out' }).click();
     await page.waitForSelector('#token');
     await context.close();
+}
+
+/** What the guest may do, as who may review others' access sees it. */
+async function showsRightsOfOthers(page) {
+    await visit(page, '#/access');
+    await page.locator('.namespace select').selectOption('team');
+    await page.getByLabel('User', { exact: true }).fill('system:serviceaccount:team:guest');
+    await page.getByRole('button', { name: 'Show the rights' }).click();
+    await page.waitForSelector('tr:has(th:text-is("pods")) td.good');
+    await page.waitForFunction(() => !document.querySelector('.matrix').textContent.includes('…'));
+    assert.equal(await page.locator('tr:has(th:text-is("pods")) td.good').count(), 3);
+    assert.equal(await page.locator('tr:has(th:text-is("secrets")) td.good').count(), 0);
+    await page.getByRole('button', { name: 'Back to your own' }).click();
+    await page.waitForSelector('tr:has(th:text-is("secrets")) td.good');
+    await page.locator('.namespace select').selectOption('default');
 }
 
 /** The way to the server breaks: the page says so, and goes on by itself once there is a way again. */
@@ -469,6 +500,7 @@ try {
     await page.setViewportSize({ width: 380, height: 740 });
     await standsAxe(page, '#/cluster', web);
     await page.setViewportSize({ width: 1400, height: 900 });
+    await forwardsAService(page);
     await changesADeployment(page);
     await appliesAText(page);
     await takesScriptsForText(page);
@@ -478,6 +510,7 @@ try {
     await tellsWhatGoesWrong(page);
     await standsAFlood(page, context);
     await showsNoMoreThanKubectl(browser, base);
+    await showsRightsOfOthers(page);
     await drawsMeasures(page);
     await listsManyPods(page);
     assert.deepEqual(errors, []);
