@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import { connect, createServer as listener } from 'node:net';
 import { setTimeout as pause } from 'node:timers/promises';
-import { apply, axe, chromium, errors, eventually, image, kube, link, pod, SCRIPT, trace, visit, window } from './ui_tools.mjs';
+import { apply, chromium, errors, eventually, image, kube, link, pod, SCRIPT, standsAxe, trace, visit, window } from './ui_tools.mjs';
 
 async function logsIn(browser) {
     const { context, page } = await window(browser);
@@ -28,24 +28,6 @@ async function logsIn(browser) {
     assert.equal(await other.page.locator('header').count(), 0);
     await other.context.close();
     return { context, page, base: new URL(used).origin };
-}
-
-/** What axe knows of names, roles, structure and contrast, in both themes. */
-async function standsAxe(page, ...places) {
-    await page.evaluate(axe);
-    for (const place of places) {
-        await visit(page, place);
-        await page.waitForFunction(() => !document.querySelector('main').textContent.includes('Loading'));
-        for (const colorScheme of ['dark', 'light']) {
-            await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
-            const found = await page.evaluate(async () => {
-                const { violations } = await globalThis.axe.run(document, { preload: false, resultTypes: ['violations'] });
-                return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 200)).join(' ')}`);
-            });
-            assert.deepEqual(found, [], `${place}, ${colorScheme}`);
-        }
-    }
-    await page.emulateMedia({ colorScheme: null, reducedMotion: null });
 }
 
 /** A link takes the place of a session only where that is wanted. */
@@ -139,9 +121,8 @@ async function showsTheFlow(page) {
         const same = drawn.every((row, number) => row.every((time, at) => near(Number(time), Number(traced[number]?.[at]))));
         return same || { drawn, traced };
     });
-    const [object, record] = await page.locator('.frame tbody tr').first().locator('a').evaluateAll((all) => all.map((own) => own.hash));
-    assert.equal(object, '#/objects/deployments.apps?in=default&name=web');
-    assert.match(record, /^#\/audit\?words=create\+deployments\+default&at=/);
+    const links = await page.locator('.frame tbody tr').first().locator('a').evaluateAll((all) => all.map((own) => own.hash));
+    assert.match(links.join(' '), /^#\/objects\/deployments\.apps\?in=default&name=web #\/audit\?words=create\+deployments\+default&at=/);
     await page.getByLabel('Speed of the replay').selectOption('0.25×');
     await page.getByRole('button', { name: 'Replay' }).click();
     await page.waitForSelector('.picture .pulse', { state: 'attached' });
@@ -356,13 +337,11 @@ async function showsNoMoreThanKubectl(browser, base) {
     await context.close();
 }
 
-/** What the guest may do, as who may review others' access sees it. */
 async function showsRightsOfOthers(page) {
     await visit(page, '#/access');
     await page.locator('.namespace select').selectOption('team');
     await page.getByLabel('User', { exact: true }).fill('system:serviceaccount:team:guest');
     await page.getByRole('button', { name: 'Show the rights' }).click();
-    await page.waitForSelector('tr:has(th:text-is("pods")) td.good');
     await page.waitForFunction(() => !document.querySelector('.matrix').textContent.includes('…'));
     assert.equal(await page.locator('tr:has(th:text-is("pods")) td.good').count(), 3);
     assert.equal(await page.locator('tr:has(th:text-is("secrets")) td.good').count(), 0);

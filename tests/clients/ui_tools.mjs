@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { setTimeout as pause } from 'node:timers/promises';
 
 const [playwright, skiff, kubectl, state] = process.argv.slice(2);
-export const axe = readFileSync(`${playwright}/../axe-core/axe.min.js`, 'utf8');
+const axe = readFileSync(`${playwright}/../axe-core/axe.min.js`, 'utf8');
 export const { chromium } = (await import(`${playwright}/index.js`)).default;
 export const image = process.argv[6];
 const run = (program, words, input) => execFileSync(program, words, { encoding: 'utf8', input, stdio: ['pipe', 'pipe', 'ignore'] });
@@ -50,4 +50,22 @@ export async function window(browser) {
 
 export async function visit(page, place) {
     await page.evaluate((hash) => (location.hash = hash), place);
+}
+
+/** What axe knows of names, roles, structure and contrast, in both themes. */
+export async function standsAxe(page, ...places) {
+    await page.evaluate(axe);
+    for (const place of places) {
+        await visit(page, place);
+        await page.waitForFunction(() => !document.querySelector('main').textContent.includes('Loading'));
+        for (const colorScheme of ['dark', 'light']) {
+            await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+            const found = await page.evaluate(async () => {
+                const { violations } = await globalThis.axe.run(document, { preload: false, resultTypes: ['violations'] });
+                return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 200)).join(' ')}`);
+            });
+            assert.deepEqual(found, [], `${place}, ${colorScheme}`);
+        }
+    }
+    await page.emulateMedia({ colorScheme: null, reducedMotion: null });
 }
