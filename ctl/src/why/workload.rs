@@ -49,14 +49,13 @@ fn is_short(target: &Value, pods: usize) -> bool {
     wanted.is_some_and(|wanted| wanted > pods)
 }
 
-/// The last event about a pod that was refused, unless one was created since.
+/// The last event about a pod that was refused, unless the same object has had one created since.
 fn refusal(events: &[Value]) -> Option<&Value> {
-    let last = |reason: &str| {
-        let all = events.iter().filter(|event| text_at(event, "/reason") == reason);
-        all.max_by_key(|event| time_of(event).to_owned())
-    };
-    let created = last("SuccessfulCreate").map(time_of).unwrap_or_default();
-    last("FailedCreate").filter(|event| time_of(event) >= created)
+    let all = |reason| events.iter().filter(move |event| text_at(event, "/reason") == reason);
+    let about = |event| text_at(event, "/involvedObject/uid");
+    let refused = all("FailedCreate").max_by_key(|event| time_of(event).to_owned())?;
+    let mut created = all("SuccessfulCreate").filter(|event| about(event) == about(refused));
+    (!created.any(|event| time_of(event) > time_of(refused))).then_some(refused)
 }
 
 fn number(target: &Value, pointer: &str) -> Option<i64> {

@@ -19,6 +19,9 @@ pub(crate) type Services = BTreeMap<Name, Arc<Service>>;
 /// EndpointSlices by Service, those of each in the order of their names.
 pub(crate) type Slices = BTreeMap<Name, Arc<[Arc<Slice>]>>;
 
+/// Services of the slices whose names do not begin with those of their Services.
+type Strangers = BTreeMap<Name, Name>;
+
 /// Service of the API server.
 pub(super) const SERVER: (&str, &str) = ("default", "kubernetes");
 
@@ -48,6 +51,7 @@ pub(super) struct Known {
     changed: BTreeSet<Name>,
     /// Names of Services while the first lists are incomplete.
     names: BTreeSet<Name>,
+    strangers: Strangers,
 }
 
 impl Known {
@@ -124,7 +128,14 @@ impl Known {
                 }
             }
             Event::InitDone => {
-                let all = by_service(std::mem::take(&mut self.slices.listed));
+                let listed = std::mem::take(&mut self.slices.listed);
+                let strange = listed
+                    .iter()
+                    .filter(|(service, slice)| is_stranger(service, &slice.name));
+                self.strangers = strange
+                    .map(|(service, slice)| (Name::new(service.namespace(), &slice.name), service.clone()))
+                    .collect();
+                let all = by_service(listed);
                 self.slices.complete = true;
                 let mut known = context.slices();
                 self.changed.extend(known.keys().chain(all.keys()).cloned());
@@ -138,23 +149,10 @@ impl Known {
     /// The slice may belong to another Service from now on.
     fn replace(&mut self, context: &Context, slice: &EndpointSlice, deleted: bool) {
         let own = name(&slice.metadata);
-        let now = Slice::new(slice, &context.config.node_name);
+        let now = Slice::new(slice, &context.config.node_name).filter(|_| !deleted);
         let now = now.map(|(service, slice)| (self.shared(context, service), slice));
-        let mut known = context.slices();
-        let told = now.as_ref().map(|(service, _)| service);
-        let before = service_of(&known, told, &own);
-        let now = now.filter(|_| !deleted);
-        if let Some(before) = before
-            && now.as_ref().is_none_or(|(service, _)| *service != before)
-        {
-            put(&mut known, &before, own.name(), None);
-            self.changed.insert(before);
-        }
-        if let Some((service, slice)) = now
-            && put(&mut known, &service, own.name(), Some(slice))
-        {
-            self.changed.insert(service);
-        }
+        let changed = exchange(&mut context.slices(), &mut self.strangers, &own, now);
+        self.changed.extend(changed);
     }
 
     fn hear_of_range(&mut self, change: Event<ServiceCIDR>) {
@@ -235,16 +233,39 @@ fn put(known: &mut Slices, service: &Name, own: &str, slice: Option<Slice>) -> b
     true
 }
 
-/// Returns the Service that a slice belonged to until now, most likely `told`.
-fn service_of(known: &Slices, told: Option<&Name>, own: &Name) -> Option<Name> {
-    let (namespace, own) = own.parts();
-    let has = |service: &Name| slices_of(known, service).iter().any(|slice| *slice.name == *own);
-    let neighbours = known.range(Name::new(namespace, "")..);
-    let mut neighbours = neighbours
-        .map(|(service, _)| service)
-        .take_while(|service| service.namespace() == namespace);
-    let found = told.filter(|told| has(told));
-    found.or_else(|| neighbours.find(|service| has(service))).cloned()
+/// Replaces a slice, in whatever Service it was; returns the Services that change.
+fn exchange(known: &mut Slices, strangers: &mut Strangers, own: &Name, now: Option<(Name, Slice)>) -> Vec<Name> {
+    let mut changed = Vec::new();
+    if let Some(before) = service_of(known, strangers, own)
+        && now.as_ref().is_none_or(|(service, _)| *service != before)
+    {
+        put(known, &before, own.name(), None);
+        changed.push(before);
+    }
+    strangers.remove(own);
+    if let Some((service, slice)) = now {
+        if is_stranger(&service, own.name()) {
+            strangers.insert(own.clone(), service.clone());
+        }
+        if put(known, &service, own.name(), Some(slice)) {
+            changed.push(service);
+        }
+    }
+    changed
+}
+
+fn is_stranger(service: &Name, own: &str) -> bool {
+    let rest = own.strip_prefix(service.name());
+    rest.is_none_or(|rest| !rest.is_empty() && !rest.starts_with('-'))
+}
+
+/// Returns the Service that a slice belongs to.
+fn service_of(known: &Slices, strangers: &Strangers, own: &Name) -> Option<Name> {
+    let (namespace, own_name) = own.parts();
+    let ends = own_name.match_indices('-').map(|(end, _)| end).chain([own_name.len()]);
+    let named = ends.filter_map(|end| Some(Name::new(namespace, own_name.get(..end)?)));
+    let has = |service: &Name| slices_of(known, service).iter().any(|slice| *slice.name == *own_name);
+    named.chain(strangers.get(own).cloned()).find(has)
 }
 
 /// Returns the slices of a Service.
@@ -313,24 +334,49 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_found_where_it_was_and_may_move_to_another_service() {
-        let (a, moved) = slice("a", "b-1", "10.0.0.1");
-        let (b, first) = slice("b", "b-1", "10.0.0.1");
-        let listed = vec![
+    fn a_slice_may_move_to_another_service() {
+        let mut known = by_service(vec![
             slice("b", "b-2", "10.0.0.2"),
             slice("a", "a-1", "10.0.0.3"),
-            (b.clone(), Arc::clone(&first)),
-        ];
-        let mut known = by_service(listed);
+            slice("b", "b-1", "10.0.0.1"),
+        ]);
+        let mut strangers = Strangers::new();
         assert_eq!(shown(&known), "team/a: a-1, team/b: b-1 b-2");
-        assert!(!put(&mut known, &b, "b-1", Some(Slice::clone(&first))), "the same");
-        assert_eq!(service_of(&known, Some(&a), &Name::new("team", "b-1")), Some(b.clone()));
-        assert!(put(&mut known, &b, "b-1", None));
-        assert!(put(&mut known, &a, "b-1", Some(Slice::clone(&moved))));
-        assert_eq!(shown(&known), "team/a: a-1 b-1, team/b: b-2");
-        assert_eq!(service_of(&known, None, &Name::new("team", "b-1")), Some(a));
-        assert_eq!(service_of(&known, Some(&b), &Name::new("other", "c-1")), None);
-        assert!(put(&mut known, &b, "b-2", None));
-        assert_eq!(shown(&known), "team/a: a-1 b-1");
+        let table = [
+            ("b", "b-1", Some("10.0.0.1"), "", "team/a: a-1, team/b: b-1 b-2"),
+            ("b", "b-1", Some("10.0.0.9"), "b", "team/a: a-1, team/b: b-1 b-2"),
+            ("a", "b-1", Some("10.0.0.9"), "b a", "team/a: a-1 b-1, team/b: b-2"),
+            ("a", "b-1", Some("10.0.0.8"), "a", "team/a: a-1 b-1, team/b: b-2"),
+            (
+                "c-d",
+                "b-1",
+                Some("10.0.0.8"),
+                "a c-d",
+                "team/a: a-1, team/b: b-2, team/c-d: b-1",
+            ),
+            (
+                "c-d",
+                "c-d",
+                Some("10.0.0.8"),
+                "c-d",
+                "team/a: a-1, team/b: b-2, team/c-d: b-1 c-d",
+            ),
+            ("c-d", "c-d", None, "c-d", "team/a: a-1, team/b: b-2, team/c-d: b-1"),
+            ("c-d", "unknown", None, "", "team/a: a-1, team/b: b-2, team/c-d: b-1"),
+            ("b", "b-1", Some("10.0.0.8"), "c-d b", "team/a: a-1, team/b: b-1 b-2"),
+            ("b", "b-2", None, "b", "team/a: a-1, team/b: b-1"),
+        ];
+        for (service, own, address, changed, after) in table {
+            let now = address.map(|address| slice(service, own, address));
+            let now = now.map(|(service, slice)| (service, Slice::clone(&slice)));
+            let told = exchange(&mut known, &mut strangers, &Name::new("team", own), now);
+            let told: Vec<&str> = told.iter().map(Name::name).collect();
+            assert_eq!(
+                (told.join(" ").as_str(), shown(&known).as_str()),
+                (changed, after),
+                "{own}"
+            );
+        }
+        assert!(strangers.is_empty(), "{strangers:?}");
     }
 }

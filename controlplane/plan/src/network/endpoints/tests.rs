@@ -47,7 +47,10 @@ fn pod(number: u32, port: u32, ready: bool) -> Pod {
 }
 
 fn slices(service: &Service, pods: &[Pod], there: &[EndpointSlice]) -> Plan {
-    slices_on(&[], service, pods, there)
+    let plan = slices_on(&[], service, pods, there);
+    let mut steps = plan.stages.iter().flatten();
+    assert!(!steps.any(|step| matches!(step, Step::Event(_))), "{plan}");
+    plan
 }
 
 /// Node `n1` is in `zone-of-n1`, and so on.
