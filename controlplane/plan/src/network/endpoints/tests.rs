@@ -164,7 +164,7 @@ fn zones_get_endpoints_by_their_share_of_the_cpu() {
         json!({ "metadata": { "name": "bare" }, "status": node("", "1").status }),
     ));
     let table = expect![[r"
-        1+1, 3+1 pods -> n1 n1 n2 | n2; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
+        1+1, 3+1 pods -> n2 n1 n1 | n2; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
         1+1, 4+0 pods -> n2 n2 n1 n1; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
         3+1, 2+2 pods -> n1 n1 | n1 n2; TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4
         1+1, 1+0 pods -> -; TopologyAwareHintsDisabled: Insufficient number of endpoints (1 endpoints, 2 zones), addressType: IPv4
