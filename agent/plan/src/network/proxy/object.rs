@@ -367,7 +367,7 @@ pub struct Endpoint {
     pub terminating: bool,
     /// Location of the endpoint.
     pub place: Place,
-    /// What few endpoints have, if it has any.
+    /// Hostname and topology hints, which few endpoints have.
     pub details: Option<Box<Details>>,
 }
 

@@ -36,7 +36,7 @@ pub fn is_topology_aware(service: &Service) -> bool {
     mode.is_some_and(|mode| matches!(mode.as_str(), "Auto" | "auto"))
 }
 
-/// What a node adds to its zone, in thousandths of a CPU; `None` if it does not count.
+/// Zone and CPU of a node, in thousandths; `None` if it does not count.
 pub fn share(node: &Node) -> Option<(&str, i64)> {
     let labels = node.metadata.labels.as_ref();
     let is_excluded = labels.is_some_and(|labels| EXCLUDED.iter().any(|name| labels.contains_key(*name)));
