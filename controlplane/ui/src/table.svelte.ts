@@ -29,6 +29,7 @@ export class Table {
     #sort: { column: number; down: boolean } = { column: -1, down: false };
     #stop = new AbortController();
     #timer: ReturnType<typeof setTimeout> | undefined;
+    #shown = 0;
 
     constructor(path: string) {
         const to: Follower = {
@@ -94,10 +95,11 @@ export class Table {
         this.#timer ??= setTimeout(() => {
             this.#timer = undefined;
             this.#show();
-        }, EVERY);
+        }, this.#shown + EVERY - performance.now());
     }
 
     #show(): void {
+        this.#shown = performance.now();
         let rows = [...this.#all.values()];
         this.total = rows.length;
         if (this.#filter.length) rows = rows.filter((row) => this.#filter.every((word) => row.words.includes(word)));
