@@ -1,4 +1,4 @@
-// A browser and a cluster, for the test of the page.
+// A browser and a cluster, for the tests of the page.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -6,7 +6,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 
 const [playwright, skiff, kubectl, state] = process.argv.slice(2);
 const axe = readFileSync(`${playwright}/../axe-core/axe.min.js`, 'utf8');
-export const { chromium } = (await import(`${playwright}/index.js`)).default;
+const { chromium } = (await import(`${playwright}/index.js`)).default;
 export const image = process.argv[6];
 const run = (program, words, input) => execFileSync(program, words, { encoding: 'utf8', input, stdio: ['pipe', 'pipe', 'ignore'] });
 export const kube = (...words) => run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, '--cache-dir', `${state}/kubectl-cache/ui`, ...words]);
@@ -46,6 +46,28 @@ export async function window(browser) {
         if (/Content Security Policy|TrustedHTML/.test(message.text())) errors.push(message.text());
     });
     return { context, page };
+}
+
+export const launch = () => chromium.launch({
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: [
+        '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+        '--disable-component-update', '--disable-sync',
+    ],
+});
+
+export async function logsIn(page, used = link()) {
+    await page.goto(used);
+    await page.getByRole('button', { name: 'Log in' }).click();
+    await page.waitForSelector('header .user:has-text("kubernetes-admin")');
+}
+
+/** Bytes that are left of the page's objects once what nobody holds is collected. */
+export async function heap(page) {
+    const client = await page.context().newCDPSession(page);
+    await client.send('HeapProfiler.collectGarbage');
+    const { usedSize } = await client.send('Runtime.getHeapUsage');
+    return usedSize;
 }
 
 export async function visit(page, place) {

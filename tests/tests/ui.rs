@@ -2,11 +2,13 @@
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
-use tests::machine::Machine;
+use tests::machine::{Machine, Namespace};
+use tests::server::Server;
 use tests::{images, process};
 
 /// Path at which `.ci/prerequisites --tools` installs the packages that build the page and drive
@@ -64,20 +66,37 @@ fn the_page_is_made_of_its_sources() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Runs a script of `clients` that drives the browser; returns what it printed.
+fn drive(timeout: &mut Command, script: &str, words: &[&OsStr]) -> anyhow::Result<String> {
+    let home = tempfile::tempdir()?;
+    timeout
+        .args(["--kill-after=10", "900", "node"])
+        .arg(tests_folder().join("clients").join(script));
+    timeout.arg(packages()?.join("playwright-core"));
+    timeout.arg(process::programs()?.join("skiff"));
+    timeout.arg(process::kubectls()?.pop().context("a kubectl")?);
+    process::run(timeout.args(words).env("HOME", home.path()))
+}
+
 #[test]
 fn a_browser_shows_the_cluster_and_stands_attacks() -> anyhow::Result<()> {
     tests::logging();
-    let playwright = packages()?.join("playwright-core");
     let machine = Machine::start("ui")?;
     let image = images::nginx(&machine)?;
-    let home = tempfile::tempdir()?;
-    let mut command = machine.namespace().command("timeout");
-    command
-        .args(["--kill-after=10", "900", "node"])
-        .arg(tests_folder().join("clients/ui.mjs"));
-    command.arg(playwright).arg(process::programs()?.join("skiff"));
-    command.arg(process::kubectls()?.pop().context("a kubectl")?);
-    command.arg(machine.state()).arg(&image);
-    process::run(command.env("HOME", home.path()))?;
+    let mut timeout = machine.namespace().command("timeout");
+    drive(&mut timeout, "ui.mjs", &[machine.state().as_os_str(), image.as_ref()])?;
     machine.finish()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_browser_follows_thousands_of_pods_and_is_quiet_when_they_are() -> anyhow::Result<()> {
+    tests::logging();
+    let namespace = Namespace::new("many")?;
+    namespace.enter()?;
+    let server = Server::start(Some(namespace), "127.0.0.1:6443")?;
+    server.ready().await?;
+    let mut timeout = Command::new("timeout");
+    let figures = drive(&mut timeout, "ui_many.mjs", &[server.state().as_os_str()])?;
+    println!("{figures}");
+    server.finish()
 }
