@@ -334,7 +334,7 @@ async fn nothing_of_an_exec_goes_on_when_containerd_is_away_and_nobody_waits() {
     let mut machine = machine("exec-away").await;
     machine.sandbox("s").await;
     machine.run("s", machine.container("c", &SLEEP)).await;
-    let script = "echo $$; sleep 4321; echo on; sleep 4322";
+    let script = "echo $$; sleep 7531; echo on; sleep 7532";
     let spec = runtime::StreamSpec {
         argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
         streams: runtime::Streams {
@@ -352,7 +352,7 @@ async fn nothing_of_an_exec_goes_on_when_containerd_is_away_and_nobody_waits() {
     eventually("the program and what it started are gone", || {
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         let mut lines = processes.map(|process| std::fs::read(process.path().join("cmdline")).unwrap_or_default());
-        lines.all(|line| !String::from_utf8_lossy(&line).contains("sleep 4321;") && line != b"sleep\x004321\0")
+        lines.all(|line| !String::from_utf8_lossy(&line).contains("sleep 7531;") && line != b"sleep\x007531\0")
     })
     .await;
     machine.daemon.as_mut().unwrap().resume().await;

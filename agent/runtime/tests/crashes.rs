@@ -194,7 +194,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
     assert!(sandboxes.len() == 1 && !sandboxes[0].lost, "{sandboxes:?}");
     assert_eq!(
         machine
-            .exec("kept", "k", "exit 3", Duration::from_secs(10))
+            .exec("kept", "k", "exit 3", Duration::from_mins(1))
             .await
             .exit_code,
         3

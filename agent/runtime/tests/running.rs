@@ -150,7 +150,7 @@ async fn a_program_that_ended_in_time_is_not_late_because_its_supervisor_was_hel
     machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     let supervisor = Pid::from_raw(supervisor(&machine, "s"));
     let marks = machine.directory.path().join("state/sandboxes/s/containers/c/upper");
-    let limit = Duration::from_secs(5);
+    let limit = Duration::from_secs(10);
     let begun = Instant::now();
     let exec = machine.exec("s", "c", ": > /began; sleep 0.5; echo out", limit);
     let hold_up = async {

@@ -233,7 +233,7 @@ impl Machine {
     }
 
     pub(crate) async fn event(&mut self) -> Event {
-        tokio::time::timeout(Duration::from_secs(20), self.events.recv())
+        tokio::time::timeout(Duration::from_mins(1), self.events.recv())
             .await
             .expect("no event")
             .unwrap()
@@ -353,7 +353,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         }
     };
     assert!(
-        tokio::time::timeout(Duration::from_secs(20), wait).await.is_ok(),
+        tokio::time::timeout(Duration::from_mins(1), wait).await.is_ok(),
         "{what}"
     );
 }

@@ -25,9 +25,7 @@ pub(crate) async fn end(session: Session) -> (String, String, i32) {
         text
     };
     let all = async { tokio::join!(text(stdout), text(stderr), end) };
-    let (out, err, code) = tokio::time::timeout(Duration::from_secs(20), all)
-        .await
-        .expect("no end");
+    let (out, err, code) = tokio::time::timeout(Duration::from_mins(1), all).await.expect("no end");
     (out, err, code.unwrap())
 }
 
@@ -46,7 +44,7 @@ pub(crate) async fn until(output: &mut runtime::Output, expected: &str) -> Strin
             seen.extend_from_slice(&chunk[..length]);
         }
     };
-    let done = tokio::time::timeout(Duration::from_secs(20), reading).await;
+    let done = tokio::time::timeout(Duration::from_mins(1), reading).await;
     let text = String::from_utf8_lossy(&seen).into_owned();
     assert!(done.is_ok(), "no {expected:?} in {text:?}");
     text
