@@ -127,7 +127,7 @@ fn client(server: SocketAddr) -> TokioResolver {
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     builder.options_mut().cache_size = 0;
     builder.options_mut().attempts = 1;
-    builder.options_mut().timeout = Duration::from_secs(10);
+    builder.options_mut().timeout = Duration::from_mins(1);
     builder.build().unwrap()
 }
 

@@ -112,7 +112,12 @@ async fn leftovers_of_a_crash_do_not_stand_in_the_way() {
     drop(network);
     open(folder.path()).stop().await.unwrap();
     assert!(!lost.netns.exists());
-    assert!(!ip("-o link").contains("veth"), "{}", ip("-o link"));
+    // The kernel deletes the interfaces of a namespace asynchronously.
+    let gone = (0..3000).any(|_| {
+        std::thread::park_timeout(Duration::from_millis(10));
+        !ip("-o link").contains("veth")
+    });
+    assert!(gone, "{}", ip("-o link"));
 }
 
 /// A failed attachment is undone without affecting anything else on the machine: in particular, the

@@ -114,7 +114,7 @@ async fn attack_42_a_plugin_that_fails_with_and_without_words() {
 
 #[tokio::test]
 async fn attack_42_a_plugin_that_hangs_is_killed_with_its_children() {
-    fails("sleep 7654 & wait", "failed (add): no answer within 5s").await;
+    fails("sleep 7654 & wait", "failed (add): no answer within 20s").await;
     until_killed("sleep 7654");
 }
 
@@ -165,6 +165,18 @@ async fn later() {
     tokio::time::resume();
 }
 
+/// Waits until the plugins have said so: a question is left after two seconds, and a busy machine may take longer.
+async fn says(network: &impl network::Network, wanted: Option<&str>) {
+    let mut said = network.unready().await;
+    for _ in 0..30 {
+        if said.as_deref() == wanted {
+            return;
+        }
+        said = network.unready().await;
+    }
+    assert_eq!(said.as_deref(), wanted);
+}
+
 #[tokio::test]
 async fn while_a_plugin_says_that_it_is_not_ready_the_network_is_not() {
     let machine = Machine::new();
@@ -185,15 +197,15 @@ async fn while_a_plugin_says_that_it_is_not_ready_the_network_is_not() {
     );
     machine.configure("1.1.0", &[json!({"type": "modern"})]);
     for _ in 0..3 {
-        assert_eq!(network.unready().await.as_deref(), Some("no daemon; it was stopped"));
+        says(&network, Some("no daemon; it was stopped")).await;
     }
     assert_eq!(machine.commands(), ["STATUS"], "not asked each time");
     fs::remove_file(&marker).unwrap();
     later().await;
-    assert_eq!(network.unready().await, None);
+    says(&network, None).await;
     fs::write(&marker, "").unwrap();
     later().await;
-    assert_eq!(network.unready().await.as_deref(), Some("no daemon; it was stopped"));
+    says(&network, Some("no daemon; it was stopped")).await;
     machine.configure("1.1.0", &[json!({"type": "nowhere"})]);
     let missing = network.unready().await.unwrap();
     assert!(
@@ -208,7 +220,7 @@ async fn attack_42_a_plugin_that_hangs_when_it_is_asked_holds_up_nobody() {
     machine.plugin("modern", "exit 0");
     machine.configure("1.1.0", &[json!({"type": "modern"})]);
     let network = machine.open();
-    assert_eq!(network.unready().await, None);
+    says(&network, None).await;
     machine.plugin("modern", "sleep 7655");
     later().await;
     let asked = Instant::now();
@@ -217,13 +229,13 @@ async fn attack_42_a_plugin_that_hangs_when_it_is_asked_holds_up_nobody() {
         None,
         "what it said before counts until it is killed"
     );
-    assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
     let mut said = None;
-    while said.is_none() && asked.elapsed() < Duration::from_secs(20) {
+    while said.is_none() && asked.elapsed() < Duration::from_secs(60) {
         tokio::time::sleep(Duration::from_millis(100)).await;
         said = network.unready().await;
     }
-    assert_eq!(said.as_deref(), Some("no answer within 5s"));
+    assert_eq!(said.as_deref(), Some("no answer within 20s"));
     assert_eq!(machine.commands(), ["STATUS", "STATUS"], "one at a time");
     until_killed("sleep 7655");
 }

@@ -91,7 +91,7 @@ async fn where_docker_started_first_pods_reach_the_outside_and_each_other() {
 /// Answer of a datagram server at an address, from inside the thread's namespace.
 fn echoed(at: SocketAddr) -> std::io::Result<usize> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.set_read_timeout(Some(Duration::from_secs(3)))?;
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
     socket.send_to(b"?", at)?;
     socket.recv(&mut [0; 8])
 }

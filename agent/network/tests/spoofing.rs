@@ -25,7 +25,7 @@ const TABLE: &str = "table bridge skiff_skiff_test_guard";
 /// Socket that receives the packets.
 fn wait_at(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     socket
 }
 
@@ -56,11 +56,17 @@ fn in_pod(pod: &Attachment, words: &str) -> String {
     inside(pod, move || ip(&words))
 }
 
+/// The kernel gives it a moment after the link is up.
 fn link_local(pod: &Attachment) -> String {
-    let shown = in_pod(pod, "-6 -o addr show dev eth0 scope link");
-    let mut words = shown.split_whitespace();
-    let found = words.find(|word| word.starts_with("fe80")).unwrap();
-    found.split('/').next().unwrap().to_owned()
+    let found = (0..1000).find_map(|_| {
+        let shown = in_pod(pod, "-6 -o addr show dev eth0 scope link");
+        let own = shown.split_whitespace().find(|word| word.starts_with("fe80"));
+        if own.is_none() {
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        own.map(|own| own.split('/').next().unwrap().to_owned())
+    });
+    found.unwrap()
 }
 
 /// Announces to the machine that an address is at a pod's interface, by ARP or neighbor

@@ -84,7 +84,7 @@ pub(crate) fn listen(at: SocketAddr) -> TcpListener {
 
 pub(crate) fn greeting(at: SocketAddr) -> String {
     let mut stream =
-        TcpStream::connect_timeout(&at, Duration::from_secs(3)).unwrap_or_else(|error| panic!("{at}: {error}"));
+        TcpStream::connect_timeout(&at, Duration::from_secs(20)).unwrap_or_else(|error| panic!("{at}: {error}"));
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text

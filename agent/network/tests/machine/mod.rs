@@ -38,7 +38,7 @@ impl Machine {
             state_dir: self.path("state"),
             conf_dir: self.path("conf"),
             bin_dirs: vec![self.path("bin"), "/usr/lib/cni".into()],
-            time_limit: Duration::from_secs(5),
+            time_limit: Duration::from_secs(20),
         })
         .unwrap()
     }

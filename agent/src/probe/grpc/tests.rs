@@ -93,7 +93,7 @@ async fn asked(turns: &[Turn], service: &str, limit: u64) -> (String, Result<(),
 
 #[tokio::test]
 async fn servers_are_asked_and_believed() {
-    let said = async |status, service| asked(&[Turn::Answer(status)], service, 5).await.1;
+    let said = async |status, service| asked(&[Turn::Answer(status)], service, 60).await.1;
     assert_eq!(said(1, "web").await, Ok(()));
     for (status, service, wanted) in [
         (2, "web", "service unhealthy (responded with \"NOT_SERVING\")"),

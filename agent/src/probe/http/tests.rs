@@ -49,7 +49,7 @@ fn serve(answers: &[&str]) -> (u16, Arc<Mutex<Vec<String>>>) {
 async fn judged(answer: &str) -> String {
     let (port, _) = serve(&[answer]);
     let limit = if answer.ends_with('…') {
-        Duration::from_millis(200)
+        Duration::from_secs(3)
     } else {
         LIMIT
     };
