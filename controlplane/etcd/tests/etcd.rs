@@ -22,7 +22,7 @@ use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 use store::{CommitError, EventKind, Key, ListAt, ListError, Options, Store, Watch};
 use tokio::task::JoinSet;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_process_finds_and_follows_what_was_written() {
@@ -134,7 +134,7 @@ async fn write(store: Store, writer: usize, stop: Arc<AtomicBool>) -> (BTreeMap<
             Err(CommitError::Unknown(_) | CommitError::Failed(_)) => {}
             Err(other) => panic!("{name}: {other}"),
         }
-        if store.refresh(LIMIT).await.is_err() {
+        if store.refresh(Duration::from_secs(10)).await.is_err() {
             continue;
         }
         let common = store.get(&key("common")).unwrap();

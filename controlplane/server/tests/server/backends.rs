@@ -265,5 +265,5 @@ async fn an_agent_that_does_not_speak_keeps_nobody_waiting_for_measures() {
     let (api, _directory) = with_agent_at(silent.local_addr().unwrap()).await;
     let began = tokio::time::Instant::now();
     assert_eq!(api.get("/apis/metrics.k8s.io/v1beta1/nodes").await.code, 200);
-    assert!(began.elapsed() < Duration::from_secs(7), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }

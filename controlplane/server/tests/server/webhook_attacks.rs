@@ -169,13 +169,13 @@ async fn a_webhook_that_calls_back_into_the_api_is_answered() {
     .await;
     let mut entry = hook.entry("one.example.com");
     entry["objectSelector"] = json!({"matchExpressions": [{"key": "from", "operator": "DoesNotExist"}]});
-    entry["timeoutSeconds"] = json!(20);
+    entry["timeoutSeconds"] = json!(30);
     configure(&api, VALIDATING, "one", json!([entry])).await;
     let began = Instant::now();
     let made = api.post(MAPS, &config_map("a")).await;
     assert_eq!(made.code, 201, "{}", made.text());
     assert!(
-        began.elapsed() < Duration::from_secs(15),
+        began.elapsed() < Duration::from_secs(25),
         "it waited for itself: {:?}",
         began.elapsed()
     );
