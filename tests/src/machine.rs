@@ -239,12 +239,12 @@ impl Machine {
     /// Fetches `http://ADDRESS/PATH` from the machine.
     ///
     /// # Errors
-    /// Fails if there is no answer with a status below 400 within 5 s.
+    /// Fails if there is no answer with a status below 400 within 10 s.
     pub fn fetch(&self, address: &str) -> anyhow::Result<String> {
         process::run(
             self.namespace
                 .command("curl")
-                .args(["-sS", "--fail", "--max-time", "5", address]),
+                .args(["-sS", "--fail", "--max-time", "10", address]),
         )
     }
 

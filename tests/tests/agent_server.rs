@@ -55,7 +55,7 @@ fn ask_with(machine: &Machine, shown: &[String], method: &str, path: &str) -> an
         "-sk",
         "--path-as-is",
         "--max-time",
-        "5",
+        "60",
         "-w",
         "\n%{http_code}",
         "-X",

@@ -45,10 +45,10 @@ fn clients_of_other_languages_work() -> anyhow::Result<()> {
     let machine = Machine::start("clients")?;
     let image = images::busybox(&machine)?;
     let mut command = machine.namespace().command("timeout");
-    command.arg("120").arg(python).arg("-I").arg(script("python.py"));
+    command.arg("400").arg(python).arg("-I").arg(script("python.py"));
     process::run(command.arg(machine.kubeconfig()).arg(&image))?;
     let mut command = machine.namespace().command("timeout");
-    command.args(["120", "node"]).arg(script("node.mjs")).arg(module);
+    command.args(["400", "node"]).arg(script("node.mjs")).arg(module);
     process::run(command.arg(machine.kubeconfig()).arg(&image))?;
     machine.finish()
 }
@@ -60,7 +60,7 @@ fn an_operator_on_kopf_works() -> anyhow::Result<()> {
     let machine = Machine::start("operator")?;
     let image = images::busybox(&machine)?;
     let mut command = machine.namespace().command("timeout");
-    command.arg("120").arg(python).arg("-I").arg(script("operator.py"));
+    command.arg("400").arg(python).arg("-I").arg(script("operator.py"));
     command.args([&image, "127.0.0.1"]);
     process::run(command.env("KUBECONFIG", machine.kubeconfig()))?;
     machine.finish()
@@ -77,7 +77,7 @@ fn helm_and_ansible_work() -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;
     let mut command = machine.namespace().command("timeout");
     command
-        .arg("120")
+        .arg("400")
         .arg(python)
         .arg("-I")
         .arg(script("helm.py"))
@@ -85,7 +85,7 @@ fn helm_and_ansible_work() -> anyhow::Result<()> {
     command.arg(machine.kubeconfig()).arg(script("chart")).arg(&image);
     process::run(command.env("HOME", home.path()))?;
     let mut command = machine.namespace().command("timeout");
-    command.arg("120").arg(playbook).arg(script("playbook.yaml"));
+    command.arg("400").arg(playbook).arg(script("playbook.yaml"));
     command.arg("--extra-vars").arg(format!("image={image}"));
     command
         .env("HOME", home.path())

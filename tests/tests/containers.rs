@@ -110,8 +110,12 @@ fn it_tells_what_was_said(cluster: &Cluster) -> anyhow::Result<()> {
         Ok(text) if text == "second\noops\n" || text == "oops\nsecond\n" => Ok(()),
         seen => Err(format!("{seen:?}")),
     })?;
-    let before = cluster.machine.kubectl(["logs", "speaker", "--previous"])?;
-    ensure!(before == "first\nno newline", "{before:?}");
+    eventually("what the first one said", || {
+        match cluster.machine.kubectl(["logs", "speaker", "--previous"]) {
+            Ok(text) if text == "first\nno newline" => Ok(()),
+            seen => Err(format!("{seen:?}")),
+        }
+    })?;
     let last = cluster.machine.kubectl(["logs", "speaker", "--tail=1"])?;
     ensure!(last.lines().count() == 1, "{last}");
     let speaker = cluster.until("speaker", "is there", |_| true)?;

@@ -79,9 +79,9 @@ fn objects_of_a_defined_kind_own_others_and_go_with_their_definition() -> anyhow
     machine.kubectl(["delete", "boat", "one"])?;
     gone(&machine, "configmap/of-one")?;
     // A foreground deletion waits for the dependents, and finishes.
-    machine.kubectl(["delete", "boat", "two", "--cascade=foreground", "--timeout=30s"])?;
+    machine.kubectl(["delete", "boat", "two", "--cascade=foreground", "--timeout=60s"])?;
     gone(&machine, "configmap/of-two")?;
-    machine.kubectl(["delete", "boat", "three", "--cascade=orphan", "--timeout=30s"])?;
+    machine.kubectl(["delete", "boat", "three", "--cascade=orphan", "--timeout=60s"])?;
     let left = machine.kubectl([
         "get",
         "configmap",
@@ -92,7 +92,7 @@ fn objects_of_a_defined_kind_own_others_and_go_with_their_definition() -> anyhow
     ensure!(left.is_empty(), "{left}");
 
     crew(&machine, "last")?;
-    machine.kubectl(["delete", "crd", "boats.example.com", "--timeout=30s"])?;
+    machine.kubectl(["delete", "crd", "boats.example.com", "--timeout=60s"])?;
     let unknown = machine.kubectl(["get", "boats"]);
     let told = unknown.err().map(|error| format!("{error:#}")).unwrap_or_default();
     ensure!(told.contains("(NotFound)"), "{told}");

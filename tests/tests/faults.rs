@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use serde_json::Value;
 use tests::http::Target;
-use tests::machine::{Machine, Namespace, Setup, eventually};
+use tests::machine::{Machine, Namespace, PATIENCE, Setup, eventually};
 use tests::server::Server;
 use tests::{images, process};
 
@@ -86,10 +86,10 @@ fn a_killed_container_comes_back_at_once() -> anyhow::Result<()> {
     machine.finish()
 }
 
-/// The bound holds on a quiet machine; the fastest of some runs shows that no step waits.
+/// Some 20 ms on a quiet machine; the fastest of some runs on a busy one shows that no step waits.
 #[test]
 fn a_first_restart_waits_for_nothing() -> anyhow::Result<()> {
-    const BOUND: Duration = Duration::from_millis(100);
+    const BOUND: Duration = Duration::from_millis(500);
     tests::logging();
     let machine = Machine::start("again")?;
     let mut took: Vec<Duration> = Vec::new();
@@ -222,15 +222,14 @@ fn a_full_disk_is_told_and_the_api_can_help_itself() -> anyhow::Result<()> {
         number += 1;
         match create(&format!("n{number}")) {
             Ok(said) => Err(said),
-            Err(error) if format!("{error:#}").contains("no space left for the write") => Ok(()),
+            // A small write that still finds room makes it ready until the next one.
+            Err(error) if format!("{error:#}").contains("no space left for the write") => match ready() {
+                Err(told) if told.contains("[-]etcd-readiness failed: reason withheld") => Ok(()),
+                other => Err(format!("a server that takes no writes is not ready: {other:?}")),
+            },
             Err(error) => Err(format!("{error:#}")),
         }
     })?;
-    let refused = ready().err().context("a server that takes no writes is not ready")?;
-    assert!(
-        refused.contains("[-]etcd-readiness failed: reason withheld"),
-        "{refused}"
-    );
     while file.write(&[0; 4096]).is_ok() {}
     for name in ["a", "b", "c"] {
         machine.kubectl(["delete", "configmap", name])?;
@@ -264,6 +263,15 @@ async fn no_acknowledged_write_is_lost() -> anyhow::Result<()> {
         for _ in 0..WRITERS {
             writers.spawn(write(target.clone(), Arc::clone(&written), Arc::clone(&killed)));
         }
+        // One of more requests than there are writers follows an answer.
+        let begun = written.load(Ordering::Relaxed);
+        let answered = async {
+            while written.load(Ordering::Relaxed) <= begun + WRITERS {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // Why they do not write is told when they have ended.
+        tokio::time::timeout(PATIENCE, answered).await.ok();
         // The moment of the kill differs from round to round.
         tokio::time::sleep(Duration::from_millis(20 + (round as u64 * 7) % 60)).await;
         killed.store(true, Ordering::SeqCst);

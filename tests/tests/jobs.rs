@@ -87,11 +87,12 @@ fn assert_plain(machine: &Machine, image: &str) -> anyhow::Result<()> {
         "plain",
         &format!("Normal SuccessfulCreate: Created pod: {name}"),
     )?;
-    let trace = machine.skiff(["trace", "job/plain"])?;
-    assert!(
-        trace.contains("end of Job stored") && !trace.contains("ReplicaSet"),
-        "{trace}"
-    );
+    eventually("its way is traced to its end", || {
+        let trace = machine.skiff(["trace", "job/plain"]);
+        let trace = trace.map_err(|error| format!("{error:#}"))?;
+        let whole = trace.contains("end of Job stored") && !trace.contains("ReplicaSet");
+        whole.then_some(()).ok_or(trace)
+    })?;
     events(machine, "plain", "Normal Completed: Job completed")
 }
 

@@ -125,7 +125,7 @@ fn a_node_leaves_comes_again_and_is_not_taken_for_another() -> anyhow::Result<()
     let third = lab.machine(2)?;
     let took = timed(|| second.join(&line, &[]))?;
     // Two seconds on an idle machine; the tests' machine has other work.
-    ensure!(took < Duration::from_secs(20), "Ready after {took:?}");
+    ensure!(took < Duration::from_secs(40), "Ready after {took:?}");
     let said = refused(second.join(&line, &[]))?;
     ensure!(
         said.contains("is node n2 of the cluster at https://172.30.0.1:"),

@@ -395,7 +395,7 @@ fn refused(machine: &Machine, image: &str) -> anyhow::Result<()> {
     let spec = format!(r#"--overrides={{"spec": {{"nodeName": "{node}", "containers": [{container}]}}}}"#);
     machine.kubectl(["run", "refused", "--override-type=strategic", &image, &spec])?;
     let ended = "--for=jsonpath={.status.phase}=Failed";
-    machine.kubectl(["wait", ended, "pod/refused", "--timeout=30s"])?;
+    machine.kubectl(["wait", ended, "pod/refused", "--timeout=60s"])?;
     // The node remembers it a moment later.
     let why = |words: [&str; 2]| {
         eventually("why it was refused", || {

@@ -139,9 +139,11 @@ fn answers_behind_a_service(machine: &Machine, web: &str) -> anyhow::Result<()> 
     let behind = "kubernetes.io/service-name=kube-dns";
     let slices = ["-n", "kube-system", "get", "endpointslices", "-l", behind, "-o"];
     let slices = |path: &str| machine.kubectl(slices.into_iter().chain([path]));
-    let nodes = slices("jsonpath={.items[*].endpoints[*].nodeName}")?;
     let node = machine.kubectl(["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"])?;
-    ensure!(nodes == node, "{nodes} instead of {node}");
+    eventually("its endpoint is the node", || {
+        let nodes = slices("jsonpath={.items[*].endpoints[*].nodeName}").map_err(|error| format!("{error:#}"))?;
+        (nodes == node).then_some(()).ok_or(nodes)
+    })?;
     finds(machine, &format!("web.default.svc.cluster.local {address}"), web)?;
     from_machine(machine, &address, WEB, web)?;
 

@@ -41,7 +41,7 @@ spec:
         imagePullPolicy: Never
         ports: [{containerPort: 80}]
         readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}
-        lifecycle: {preStop: {sleep: {seconds: 5}}}
+        lifecycle: {preStop: {sleep: {seconds: 10}}}
 ---
 apiVersion: apps/v1
 kind: DaemonSet
@@ -424,16 +424,19 @@ fn is_mended(lab: &Lab) -> anyhow::Result<()> {
         "link del skiff0-vx",
     ]) {
         let before = routes(namespace).map_err(anyhow::Error::msg)?;
-        process::run(namespace.command("ip").args(harm.split(' ')))?;
-        #[expect(clippy::disallowed_methods, reason = "the kernel is waited for on the wall clock")]
-        let begun = std::time::Instant::now();
-        eventually(harm, || {
-            let now = routes(namespace)?;
-            if now == before { Ok(()) } else { Err(now) }
-        })?;
-        let took = begun.elapsed();
-        // By the kernel's notification, not by the periodic check every ten seconds.
-        ensure!(took < Duration::from_secs(5), "{harm}: mended after {took:?}");
+        // By the kernel's notification, not by the periodic check every ten seconds: a busy machine may be late for some.
+        let (limit, mut took) = (Duration::from_secs(2), Vec::<Duration>::new());
+        while took.len() < 3 && took.iter().all(|took| *took >= limit) {
+            process::run(namespace.command("ip").args(harm.split(' ')))?;
+            #[expect(clippy::disallowed_methods, reason = "the kernel is waited for on the wall clock")]
+            let begun = std::time::Instant::now();
+            eventually(harm, || {
+                let now = routes(namespace)?;
+                if now == before { Ok(()) } else { Err(now) }
+            })?;
+            took.push(begun.elapsed());
+        }
+        ensure!(took.iter().any(|took| *took < limit), "{harm}: mended after {took:?}");
     }
     all_reach_all(lab)
 }

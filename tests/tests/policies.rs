@@ -172,11 +172,14 @@ fn pods_reach_whom_policies_let_them() -> anyhow::Result<()> {
     are(&machine, false, &from("client"))?;
     are(&machine, false, &from("other/stranger"))?;
     why_tells(&machine)?;
-    let found = machine.kubectl(["exec", "client", "--", "nslookup", "web.default.svc.cluster.local"])?;
-    ensure!(
-        found.contains(service.trim_end_matches(":80")),
-        "names are the node's to tell: {found}"
-    );
+    eventually("names are the node's to tell", || {
+        let found = machine.kubectl(["exec", "client", "--", "nslookup", "web.default.svc.cluster.local"]);
+        let found = found.map_err(|error| format!("{error:#}"))?;
+        found
+            .contains(service.trim_end_matches(":80"))
+            .then_some(())
+            .ok_or(found)
+    })?;
     let words = ["get", "pod/stranger", "-n", "other", "-o", "jsonpath={.status.podIP}"];
     let open = machine.kubectl(words)?;
     let early = EARLY.replace("IMAGE", &busybox).replace("ADDRESS", &open);

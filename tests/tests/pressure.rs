@@ -242,7 +242,7 @@ fn a_full_disk_costs_unused_images_and_then_the_pod_that_fills_it() -> anyhow::R
     tests::logging();
     let environment = [
         ("SKIFF_EVICTION_HARD", "nodefs.available<40%"),
-        ("SKIFF_EVICTION_PRESSURE_TRANSITION_PERIOD", "12s"),
+        ("SKIFF_EVICTION_PRESSURE_TRANSITION_PERIOD", "20s"),
         ("SKIFF_MINIMUM_IMAGE_TTL_DURATION", "0"),
     ];
     let setup = Setup {

@@ -125,7 +125,7 @@ fn cluster_ip(machine: &Machine, service: &str) -> anyhow::Result<String> {
 /// it resolves addresses as names.
 fn from_pod(machine: &Machine, address: &str) -> anyhow::Result<String> {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "80"));
-    let asked = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} {port}");
+    let asked = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 20 {host} {port}");
     machine.kubectl(["exec", "client", "--", "sh", "-c", &asked])
 }
 
@@ -197,7 +197,7 @@ fn exposed_deployments_are_reached_whatever_happens() -> anyhow::Result<()> {
     reached(&machine, &by_hand)?;
 
     // The API server itself.
-    let asked = "nc -w 5 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null && echo reached";
+    let asked = "nc -w 20 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null && echo reached";
     let server = machine.kubectl(["exec", "client", "--", "sh", "-c", asked])?;
     ensure!(server.trim() == "reached", "{server}");
 
@@ -280,7 +280,7 @@ fn rolls_without_loss(machine: &Machine, web: &str) -> anyhow::Result<()> {
     let (host, port) = web.split_once(':').context("a port")?;
     let asking = format!(
         "i=0; while [ $i -lt 150 ]; do
-             printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} {port} | grep -q nginx || echo lost
+             printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 20 {host} {port} | grep -q nginx || echo lost
              i=$((i+1)); usleep 20000
          done; echo done"
     );

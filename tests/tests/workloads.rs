@@ -96,11 +96,12 @@ fn a_stateful_set_keeps_its_data_through_deletions_and_updates() -> anyhow::Resu
             node.says("describe sts web", &told)?;
         }
     }
-    let said = node.0.skiff(["why", "statefulset/web"])?;
-    assert!(
-        said.starts_with("StatefulSet default/web (3 of 3 pods well): nothing is wrong"),
-        "{said}"
-    );
+    eventually("nothing is wrong with it", || {
+        let said = node.0.skiff(["why", "statefulset/web"]);
+        let said = said.map_err(|error| format!("{error:#}"))?;
+        let well = said.starts_with("StatefulSet default/web (3 of 3 pods well): nothing is wrong");
+        well.then_some(()).ok_or(said)
+    })?;
     assert_named(&node)?;
     for pod in ["web-2", "web-0", "web-1"] {
         let uid = node.successor(pod, "")?;

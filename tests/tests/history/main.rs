@@ -63,6 +63,14 @@ async fn writers_and_watchers_share_one_history() -> anyhow::Result<()> {
         for number in 0..READERS {
             clients.spawn(clients::read(target.clone(), Arc::clone(&record), round * 100 + number));
         }
+        let (writes, reads) = (record.writes().len(), record.readings().len());
+        let busy = async {
+            while record.writes().len() < writes + 32 || record.readings().len() < reads + 4 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // Why they are idle is told when they have ended.
+        tokio::time::timeout(PATIENCE, busy).await.ok();
         // The moment of the kill differs from round to round.
         tokio::time::sleep(Duration::from_millis(300 + round * 37)).await;
         record.killed(true);

@@ -54,8 +54,8 @@ impl Customer {
 }
 
 pub(crate) fn fetch(address: SocketAddr) -> anyhow::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(30))?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

@@ -126,7 +126,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let settled = tokio::time::timeout(PATIENCE, settling).await;
+        let settled = tokio::time::timeout(PATIENCE * 2, settling).await;
         match settled {
             Ok(pods) => {
                 self.leaving.clear();

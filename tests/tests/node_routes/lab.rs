@@ -117,7 +117,7 @@ fn connected(router: &Namespace, number: usize, place: &Place) -> anyhow::Result
     }
     // A firewall as Docker sets it up, by both ways to the tables.
     let firewall = if number == 2 { "iptables-nft" } else { "iptables-legacy" };
-    process::run(namespace.command(firewall).args(["-P", "FORWARD", "DROP"]))?;
+    process::run(namespace.command(firewall).args(["-w", "-P", "FORWARD", "DROP"]))?;
     Ok(namespace)
 }
 
