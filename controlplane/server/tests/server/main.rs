@@ -42,6 +42,7 @@ mod policies;
 mod policy_checks;
 mod priorities;
 mod protobuf;
+mod published;
 mod quotas;
 mod restrictions;
 mod roles;
