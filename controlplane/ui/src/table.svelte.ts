@@ -54,13 +54,9 @@ export class Table {
         clearTimeout(this.#timer);
     }
 
-    filter(words: string): void {
+    /** Shows rows that have all words, by a column, or by namespace and name for none. */
+    arrange(words: string, column: number, down: boolean): void {
         this.#filter = words.toLowerCase().split(/\s+/).filter(Boolean);
-        this.#show();
-    }
-
-    /** By a column, or by namespace and name for none. */
-    sort(column: number, down: boolean): void {
         this.#sort = { column, down };
         this.#show();
     }
