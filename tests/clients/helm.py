@@ -11,7 +11,7 @@ sys.path.insert(0, sys.argv[1])
 import helm_sdkpy as helm  # noqa: E402
 
 NAMESPACE = "helm"
-TIMEOUT = 60
+TIMEOUT = 120
 
 
 def equal(found, expected):

@@ -16,7 +16,7 @@ const patchAs = (strategy) => k8s.setHeaderOptions('Content-Type', strategy);
 
 async function eventually(what, probe) {
     let last;
-    for (let tries = 0; tries < 600; tries += 1) {
+    for (let tries = 0; tries < 1200; tries += 1) {
         last = await probe();
         if (last === true) return;
         await pause(100);
@@ -79,6 +79,8 @@ class Sink extends Writable {
 }
 
 async function executed() {
+    const accounts = async () => (await core.listNamespacedServiceAccount({ namespace })).items.map((own) => own.metadata.name);
+    await eventually('pods may be made', async () => (await accounts()).includes('default'));
     const command = ['sh', '-c', 'echo up; sleep 1000'];
     const spec = { containers: [{ name: 'shell', image, command }] };
     await core.createNamespacedPod({ namespace, body: { metadata: { name: 'shell' }, spec } });
@@ -95,7 +97,7 @@ async function executed() {
     let end;
     const script = ['sh', '-c', 'echo out; echo err >&2; exit 3'];
     await new k8s.Exec(config).exec(namespace, 'shell', 'shell', script, out, err, null, false, (status) => (end = status));
-    await eventually('the program ends', () => end !== undefined && out.text !== '' && err.text !== '');
+    await eventually('the program ends', () => (end !== undefined && out.text !== '' && err.text !== '') || [end, out.text, err.text]);
     assert.deepEqual([out.text, err.text], ['out\n', 'err\n']);
     assert.deepEqual(end.details.causes, [{ reason: 'ExitCode', message: '3' }]);
 }

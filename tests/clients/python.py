@@ -77,7 +77,7 @@ def typed(core):
         NAMESPACE,
         label_selector="app=web",
         resource_version=start,
-        timeout_seconds=30,
+        timeout_seconds=60,
     ):
         seen.append(event["type"])
         if event["type"] == "DELETED":
@@ -114,8 +114,10 @@ def executed(core, image):
         pod = event["object"]
         if pod.metadata.name == "shell" and pod.status.phase == "Running":
             break
+    else:
+        raise AssertionError(f"not running: {core.read_namespaced_pod('shell', NAMESPACE).status}")
     equal(next(iter(watch.Watch().stream(core.read_namespaced_pod_log, "shell", NAMESPACE))), "up")
-    run = {"stderr": True, "stdout": True, "tty": False, "_request_timeout": 10}
+    run = {"stderr": True, "stdout": True, "tty": False, "_request_timeout": 60}
     execute = core.connect_get_namespaced_pod_exec
     # Again and again: whether frames share a TLS record is a matter of time.
     for _ in range(5):
@@ -123,7 +125,7 @@ def executed(core, image):
         equal(output, "hello\n")
         shell = stream(execute, "shell", NAMESPACE, command=["sh"], stdin=True, _preload_content=False, **run)
         shell.write_stdin("echo out; exit 7\n")
-        shell.run_forever(timeout=10)
+        shell.run_forever(timeout=60)
         equal((shell.read_stdout(), shell.returncode), ("out\n", 7))
         shell.close()
 
@@ -134,7 +136,7 @@ def dynamically(api):
     secrets.create({"metadata": {"name": "key"}, "stringData": {"a": "b"}}, namespace=NAMESPACE)
     whole = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key", "labels": {"by": "hand"}}}
     secrets.server_side_apply(name="key", namespace=NAMESPACE, body=whole, field_manager="dynamic")
-    for event in secrets.watch(namespace=NAMESPACE, timeout=10):
+    for event in secrets.watch(namespace=NAMESPACE, timeout=60):
         equal((event["type"], event["object"].metadata.labels.by), ("ADDED", "hand"))
         break
     equal(secrets.get(name="key", namespace=NAMESPACE).data.a, "Yg==")

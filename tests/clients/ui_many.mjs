@@ -6,7 +6,7 @@
 import assert from 'node:assert/strict';
 import { Agent, request } from 'node:https';
 import { setTimeout as pause } from 'node:timers/promises';
-import { errors, eventually, heap, kube, launch, logsIn, visit, window } from './ui_tools.mjs';
+import { errors, eventually, heap, kube, launch, logsIn, show, visit, window } from './ui_tools.mjs';
 
 const COUNT = 5000;
 const ROUNDS = 20;
@@ -170,6 +170,9 @@ try {
     ];
     console.log(figures.join(', '));
     assert.deepEqual(errors, []);
+} catch (error) {
+    await show(browser);
+    throw error;
 } finally {
     await browser.close();
     agent.destroy();

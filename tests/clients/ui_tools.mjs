@@ -8,7 +8,7 @@ const [playwright, skiff, kubectl, state] = process.argv.slice(2);
 const axe = readFileSync(`${playwright}/../axe-core/axe.min.js`, 'utf8');
 const { chromium } = (await import(`${playwright}/index.js`)).default;
 export const image = process.argv[6];
-const run = (program, words, input) => execFileSync(program, words, { encoding: 'utf8', input, stdio: ['pipe', 'pipe', 'ignore'] });
+const run = (program, words, input) => execFileSync(program, words, { encoding: 'utf8', input, stdio: 'pipe' });
 export const kube = (...words) => run(kubectl, ['--kubeconfig', `${state}/admin.kubeconfig`, '--cache-dir', `${state}/kubectl-cache/ui`, ...words]);
 export const apply = (...objects) => {
     const list = { apiVersion: 'v1', kind: 'List', items: objects };
@@ -26,6 +26,19 @@ export async function eventually(what, probe) {
         await pause(100);
     }
     assert.fail(`${what}: last seen ${JSON.stringify(last)}`);
+}
+
+/** The controller has numbered a Deployment's newest template: what is undone from then on is that. */
+export const isRevision = (number) =>
+    eventually(`there is revision ${number}`, () => {
+        const told = kube('get', 'replicasets', '-o', 'jsonpath={.items[*].metadata.annotations.deployment\\.kubernetes\\.io/revision}');
+        return told.split(' ').includes(String(number)) || told;
+    });
+
+/** A namespace in which pods may be made. */
+export async function namespace(name) {
+    kube('create', 'namespace', name);
+    await eventually('pods may be made', () => kube('get', 'serviceaccounts', '-n', name, '-o', 'name').includes('/default'));
 }
 
 export const pod = (name, namespace, command) => ({
@@ -70,8 +83,23 @@ export async function heap(page) {
     return usedSize;
 }
 
+/** What each window shows, for those who read of a failure. */
+export async function show(browser) {
+    for (const page of browser.contexts().flatMap((own) => own.pages())) {
+        const text = await page.locator('body').innerText({ timeout: 5000 }).catch(String);
+        console.error(`${page.url()}\n${text.slice(0, 6000)}\n`);
+    }
+}
+
+/** The page hears of a new address a moment later: until then the old view is shown. */
 export async function visit(page, place) {
-    await page.evaluate((hash) => (location.hash = hash), place);
+    const gone = (hash) =>
+        new Promise((resolve) => {
+            if (location.hash === hash) return resolve();
+            addEventListener('hashchange', () => resolve(), { once: true });
+            location.hash = hash;
+        });
+    await page.evaluate(gone, place);
 }
 
 /** What axe knows of names, roles, structure and contrast, in both themes. */
