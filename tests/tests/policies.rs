@@ -142,6 +142,15 @@ fn why_tells(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Names are the node's to tell, whatever policies forbid.
+fn resolves(machine: &Machine, address: &str) -> anyhow::Result<()> {
+    eventually("the client is told the Service's address", || {
+        let found = machine.kubectl(["exec", "client", "--", "nslookup", "web.default.svc.cluster.local"]);
+        let found = found.map_err(|error| format!("{error:#}"))?;
+        found.contains(address).then_some(()).ok_or(found)
+    })
+}
+
 #[test]
 fn pods_reach_whom_policies_let_them() -> anyhow::Result<()> {
     let machine = Machine::start("policies")?;
@@ -172,14 +181,7 @@ fn pods_reach_whom_policies_let_them() -> anyhow::Result<()> {
     are(&machine, false, &from("client"))?;
     are(&machine, false, &from("other/stranger"))?;
     why_tells(&machine)?;
-    eventually("names are the node's to tell", || {
-        let found = machine.kubectl(["exec", "client", "--", "nslookup", "web.default.svc.cluster.local"]);
-        let found = found.map_err(|error| format!("{error:#}"))?;
-        found
-            .contains(service.trim_end_matches(":80"))
-            .then_some(())
-            .ok_or(found)
-    })?;
+    resolves(&machine, service.trim_end_matches(":80"))?;
     let words = ["get", "pod/stranger", "-n", "other", "-o", "jsonpath={.status.podIP}"];
     let open = machine.kubectl(words)?;
     let early = EARLY.replace("IMAGE", &busybox).replace("ADDRESS", &open);

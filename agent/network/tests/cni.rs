@@ -231,7 +231,7 @@ async fn attack_42_a_plugin_that_hangs_when_it_is_asked_holds_up_nobody() {
     );
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
     let mut said = None;
-    while said.is_none() && asked.elapsed() < Duration::from_secs(60) {
+    while said.is_none() && asked.elapsed() < Duration::from_mins(1) {
         tokio::time::sleep(Duration::from_millis(100)).await;
         said = network.unready().await;
     }
