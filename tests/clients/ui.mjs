@@ -1,14 +1,12 @@
-// The page in a real browser, as a person uses it and as an attacker would.
+// The page in a real browser, as a person uses it, and as an attacker would (ui_attacks.mjs).
 //
 // usage: node ui.mjs PLAYWRIGHT SKIFF KUBECTL STATE IMAGE    (the folder of playwright-core; the image has nginx and a shell)
 
 import assert from 'node:assert/strict';
-import { createServer } from 'node:http';
 import { connect, createServer as listener } from 'node:net';
 import { setTimeout as pause } from 'node:timers/promises';
-import {
-    apply, errors, eventually, heap, image, isRevision, kube, launch, link, logsIn, namespace, pod, SCRIPT, show, standsAxe, trace, visit, window,
-} from './ui_tools.mjs';
+import { standsAFlood, standsALargeLog, standsATerminal, standsOtherSites, takesScriptsForText } from './ui_attacks.mjs';
+import { apply, errors, eventually, image, isRevision, kube, launch, link, logsIn, namespace, pod, show, standsAxe, trace, visit, window } from './ui_tools.mjs';
 
 async function logsInOnce(browser) {
     const { context, page } = await window(browser);
@@ -78,7 +76,7 @@ async function tellsWhatGoesWrong(page) {
             apiVersion: 'apps/v1', kind: 'Deployment', metadata: { name: 'late', namespace: 'default' },
             spec: { progressDeadlineSeconds: 1, selector: { matchLabels: labels }, template },
         },
-        pod('crash', 'default', ['sh', '-c', 'exit 1']),
+        pod('crash', 'default', ['sh', '-c', 'echo last words; exit 1']),
     );
     await page.waitForSelector('.toast');
     await page.getByRole('button', { name: 'problems' }).click();
@@ -86,6 +84,10 @@ async function tellsWhatGoesWrong(page) {
     await page.waitForSelector('.notices li:has-text("Back-off restarting failed container")');
     kube('delete', 'deployment', 'late');
     await page.waitForFunction(() => !document.querySelector('.notices')?.textContent.includes('ProgressDeadlineExceeded'));
+    await page.getByRole('button', { name: 'problems' }).click();
+    await visit(page, '#/objects/pods?in=default&name=crash&tab=logs');
+    await page.getByLabel('Previous instance').check();
+    await page.waitForSelector('.log:has-text("last words")');
     kube('delete', 'pod', 'crash', '--now');
 }
 
@@ -147,10 +149,7 @@ async function showsAPod(page) {
     await page.waitForSelector('.terminal .cursor');
     await page.keyboard.type('echo $((6 * 7))!\n');
     await page.waitForSelector('.terminal .screen:has-text("42!")');
-    // A title is no markup, and a flood ends.
-    await page.keyboard.type(`printf '\\033]0;${SCRIPT}\\007'; yes | head -c 4194304; echo $((6 * 8))!\n`);
-    await page.waitForSelector('.terminal .screen:has-text("48!")');
-    assert.equal(await page.evaluate(() => window.hit), undefined, 'a title was obeyed');
+    await standsATerminal(page);
     await page.keyboard.type('exit\n');
     await page.waitForSelector('text=The program has ended.');
 }
@@ -210,6 +209,12 @@ async function changesADeployment(page) {
     await page.waitForSelector('text=Applied.');
     await page.waitForSelector('.rows .row:has-text("2/2")');
     await breaksTheImage(page);
+    for (const [now, next] of [['Pause', 'Resume'], ['Resume', 'Pause']]) {
+        await page.getByRole('button', { name: `${now} rollout` }).click();
+        await page.waitForSelector('dialog .difference:has-text("paused")');
+        await page.locator('dialog').getByRole('button', { name: `${now} rollout` }).click();
+        await page.getByRole('button', { name: `${next} rollout` }).waitFor();
+    }
     await page.getByRole('button', { name: 'Restart' }).click();
     await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();
     await isRevision(4);
@@ -258,49 +263,34 @@ async function appliesAText(page) {
     kube('delete', 'deployment/made', 'configmap/made');
 }
 
-async function takesScriptsForText(page) {
-    apply(
-        { apiVersion: 'v1', kind: 'ConfigMap', metadata: { name: 'evil', namespace: 'default', annotations: { note: SCRIPT } }, data: { key: SCRIPT } },
-        pod('evil', 'default', ['sh', '-c', `echo '${SCRIPT}'; exec sleep 1000`]),
-        {
-            apiVersion: 'v1', kind: 'Event', metadata: { name: 'evil', namespace: 'default' }, type: 'Warning', reason: 'Evil', message: SCRIPT,
-            involvedObject: { apiVersion: 'v1', kind: 'ConfigMap', name: 'evil', namespace: 'default', uid: 'u' },
-        },
-    );
-    const uid = kube('get', 'configmap', 'evil', '-o', 'jsonpath={.metadata.uid}');
-    kube('patch', 'event', 'evil', '--type=merge', '-p', JSON.stringify({ message: SCRIPT, count: 2 }));
-    for (const [place, shown] of [
-        ['#/objects/configmaps?in=default&name=evil', '.chip'],
-        ['#/objects/configmaps?in=default&name=evil&tab=yaml', '.yaml'],
-        ['#/objects/configmaps?in=default&name=evil&tab=edit', undefined],
-        ['#/objects/events.events.k8s.io?in=default&name=evil', '.rows'],
-        ['#/objects/pods?in=default&name=evil&tab=logs', '.log'],
-        [`#/objects/${encodeURIComponent(SCRIPT)}?name=${encodeURIComponent(SCRIPT)}&in=${uid}`, undefined],
-        [`#/flow/${encodeURIComponent(SCRIPT)}?in=${encodeURIComponent(SCRIPT)}`, undefined],
-    ]) {
-        await visit(page, place);
-        if (shown) await page.waitForSelector(`${shown}:has-text("window.hit=1")`);
-        await pause(200);
-        assert.equal(await page.evaluate(() => window.hit), undefined, place);
-        assert.equal(await page.locator('img[src="x"]').count(), 0, place);
-    }
+/** From a list to an object's YAML without a mouse. */
+async function worksByKeyboard(page) {
+    const reaches = async (selector) => {
+        for (let steps = 0; steps < 40; steps += 1) {
+            await page.keyboard.press('Tab');
+            if (await page.evaluate((selector) => document.activeElement.matches(selector), selector)) return;
+        }
+        assert.fail(`${selector} is not reached by Tab`);
+    };
+    await visit(page, '#/objects/configmaps');
+    await page.waitForSelector('.rows .row:has-text("kube-root-ca.crt")');
+    await page.keyboard.press('/');
+    await page.keyboard.type('root-ca');
+    await reaches('.rows .row');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.detail h1:has-text("kube-root-ca.crt")');
+    await reaches('[role="tab"]');
+    await page.keyboard.press('ArrowRight');
+    await page.waitForSelector('[role="tab"][aria-selected="true"]:focus:has-text("YAML")');
+    await page.waitForSelector('.yaml:has-text("name: kube-root-ca.crt")');
 }
 
-/** The shell's own `echo`: a slow machine starts too few programs for a flood. */
-const FLOOD = 'x=$(head -c 3000 /dev/zero | tr "\\0" x); while :; do for i in $(seq 50); do echo $x; echo short; done; sleep 0.05; done';
-async function standsAFlood(page) {
-    apply(pod('flood', 'default', ['sh', '-c', FLOOD]));
-    kube('wait', '--for=condition=Ready', 'pod/flood', '--timeout=120s');
-    await visit(page, '#/objects/pods?in=default&name=flood&tab=logs');
-    const told = page.locator('.panel [role="status"]');
-    await eventually('lines have been dropped', async () => {
-        const text = await told.textContent();
-        return Number(/(\d+) older lines/.exec(text ?? '')?.[1] ?? 0) > 20_000 || text;
-    });
-    const held = await heap(page);
-    assert.ok(held < 96 << 20, `the page holds ${held} bytes`);
-    assert.ok((await page.locator('.log p').count()) < 200, 'lines that nobody sees are drawn');
-    kube('delete', 'pod', 'flood', '--now');
+async function speaksKorean(page) {
+    await page.getByRole('button', { name: '한국어' }).click();
+    await page.waitForSelector('html[lang="ko"] nav a:text-is("감사 로그")');
+    await standsAxe(page, '#/cluster', '#/flow', '#/access');
+    await page.getByRole('button', { name: 'English' }).click();
+    await page.waitForSelector('html[lang="en"] nav a:text-is("Audit log")');
 }
 
 async function showsNoMoreThanKubectl(browser, base) {
@@ -389,39 +379,6 @@ async function healsWhatIsCut(browser, base) {
     kube('delete', 'pod', 'teller', 'meanwhile', '--now');
 }
 
-/** The other site is of the same host, whose cookies it shares. */
-async function standsOtherSites(context, base) {
-    const elsewhere = createServer((_request, answer) => answer.setHeader('content-type', 'text/html').end('<p>elsewhere</p>'));
-    await new Promise((resolve) => elsewhere.listen(0, '127.0.0.1', resolve));
-    const page = await context.newPage();
-    await page.goto(`http://127.0.0.1:${elsewhere.address().port}/`);
-    const planted = await page.evaluate(async (base) => {
-        const pods = `${base}/api/v1/namespaces/default/pods`;
-        const body = JSON.stringify({ apiVersion: 'v1', kind: 'Namespace', metadata: { name: 'planted' } });
-        const plain = { method: 'POST', credentials: 'include', mode: 'no-cors', body };
-        await fetch(`${base}/api/v1/namespaces`, plain).catch(() => undefined);
-        const own = { credentials: 'include', headers: { 'x-skiff-ui': '1' } };
-        const read = await fetch(pods, own).then((answer) => answer.status, () => 'refused');
-        const socket = new WebSocket(`${base.replace('https', 'wss')}/api/v1/namespaces/default/pods/evil/exec?command=id&stdout=true`, ['v5.channel.k8s.io']);
-        const opened = await new Promise((resolve) => {
-            socket.onopen = () => resolve('opened');
-            socket.onerror = () => resolve('refused');
-        });
-        const frame = document.createElement('iframe');
-        frame.src = `${base}/ui/`;
-        document.body.append(frame);
-        await new Promise((resolve) => (frame.onload = resolve));
-        return [read, opened];
-    }, base);
-    assert.deepEqual(planted, ['refused', 'refused']);
-    const frame = page.frames().find((one) => one !== page.mainFrame());
-    assert.equal(await frame.locator('#app, #login').count(), 0, 'the page is in a frame');
-    assert.equal(kube('get', 'namespaces', '-o', 'name').includes('planted'), false);
-    elsewhere.close();
-    elsewhere.closeAllConnections();
-    await page.close();
-}
-
 const browser = await launch();
 try {
     const { context, page, base } = await logsInOnce(browser);
@@ -435,6 +392,8 @@ try {
     await page.setViewportSize({ width: 380, height: 740 });
     await standsAxe(page, '#/cluster', web);
     await page.setViewportSize({ width: 1400, height: 900 });
+    await speaksKorean(page);
+    await worksByKeyboard(page);
     await forwardsAService(page);
     await changesADeployment(page);
     await appliesAText(page);
@@ -443,6 +402,7 @@ try {
     await healsWhatIsCut(browser, base);
     await showsThePast(page);
     await tellsWhatGoesWrong(page);
+    await standsALargeLog(page);
     await standsAFlood(page);
     await showsNoMoreThanKubectl(browser, base);
     await showsRightsOfOthers(page);
