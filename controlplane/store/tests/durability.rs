@@ -390,3 +390,19 @@ async fn the_end_of_the_writer_is_no_secret() {
     assert!(matches!(lost, Err(CommitError::Closed)), "{lost:?}");
     maintenance.join_all().await;
 }
+
+/// The checkpoints of the thread beside it never find the end of its log.
+#[tokio::test]
+async fn the_log_of_a_writer_without_a_pause_stays_within_its_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(&directory.path().join("test.db"), options()).unwrap();
+    let (key, large) = (pod("web"), "x".repeat(256 << 10));
+    let mut revision = store.commit(create(&key, &large)).await.unwrap().revision;
+    for round in 0..500_u64 {
+        let write = update(&key, &format!("{round}{large}"), revision);
+        revision = store.commit(write).await.unwrap().revision;
+    }
+    let size = std::fs::metadata(directory.path().join("test.db-wal")).unwrap().len();
+    assert!(size < 64 << 20, "{size} bytes");
+    store.close().await.unwrap();
+}
