@@ -78,7 +78,7 @@ export const en = {
         resume: 'Resume rollout',
         resumeAsk: 'Roll out what was changed of {0} meanwhile?',
         delete: 'Delete',
-        deleteAsk: 'Delete {0} and what it owns? This cannot be undone.',
+        deleteAsk: 'Delete {0} and what it owns? What runs ends; as long as its past is kept, skiff undelete makes the object anew.',
         noRevision: 'There is no other revision.',
         done: 'Done.',
     },
