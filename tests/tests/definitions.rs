@@ -12,7 +12,7 @@ metadata: {name: boats.example.com}
 spec:
   group: example.com
   scope: Namespaced
-  names: {plural: boats, singular: boat, kind: Boat, shortNames: [bt]}
+  names: {plural: boats, singular: boat, kind: Boat, shortNames: [bt, po]}
   versions:
   - name: v1
     served: true
@@ -66,6 +66,9 @@ fn objects_of_a_defined_kind_own_others_and_go_with_their_definition() -> anyhow
     crew(&machine, "three")?;
     let table = machine.kubectl(["get", "bt"])?;
     ensure!(table.contains("MASTS") && table.contains("one"), "{table}");
+    // A short name of the program's own kinds means these still.
+    let pods = machine.kubectl(["get", "po", "-o", "name"])?;
+    ensure!(pods.is_empty(), "{pods}");
     let wrong = apply(
         &machine,
         "{apiVersion: example.com/v1, kind: Boat, metadata: {name: wrong}, spec: {masts: 0}}",

@@ -71,7 +71,7 @@ async fn what_the_program_serves_cannot_be_taken() {
 #[tokio::test]
 async fn a_definition_goes_with_its_objects() {
     let api = started().await;
-    let all = (0..200).map(|number| (TABS.to_owned(), tab(&format!("t{number}"), &json!({}))));
+    let all = (0..10_000).map(|number| (TABS.to_owned(), tab(&format!("t{number}"), &json!({}))));
     api.create_at_once(all).await;
     let mut held = tab("held", &json!({}));
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
