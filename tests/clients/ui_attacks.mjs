@@ -25,7 +25,7 @@ export async function takesScriptsForText(page) {
     apply({ apiVersion: 'rbac.authorization.k8s.io/v1', kind: 'ClusterRole', metadata: { name: named }, rules: [] });
     for (const labels of [{ note: SCRIPT }, { [SCRIPT]: 'note' }]) {
         const labelled = { apiVersion: 'v1', kind: 'ConfigMap', metadata: { name: 'labelled', namespace: 'default', labels } };
-        assert.throws(() => apply(labelled), /Command failed/);
+        assert.throws(() => apply(labelled), /metadata\.labels: Invalid value/);
     }
     const roles = '#/objects/clusterroles.rbac.authorization.k8s.io';
     const uid = kube('get', 'configmap', 'evil', '-o', 'jsonpath={.metadata.uid}');
@@ -56,7 +56,7 @@ export async function standsALargeLog(page) {
     const lines = 'yes "$(head -c 1000 /dev/zero | tr "\\0" x)" | head -c 1073741824; echo; echo the end; touch /tmp/written';
     apply(pod('large', 'default', ['sh', '-c', `${lines}; exec sleep 1000`]));
     kube('wait', '--for=condition=Ready', 'pod/large', '--timeout=120s');
-    kube('exec', 'large', '--', 'sh', '-c', 'until [ -e /tmp/written ]; do sleep 1; done');
+    kube('exec', 'large', '--', 'sh', '-c', 'timeout 300 sh -c "until [ -e /tmp/written ]; do sleep 1; done"');
     await visit(page, '#/objects/pods?in=default&name=large&tab=logs');
     await page.waitForSelector('.log:has-text("the end")');
     const held = await heap(page);
@@ -65,7 +65,7 @@ export async function standsALargeLog(page) {
 }
 
 /** The shell's own `echo`: a slow machine starts too few programs for a flood. */
-const FLOOD = 'x=$(head -c 3000 /dev/zero | tr "\\0" x); while :; do for i in $(seq 50); do echo $x; echo short; done; sleep 0.05; done';
+const FLOOD = 'x=$(head -c 3000 /dev/zero | tr "\\0" x); while :; do for i in $(seq 500); do echo $x; echo short; done; sleep 0.05; done';
 export async function standsAFlood(page) {
     apply(pod('flood', 'default', ['sh', '-c', FLOOD]));
     kube('wait', '--for=condition=Ready', 'pod/flood', '--timeout=120s');

@@ -162,6 +162,7 @@ try {
     };
     await staysQuiet(2000);
     const times = await followsChanges(page, staysQuiet);
+    assert.ok(times[0] < 200, `even the quickest change was drawn late: ${times}`);
     const figures = [
         `first paint ${Math.round(paint)} ms`,
         `${COUNT} pods listed after ${Math.round(listed)} ms`,

@@ -18,7 +18,7 @@ use runtime::{Error, Session, Size, Stdin, Streams};
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
-/// Time for which a container has just begun.
+/// Age up to which who attaches is shown all that a container said.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// Attaches; a refusal may come as the end of the session, within `patience`.

@@ -391,7 +391,7 @@ async fn the_end_of_the_writer_is_no_secret() {
     maintenance.join_all().await;
 }
 
-/// The checkpoints of the thread beside it never find the end of its log.
+/// It appends during each of the thread's checkpoints, so that none of them covers all of the log.
 #[tokio::test]
 async fn the_log_of_a_writer_without_a_pause_stays_within_its_bound() {
     let directory = tempfile::tempdir().unwrap();

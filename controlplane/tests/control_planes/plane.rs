@@ -129,6 +129,14 @@ impl Plane {
         std::fs::read_to_string(self.home.path().join("log")).unwrap()
     }
 
+    /// Tells whether it led and lost that, such as on a machine too busy to renew the lease.
+    pub(crate) fn lost(&self) -> bool {
+        let log = self.log();
+        ["could not be renewed", "another control plane leads"]
+            .iter()
+            .any(|told| log.contains(told))
+    }
+
     /// A client, once the server is ready.
     pub(crate) async fn client(&self) -> Client {
         let deadline = Instant::now() + PATIENCE;

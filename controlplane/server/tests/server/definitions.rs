@@ -80,14 +80,14 @@ pub(crate) fn condition<'a>(definition: &'a Value, kind: &str) -> &'a Value {
 
 /// Waits until the answer to a path satisfies the condition; panics with the last answer.
 pub(crate) async fn eventually(api: &Api, path: &str, holds: impl Fn(&Answer) -> bool) -> Answer {
-    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(5);
     loop {
         let answer = api.get(path).await;
         if holds(&answer) {
             return answer;
         }
         assert!(tokio::time::Instant::now() < deadline, "{path}: {}", answer.text());
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

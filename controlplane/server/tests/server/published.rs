@@ -52,7 +52,7 @@ async fn define_twice(api: &Api, definitions: &[Value]) {
         assert!(first.code.is_success(), "{path}: {}", first.text());
         let again = api.apply(&path, MANAGER, definition).await;
         assert_eq!(again.code, 200, "{path}: {}", again.text());
-        let generation = |object: Value| object["metadata"]["generation"].as_i64();
+        let generation = |object: Value| object["metadata"]["generation"].as_i64().unwrap();
         assert_eq!(generation(again.json()), generation(first.json()), "{path}");
     }
 }

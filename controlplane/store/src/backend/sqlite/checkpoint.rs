@@ -80,7 +80,10 @@ impl Checkpointer {
         let needed = self.pages.load(Ordering::Relaxed) > TOO_MANY && self.behind.swap(false, Ordering::Relaxed);
         if let Some(connection) = connection.filter(|_| needed) {
             debug!("checkpoint between two batches");
-            checkpoint(connection);
+            // Refused while the thread is within its own: the next batch tries again.
+            if checkpoint(connection) {
+                self.behind.store(true, Ordering::Relaxed);
+            }
         }
     }
 
@@ -108,18 +111,20 @@ fn run(path: &Path, woken: &Receiver<()>, behind: &AtomicBool) {
         }
         if let Some(opened) = &connection {
             checkpoint(opened);
-            // Whether the writer went on meanwhile is not known here.
-            behind.store(true, Ordering::Relaxed);
         }
+        // The writer may have appended meanwhile: it alone can complete the checkpoint.
+        behind.store(true, Ordering::Relaxed);
     }
 }
 
-/// Runs one passive checkpoint.
-fn checkpoint(connection: &Connection) {
-    if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_row| Ok(())) {
+/// Runs one passive checkpoint; tells whether another one was in its way.
+fn checkpoint(connection: &Connection) -> bool {
+    let refused = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(0));
+    refused.unwrap_or_else(|error| {
         warn!(
             error = &error as &dyn std::error::Error,
             "checkpoint failed; the log keeps the writes"
         );
-    }
+        false
+    })
 }

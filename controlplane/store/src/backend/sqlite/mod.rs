@@ -218,6 +218,7 @@ impl Backend for Sqlite {
             Ok((more || give_back(connection, short)?, unsigned(swept)))
         })?;
         self.swept = swept;
+        self.checkpointer.catch_up(self.connection.as_ref());
         Ok(more)
     }
 
