@@ -1,5 +1,7 @@
-//! Definitions as their projects publish them, and the projects' own examples: `published/` has them as JSON, with the
-//! licenses.
+//! Definitions as their projects publish them, and the projects' own examples: `published/` has them,
+//! converted from YAML to JSON and otherwise unchanged, with the licenses. They are of
+//! kubernetes-sigs/gateway-api at 4564255a, cert-manager/cert-manager at 2d0d7f7f, metallb/metallb at
+//! 7938d3f8, and prometheus-operator/kube-prometheus at 4d719f1d, all on GitHub.
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
