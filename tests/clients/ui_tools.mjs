@@ -111,7 +111,10 @@ export async function standsAxe(page, ...places) {
     await page.evaluate(axe);
     for (const place of places) {
         await visit(page, place);
-        await page.waitForFunction(() => !document.querySelector('main').textContent.includes('Loading'));
+        await page.waitForFunction(() => {
+            const view = document.querySelector('main');
+            return view.querySelector('h1') && !/Loading|불러오는 중/.test(view.textContent);
+        });
         for (const colorScheme of ['dark', 'light']) {
             await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
             const found = await page.evaluate(async () => {
