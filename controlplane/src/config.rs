@@ -9,6 +9,7 @@ use clap::{Args, FromArgMatches as _};
 use controllers::Addresses;
 use server::authn::pki::{self, Profile};
 use server::ops::audit::file::Limits;
+use server::ops::audit::policy::Policy;
 
 use crate::clock;
 use crate::pod_ranges::{InvalidPodRanges, PodRanges};
@@ -113,10 +114,12 @@ pub struct ApiServer {
     pub anonymous: bool,
     /// Everything is allowed.
     pub always_allow: bool,
+    /// File of the audit log, its limits, and what is recorded.
+    pub audit: Option<(PathBuf, Limits, Policy)>,
 }
 
 impl Config {
-    /// The defaults, for an API server that runs alone; it writes no audit log.
+    /// The defaults, for an API server that runs alone; it writes no audit log of its own.
     ///
     /// # Errors
     /// For what the environment says.
@@ -241,6 +244,7 @@ impl Config {
         (self.audit_files > 0).then_some(Limits {
             bytes: self.audit_file_mib << 20,
             files: self.audit_files,
+            age: None,
         })
     }
 

@@ -339,13 +339,16 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 fn open_audit(config: &Config) -> Result<Option<Arc<FileSink>>, Error> {
-    let Some(limits) = config.audit_limits() else {
+    let named = config.api_server.as_ref().and_then(|alone| alone.audit.as_ref());
+    let opened = if let Some((path, limits, policy)) = named {
+        FileSink::open_file(path, *limits, policy.clone())
+    } else if let Some(limits) = config.audit_limits() {
+        let policy = config.audit_policy_file.as_deref().map(Policy::load).transpose()?;
+        FileSink::open(&config.audit(), limits, policy)
+    } else {
         return Ok(None);
     };
-    let policy = config.audit_policy_file.as_deref().map(Policy::load).transpose()?;
-    FileSink::open(&config.audit(), limits, policy)
-        .map(|sink| Some(Arc::new(sink)))
-        .map_err(Error::Audit)
+    opened.map(|sink| Some(Arc::new(sink))).map_err(Error::Audit)
 }
 
 /// Credentials that the controllers issue on behalf of the authority.

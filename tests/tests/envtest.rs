@@ -255,7 +255,19 @@ async fn envtest_finds_an_api_server_that_keeps_its_objects_with_etcd() -> anyho
     tokio::time::timeout(PATIENCE, listening)
         .await
         .context("etcd does not listen")?;
-    let server = environment.start_api_server(&["--feature-gates=A=true", "--v=2"])?;
+    let (policy, log) = (
+        environment.home.path().join("policy"),
+        environment.home.path().join("audit/log"),
+    );
+    fs::write(
+        &policy,
+        "{kind: Policy, apiVersion: audit.k8s.io/v1, rules: [{level: Metadata, verbs: [create]}]}",
+    )?;
+    let audit = [
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", log.display()),
+    ];
+    let server = environment.start_api_server(&["--feature-gates=A=true", "--v=2", &audit[0], &audit[1]])?;
     environment.healthy().await?;
     let admin = environment.user("admin", &["system:masters"])?;
     let (code, _) = environment
@@ -284,6 +296,11 @@ async fn envtest_finds_an_api_server_that_keeps_its_objects_with_etcd() -> anyho
 
     environment.issues_tokens(&admin).await?;
     server.stop()?;
+    let audit = fs::read_to_string(log)?;
+    assert!(
+        audit.contains(r#""requestURI":"/api/v1/namespaces/default/pods","verb":"create""#),
+        "{audit}"
+    );
     let server = environment.start_api_server(&[])?;
     environment.healthy().await?;
     let (code, found) = environment

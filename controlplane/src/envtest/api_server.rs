@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{CommandFactory as _, Parser};
+use server::ops::audit::file::Limits;
+use server::ops::audit::policy::Policy;
 use tracing::warn;
 
 use super::etcd;
@@ -121,6 +124,21 @@ struct Flags {
     /// Accepted: privileged containers are always allowed
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     allow_privileged: Option<bool>,
+    /// File that requests are recorded in, as --audit-policy-file says; `-` means standard output
+    #[arg(long)]
+    audit_log_path: Option<PathBuf>,
+    /// File with an audit.k8s.io/v1 Policy; without it nothing is recorded
+    #[arg(long)]
+    audit_policy_file: Option<PathBuf>,
+    /// The maximum size in megabytes of the audit log file before it gets rotated; 0 disables rotation
+    #[arg(long, default_value_t = 100)]
+    audit_log_maxsize: u32,
+    /// The maximum number of old audit log files to retain; 0 means any number
+    #[arg(long, default_value_t = 100)]
+    audit_log_maxbackup: u32,
+    /// The maximum number of days to retain old audit log files; 0 means forever
+    #[arg(long, default_value_t = 366)]
+    audit_log_maxage: u32,
     /// Number for the log level verbosity
     #[arg(short, long, default_value_t = 0)]
     v: u32,
@@ -224,6 +242,7 @@ impl Flags {
             server::authn::pki::private_directory(&self.cert_dir)?;
         }
         Ok(ApiServer {
+            audit: self.audit()?,
             certificates: serving.is_none().then(|| self.cert_dir.clone()),
             serving,
             client_authorities: self.client_ca_file.as_ref().map(read).transpose()?,
@@ -239,6 +258,25 @@ impl Flags {
             anonymous: self.anonymous_auth && !always_allow,
             always_allow,
         })
+    }
+
+    /// Follows `ApplyTo` and `getWriter` in `staging/src/k8s.io/apiserver/pkg/server/options/audit.go`.
+    fn audit(&self) -> anyhow::Result<Option<(PathBuf, Limits, Policy)>> {
+        let policy = self.audit_policy_file.as_deref().map(Policy::load).transpose();
+        let policy = policy.context("loading audit policy file")?;
+        let Some(path) = self.audit_log_path.clone() else {
+            return Ok(None);
+        };
+        if policy.is_none() {
+            warn!("No audit policy file provided, no events will be recorded for log backend");
+        }
+        let unless_0 = |value: u32| (value > 0).then_some(value);
+        let limits = Limits {
+            bytes: unless_0(self.audit_log_maxsize).map_or(u64::MAX, |size| u64::from(size) << 20),
+            files: unless_0(self.audit_log_maxbackup).map_or(u32::MAX, |count| count.saturating_add(1)),
+            age: unless_0(self.audit_log_maxage).map(|days| Duration::from_hours(24 * u64::from(days))),
+        };
+        Ok(Some((path, limits, policy.unwrap_or_default())))
     }
 
     fn always_allow(&self) -> anyhow::Result<bool> {
@@ -292,10 +330,36 @@ mod tests {
 
     #[test]
     fn flags_that_are_not_known_take_their_values_along() {
-        let words =
-            "--feature-gates A=true --secure_port=7 -v 4 --audit-log-path=- --etcd-servers http://a:1 --profiling";
+        let words = "--feature-gates A=true --secure_port=7 -v 4 --event-ttl=1h --etcd-servers http://a:1 --profiling";
         let (kept, ignored) = sort(words.split(' ').map(str::to_owned));
         assert_eq!(kept, ["--secure-port=7", "-v", "4", "--etcd-servers", "http://a:1"]);
-        assert_eq!(ignored, ["feature-gates", "audit-log-path", "profiling"]);
+        assert_eq!(ignored, ["feature-gates", "event-ttl", "profiling"]);
+    }
+
+    #[test]
+    fn the_audit_log_has_upstreams_bounds() {
+        for (words, expected) in [
+            ("", None),
+            ("--audit-log-path=-", Some((100 << 20, 101, Some(366)))),
+            (
+                "--audit-log-path=a --audit-log-maxsize=1 --audit-log-maxbackup=2 --audit-log-maxage=3",
+                Some((1 << 20, 3, Some(3))),
+            ),
+            (
+                "--audit-log-path=a --audit-log-maxsize=0 --audit-log-maxbackup=0 --audit-log-maxage=0",
+                Some((u64::MAX, u32::MAX, None)),
+            ),
+        ] {
+            let words = ["kube-apiserver", "--etcd-servers=a"]
+                .into_iter()
+                .chain(words.split_whitespace());
+            let audit = Flags::parse_from(words).audit().unwrap();
+            let days = |age: Duration| age.as_secs() / 86_400;
+            let bounds = audit.map(|(_, limits, _)| (limits.bytes, limits.files, limits.age.map(days)));
+            assert_eq!(bounds, expected);
+        }
+        let missing = ["kube-apiserver", "--etcd-servers=a", "--audit-policy-file=/missing"];
+        let refused = Flags::parse_from(missing).audit().unwrap_err();
+        assert!(format!("{refused:#}").starts_with("loading audit policy file: read the policy: "));
     }
 }

@@ -49,10 +49,10 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// A record and how much of it is written. Boxed: the queue keeps room for all that may ever wait.
 type Entry = Box<(Record, Decision)>;
 
-/// Writes records into `audit.log` in a directory.
+/// Writes records into `audit.log` in a directory, or into a given file.
 #[derive(Debug)]
 pub struct FileSink {
-    directory: PathBuf,
+    directory: Option<PathBuf>,
     policy: Option<Policy>,
     queue: Mutex<Option<mpsc::Sender<Entry>>>,
     /// Ends with the thread.
@@ -111,7 +111,16 @@ impl State {
 impl FileSink {
     /// Opens the log in a directory, which is made when it is missing. Without a policy the table above holds.
     pub fn open(directory: &Path, limits: Limits, policy: Option<Policy>) -> std::io::Result<Self> {
-        let files = Files::open(directory, limits)?;
+        let files = Files::open(&directory.join("audit.log"), limits)?;
+        Self::start(files, Some(directory.to_owned()), policy)
+    }
+
+    /// Opens the log in a file of any name, or on standard output for `-`.
+    pub fn open_file(path: &Path, limits: Limits, policy: Policy) -> std::io::Result<Self> {
+        Self::start(Files::open(path, limits)?, None, Some(policy))
+    }
+
+    fn start(files: Files, directory: Option<PathBuf>, policy: Option<Policy>) -> std::io::Result<Self> {
         let (queue, records) = mpsc::channel(QUEUE);
         let (running, thread) = sync_channel(0);
         let state = Arc::<State>::default();
@@ -120,7 +129,7 @@ impl FileSink {
             .name("audit".into())
             .spawn(move || run(files, records, &own, running))?;
         Ok(Self {
-            directory: directory.to_owned(),
+            directory,
             policy,
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
@@ -227,7 +236,7 @@ impl Sink for FileSink {
     }
 
     fn directory(&self) -> Option<&Path> {
-        Some(&self.directory)
+        self.directory.as_deref()
     }
 
     fn wants_received(&self) -> bool {

@@ -2,16 +2,20 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{BufWriter, Write};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Size and number of the log's files.
+/// Size, number and age of the log's files.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// The size at which a file is put aside, in bytes.
     pub bytes: u64,
     /// Number of files, the current one included.
     pub files: u32,
+    /// The age at which a file that was put aside is removed, when another one is.
+    pub age: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -19,11 +23,12 @@ impl Default for Limits {
         Self {
             bytes: 32 << 20,
             files: 5,
+            age: None,
         }
     }
 }
 
-/// `audit.log`, and older ones as `audit.log.1` (the newest of them) and on.
+/// `audit.log`, and older ones as `audit.log.1` (the newest of them) and on; or standard output.
 #[derive(Debug)]
 pub(super) struct Files {
     path: PathBuf,
@@ -33,13 +38,20 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn open(directory: &Path, limits: Limits) -> std::io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let path = directory.join("audit.log");
-        let file = append(&path)?;
+    /// Opens a file, whose directory is made when it is missing, or standard output for `-`.
+    pub(super) fn open(path: &Path, mut limits: Limits) -> std::io::Result<Self> {
+        let file = if path.as_os_str() == "-" {
+            limits.bytes = u64::MAX;
+            File::from(std::io::stdout().as_fd().try_clone_to_owned()?)
+        } else {
+            if let Some(directory) = path.parent() {
+                DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            }
+            append(path)?
+        };
         let size = file.metadata()?.len();
         Ok(Self {
-            path,
+            path: path.to_owned(),
             limits,
             current: BufWriter::with_capacity(16 << 10, file),
             size,
@@ -62,7 +74,10 @@ impl Files {
 
     fn rotate(&mut self) -> std::io::Result<()> {
         self.current.flush()?;
-        for number in (1..self.limits.files).rev() {
+        // Those before a gap move up; without one the last is replaced.
+        let last = self.limits.files.saturating_sub(1);
+        let free = (1..last).find(|number| !self.aside(*number).exists());
+        for number in (1..=free.unwrap_or(last)).rev() {
             let from = if number == 1 {
                 self.path.clone()
             } else {
@@ -77,6 +92,18 @@ impl Files {
         }
         self.current = BufWriter::with_capacity(16 << 10, append(&self.path)?);
         self.size = 0;
+        self.expire()
+    }
+
+    fn expire(&self) -> std::io::Result<()> {
+        let Some(age) = self.limits.age else { return Ok(()) };
+        for number in 1..self.limits.files {
+            let path = self.aside(number);
+            let Ok(found) = path.metadata() else { break };
+            if found.modified()?.elapsed().is_ok_and(|elapsed| elapsed > age) {
+                fs::remove_file(&path)?;
+            }
+        }
         Ok(())
     }
 

@@ -160,7 +160,11 @@ fn reads_are_short_and_renewals_are_silent() {
 #[test]
 fn files_are_bounded() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { bytes: 4096, files: 3 };
+    let limits = Limits {
+        bytes: 4096,
+        files: 3,
+        age: None,
+    };
     let sink = FileSink::open(directory.path(), limits, None).unwrap();
     for _ in 0..100 {
         sink.record(record("create", "pods", "{}"));
@@ -181,6 +185,35 @@ fn files_are_bounded() {
             .iter()
             .all(|entry| entry.metadata().unwrap().len() <= limits.bytes)
     );
+}
+
+/// As `--audit-log-maxbackup=0 --audit-log-maxage=1` of upstream's API server.
+#[test]
+fn a_named_file_may_have_any_number_beside_it_until_they_are_old() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("made/log");
+    let limits = Limits {
+        bytes: 1,
+        files: u32::MAX,
+        age: Some(Duration::from_hours(24)),
+    };
+    let policy = "{kind: Policy, apiVersion: audit.k8s.io/v1, rules: [{level: Metadata}]}";
+    let write = |count: usize| {
+        let sink = FileSink::open_file(&path, limits, Policy::parse(policy).unwrap()).unwrap();
+        assert_eq!(Sink::directory(&sink), None);
+        for _ in 0..count {
+            sink.record(record("create", "pods", "{}"));
+        }
+        sink.close();
+        path.parent().unwrap().read_dir().unwrap().count()
+    };
+    assert_eq!(write(4), 4);
+    let oldest = std::fs::File::options()
+        .append(true)
+        .open(path.with_added_extension("3"));
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_hours(24);
+    oldest.unwrap().set_modified(long_ago).unwrap();
+    assert_eq!(write(1), 4, "one was put aside, one was removed");
 }
 
 #[test]
