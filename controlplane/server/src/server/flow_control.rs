@@ -14,6 +14,7 @@
 
 mod config;
 mod defaults;
+mod dump;
 mod matching;
 mod numbers;
 mod seats;

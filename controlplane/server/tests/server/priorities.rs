@@ -133,6 +133,21 @@ async fn requests_are_sorted_into_levels_and_wait_or_are_refused_there() {
     assert_eq!(refused.text(), "Too many requests, please try again later.\n");
     assert_eq!(refused.headers["retry-after"], "1");
     assert_eq!(named(&refused), uids(&api, "narrow", "narrow").await);
+    let dump = "/debug/api_priority_and_fairness/dump_priority_levels";
+    assert_eq!(get(&api, "jane", dump).await.code, StatusCode::FORBIDDEN);
+    let dumped = api.get(dump).await.text();
+    let lines: Vec<&str> = dumped.lines().filter(|line| line.starts_with(['P', 'n'])).collect();
+    assert_eq!(
+        lines,
+        [
+            "PriorityLevelName, ActiveQueues, IsIdle, IsQuiescing, WaitingRequests, ExecutingRequests, \
+             DispatchedRequests, RejectedRequests, TimedoutRequests, CancelledRequests",
+            "narrow,            0,            true,   false,       0,               0,                 \
+             0,                  1,                0,                0",
+            "node-high,         0,            true,   false,       0,               0,                 \
+             0,                  0,                0,                0",
+        ]
+    );
     assert_eq!(get(&api, "joe", "/version").await.code, StatusCode::OK);
     assert_eq!(get(&api, "jane", "/livez").await.code, StatusCode::OK);
 

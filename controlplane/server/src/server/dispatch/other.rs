@@ -62,6 +62,10 @@ pub(super) async fn other(
             let list = serde_json::json!({ "paths": index(shared, &table) });
             Ok(respond::indented(&list))
         }
+        path if path.starts_with("debug/api_priority_and_fairness/") => {
+            let page = shared.flow.page(path).ok_or(Failure::NoSuchPath)?;
+            Ok(respond::text(http::StatusCode::OK, page))
+        }
         path => zpages::answer(shared, path, &parts.headers, || index(shared, &table)).ok_or(Failure::NoSuchPath),
     }
 }

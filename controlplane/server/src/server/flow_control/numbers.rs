@@ -1,6 +1,7 @@
 //! Metrics of flow control, under upstream's names
 //! (`staging/src/k8s.io/apiserver/pkg/util/flowcontrol/metrics/metrics.go`).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -172,6 +173,24 @@ impl Numbers {
             in_flight: Arc::clone(&self.in_flight),
             reads,
         }
+    }
+
+    /// Requests of each level: waiting, executing, dispatched, rejected, and those of them that
+    /// waited for too long.
+    pub(super) fn sums(&self) -> BTreeMap<String, [u64; 5]> {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let shown = self.shown();
+        let levels = shown.limits.iter().map(|(level, _)| (level.clone(), [0; 5]));
+        let mut sums: BTreeMap<String, [u64; 5]> = levels.collect();
+        for own in &shown.schemas {
+            let [full, limit, late] = own.rejected.each_ref().map(load);
+            let [waiting, running, dispatched] = [&own.waiting, &own.running, &own.dispatched].map(load);
+            let counts = [waiting, running, dispatched, full + limit + late, late];
+            for (sum, count) in sums.entry(own.level.to_string()).or_default().iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        sums
     }
 
     /// Number of executing requests: reads, and writes.

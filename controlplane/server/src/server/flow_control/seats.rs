@@ -33,6 +33,17 @@ pub(super) struct Wanted {
     pub(super) longest: usize,
 }
 
+/// Use of a level.
+#[derive(Debug)]
+pub(super) struct Used {
+    /// False once the level is deleted.
+    pub(super) lives: bool,
+    /// False where requests without a seat are rejected at once.
+    pub(super) queued: bool,
+    /// Index, waiting and executing requests of each queue in use.
+    pub(super) queues: Vec<[u64; 3]>,
+}
+
 /// Outcome of a request for a seat.
 #[derive(Debug)]
 pub(super) enum Start {
@@ -210,6 +221,27 @@ impl Seats {
         let mut room = self.room();
         let level = room.levels.get_mut(level);
         level.map_or(1, |level| level.dropped.note(second))
+    }
+
+    /// Use of each level; deleted levels are left out once they are drained.
+    pub(super) fn used(&self) -> BTreeMap<String, Used> {
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let room = self.room();
+        let levels = room
+            .levels
+            .iter()
+            .filter(|level| level.lives || !level.queues.is_empty());
+        let used = levels.map(|level| {
+            let queues = level.queues.iter();
+            let queues = queues.map(|(index, queue)| [*index, queue.waiting.len(), queue.running].map(number));
+            let used = Used {
+                lives: level.lives,
+                queued: level.wanted.queues > 0,
+                queues: queues.collect(),
+            };
+            (level.wanted.name.clone(), used)
+        });
+        used.collect()
     }
 
     /// Number of queues that take memory.

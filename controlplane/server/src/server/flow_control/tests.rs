@@ -145,6 +145,19 @@ fn levels_lend_what_they_do_not_use_and_get_it_back_first() {
 }
 
 #[test]
+fn queues_are_shown_in_columns() {
+    let (seats, places) = seats([level("short", [1, 1, 1], 1), level("reject", [1, 1, 1], 0)]);
+    let held = [0, 1].map(|place| seated(seats.start(places[place], 0, false)));
+    let waits = [(); 2].map(|()| waiting(seats.start(places[0], 0, false)));
+    let expected = "\
+PriorityLevelName, Index,  PendingRequests, ExecutingRequests, SeatsInUse, NextDispatchR, InitialSeatsSum, MaxSeatsSum, TotalWorkSum
+short,             0,      2,               1,                 1,          -,             2,               2,           -
+";
+    assert_eq!(dump::queues(&seats.used()), expected);
+    drop((held, waits));
+}
+
+#[test]
 fn attack_a_level_of_ten_million_queues_keeps_those_that_are_used() {
     let (seats, places) = seats([level("vast", [2, 2, 2], 10_000_000)]);
     assert_eq!(seats.queues(), 0);
