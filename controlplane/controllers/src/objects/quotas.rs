@@ -135,15 +135,22 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
     }
 }
 
-/// Counts objects of aggregated API servers, which have revisions of their own. As with upstream, nobody refuses them.
+/// Counts objects of aggregated API servers, which have revisions of their own. As with upstream, nobody refuses them,
+/// and the last count holds while their server does not answer.
 async fn count_elsewhere(context: &Context, quota: &ResourceQuota, key: &Key, counted: &mut Resources) {
-    let is_other = |name: &&String| name.starts_with("count/") && name.contains('.');
     let services = context.caches.api_services.all();
-    let has_service = services
-        .iter()
-        .any(|own| own.spec.as_ref().is_some_and(|spec| spec.service.is_some()));
-    if !has_service || has_scopes(quota) || !counted.keys().any(|name| is_other(&name)) {
+    let is_elsewhere = |name: &str| {
+        let group = name.strip_prefix("count/").and_then(|own| Some(own.split_once('.')?.1));
+        let mut specs = services.iter().filter_map(|own| own.spec.as_ref());
+        group.is_some() && specs.any(|spec| spec.service.is_some() && spec.group.as_deref() == group)
+    };
+    if has_scopes(quota) || !counted.keys().any(|name| is_elsewhere(name)) {
         return;
+    }
+    for (name, sum) in counted.iter_mut().filter(|(name, _)| is_elsewhere(name)) {
+        if sum.is_zero() {
+            *sum = kept(quota, name).unwrap_or(*sum);
+        }
     }
     let kinds = elsewhere::kinds(context)
         .await
@@ -160,10 +167,7 @@ async fn count_elsewhere(context: &Context, quota: &ResourceQuota, key: &Key, co
         let path = kind.collection(&key.namespace);
         match pages(context, &path, "", |_object| found += 1).await {
             Ok(()) => *sum = Quantity::units(found),
-            Err(error) => {
-                debug!(quota = %key, resource = kind.plural, %error, "not counted");
-                *sum = kept(quota, &format!("count/{}.{}", kind.plural, kind.group)).unwrap_or(*sum);
-            }
+            Err(error) => debug!(quota = %key, resource = kind.plural, %error, "not counted"),
         }
     }
 }

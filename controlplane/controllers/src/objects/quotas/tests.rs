@@ -92,6 +92,46 @@ async fn a_quota_is_counted_in_a_namespace_that_is_never_at_rest() {
 }
 
 #[tokio::test]
+async fn the_last_count_holds_while_an_aggregated_server_is_away() {
+    let caches = Caches::new();
+    let service = json!({ "metadata": { "name": "v1.away.example.com" }, "spec": {
+        "group": "away.example.com", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+        "service": { "name": "s", "namespace": "ns" } } });
+    caches
+        .api_services
+        .replace(vec![serde_json::from_value(service).unwrap()], 1, 1);
+    let context = context_on(caches, |method, uri, _body| {
+        let names = [
+            "count/as.away.example.com",
+            "count/bs.away.example.com",
+            "count/configmaps",
+        ];
+        let of = |amounts: [&'static str; 3]| names.into_iter().zip(amounts).collect::<BTreeMap<_, _>>();
+        let quota = json!({
+            "metadata": { "name": "q", "namespace": "ns", "uid": "u", "resourceVersion": "7" },
+            "spec": { "hard": of(["9", "9", "9"]) },
+            "status": { "hard": of(["9", "9", "9"]), "used": of(["4", "0", "1"]) },
+        });
+        let version = json!({ "groupVersion": "away.example.com/v1", "version": "v1" });
+        match (method.as_str(), uri.path()) {
+            ("GET", "/apis") => {
+                let group = json!({ "name": "away.example.com", "versions": [version], "preferredVersion": version });
+                (200, json!({ "groups": [group] }))
+            }
+            ("GET", "/apis/away.example.com/v1") => (503, json!({ "kind": "Status", "code": 503 })),
+            ("GET", path) if path.ends_with("/configmaps") => {
+                (200, json!({ "items": [{ "metadata": { "name": "a" } }] }))
+            }
+            ("GET", path) if path.ends_with("/q") => (200, quota),
+            ("GET", _) => (200, json!({ "metadata": { "resourceVersion": "7" }, "items": [quota] })),
+            (method, path) => panic!("{method} {path}: nothing has changed"),
+        }
+    });
+    let counted = count(&context, &Key::new("ns", "q")).await;
+    assert!(matches!(counted, Ok(Counted::Again)));
+}
+
+#[tokio::test]
 async fn objects_of_kinds_that_definitions_make_are_counted() {
     let served = |name: &str, storage: bool| json!({ "name": name, "served": true, "storage": storage });
     let definition = json!({
