@@ -290,10 +290,10 @@ async fn warnings_and_annotations_reach_the_client_and_the_audit_log() {
         [
             "failed-open.mutation.webhook.admission.k8s.io/round_0_index_1=away.example.com",
             "failed-open.validating.webhook.admission.k8s.io/round_0_index_0=away.example.com",
-            "mutation.webhook.admission.k8s.io/round_0_index_0={\"configuration\":\"m\",\"mutated\":true,\"webhook\":\"one.example.com\"}",
-            "mutation.webhook.admission.k8s.io/round_0_index_1={\"configuration\":\"m\",\"mutated\":false,\"webhook\":\"away.example.com\"}",
+            "mutation.webhook.admission.k8s.io/round_0_index_0={\"configuration\":\"m\",\"webhook\":\"one.example.com\",\"mutated\":true}",
+            "mutation.webhook.admission.k8s.io/round_0_index_1={\"configuration\":\"m\",\"webhook\":\"away.example.com\",\"mutated\":false}",
             "one.example.com/seen=yes",
-            "patch.webhook.admission.k8s.io/round_0_index_0={\"configuration\":\"m\",\"patch\":[{\"op\":\"add\",\"path\":\"/data/b\",\"value\":\"\\u0026\"}],\"patchType\":\"JSONPatch\",\"webhook\":\"one.example.com\"}",
+            "patch.webhook.admission.k8s.io/round_0_index_0={\"configuration\":\"m\",\"webhook\":\"one.example.com\",\"patch\":[{\"op\":\"add\",\"path\":\"/data/b\",\"value\":\"\\u0026\"}],\"patchType\":\"JSONPatch\"}",
         ]
     );
     let metrics = api.get("/metrics").await.text();

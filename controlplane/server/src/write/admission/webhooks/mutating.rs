@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use api::patch::json;
 use api::{Object, go_json};
+use serde::Serialize;
 use serde_json::Value;
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::asked::Asked;
@@ -184,21 +184,38 @@ fn told(message: String) -> Refusal {
     Refusal::Own(Failure::Told { status })
 }
 
+/// Text of an audit annotation (`MutationAuditAnnotation`, `PatchAuditAnnotation`).
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Effect<'a> {
+    configuration: &'a str,
+    webhook: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mutated: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+}
+
 /// Adds audit annotations about a webhook's effect.
 fn note(asked: &Asked<'_>, invocation: &Invocation<'_>, place: &str, mutated: bool, verdict: Option<&Verdict>) {
-    let hook = invocation.hook;
-    let (configuration, webhook) = (&*hook.configuration, hook.name());
+    let effect = |mutated, patch: Option<Value>| Effect {
+        configuration: &invocation.hook.configuration,
+        webhook: invocation.hook.name(),
+        mutated,
+        patch_type: patch.is_some().then_some("JSONPatch"),
+        patch,
+    };
     let patch = verdict.filter(|verdict| !verdict.patch.is_empty());
     let patch = patch.and_then(|verdict| serde_json::from_slice::<Value>(&verdict.patch).ok());
     let patch = patch.filter(|patch| patch.as_array().is_some_and(|operations| !operations.is_empty()));
     let patched = patch.map(|patch| {
-        let text = json!({
-            "configuration": configuration, "webhook": webhook, "patch": patch, "patchType": "JSONPatch",
-        });
-        (format!("patch.webhook.admission.k8s.io/{place}"), text)
+        let key = format!("patch.webhook.admission.k8s.io/{place}");
+        (key, effect(None, Some(patch)))
     });
-    let text = json!({"configuration": configuration, "webhook": webhook, "mutated": mutated});
-    let mutation = (format!("mutation.webhook.admission.k8s.io/{place}"), text);
+    let key = format!("mutation.webhook.admission.k8s.io/{place}");
+    let mutation = (key, effect(Some(mutated), None));
     let all = patched.into_iter().chain([mutation]);
     let all = all.map(|(key, text)| (Cow::Owned(key), go_json::text(go_json::encode(&text))));
     asked.context.annotations.extend(all);
