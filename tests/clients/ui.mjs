@@ -39,6 +39,8 @@ async function changesTheSession(context, page) {
     await page.getByRole('button', { name: 'Stay kubernetes-admin' }).click();
     await page.waitForSelector('header .user:has-text("kubernetes-admin")');
     assert.equal(await cookie(), before);
+    // What is on its way when the session ends is refused, and what a page begins with is not asked for again.
+    await page.waitForSelector('.namespace select');
     const other = await context.newPage();
     await logsIn(other);
     assert.notEqual(await cookie(), before);
@@ -69,6 +71,11 @@ async function showsThePast(page) {
 }
 
 async function tellsWhatGoesWrong(page) {
+    // A toast goes after some seconds, in which kubectl may not yet have ended.
+    await page.evaluate(() => {
+        const look = () => document.querySelector('.toast')?.checkVisibility() && (globalThis.toasted = true);
+        new MutationObserver(look).observe(document.body, { childList: true, subtree: true });
+    });
     const labels = { app: 'late' };
     const template = { metadata: { labels }, spec: { containers: [{ name: 'c', image: 'localhost:1/none:1' }] } };
     apply(
@@ -78,7 +85,7 @@ async function tellsWhatGoesWrong(page) {
         },
         pod('crash', 'default', ['sh', '-c', 'echo last words; exit 1']),
     );
-    await page.waitForSelector('.toast');
+    await page.waitForFunction(() => globalThis.toasted);
     await page.getByRole('button', { name: 'problems' }).click();
     await page.waitForSelector('.notices li:has-text("ProgressDeadlineExceeded")');
     await page.waitForSelector('.notices li:has-text("Back-off restarting failed container")');
@@ -126,8 +133,8 @@ async function showsTheFlow(page) {
     const links = await page.locator('.frame tbody tr').first().locator('a').evaluateAll((all) => all.map((own) => own.hash));
     assert.match(links.join(' '), /^#\/objects\/deployments\.apps\?in=default&name=web #\/audit\?words=create\+deployments\+default&at=/);
     await page.getByLabel('Speed of the replay').selectOption('0.25×');
-    await page.getByRole('button', { name: 'Replay' }).click();
-    await page.waitForSelector('.picture .pulse', { state: 'attached' });
+    // It is there for ten seconds.
+    await Promise.all([page.waitForSelector('.picture .pulse', { state: 'attached' }), page.getByRole('button', { name: 'Replay' }).click()]);
     await page.getByLabel('Speed of the replay').selectOption('4×');
     await eventually('the replay has ended', async () => (await page.locator('.picture g.lit text.time').count()) === 9);
 }
@@ -330,6 +337,7 @@ async function showsRightsOfOthers(page) {
     await page.locator('.namespace select').selectOption('team');
     await page.getByLabel('User', { exact: true }).fill('system:serviceaccount:team:guest');
     await page.getByRole('button', { name: 'Show the rights' }).click();
+    await page.waitForSelector('h1:text-is("What system:serviceaccount:team:guest may do")');
     await page.waitForFunction(() => !document.querySelector('.matrix').textContent.includes('…'));
     assert.equal(await page.locator('tr:has(th:text-is("pods")) td.good').count(), 3);
     assert.equal(await page.locator('tr:has(th:text-is("secrets")) td.good').count(), 0);
@@ -360,7 +368,8 @@ async function healsWhatIsCut(browser, base) {
     apply(pod('teller', 'default', ['sh', '-c', 'i=0; while :; do i=$((i + 1)); echo told $i; sleep 1; done']));
     kube('wait', '--for=condition=Ready', 'pod/teller', '--timeout=120s');
     await visit(page, '#/objects/pods?in=default&name=teller&tab=logs');
-    await page.waitForSelector('.log:has-text("told 1")');
+    await page.waitForSelector('.log:has-text("told")');
+    await page.waitForSelector('.rows .row:has-text("teller")');
     cut = true;
     for (const end of open) end.destroy();
     await page.waitForSelector('.list .failure:has-text("The connection was lost")');
@@ -400,8 +409,9 @@ try {
     await takesScriptsForText(page);
     await standsOtherSites(context, base);
     await healsWhatIsCut(browser, base);
-    await showsThePast(page);
+    // Before the past: a page that comes back from there takes what it hears first for old.
     await tellsWhatGoesWrong(page);
+    await showsThePast(page);
     await standsALargeLog(page);
     await standsAFlood(page);
     await showsNoMoreThanKubectl(browser, base);

@@ -75,8 +75,11 @@ export async function standsAFlood(page) {
         const text = await told.textContent();
         return Number(/(\d+) older lines/.exec(text ?? '')?.[1] ?? 0) > 20_000 || text;
     });
-    const held = await heap(page);
-    assert.ok(held < 96 << 20, `the page holds ${held} bytes`);
+    // What comes between the collection and the look at it counts, too.
+    await eventually('the page holds no more than that', async () => {
+        const held = await heap(page);
+        return held < 96 << 20 || held;
+    });
     assert.ok((await page.locator('.log p').count()) < 200, 'lines that nobody sees are drawn');
     kube('delete', 'pod', 'flood', '--now');
 }

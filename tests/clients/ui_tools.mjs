@@ -18,12 +18,12 @@ export const link = () => run(skiff, ['ui', '--no-open', '--state-dir', state]).
 export const trace = (target) => run(skiff, ['trace', target, '--state-dir', state]);
 export const SCRIPT = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>';
 
+/** Asks until the probe says true; one that fails is asked again, too. */
 export async function eventually(what, probe) {
     let last;
-    for (let tries = 0; tries < 1200; tries += 1) {
-        last = await probe();
+    for (const until = performance.now() + 300_000; performance.now() < until; await pause(100)) {
+        last = await new Promise((resolve) => resolve(probe())).catch(String);
         if (last === true) return;
-        await pause(100);
     }
     assert.fail(`${what}: last seen ${JSON.stringify(last)}`);
 }
@@ -63,6 +63,7 @@ export async function window(browser) {
 
 export const launch = () => chromium.launch({
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    timeout: 120_000,
     args: [
         '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
         '--disable-component-update', '--disable-sync',
