@@ -14,8 +14,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// A client that sends nothing for this time is assumed to have read the answer.
-const SILENCE: Duration = Duration::from_secs(1);
+/// A client that sends nothing for this time is assumed to have read the answer (nginx's
+/// `lingering_timeout`).
+const SILENCE: Duration = Duration::from_secs(5);
 /// Total time for which a connection lingers.
 const LONGEST: Duration = Duration::from_secs(10);
 
