@@ -20,7 +20,9 @@ use crate::embedded::ended;
 use crate::{Container, Error, Event, Exit, State};
 
 /// Timeout for the log of an ended container: writers after that are processes that it left behind.
-const LOG_LIMIT: Duration = Duration::from_millis(500);
+/// What its shim has not copied by then is lost; the shim itself gives that two seconds or more
+/// (`waitTimeout` in `cmd/containerd-shim-runc-v2/process/init.go`).
+const LOG_LIMIT: Duration = Duration::from_secs(2);
 /// Timeout for processes that an ended container left, before its exit is reported.
 const LEFT_LIMIT: Duration = Duration::from_millis(500);
 /// Topic of our own event, which shows that the subscription is active.
