@@ -47,8 +47,6 @@ async fn attack_25_an_agent_that_dies_at_any_moment_leaks_nothing(kind: Kind) {
         }
         machine.runtime.remove_sandbox(&sandbox).await.unwrap();
         assert!(machine.runtime.sandboxes().await.unwrap().is_empty());
-        let leaked: Vec<String> = machine.leaks().into_iter().filter(|leak| leak.contains("/s")).collect();
-        assert!(!leaked.iter().any(|leak| leak.contains("process")), "{leaked:?}");
     }
     // containerd undoes interrupted creations asynchronously.
     let undone = async {
@@ -58,7 +56,7 @@ async fn attack_25_an_agent_that_dies_at_any_moment_leaks_nothing(kind: Kind) {
         }
     };
     // Leftovers are reported by the end of the test.
-    tokio::time::timeout(Duration::from_secs(20), undone).await.ok();
+    tokio::time::timeout(Duration::from_mins(1), undone).await.ok();
     machine.finish().await;
 }
 

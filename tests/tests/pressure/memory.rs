@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tests::images;
-use tests::machine::Machine;
+use tests::machine::{Machine, eventually};
 use tests::parts::Parts;
 
 use super::{CONTAINERD, apply, failed, node_name, phase, pod, read, text, until, with};
@@ -29,6 +29,18 @@ fn short_of_memory(machine: &Machine) -> anyhow::Result<()> {
     let pods = [
         pod("vital", &format!("nodeName: {node}, {vital}")),
         pod("hog", &format!("nodeName: {node}, {tolerated}, {}", run(hold, ""))),
+    ];
+    apply(machine, "first", &pods)?;
+    // Pods are evicted once the grace period is over, whichever have come by then: the hog comes first.
+    eventually("the first two have come", || {
+        let seen = ["vital", "hog"].map(|name| phase(machine, name).map_err(|error| error.to_string()));
+        let [Ok(vital), Ok(hog)] = &seen else {
+            return Err(format!("{seen:?}"));
+        };
+        let come = vital == "Running" && (hog == "Running" || hog == "Failed");
+        come.then_some(()).ok_or_else(|| format!("{seen:?}"))
+    })?;
+    let pods = [
         pod("modest", &format!("nodeName: {node}, {}", run(hold, requests))),
         pod("refused", &format!("nodeName: {node}, {}", run("true", ""))),
     ];
