@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { connect, createServer as listener } from 'node:net';
 import { setTimeout as pause } from 'node:timers/promises';
 import { standsAFlood, standsALargeLog, standsATerminal, standsOtherSites, takesScriptsForText } from './ui_attacks.mjs';
-import { apply, errors, eventually, image, isRevision, kube, launch, link, logsIn, namespace, pod, show, standsAxe, trace, visit, window } from './ui_tools.mjs';
+import { apply, errors, eventually, hasBegun, image, isRevision, kube, launch, link, logsIn, namespace, pod, show, standsAxe, trace, visit, window } from './ui_tools.mjs';
 
 async function logsInOnce(browser) {
     const { context, page } = await window(browser);
@@ -37,10 +37,9 @@ async function changesTheSession(context, page) {
     await page.goto(link());
     await page.waitForSelector('text=A session of kubernetes-admin is open');
     await page.getByRole('button', { name: 'Stay kubernetes-admin' }).click();
-    await page.waitForSelector('header .user:has-text("kubernetes-admin")');
+    // What is on its way when the session ends is refused.
+    await hasBegun(page);
     assert.equal(await cookie(), before);
-    // What is on its way when the session ends is refused, and what a page begins with is not asked for again.
-    await page.waitForSelector('.namespace select');
     const other = await context.newPage();
     await logsIn(other);
     assert.notEqual(await cookie(), before);
@@ -348,6 +347,9 @@ async function showsRightsOfOthers(page) {
 
 /** The way to the server breaks: the page says so, and goes on by itself once there is a way again. */
 async function healsWhatIsCut(browser, base) {
+    // Nothing comes through this process while it waits for kubectl.
+    apply(pod('teller', 'default', ['sh', '-c', 'i=0; while :; do i=$((i + 1)); echo told $i; sleep 1; done']));
+    kube('wait', '--for=condition=Ready', 'pod/teller', '--timeout=120s');
     const { hostname, port } = new URL(base);
     const open = new Set();
     let cut = false;
@@ -365,8 +367,6 @@ async function healsWhatIsCut(browser, base) {
     const own = way.address().port;
     const { context, page } = await window(browser);
     await logsIn(page, link().replace(`:${port}`, `:${own}`));
-    apply(pod('teller', 'default', ['sh', '-c', 'i=0; while :; do i=$((i + 1)); echo told $i; sleep 1; done']));
-    kube('wait', '--for=condition=Ready', 'pod/teller', '--timeout=120s');
     await visit(page, '#/objects/pods?in=default&name=teller&tab=logs');
     await page.waitForSelector('.log:has-text("told")');
     await page.waitForSelector('.rows .row:has-text("teller")');

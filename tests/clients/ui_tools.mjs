@@ -70,10 +70,16 @@ export const launch = () => chromium.launch({
     ],
 });
 
+/** Waits until the page has all that it asks for once: the session, the kinds, and at last the namespaces. */
+export async function hasBegun(page) {
+    await page.waitForSelector('header .user:has-text("kubernetes-admin")');
+    await page.waitForSelector('.namespace select');
+}
+
 export async function logsIn(page, used = link()) {
     await page.goto(used);
     await page.getByRole('button', { name: 'Log in' }).click();
-    await page.waitForSelector('header .user:has-text("kubernetes-admin")');
+    await hasBegun(page);
 }
 
 /** Bytes that are left of the page's objects once what nobody holds is collected. */
