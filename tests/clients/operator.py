@@ -36,7 +36,7 @@ def eventually(what, look):
     while True:
         try:
             found, last = look()
-        except ApiException as error:
+        except (ApiException, AssertionError) as error:
             found, last = None, error
         if found is not None:
             return found
