@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio_util::io::ReaderStream;
 
-use crate::api::{plain, text_at, with_query};
 use crate::arguments::{ImageCommand, Place, PullOptions};
+use crate::client::api::{plain, text_at, with_query};
 use crate::terminal::{self, Waiting};
 
 pub(crate) async fn run(place: &Place, command: &ImageCommand) -> anyhow::Result<()> {

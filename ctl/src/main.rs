@@ -4,26 +4,14 @@
 //! It is independent of kinds: resources come from discovery, columns from the server's Tables.
 //! Exit codes: 0 success, 1 failure, 2 usage error; `exec` and `attach` return the program's own.
 
-mod api;
-mod apply;
 mod arguments;
 mod check;
+mod client;
 mod cluster;
-mod copy;
-mod delete;
-mod describe;
-mod events;
-mod forward;
-mod get;
 mod image;
-mod logs;
 mod netlink;
-mod past;
-mod pods;
-mod resource;
-mod rollout;
-mod scale;
-mod session;
+mod objects;
+mod streams;
 mod terminal;
 mod test_assets;
 mod token;
@@ -67,26 +55,26 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Leave => cluster::leave::run(&place.node_dir()).await,
         Command::Upgrade(options) => cluster::upgrade::run(place, &options).await,
         Command::Uninstall(options) => return cluster::uninstall::run(place, options.verify).await,
-        Command::Get(options) => get::run(place, &options).await,
-        Command::Describe(options) => describe::run(place, &options).await,
-        Command::Apply(options) => apply::run(place, &options).await,
-        Command::Delete(options) => delete::run(place, &options).await,
-        Command::History(options) => past::history(place, &options).await,
-        Command::Diff(options) => past::diff(place, &options).await,
-        Command::Undelete(options) => past::undelete(place, &options).await,
+        Command::Get(options) => objects::get::run(place, &options).await,
+        Command::Describe(options) => objects::describe::run(place, &options).await,
+        Command::Apply(options) => objects::apply::run(place, &options).await,
+        Command::Delete(options) => objects::delete::run(place, &options).await,
+        Command::History(options) => objects::past::history(place, &options).await,
+        Command::Diff(options) => objects::past::diff(place, &options).await,
+        Command::Undelete(options) => objects::past::undelete(place, &options).await,
         Command::Sql(options) => cluster::copy::sql(&place.state_dir(), &options),
-        Command::Events(options) => events::run(place, &options).await,
-        Command::Logs(options) => logs::run(place, &options).await,
-        Command::Scale(options) => scale::run(place, &options).await,
-        Command::Rollout(command) => rollout::run(place, &command).await,
+        Command::Events(options) => objects::events::run(place, &options).await,
+        Command::Logs(options) => streams::logs::run(place, &options).await,
+        Command::Scale(options) => objects::scale::run(place, &options).await,
+        Command::Rollout(command) => objects::rollout::run(place, &command).await,
         Command::Image(command) => image::run(place, &command).await,
         Command::TestAssets(options) => test_assets::run(&options.folder),
         Command::Trace(options) => trace::run(place, &options).await,
         Command::Ui(options) => ui::run(place, &options).await,
-        Command::PortForward(options) => forward::run(place, &options).await,
-        Command::Cp(options) => copy::run(place, &options).await,
-        Command::Exec(options) => return session::exec(place, &options).await,
-        Command::Attach(options) => return session::attach(place, &options).await,
+        Command::PortForward(options) => streams::forward::run(place, &options).await,
+        Command::Cp(options) => streams::copy::run(place, &options).await,
+        Command::Exec(options) => return streams::session::exec(place, &options).await,
+        Command::Attach(options) => return streams::session::attach(place, &options).await,
         Command::Why(options) => return why::run(place, &options).await,
     };
     done.map(|()| ExitCode::SUCCESS)

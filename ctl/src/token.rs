@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::api::{self, Api, text_at, with_query};
 use crate::arguments::{Place, TokenCommand, TokenOptions};
+use crate::client::api::{self, Api, text_at, with_query};
 use crate::cluster::discovery::{self, ClusterInfo, Endpoint, Token};
 use crate::terminal;
 

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use http::Method;
 
-use crate::api::{Api, configuration, text_at};
 use crate::arguments::{Place, UiOptions};
+use crate::client::api::{Api, configuration, text_at};
 use crate::terminal;
 
 pub(crate) async fn run(place: &Place, options: &UiOptions) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use ring::{digest, hmac};
 use serde_json::Value;
 use time::OffsetDateTime;
 
-use crate::api::{self, Api, Refused};
+use crate::client::api::{self, Api, Refused};
 
 /// Path of the `ConfigMap`.
 pub(crate) const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";

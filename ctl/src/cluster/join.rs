@@ -22,9 +22,9 @@ use time::format_description::well_known::Rfc3339;
 use super::discovery::{self, Endpoint, Found, Token};
 use super::settings::Settings;
 use super::{directory, readiness, unit};
-use crate::api::{Api, Refused, text_at};
 use crate::arguments::JoinOptions;
 use crate::check;
+use crate::client::api::{Api, Refused, text_at};
 use crate::terminal::{self, Waiting};
 
 /// Annotation by which a machine recognizes its own Node.

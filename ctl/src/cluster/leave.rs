@@ -8,7 +8,7 @@ use http::Method;
 
 use super::settings::Settings;
 use super::{join, left};
-use crate::api::is_not_found;
+use crate::client::api::is_not_found;
 use crate::terminal::{self, Waiting};
 
 /// Longest time to wait for the API server, which may be gone permanently.

@@ -8,7 +8,7 @@ use futures::{AsyncBufReadExt as _, StreamExt as _};
 use serde_json::Value;
 
 use super::process::Daemon;
-use crate::api::{Api, text_at, with_query};
+use crate::client::api::{Api, text_at, with_query};
 
 /// Path of the nodes' Leases.
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";

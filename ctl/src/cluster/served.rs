@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 
 use super::{readiness, unit};
-use crate::api::Api;
 use crate::arguments::UpOptions;
+use crate::client::api::Api;
 use crate::terminal::Waiting;
 
 /// Starts the unit, and waits until its server responds.

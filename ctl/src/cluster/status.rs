@@ -9,8 +9,8 @@ use super::process::Daemon;
 use super::readiness::is_ready;
 use super::settings::Settings;
 use super::unit;
-use crate::api::{Api, text_at, with_query};
 use crate::arguments::Place;
+use crate::client::api::{Api, text_at, with_query};
 use crate::terminal::{self, green, red};
 
 pub(crate) async fn run(place: &Place) -> anyhow::Result<()> {

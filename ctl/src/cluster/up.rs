@@ -14,9 +14,9 @@ use super::directory::{is_free, suits};
 use super::process::Daemon;
 use super::readiness::{LEASES, is_ready, keep, lacks_network, renewed, until, within};
 use super::settings::{self, Settings};
-use crate::api::Api;
 use crate::arguments::{Place, UpOptions};
 use crate::check;
+use crate::client::api::Api;
 use crate::terminal::{self, Waiting};
 
 pub(crate) async fn run(place: &Place, options: &UpOptions) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::api::text_at;
+use crate::client::api::text_at;
 
 /// Returns completed writes of the object, and of objects whose names begin with its name, oldest
 /// first.

@@ -17,10 +17,10 @@ use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use serde_json::Value;
 
-use crate::api::{Api, text_at, with_query};
 use crate::arguments::{Place, TraceOptions};
-use crate::pods::{self, Owned, items};
-use crate::resource::Resources;
+use crate::client::api::{Api, text_at, with_query};
+use crate::client::pods::{self, Owned, items};
+use crate::client::resource::Resources;
 use crate::terminal;
 
 /// Maximum number of concurrent requests.

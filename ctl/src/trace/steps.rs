@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::{Material, audit};
-use crate::api::text_at;
+use crate::client::api::text_at;
 
 const STATUS: &str = "pod status";
 const EVENTS: &str = "events";

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{Api, text_at};
-use crate::pods::Owned;
-use crate::resource::Resources;
+use crate::client::api::{Api, text_at};
+use crate::client::pods::Owned;
+use crate::client::resource::Resources;
 
 /// Returns writes of the object, its makers and its pods, as far as the server has them and the
 /// user may read them.

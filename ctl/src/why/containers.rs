@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::finding::Finding;
-use crate::api::text_at;
+use crate::client::api::text_at;
 
 /// Phase of a pod that no longer exists; not a phase of the API.
 pub(super) const GONE: &str = "Gone";

@@ -20,12 +20,12 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::Value;
 
-use crate::api::{Api, is_not_found, text_at, with_query};
 use crate::arguments::Place;
 use crate::arguments::past::WhyOptions;
-use crate::describe::time_of;
-use crate::pods;
-use crate::resource::Resources;
+use crate::client::api::{Api, is_not_found, text_at, with_query};
+use crate::client::pods;
+use crate::client::resource::Resources;
+use crate::objects::describe::time_of;
 use crate::terminal;
 use finding::Finding;
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::finding::Finding;
 use super::{told, verdict, warnings};
-use crate::api::{Api, is_forbidden, text_at};
+use crate::client::api::{Api, is_forbidden, text_at};
 use crate::terminal;
 
 /// Conditions of a node that should not be true, and advice.

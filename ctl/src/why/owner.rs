@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::finding::Finding;
 use super::{events, is_warning, pod, told, verdict, workload};
-use crate::api::{Api, text_at};
-use crate::pods::Owned;
-use crate::resource::Resource;
+use crate::client::api::{Api, text_at};
+use crate::client::pods::Owned;
+use crate::client::resource::Resource;
 use crate::terminal;
 
 /// Maximum number of pods that are explained; others are likely to have the same problem.

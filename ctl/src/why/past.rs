@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::finding::Finding;
 use super::{containers, lines_of, warned, warnings};
-use crate::api::{Api, text_at, with_query};
-use crate::describe::time_of;
+use crate::client::api::{Api, text_at, with_query};
+use crate::objects::describe::time_of;
 use crate::terminal;
 
 /// Maximum number of concurrent requests to nodes.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::finding::Finding;
-use crate::api::text_at;
+use crate::client::api::text_at;
 
 /// Parts of a scheduler's message, and advice for them.
 const HINTS: [(&str, &str); 10] = [

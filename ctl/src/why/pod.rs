@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::finding::{Finding, Log};
 use super::{containers, lines_of, node, placement, verdict, warned, warnings};
-use crate::api::{Api, text_at, with_query};
+use crate::client::api::{Api, text_at, with_query};
 use crate::terminal;
 
 /// Maximum number of lines of a container's log.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::api::text_at;
+use crate::client::api::text_at;
 
 /// Direction of traffic from the view of the pod that policies isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use super::finding::Finding;
 use super::policies::{Connection, Direction, Side, denied};
 use super::service::{Endpoint, Known, number, protocol};
 use super::{node, told};
-use crate::api::{Api, is_forbidden, text_at, with_query};
-use crate::pods::items;
-use crate::resource::Resources;
+use crate::client::api::{Api, is_forbidden, text_at, with_query};
+use crate::client::pods::items;
+use crate::client::resource::Resources;
 use crate::terminal;
 
 /// Maximum number of endpoints that are tried.

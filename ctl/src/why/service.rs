@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::finding::Finding;
 use super::{pod, told, verdict, warnings};
-use crate::api::{Api, text_at, with_query};
-use crate::pods::items;
+use crate::client::api::{Api, text_at, with_query};
+use crate::client::pods::items;
 use crate::terminal;
 
 /// Maximum number of pods that are explained; others are likely to have the same problem.

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::finding::Finding;
-use crate::api::text_at;
-use crate::describe::time_of;
+use crate::client::api::text_at;
+use crate::objects::describe::time_of;
 
 /// True for objects with pod templates, or Job templates.
 pub(super) fn makes_pods(target: &Value) -> bool {

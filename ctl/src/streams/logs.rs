@@ -3,9 +3,10 @@
 use anyhow::{Context as _, bail};
 use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 
-use crate::api::{Api, with_query};
 use crate::arguments::{LogsOptions, Place};
-use crate::{pods, terminal};
+use crate::client::api::{Api, with_query};
+use crate::client::pods;
+use crate::terminal;
 
 pub(crate) async fn run(place: &Place, options: &LogsOptions) -> anyhow::Result<()> {
     let api = Api::of(place).await?;

@@ -4,9 +4,9 @@ use serde_json::Value;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-use crate::api::text_at;
 use crate::arguments::Place;
-use crate::resource::Resource;
+use crate::client::api::text_at;
+use crate::client::resource::Resource;
 use crate::trace::audit;
 
 /// Tolerance between the times of a version and its request: both are of one clock, but one is

@@ -7,9 +7,9 @@ use futures::{AsyncBufReadExt as _, StreamExt as _};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::api::{Api, text_at, with_query};
 use crate::arguments::{Place, RolloutCommand, RolloutStatusOptions, TargetOptions, UndoOptions};
-use crate::resource::{Resource, Resources};
+use crate::client::api::{Api, text_at, with_query};
+use crate::client::resource::{Resource, Resources};
 use crate::terminal;
 
 const REVISION: &str = "deployment.kubernetes.io/revision";

@@ -4,9 +4,9 @@ use anyhow::bail;
 use futures::{AsyncBufReadExt as _, StreamExt as _};
 use serde_json::Value;
 
-use crate::api::{Api, text_at, with_query};
 use crate::arguments::{GetOptions, Place};
-use crate::resource::{Resource, Resources, Target};
+use crate::client::api::{Api, text_at, with_query};
+use crate::client::resource::{Resource, Resources, Target};
 use crate::terminal;
 
 pub(crate) async fn run(place: &Place, options: &GetOptions) -> anyhow::Result<()> {

@@ -13,10 +13,11 @@ use kube::api::{AttachParams, AttachedProcess};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 
-use crate::api::{Api, refused};
+use super::session;
 use crate::arguments::{CopyOptions, Place};
+use crate::client::api::{Api, refused};
+use crate::client::pods;
 use crate::terminal::{self, Waiting};
-use crate::{pods, session};
 
 const BUFFER: usize = 64 << 10;
 /// Maximum length of tar's messages that are kept.

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::api::{Api, text_at, with_query};
 use crate::arguments::{Place, TargetOptions};
-use crate::resource::Resources;
+use crate::client::api::{Api, text_at, with_query};
+use crate::client::resource::Resources;
 use crate::terminal;
 
 pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Result<()> {

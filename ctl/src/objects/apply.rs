@@ -10,9 +10,9 @@ use http::Method;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::api::{Api, is_not_found, text_at};
 use crate::arguments::{FilesOptions, Place};
-use crate::resource::{Resource, Resources};
+use crate::client::api::{Api, is_not_found, text_at};
+use crate::client::resource::{Resource, Resources};
 use crate::terminal;
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -8,10 +8,11 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::api::{Api, refused};
+use super::session::until_interrupted;
 use crate::arguments::{ForwardOptions, Place};
-use crate::session::until_interrupted;
-use crate::{pods, terminal};
+use crate::client::api::{Api, refused};
+use crate::client::pods;
+use crate::terminal;
 
 /// Maximum number of concurrent connections; further ones wait.
 const TOGETHER: usize = 256;

@@ -3,9 +3,9 @@
 use http::Method;
 use serde_json::json;
 
-use crate::api::Api;
 use crate::arguments::{Place, ScaleOptions};
-use crate::resource::Resources;
+use crate::client::api::Api;
+use crate::client::resource::Resources;
 use crate::terminal;
 
 pub(crate) async fn run(place: &Place, options: &ScaleOptions) -> anyhow::Result<()> {

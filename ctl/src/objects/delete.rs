@@ -5,10 +5,10 @@ use futures::{AsyncBufReadExt as _, StreamExt as _};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::api::{Api, is_not_found, text_at, with_query};
-use crate::apply;
+use super::apply;
 use crate::arguments::{DeleteOptions, Place};
-use crate::resource::{Resource, Resources};
+use crate::client::api::{Api, is_not_found, text_at, with_query};
+use crate::client::resource::{Resource, Resources};
 use crate::terminal::{self, Waiting};
 
 pub(crate) async fn run(place: &Place, options: &DeleteOptions) -> anyhow::Result<()> {

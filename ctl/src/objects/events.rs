@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures::{AsyncBufReadExt as _, StreamExt as _};
 use serde_json::Value;
 
-use crate::api::{Api, is_forbidden, text_at, with_query};
+use super::describe::time_of;
 use crate::arguments::{EventsOptions, Place};
-use crate::describe::time_of;
+use crate::client::api::{Api, is_forbidden, text_at, with_query};
 use crate::terminal;
 
 /// Pause before a lost watch is begun anew.

@@ -3,8 +3,8 @@
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use crate::api::{Api, text_at, with_query};
-use crate::resource::Resources;
+use super::api::{Api, text_at, with_query};
+use super::resource::Resources;
 use crate::terminal;
 
 /// Returns the name of the pod for `POD`, `pod/NAME`, or `TYPE/NAME` of a workload; of several pods

@@ -12,9 +12,9 @@ use anyhow::{Context as _, bail};
 use http::Method;
 use serde_json::{Map, Value};
 
-use crate::api::{Api, is_not_found, text_at, with_query};
 use crate::arguments::{DiffOptions, HistoryOptions, Place, TargetOptions, UndeleteOptions};
-use crate::resource::{Resource, Resources};
+use crate::client::api::{Api, is_not_found, text_at, with_query};
+use crate::client::resource::{Resource, Resources};
 use crate::terminal;
 
 /// Number of versions that are searched for the deleted one.

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use crate::api::{Api, text_at};
+use super::api::{Api, text_at};
 
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
      application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";

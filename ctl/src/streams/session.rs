@@ -12,9 +12,10 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::{Api, refused};
 use crate::arguments::{AttachOptions, ExecOptions, Place, SessionOptions};
-use crate::{pods, terminal};
+use crate::client::api::{Api, refused};
+use crate::client::pods;
+use crate::terminal;
 
 const BUFFER: usize = 64 << 10;
 

@@ -1,0 +1,5 @@
+//! Client of the API server, independent of kinds.
+
+pub(crate) mod api;
+pub(crate) mod pods;
+pub(crate) mod resource;
