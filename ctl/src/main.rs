@@ -13,8 +13,6 @@ mod netlink;
 mod objects;
 mod streams;
 mod terminal;
-mod test_assets;
-mod token;
 mod trace;
 mod ui;
 mod why;
@@ -50,9 +48,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Restore(options) => cluster::copy::restore(&place.state_dir(), &options.file),
         Command::Store(StoreCommand::Move(options)) => cluster::copy::move_store(&place.state_dir(), &options),
         Command::Status => cluster::status::run(place).await,
-        Command::Token(command) => token::run(place, &command).await,
-        Command::Join(options) => cluster::join::run(&place.dir_to_join(), &options).await,
-        Command::Leave => cluster::leave::run(&place.node_dir()).await,
+        Command::Token(command) => cluster::membership::token::run(place, &command).await,
+        Command::Join(options) => cluster::membership::join::run(&place.dir_to_join(), &options).await,
+        Command::Leave => cluster::membership::leave::run(&place.node_dir()).await,
         Command::Upgrade(options) => cluster::upgrade::run(place, &options).await,
         Command::Uninstall(options) => return cluster::uninstall::run(place, options.verify).await,
         Command::Get(options) => objects::get::run(place, &options).await,
@@ -68,7 +66,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Scale(options) => objects::scale::run(place, &options).await,
         Command::Rollout(command) => objects::rollout::run(place, &command).await,
         Command::Image(command) => image::run(place, &command).await,
-        Command::TestAssets(options) => test_assets::run(&options.folder),
+        Command::TestAssets(options) => cluster::test_assets::run(&options.folder),
         Command::Trace(options) => trace::run(place, &options).await,
         Command::Ui(options) => ui::run(place, &options).await,
         Command::PortForward(options) => streams::forward::run(place, &options).await,

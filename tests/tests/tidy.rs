@@ -143,8 +143,6 @@ const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("controlplane/schema/src", "parts of one schema"),
     ("controlplane/server/src/write/admission", "one plugin each"),
     ("controlplane/store/src", "parts of one store"),
-    ("ctl/src", "one command each"),
-    ("ctl/src/cluster", "one part of a cluster each"),
 ];
 
 fn root() -> PathBuf {

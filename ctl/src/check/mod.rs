@@ -189,8 +189,8 @@ pub(crate) async fn run(place: &Place, options: &CheckOptions) -> anyhow::Result
 /// Compares the clock with that of the server to join.
 async fn against(server: &str) -> anyhow::Result<Finding> {
     let name = "server";
-    let endpoint = cluster::discovery::Endpoint::parse(server)?;
-    Ok(match cluster::discovery::clock_against(&endpoint).await {
+    let endpoint = cluster::membership::discovery::Endpoint::parse(server)?;
+    Ok(match cluster::membership::discovery::clock_against(&endpoint).await {
         Ok(None) => Finding::ok(name, format!("{endpoint} answers; its clock goes as this one")),
         Ok(Some(difference)) => Finding::bad(
             Level::Fail,

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 
-use super::process::Daemon;
+use super::daemons::process::Daemon;
+use super::daemons::unit;
 use super::settings::Settings;
-use super::unit;
 use crate::arguments::{Place, UpOptions};
 use crate::terminal::{self, Waiting};
 
@@ -26,7 +26,7 @@ pub(crate) fn run(place: &Place, purge: bool) -> anyhow::Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "stopping a node needs root");
     // The status of its pods is sent before the server stops.
     let node = settings.map(|settings| end_node(&state_dir, &settings, purge));
-    let control_plane = served.map(|directory| super::served::stop(&directory, purge));
+    let control_plane = served.map(|directory| super::daemons::served::stop(&directory, purge));
     node.unwrap_or(Ok(())).and(control_plane.unwrap_or(Ok(())))
 }
 

@@ -9,23 +9,19 @@
 //! DIR/agent/pki/         its credentials: issued by the control plane here, or by a bootstrap token
 //!                        (`bootstrap.kubeconfig`)
 //!
-//! Daemons that are systemd units have the directories of the units: see [`unit`].
+//! Daemons that are systemd units have the directories of the units: see [`daemons::unit`].
 //! ```
 
 pub(crate) mod copy;
+pub(crate) mod daemons;
 mod directory;
-pub(crate) mod discovery;
 pub(crate) mod down;
-pub(crate) mod join;
-pub(crate) mod leave;
 mod left;
-mod process;
-mod readiness;
-mod served;
+pub(crate) mod membership;
 mod settings;
 pub(crate) mod status;
+pub(crate) mod test_assets;
 pub(crate) mod uninstall;
-pub(crate) mod unit;
 pub(crate) mod up;
 pub(crate) mod upgrade;
 
@@ -36,7 +32,8 @@ use anyhow::Context as _;
 
 use crate::arguments::{CheckOptions, Place};
 use crate::check::{Node, Port, Purpose};
-use process::Daemon;
+use daemons::process::Daemon;
+use daemons::unit;
 use ring::digest;
 use settings::Settings;
 

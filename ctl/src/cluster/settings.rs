@@ -147,7 +147,7 @@ impl Settings {
                 }
             })?,
             node_name: pick(options.node_name.clone(), text(|known| &known.node_name), || {
-                super::unit::node_name(state_dir).map_or_else(host_name, Ok)
+                super::daemons::unit::node_name(state_dir).map_or_else(host_name, Ok)
             })?,
             bridge: pick(options.bridge.clone(), text(|known| &known.bridge), || {
                 let own = tail.as_ref().map(|tail| format!("skiff-{tail}"));
@@ -235,7 +235,7 @@ fn pick<T>(given: Option<T>, known: Option<T>, choose: impl FnOnce() -> anyhow::
 
 /// Six hexadecimal digits from the state directory's path; `None` for the default one.
 fn own_name(state_dir: &Path) -> Option<String> {
-    if state_dir == Path::new(DEFAULT_STATE) || super::unit::is_its(state_dir) {
+    if state_dir == Path::new(DEFAULT_STATE) || super::daemons::unit::is_its(state_dir) {
         return None;
     }
     let mut hasher = std::hash::DefaultHasher::new();

@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{bail, ensure};
 use serde_json::Value;
 
-use super::process::Daemon;
-use super::readiness::is_ready;
+use super::daemons::process::Daemon;
+use super::daemons::readiness::is_ready;
+use super::daemons::unit;
 use super::settings::Settings;
-use super::unit;
 use crate::arguments::Place;
 use crate::client::api::{Api, text_at, with_query};
 use crate::terminal::{self, green, red};

@@ -6,9 +6,10 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, bail, ensure};
 
+use super::daemons::unit;
 use super::down::mounted_inside;
+use super::left;
 use super::settings::{DEFAULT_STATE, Settings};
-use super::{left, unit};
 use crate::arguments::{Place, UpOptions};
 use crate::terminal::{self, Waiting};
 
@@ -116,7 +117,7 @@ async fn remove(installed: &Installed) -> Vec<anyhow::Error> {
         let waiting = Waiting::start("stopping the node");
         failures.extend(super::down::end(state_dir, settings, true, &waiting).1);
         if settings.joined.is_some() {
-            super::leave::remove_node(state_dir, &settings.node_name).await;
+            super::membership::leave::remove_node(state_dir, &settings.node_name).await;
         }
         if failures.is_empty() {
             failures.extend(super::down::remove_state(state_dir).err());
@@ -124,7 +125,7 @@ async fn remove(installed: &Installed) -> Vec<anyhow::Error> {
         }
     }
     if let Some(directory) = &installed.served {
-        failures.extend(super::served::stop(directory, true).err());
+        failures.extend(super::daemons::served::stop(directory, true).err());
     }
     // Running daemons still need their programs.
     if installed.units && failures.is_empty() {

@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 
+use super::daemons::process::Daemon;
+use super::daemons::readiness::{LEASES, is_ready, keep, lacks_network, renewed, until, within};
 use super::directory::{is_free, suits};
-use super::process::Daemon;
-use super::readiness::{LEASES, is_ready, keep, lacks_network, renewed, until, within};
 use super::settings::{self, Settings};
 use crate::arguments::{Place, UpOptions};
 use crate::check;
@@ -25,7 +25,7 @@ pub(crate) async fn run(place: &Place, options: &UpOptions) -> anyhow::Result<()
     let Some(served) = place.served_dir() else {
         return start(&state_dir, options).await;
     };
-    super::served::start(&served, options).await?;
+    super::daemons::served::start(&served, options).await?;
     if Settings::read(&state_dir)?.is_some() {
         start(&state_dir, options).await?;
     }
@@ -94,7 +94,7 @@ async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
     }
     let started = async {
         if settings.joined.is_some() {
-            return super::join::start(state_dir, &settings).await;
+            return super::membership::join::start(state_dir, &settings).await;
         }
         let api = start_control_plane(state_dir, &settings, &control_plane).await?;
         start_agent(state_dir, &settings, &agent, &api).await

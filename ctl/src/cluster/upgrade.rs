@@ -17,9 +17,9 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ring::digest;
 
-use super::process::Daemon;
+use super::daemons::process::Daemon;
+use super::daemons::{served, unit};
 use super::settings::Settings;
-use super::{served, unit};
 use crate::arguments::{Place, UpgradeOptions};
 use crate::terminal;
 

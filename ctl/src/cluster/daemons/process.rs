@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Daemon of a cluster.
-pub(super) struct Daemon {
+pub(in crate::cluster) struct Daemon {
     pid_file: PathBuf,
     /// Lock file that the daemon writes itself, however it was started.
     lock_file: Option<PathBuf>,
@@ -24,13 +24,13 @@ pub(super) struct Daemon {
 }
 
 /// Process that was verified to be the daemon.
-pub(super) struct Running {
-    pub(super) pid: i32,
+pub(in crate::cluster) struct Running {
+    pub(in crate::cluster) pid: i32,
     handle: rustix::fd::OwnedFd,
 }
 
 impl Daemon {
-    pub(super) fn new(state_dir: &Path, name: &str) -> Self {
+    pub(in crate::cluster) fn new(state_dir: &Path, name: &str) -> Self {
         Self {
             pid_file: state_dir.join(format!("{name}.pid")),
             lock_file: None,
@@ -40,7 +40,7 @@ impl Daemon {
     }
 
     /// Sets the lock file in which the daemon records its process.
-    pub(super) fn locking(self, lock_file: PathBuf) -> Self {
+    pub(in crate::cluster) fn locking(self, lock_file: PathBuf) -> Self {
         Self {
             lock_file: Some(lock_file),
             ..self
@@ -48,18 +48,18 @@ impl Daemon {
     }
 
     /// Sets the unit of systemd that the daemon is, if it is one.
-    pub(super) fn of_unit(self, unit: Option<&'static str>) -> Self {
+    pub(in crate::cluster) fn of_unit(self, unit: Option<&'static str>) -> Self {
         Self { unit, ..self }
     }
 
     /// Returns the running process: the one that was started from here, else the holder of the
     /// daemon's lock.
-    pub(super) fn running(&self) -> Option<Running> {
+    pub(in crate::cluster) fn running(&self) -> Option<Running> {
         recorded(&self.pid_file).or_else(|| recorded(self.lock_file.as_deref()?))
     }
 
     /// Starts a program in its own session, with its output in the log.
-    pub(super) fn start(&self, program: &Path, arguments: &[String]) -> anyhow::Result<Child> {
+    pub(in crate::cluster) fn start(&self, program: &Path, arguments: &[String]) -> anyhow::Result<Child> {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
@@ -88,7 +88,7 @@ impl Daemon {
     }
 
     /// Returns the last lines of the log for diagnosis, with its name.
-    pub(super) fn last_words(&self) -> String {
+    pub(in crate::cluster) fn last_words(&self) -> String {
         let (name, text) = match self.unit {
             Some(unit) => {
                 let mut command = Command::new("journalctl");
@@ -108,7 +108,7 @@ impl Daemon {
     }
 
     /// Sends SIGTERM, and SIGKILL after `patience`; returns whether the daemon ran.
-    pub(super) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
+    pub(in crate::cluster) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         let mut ran = false;
         // A process may have been started from here, and another one, by mistake, in another way.
         for record in [Some(&self.pid_file), self.lock_file.as_ref()].into_iter().flatten() {

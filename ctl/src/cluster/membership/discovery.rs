@@ -187,7 +187,7 @@ impl ClusterInfo {
         let certificate = pem.parse_x509().context("read the cluster's authority")?;
         let hash = digest::digest(&digest::SHA256, certificate.public_key().raw);
         Ok(Authority {
-            pin: format!("sha256:{}", super::hex(hash.as_ref())),
+            pin: format!("sha256:{}", crate::cluster::hex(hash.as_ref())),
             from: certificate.validity().not_before.timestamp(),
             until: certificate.validity().not_after.timestamp(),
             der: pem.contents,

@@ -11,13 +11,13 @@ use super::process::Daemon;
 use crate::client::api::{Api, text_at, with_query};
 
 /// Path of the nodes' Leases.
-pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+pub(in crate::cluster) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 /// Longest time for a daemon to start.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Starts the daemon unless it runs: a running one may have been about to end. Fails with the last
 /// log lines of one that was started here and has ended.
-pub(super) fn keep(
+pub(in crate::cluster) fn keep(
     child: &mut Option<Child>,
     daemon: &Daemon,
     start: impl Fn() -> anyhow::Result<Child>,
@@ -34,7 +34,7 @@ pub(super) fn keep(
     }
 }
 
-pub(super) async fn within<T>(
+pub(in crate::cluster) async fn within<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     daemon: &Daemon,
     problem: &str,
@@ -46,7 +46,7 @@ pub(super) async fn within<T>(
 }
 
 /// Waits with a watch until an object meets a condition. A watch that ends is restarted.
-pub(super) async fn until(
+pub(in crate::cluster) async fn until(
     api: &Api,
     collection: &str,
     name: &str,
@@ -76,16 +76,16 @@ pub(super) async fn until(
 }
 
 /// Returns the time at which a Lease was renewed.
-pub(super) fn renewed(lease: &Value) -> String {
+pub(in crate::cluster) fn renewed(lease: &Value) -> String {
     text_at(lease, "/spec/renewTime").to_owned()
 }
 
-pub(super) fn is_ready(node: &Value) -> bool {
+pub(in crate::cluster) fn is_ready(node: &Value) -> bool {
     readiness(node).is_some_and(|ready| text_at(ready, "/status") == "True")
 }
 
 /// True if a node is only waiting for a network plugin, which may be installed through the cluster.
-pub(super) fn lacks_network(node: &Value) -> bool {
+pub(in crate::cluster) fn lacks_network(node: &Value) -> bool {
     readiness(node).is_some_and(|ready| text_at(ready, "/message").contains("reason:NetworkPluginNotReady"))
 }
 

@@ -17,22 +17,22 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use super::settings::{DEFAULT_STATE, Settings};
+use crate::cluster::settings::{DEFAULT_STATE, Settings};
 
 /// State directory of the agent's unit.
-pub(super) const STATE: &str = "/var/lib/skiff-agent";
+pub(in crate::cluster) const STATE: &str = "/var/lib/skiff-agent";
 /// Directory of its credentials.
-pub(super) const CREDENTIALS: &str = "/etc/skiff/agent";
+pub(in crate::cluster) const CREDENTIALS: &str = "/etc/skiff/agent";
 const ENVIRONMENT: &str = "unit.env";
 const OPERATORS: &str = "/etc/skiff/agent.env";
 /// Names of the units.
-pub(super) const AGENT: &str = "skiff-agent.service";
-pub(super) const SERVER: &str = "skiff-controlplane.service";
+pub(in crate::cluster) const AGENT: &str = "skiff-agent.service";
+pub(in crate::cluster) const SERVER: &str = "skiff-controlplane.service";
 /// Directories of units, see `systemd.unit(5)`.
 const FOLDERS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 
 /// True if the node in a state directory is the unit's.
-pub(super) fn is_its(state_dir: &Path) -> bool {
+pub(in crate::cluster) fn is_its(state_dir: &Path) -> bool {
     state_dir == Path::new(STATE)
 }
 
@@ -42,18 +42,18 @@ fn has(unit: &str) -> bool {
 }
 
 /// True if the file of a unit exists.
-pub(super) fn is_installed(unit: &str) -> bool {
+pub(in crate::cluster) fn is_installed(unit: &str) -> bool {
     FOLDERS.iter().any(|folder| Path::new(folder).join(unit).is_file())
 }
 
 /// True if a unit runs, or waits for its next restart.
-pub(super) fn is_active(unit: &str) -> bool {
+pub(in crate::cluster) fn is_active(unit: &str) -> bool {
     let state = property(unit, "ActiveState");
     !["", "inactive", "failed"].contains(&state.as_str())
 }
 
 /// Returns the main PID of a running unit.
-pub(super) fn process(unit: &str) -> Option<i32> {
+pub(in crate::cluster) fn process(unit: &str) -> Option<i32> {
     property(unit, "MainPID").parse().ok().filter(|pid| *pid > 0)
 }
 
@@ -82,12 +82,12 @@ pub(crate) fn serves(state_dir: &Path) -> bool {
 }
 
 /// Returns a variable that the operator sets for the agent.
-pub(super) fn operators(name: &str) -> Option<String> {
+pub(in crate::cluster) fn operators(name: &str) -> Option<String> {
     variable(&fs::read_to_string(OPERATORS).ok()?, name)
 }
 
 /// Returns the name that the operator has given to the unit's node.
-pub(super) fn node_name(state_dir: &Path) -> Option<String> {
+pub(in crate::cluster) fn node_name(state_dir: &Path) -> Option<String> {
     operators("NODE_NAME").filter(|_| is_its(state_dir))
 }
 
@@ -105,8 +105,8 @@ fn variable(text: &str, name: &str) -> Option<String> {
 }
 
 /// Enables and starts the agent's unit with a node's settings.
-pub(super) fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
-    let flags = super::chosen_arguments(state_dir, settings);
+pub(in crate::cluster) fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
+    let flags = crate::cluster::chosen_arguments(state_dir, settings);
     let plain = |flag: &String| !flag.contains(|letter: char| letter.is_whitespace() || "\"'\\$".contains(letter));
     ensure!(
         flags.iter().all(plain),
@@ -126,7 +126,7 @@ pub(super) fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()>
 }
 
 /// Replaces a file atomically.
-pub(super) fn replace(path: &Path, text: &[u8], mode: u32) -> std::io::Result<()> {
+pub(in crate::cluster) fn replace(path: &Path, text: &[u8], mode: u32) -> std::io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
@@ -141,16 +141,16 @@ pub(super) fn replace(path: &Path, text: &[u8], mode: u32) -> std::io::Result<()
 }
 
 /// Enables and starts the control plane's unit.
-pub(super) fn serve() -> anyhow::Result<()> {
+pub(in crate::cluster) fn serve() -> anyhow::Result<()> {
     systemctl(&["enable", "--now"], SERVER)
 }
 
 /// Stops and disables a unit.
-pub(super) fn stop(unit: &str) -> anyhow::Result<()> {
+pub(in crate::cluster) fn stop(unit: &str) -> anyhow::Result<()> {
     systemctl(&["disable", "--now"], unit)
 }
 
-pub(super) fn systemctl<'a>(words: &[&str], unit: impl Into<Option<&'a str>>) -> anyhow::Result<()> {
+pub(in crate::cluster) fn systemctl<'a>(words: &[&str], unit: impl Into<Option<&'a str>>) -> anyhow::Result<()> {
     let words: Vec<&str> = words.iter().copied().chain(unit.into()).collect();
     let done = Command::new("systemctl")
         .args(&words)

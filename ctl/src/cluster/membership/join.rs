@@ -20,11 +20,12 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::discovery::{self, Endpoint, Found, Token};
-use super::settings::Settings;
-use super::{directory, readiness, unit};
 use crate::arguments::JoinOptions;
 use crate::check;
 use crate::client::api::{Api, Refused, text_at};
+use crate::cluster::daemons::{readiness, unit};
+use crate::cluster::settings::Settings;
+use crate::cluster::{self, directory};
 use crate::terminal::{self, Waiting};
 
 /// Annotation by which a machine recognizes its own Node.
@@ -45,7 +46,7 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     let settings = Settings::choose(state_dir, &options.node(), Some(&before))?;
     check_name(&settings.node_name)?;
     if !options.skip_checks {
-        check::preflight(&super::wanted(state_dir, &settings))?;
+        check::preflight(&cluster::wanted(state_dir, &settings))?;
     }
     let bootstrap = bootstrap_kubeconfig(&found, &token);
     may_have_name(&bootstrap, state_dir, &settings.node_name, &found).await?;
@@ -63,9 +64,9 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     if let Err(error) = joined.await {
         return Err(take_back(state_dir, known, &settings, &error));
     }
-    remove(&set_aside(&super::pki(state_dir)))?;
+    remove(&set_aside(&cluster::pki(state_dir)))?;
     // The token is no longer needed.
-    fs::remove_file(super::pki(state_dir).join("bootstrap.kubeconfig")).context("remove the token")?;
+    fs::remove_file(cluster::pki(state_dir).join("bootstrap.kubeconfig")).context("remove the token")?;
     terminal::line(format!(
         "This machine is node {} of the cluster at {}. `skiff leave` undoes it.",
         settings.node_name, found.endpoint
@@ -95,7 +96,7 @@ fn is_to_join(state_dir: &Path) -> anyhow::Result<Option<Settings>> {
                 )
             };
             ensure!(
-                super::agent(state_dir).running().is_none(),
+                cluster::agent(state_dir).running().is_none(),
                 "this machine is node {} of the cluster at {server} already; `skiff leave` first",
                 known.node_name
             );
@@ -141,7 +142,7 @@ async fn may_have_name(bootstrap: &str, state_dir: &Path, name: &str, found: &Fo
     let node = Api::new(config)?.get(&format!("/api/v1/nodes/{name}")).await;
     let at = &found.endpoint;
     match node.as_ref().map_err(|error| error.downcast_ref::<Refused>()) {
-        Ok(node) if readiness::is_ready(node) && !is_of(node, &super::instance_id(state_dir)) => bail!(
+        Ok(node) if readiness::is_ready(node) && !is_of(node, &cluster::instance_id(state_dir)) => bail!(
             "another machine is node {name} of the cluster at {at}, and Ready: give this one another name by --node-name. If it is \
              this machine, `skiff delete node {name}` on the server lets it come again"
         ),
@@ -168,7 +169,7 @@ fn is_of(node: &Value, instance: &str) -> bool {
 /// Stores the token for the agent, and removes certificates of an earlier join, which are not valid
 /// here.
 fn replace_credentials(state_dir: &Path, bootstrap: &str) -> anyhow::Result<()> {
-    let pki = super::pki(state_dir);
+    let pki = cluster::pki(state_dir);
     remove(&set_aside(&pki))?;
     match fs::rename(&pki, set_aside(&pki)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -201,7 +202,7 @@ fn remove(directory: &Path) -> anyhow::Result<()> {
 
 /// Restores earlier credentials, and removes those of this join including the token.
 fn restore_credentials(state_dir: &Path) -> anyhow::Result<()> {
-    let pki = super::pki(state_dir);
+    let pki = cluster::pki(state_dir);
     remove(&pki)?;
     match fs::rename(set_aside(&pki), &pki) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -213,14 +214,14 @@ fn restore_credentials(state_dir: &Path) -> anyhow::Result<()> {
 
 /// Starts the agent of a node that joins or has joined, unless it runs, and waits until the node is
 /// Ready.
-pub(super) async fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
-    let (daemon, name) = (super::agent(state_dir), &settings.node_name);
+pub(in crate::cluster) async fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
+    let (daemon, name) = (cluster::agent(state_dir), &settings.node_name);
     let waiting = Waiting::start("starting the node agent");
     let begun = OffsetDateTime::now_utc().format(&Rfc3339)?;
     let launch = || {
         let mut arguments = vec!["run".to_owned()];
-        arguments.extend(super::agent_arguments(state_dir, settings));
-        daemon.start(&super::sibling("skiff-agent")?, &arguments)
+        arguments.extend(cluster::agent_arguments(state_dir, settings));
+        daemon.start(&cluster::sibling("skiff-agent")?, &arguments)
     };
     let as_unit = unit::is_its(state_dir);
     let mut child = None;
@@ -258,13 +259,13 @@ pub(super) async fn start(state_dir: &Path, settings: &Settings) -> anyhow::Resu
 }
 
 /// Returns a client with the node's own credentials.
-pub(super) async fn own_api(state_dir: &Path) -> anyhow::Result<Api> {
-    Api::from_kubeconfig(&super::pki(state_dir).join("agent.kubeconfig")).await
+pub(in crate::cluster) async fn own_api(state_dir: &Path) -> anyhow::Result<Api> {
+    Api::from_kubeconfig(&cluster::pki(state_dir).join("agent.kubeconfig")).await
 }
 
 /// Returns the Node if it is up and has renewed its Lease since `since`.
 async fn own_node(state_dir: &Path, name: &str, since: &str) -> anyhow::Result<Value> {
-    tokio::net::UnixStream::connect(super::agent_directory(state_dir).join("agent.sock")).await?;
+    tokio::net::UnixStream::connect(cluster::agent_directory(state_dir).join("agent.sock")).await?;
     let api = own_api(state_dir).await?;
     let lease = api.get(&format!("{}/{name}", readiness::LEASES)).await?;
     let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339);
@@ -285,11 +286,11 @@ async fn own_node(state_dir: &Path, name: &str, since: &str) -> anyhow::Result<V
 /// Stops what was started, and restores the previous state of the machine.
 fn take_back(state_dir: &Path, known: Option<Settings>, settings: &Settings, error: &anyhow::Error) -> anyhow::Error {
     let waiting = Waiting::start("taking back what was started");
-    let mut failures = super::down::end(state_dir, settings, false, &waiting).1;
+    let mut failures = cluster::down::end(state_dir, settings, false, &waiting).1;
     failures.extend(restore_credentials(state_dir).err());
     let restored = match known {
         Some(known) => known.write(state_dir),
-        None if failures.is_empty() => super::down::remove_state(state_dir),
+        None if failures.is_empty() => cluster::down::remove_state(state_dir),
         None => Ok(()),
     };
     failures.extend(restored.err());

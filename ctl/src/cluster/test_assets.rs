@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::cluster::sibling;
+use super::sibling;
 use crate::terminal;
 
 /// Links the names that envtest starts to the programs here, and prints the directory.

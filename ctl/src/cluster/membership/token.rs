@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::discovery::{self, ClusterInfo, Endpoint, Token};
 use crate::arguments::{Place, TokenCommand, TokenOptions};
 use crate::client::api::{self, Api, text_at, with_query};
-use crate::cluster::discovery::{self, ClusterInfo, Endpoint, Token};
 use crate::terminal;
 
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";

@@ -12,20 +12,20 @@ use crate::client::api::Api;
 use crate::terminal::Waiting;
 
 /// Starts the unit, and waits until its server responds.
-pub(super) async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
+pub(in crate::cluster) async fn start(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
     ensure!(
         *options == UpOptions::default(),
         "the control plane is a unit of systemd here: its settings are in /etc/skiff/controlplane.env"
     );
     let waiting = Waiting::start("starting the control plane");
-    let daemon = super::control_plane(state_dir);
+    let daemon = crate::cluster::control_plane(state_dir);
     unit::serve()?;
     readiness::within(answering(state_dir), &daemon, "the API server is not ready").await?;
     waiting.done("the API server answers");
     Ok(())
 }
 
-pub(super) async fn answering(state_dir: &Path) -> anyhow::Result<()> {
+pub(in crate::cluster) async fn answering(state_dir: &Path) -> anyhow::Result<()> {
     let kubeconfig = state_dir.join("admin.kubeconfig");
     while !answers(&kubeconfig).await {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -34,7 +34,7 @@ pub(super) async fn answering(state_dir: &Path) -> anyhow::Result<()> {
 }
 
 /// True if an API server is ready.
-pub(super) async fn answers(kubeconfig: &Path) -> bool {
+pub(in crate::cluster) async fn answers(kubeconfig: &Path) -> bool {
     match Api::from_kubeconfig(kubeconfig).await {
         Ok(api) => api.text("/readyz").await.is_ok(),
         Err(_) => false,
@@ -42,7 +42,7 @@ pub(super) async fn answers(kubeconfig: &Path) -> bool {
 }
 
 /// Stops the unit. Its directory is kept, even if empty: the unit may not create it.
-pub(super) fn stop(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
+pub(in crate::cluster) fn stop(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
     let waiting = Waiting::start("stopping the control plane");
     let ran = unit::is_active(unit::SERVER);
     unit::stop(unit::SERVER)?;

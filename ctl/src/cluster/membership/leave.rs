@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use http::Method;
 
-use super::settings::Settings;
-use super::{join, left};
+use super::join;
 use crate::client::api::is_not_found;
+use crate::cluster::left;
+use crate::cluster::settings::Settings;
 use crate::terminal::{self, Waiting};
 
 /// Longest time to wait for the API server, which may be gone permanently.
@@ -26,10 +27,10 @@ pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
         state_dir.display()
     );
     let waiting = Waiting::start("stopping the node agent");
-    let (ended, mut failures) = super::down::end(state_dir, &settings, true, &waiting);
+    let (ended, mut failures) = crate::cluster::down::end(state_dir, &settings, true, &waiting);
     let is_gone = remove_node(state_dir, &settings.node_name).await;
     if failures.is_empty() {
-        failures.extend(super::down::remove_state(state_dir).err());
+        failures.extend(crate::cluster::down::remove_state(state_dir).err());
     }
     if !failures.is_empty() {
         drop(waiting);
@@ -57,7 +58,7 @@ pub(crate) async fn run(state_dir: &Path) -> anyhow::Result<()> {
 
 /// Deletes the Node with the node's credentials: upstream's roles deny it, a cluster's may not.
 /// Returns whether it is gone.
-pub(super) async fn remove_node(state_dir: &Path, name: &str) -> bool {
+pub(in crate::cluster) async fn remove_node(state_dir: &Path, name: &str) -> bool {
     let removed = async {
         let api = join::own_api(state_dir).await?;
         let path = format!("/api/v1/nodes/{name}");
