@@ -139,7 +139,6 @@ const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("controlplane/api/src/schema/managed", "parts of one merge"),
     ("controlplane/api/src/workload/pod", "one rule of pods each"),
     ("controlplane/api/src/workload/validation", "one field each"),
-    ("controlplane/cel/src", "stages of one compiler"),
     ("controlplane/schema/src", "parts of one schema"),
     ("controlplane/server/src/write/admission", "one plugin each"),
     ("controlplane/store/src", "parts of one store"),

@@ -1,16 +1,19 @@
 //! Static type checker (`cel-go/checker/checker.go`).
 
+mod assign;
+mod declarations;
+
 use std::collections::BTreeMap;
 
-use crate::assign::{Substitutions, most_general};
-use crate::declarations::{Overload, overloads, type_identifier};
 use crate::functions;
-use crate::object;
 use crate::program::Environment;
 use crate::syntax::Issue;
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Initializer, Kind};
 use crate::types::Type;
+use crate::value::object;
 use crate::value::{Text, Value};
+use assign::{Substitutions, most_general};
+use declarations::{Overload, overloads, type_identifier};
 
 /// Most errors that are reported for an expression (`cel-go/common/errors.go`).
 const MAX_ISSUES: usize = 100;

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::actual_cost;
+use crate::cost::actual;
 use crate::functions::{Context, add};
-use crate::json::{Map, bounded};
-use crate::object::Object;
 use crate::program::Bindings;
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Initializer, Kind};
+use crate::value::json::{Map, bounded};
+use crate::value::object::Object;
 use crate::value::{Entries, Error, Key, Value};
 
 /// Cost of creating a list (`cel-go/common/cost.go`).
@@ -152,11 +152,11 @@ impl<'e, 'a> Machine<'e, 'a> {
         self.charge(if is_set {
             0
         } else {
-            actual_cost::before(&call.function, &args)
+            actual::before(&call.function, &args)
         })?;
-        self.charge(actual_cost::nested(&call.function, &args))?;
+        self.charge(actual::nested(&call.function, &args))?;
         let result = run(&mut self.context, &args)?;
-        self.charge(actual_cost::after(&call.function, &result))?;
+        self.charge(actual::after(&call.function, &result))?;
         Ok(result)
     }
 

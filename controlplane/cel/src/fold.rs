@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::functions::Context;
-use crate::json::Map;
 use crate::syntax::ast::{Expr, Kind};
+use crate::value::json::Map;
 use crate::value::{Entries, Error, Value};
 
 const CONVERSIONS: &[&str] = &[

@@ -36,39 +36,32 @@
 //! [`Check::authorizer`] (`authorizer.requestResource`: a variable of that dotted name, [`Check::resource`]).
 //!
 //! * [`Environment`] declares variables and compiles; a [`Program`] evaluates and estimates its cost: `program`.
-//! * text to tree: `syntax`; types: `check`, `assign`, `declarations`; further refusals: `lint`; constants: `fold`.
-//! * tree to value: `eval`, `functions` (one file a library), `actual_cost`; the cost beforehand: `estimate`.
-//! * values: `value`, those that change others: `object`, views of JSON by [`schema::Schema`]: `json`, which of many may be equal: `digest`, times: `time`.
+//! * text to tree: `syntax`; types: `check`; further refusals: `lint`; constants: `fold`.
+//! * tree to value: `eval`, `functions` (one file a library); the cost, counted and beforehand: `cost`.
+//! * values: `value`, those that change others: `value::object`, views of JSON by [`schema::Schema`]: `value::json`.
 
 #![allow(
     clippy::wildcard_enum_match_arm,
     reason = "a value is of one of twenty kinds, of which a function takes few; all that it does not take is refused alike"
 )]
 
-mod actual_cost;
-mod assign;
 mod check;
-mod declarations;
-mod digest;
-mod estimate;
+mod cost;
 mod eval;
 mod fold;
 mod functions;
-mod json;
 mod lint;
-mod object;
 mod program;
 pub mod schema;
 mod syntax;
-mod time;
 mod types;
 mod value;
 
-pub use estimate::Range;
+pub use cost::estimate::Range;
 pub use functions::{Authorizer, Check, Cidr, Decision, NamedFormat, Question, Semver, Url};
-pub use json::{List, Map, view};
-pub use object::{JSON_BYTES, Object};
 pub use program::{Bindings, CompileError, Environment, PER_CALL_LIMIT, Program};
-pub use time::Timestamp;
 pub use types::Type;
+pub use value::json::{List, Map, view};
+pub use value::object::{JSON_BYTES, Object};
+pub use value::time::Timestamp;
 pub use value::{Error, Key, Text, Value};

@@ -9,9 +9,9 @@ use crate::check::Types;
 use crate::functions::{check_format, compile_regex};
 use crate::syntax::Issue;
 use crate::syntax::ast::{Call, Expr, Kind};
-use crate::time::{Timestamp, parse_duration};
 use crate::types::Type;
 use crate::value::Value;
+use crate::value::time::{Timestamp, parse_duration};
 
 /// Visits every node of a checked tree and compiles the patterns in it.
 pub(crate) fn lint(expr: &Expr, types: &Types) -> Result<BTreeMap<String, Regex>, Vec<Issue>> {

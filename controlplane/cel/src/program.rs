@@ -7,7 +7,7 @@ use std::thread;
 use regex::Regex;
 
 use crate::check::{Types, check};
-use crate::estimate::{self, Range};
+use crate::cost::estimate::{self, Range};
 use crate::eval::Machine;
 use crate::fold::fold;
 use crate::functions::Context;

@@ -1,6 +1,11 @@
 //! Values of expressions. Objects of a request are not copied: a view of JSON with its schema
 //! becomes a value only as far as an expression reads it.
 
+mod digest;
+pub(crate) mod json;
+pub(crate) mod object;
+pub(crate) mod time;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,10 +15,10 @@ use std::sync::Arc;
 use api::quantity::Quantity;
 
 use crate::functions::{Check, Cidr, NamedFormat, Semver, Url};
-use crate::json::{List, Map};
-use crate::object::Object;
-use crate::time::Timestamp;
 use crate::types::Type;
+use json::{List, Map};
+use object::Object;
+use time::Timestamp;
 
 /// A failed evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

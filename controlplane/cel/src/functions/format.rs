@@ -2,9 +2,9 @@
 
 use super::Context;
 use super::standard::{go_double, stringified};
-use crate::json::shown;
-use crate::time::duration_text;
 use crate::types::Type;
+use crate::value::json::shown;
+use crate::value::time::duration_text;
 use crate::value::{Error, Key, Value};
 
 /// Most digits after the point: Go's formatter supports no more, and no number has them.

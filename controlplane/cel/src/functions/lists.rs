@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 
 use super::standard::{add, two};
 use super::{Context, Function};
-use crate::json::List;
 use crate::types::Type;
+use crate::value::json::List;
 use crate::value::{Error, Value};
 
 pub(super) fn find(name: &str) -> Option<Function> {

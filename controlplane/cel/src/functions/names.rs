@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::standard::one;
 use super::url::Url;
 use super::{Context, Function};
-use crate::time::Timestamp;
+use crate::value::time::Timestamp;
 use crate::value::{Error, Value};
 
 /// A format and its check.

@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use jiff::Zoned;
 
 use super::{Context, Function};
-use crate::json::shown;
-use crate::time::{Timestamp, duration_text, parse_duration};
+use crate::value::json::shown;
+use crate::value::time::{Timestamp, duration_text, parse_duration};
 use crate::value::{Error, Text, Value};
 
 pub(super) fn find(name: &str) -> Option<Function> {

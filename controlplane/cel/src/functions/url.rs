@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::standard::one;
 use super::{Context, Function};
-use crate::json::Map;
+use crate::value::json::Map;
 use crate::value::{Entries, Error, Key, Text, Value};
 
 /// A parsed URL.

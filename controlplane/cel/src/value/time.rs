@@ -3,7 +3,7 @@
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Zoned};
 
-use crate::value::Error;
+use super::Error;
 
 /// A timestamp and the UTC offset that it was written with.
 #[derive(Clone, Copy, Debug)]

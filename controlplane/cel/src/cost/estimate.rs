@@ -3,8 +3,8 @@
 
 mod calls;
 
-use crate::actual_cost::tenth;
 use crate::check::Types;
+use crate::cost::actual::tenth;
 use crate::eval::{LIST_COST, MAP_COST, STRUCT_COST};
 use crate::schema::{Schema, Shape};
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Kind};

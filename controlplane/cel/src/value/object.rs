@@ -8,9 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
-use crate::json::shown;
+use super::json::shown;
+use super::{Error, Value};
 use crate::types::Type;
-use crate::value::{Error, Value};
 
 /// Deepest nesting of an object that is converted to JSON.
 const MAX_LEVELS: usize = 500;
@@ -56,7 +56,7 @@ impl<'a> Object<'a> {
             }
         }
         let all = fields.values().map(Value::all).fold(0, u64::saturating_add);
-        let all = crate::json::bounded(all)?;
+        let all = super::json::bounded(all)?;
         let name = name.into();
         Ok(Self { name, fields, all })
     }
@@ -199,7 +199,7 @@ fn json(value: &Value<'_>, levels: usize, left: &mut usize) -> Result<Json, Erro
         Value::Bool(value) => (*value).into(),
         Value::Int(value) => (*value).into(),
         Value::Uint(value) => (*value).into(),
-        Value::Double(value) => match crate::value::whole(*value) {
+        Value::Double(value) => match super::whole(*value) {
             Some(whole) => whole.into(),
             None => (*value).into(),
         },
@@ -228,7 +228,7 @@ fn json(value: &Value<'_>, levels: usize, left: &mut usize) -> Result<Json, Erro
         }
         Value::Object(object) => object.json(levels, left)?,
         Value::Timestamp(time) => time.to_string().into(),
-        Value::Duration(nanos) => crate::time::duration_text(*nanos).into(),
+        Value::Duration(nanos) => super::time::duration_text(*nanos).into(),
         Value::Optional(Some(content)) => json(content, levels, left)?,
         other => {
             return Err(Error::new(format!(

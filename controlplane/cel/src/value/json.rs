@@ -10,9 +10,9 @@ use serde_json::Value as Json;
 
 pub use view::view;
 
-use crate::digest::{Places, pair};
+use super::digest::{Places, pair};
+use super::{Entries, Error, Key, Text, Value};
 use crate::schema::{ListKind, ObjectSchema, Schema, escape};
-use crate::value::{Entries, Error, Key, Text, Value};
 
 type JsonMap = serde_json::Map<String, Json>;
 

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{Fields, Form, Items, List, Map};
 use crate::schema::{Format, Schema, Shape};
-use crate::time;
+use crate::value::time;
 use crate::value::{Error, Value};
 
 /// The value of JSON by its schema; without one, by JSON's own types.

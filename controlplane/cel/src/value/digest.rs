@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::json::shown;
-use crate::value::Value;
+use super::Value;
+use super::json::shown;
 
 /// Largest integer up to which all integers have exact floating-point representations.
 const EXACT: i64 = 1 << 53;
@@ -17,7 +17,7 @@ impl Value<'_> {
             Self::Bool(value) => value.hash(&mut hasher),
             Self::Int(value) => exact(*value).hash(&mut hasher),
             Self::Uint(value) => i64::try_from(*value).ok().and_then(exact).hash(&mut hasher),
-            Self::Double(value) => crate::value::whole(*value).and_then(exact).hash(&mut hasher),
+            Self::Double(value) => super::whole(*value).and_then(exact).hash(&mut hasher),
             Self::String(text) | Self::Type(text) => (**text).hash(&mut hasher),
             Self::Duration(value) => value.hash(&mut hasher),
             Self::List(list) => {

@@ -2,7 +2,7 @@
 //! `cel-go/checker/cost.go`).
 
 use super::{ONE, Range, UNKNOWN, ZERO};
-use crate::actual_cost::{CHECK, quarter, selector, tenth};
+use crate::cost::actual::{CHECK, quarter, selector, tenth};
 use crate::eval::LIST_COST;
 use crate::types::Type;
 
