@@ -141,7 +141,6 @@ const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("controlplane/api/src/workload/validation", "one field each"),
     ("controlplane/schema/src", "parts of one schema"),
     ("controlplane/server/src/write/admission", "one plugin each"),
-    ("controlplane/store/src", "parts of one store"),
 ];
 
 fn root() -> PathBuf {

@@ -26,34 +26,23 @@
 //! * Every queue, batch, ring and buffer is bounded.
 
 mod backend;
-mod cache;
-mod committer;
-mod entry;
-mod follow;
-mod fresh;
-mod key;
-mod ledger;
+mod object;
 mod options;
-mod past;
-mod pool;
-mod retention;
+mod read;
 mod shared;
 mod store;
-mod value;
-mod watch;
 mod write;
-mod writer;
 
 pub use backend::{
     Backend, BackendError, Cell, Change, CopyError, Followed, History, Limits, Loaded, Lock, Measure, Measures, Memory,
     Newest, Operation, Peers, Record, Sql, SqlError, Sqlite, Wake, check_copy, copy, outdate,
 };
-pub use entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
-pub use fresh::FreshError;
-pub use key::{InvalidKey, Key, Prefix};
+pub use object::entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
+pub use object::key::{InvalidKey, Key, Prefix};
+pub use object::value::{InvalidValue, Value};
 pub use options::{Kept, OpenError, Options};
-pub use past::{At, Moment, Past, PastError, PastList, Since};
+pub use read::fresh::FreshError;
+pub use read::past::{At, Moment, Past, PastError, PastList, Since};
+pub use read::watch::{Watch, WatchError};
 pub use store::{ListAt, ListError, Store};
-pub use value::{InvalidValue, Value};
-pub use watch::{Watch, WatchError};
 pub use write::{Class, CommitError, Condition, Guard, Seen, Write};

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::watch;
 
 use crate::backend::{Change, History};
-use crate::cache::Cache;
+use crate::read::cache::Cache;
 use crate::{BackendError, Class, Options, Prefix};
 
 pub(crate) struct Shared {

@@ -8,18 +8,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::backend::{Backend, Memory, Record, Sqlite};
-use crate::cache::{Cache, RingLimits};
-use crate::committer::Committer;
-use crate::entry::{Entry, List};
-use crate::fresh::{Fresh, FreshError};
-use crate::key::{Key, Prefix};
+use crate::object::entry::{Entry, List};
+use crate::object::key::{Key, Prefix};
+use crate::object::pool::Pool;
 use crate::options::{OpenError, Options};
-use crate::pool::Pool;
-use crate::retention::Retention;
+use crate::read::cache::{Cache, RingLimits};
+use crate::read::fresh::{Fresh, FreshError};
+use crate::read::watch::{Watch, WatchError, event};
 use crate::shared::Shared;
-use crate::watch::{Watch, WatchError, event};
+use crate::write::committer::Committer;
+use crate::write::retention::Retention;
+use crate::write::writer::{Request, Writer};
 use crate::write::{Class, CommitError, Guard, Write};
-use crate::writer::{Request, Writer};
 use crate::{BackendError, EventKind};
 
 /// Interval between two rounds of retention.

@@ -1,5 +1,11 @@
 //! Writes, and their errors.
 
+pub(crate) mod committer;
+mod follow;
+mod ledger;
+pub(crate) mod retention;
+pub(crate) mod writer;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

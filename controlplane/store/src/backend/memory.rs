@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{Backend, BackendError, Change, History, Loaded, Operation, Record};
-use crate::past::{MOST_BYTES, Moment, Past, PastError, Since};
+use crate::read::past::{MOST_BYTES, Moment, Past, PastError, Since};
 use crate::{Key, Prefix};
 
 /// A backend without a disk.

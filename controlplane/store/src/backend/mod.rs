@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::past::{Moment, Past, PastError, Since};
+use crate::read::past::{Moment, Past, PastError, Since};
 use crate::{Key, Prefix};
 
 pub use memory::Memory;

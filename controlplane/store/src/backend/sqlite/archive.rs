@@ -32,7 +32,7 @@ use tracing::{debug, error, warn};
 use super::{backend_error, operation, record, schema, signed, unsigned};
 use crate::backend::{BackendError, Operation};
 use crate::options::{Kept, Options};
-use crate::past::Since;
+use crate::read::past::Since;
 use crate::{Class, Key, OpenError};
 pub(super) use read::{ArchiveReader, first_after};
 use table::{Superseded, Table};

@@ -11,7 +11,7 @@ use super::State;
 use super::delta::{Codec, nodes};
 use super::table::{Superseded, resource_number};
 use crate::backend::BackendError;
-use crate::past::{Moment, PastError, Since};
+use crate::read::past::{Moment, PastError, Since};
 use crate::{Key, Prefix};
 
 const COLUMNS: &str =

@@ -12,7 +12,7 @@ use super::delta::{Codec, fork};
 use crate::Key;
 use crate::backend::BackendError;
 use crate::options::Kept;
-use crate::past::Since;
+use crate::read::past::Since;
 
 /// "SKIP": identifies the file as Skiff's.
 const APPLICATION_ID: i32 = 0x534b_4950;

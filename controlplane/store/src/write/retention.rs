@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::entry::{Entry, Event};
+use super::Class;
+use crate::object::entry::{Entry, Event};
 use crate::shared::Shared;
-use crate::write::Class;
 
 /// Resolution of the recorded times.
 const STEP: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! Rules of writes: pure, so that they are the same for every backend.
 
-use crate::entry::{Entry, Event, EventKind};
-use crate::write::{CommitError, Write};
+use super::{CommitError, Write};
+use crate::object::entry::{Entry, Event, EventKind};
 
 /// Effect of a valid write.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::{Arc, Weak};
 
-use crate::entry::{Attributes, Fields, Labels};
+use super::entry::{Attributes, Fields, Labels};
 use crate::write::Write;
 
 /// Parts that objects share, held weakly.

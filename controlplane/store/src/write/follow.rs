@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use tracing::{error, info};
 
+use super::writer::{Writer, visible};
 use crate::backend::{BackendError, Followed, Operation, Record};
-use crate::entry::{Entry, Event, EventKind};
-use crate::key::Key;
+use crate::object::entry::{Entry, Event, EventKind};
+use crate::object::key::Key;
 use crate::store::entry;
-use crate::writer::{Writer, visible};
 
 impl Writer {
     /// Publishes the changes of other processes.

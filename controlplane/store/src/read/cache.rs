@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::entry::{Entry, Event, EventKind};
-use crate::key::{Key, Prefix};
+use crate::object::entry::{Entry, Event, EventKind};
+use crate::object::key::{Key, Prefix};
 
 /// The state behind one lock; readers hold it only while they copy a few pointers.
 #[derive(Debug)]
@@ -273,7 +273,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::entry::Attributes;
+    use crate::object::entry::Attributes;
 
     fn put(revision: u64) -> Event {
         let key = Key::new("", "pods", "default", &format!("p{revision}")).unwrap();

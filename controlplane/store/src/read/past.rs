@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::entry::Entry;
+use crate::object::entry::Entry;
 use crate::{Attributes, BackendError, Class, Key, Prefix, Store};
 
 /// Most bytes of objects that one read of the past may return.

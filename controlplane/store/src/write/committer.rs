@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::CommitError;
+use super::writer::{Job, QUEUE, Reply, Request, Slot, Writer};
 use crate::BackendError;
-use crate::entry::Entry;
+use crate::object::entry::Entry;
 use crate::options::OpenError;
 use crate::shared::Shared;
-use crate::write::CommitError;
-use crate::writer::{Job, QUEUE, Reply, Request, Slot, Writer};
 
 #[derive(Clone)]
 pub(crate) enum Committer {

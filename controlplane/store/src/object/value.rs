@@ -72,7 +72,7 @@ impl Value {
 /// A scanner for one path in serialized JSON: no allocation, no recursion.
 mod scan {
     /// The range of the characters inside the quotes of `metadata.resourceVersion`.
-    pub(super) fn resource_version(json: &[u8]) -> Option<(usize, usize)> {
+    pub(crate) fn resource_version(json: &[u8]) -> Option<(usize, usize)> {
         let metadata = member(json, skip_space(json, 0), b"\"metadata\"")?;
         let value = member(json, metadata, b"\"resourceVersion\"")?;
         (json.get(value) == Some(&b'"')).then_some(())?;
@@ -80,7 +80,7 @@ mod scan {
     }
 
     /// True if there is a `metadata.deletionTimestamp`.
-    pub(super) fn is_deleted(json: &[u8]) -> bool {
+    pub(crate) fn is_deleted(json: &[u8]) -> bool {
         let metadata = member(json, skip_space(json, 0), b"\"metadata\"");
         let deleted = metadata.and_then(|metadata| member(json, metadata, b"\"deletionTimestamp\""));
         deleted.is_some_and(|at| json.get(at) == Some(&b'"'))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::entry::{Entry, Event, EventKind};
-use crate::key::Prefix;
+use crate::object::entry::{Entry, Event, EventKind};
+use crate::object::key::Prefix;
 use crate::shared::Shared;
 use crate::{BackendError, Class, Operation};
 

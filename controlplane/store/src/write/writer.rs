@@ -9,15 +9,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::{debug, error, info};
 
+use super::ledger::{Decision, decide};
+use super::retention::Retention;
+use super::{Class, CommitError, Guard, Write};
 use crate::backend::{Backend, Limits, Operation, Record};
-use crate::cache::Cache;
-use crate::entry::{Entry, Event, EventKind};
-use crate::key::Key;
-use crate::ledger::{Decision, decide};
-use crate::pool::Pool;
-use crate::retention::Retention;
+use crate::object::entry::{Entry, Event, EventKind};
+use crate::object::key::Key;
+use crate::object::pool::Pool;
+use crate::read::cache::Cache;
 use crate::shared::Shared;
-use crate::write::{Class, CommitError, Guard, Write};
 use crate::{BackendError, Value};
 
 /// Capacity of the writer's queue; further writes wait for a place in it.

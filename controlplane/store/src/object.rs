@@ -1,0 +1,6 @@
+//! Stored objects: their keys, their values, and entries with what selectors look at.
+
+pub(crate) mod entry;
+pub(crate) mod key;
+pub(crate) mod pool;
+pub(crate) mod value;
