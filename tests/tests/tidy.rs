@@ -132,7 +132,6 @@ const MOST_MODULES: usize = 12;
 
 /// Folders that may have more modules, each with its reason.
 const WIDE_FOLDERS: &[(&str, &str)] = &[
-    ("agent/network/src/bridge", "parts of one bridge"),
     ("agent/runtime/src", "the interface and both implementations"),
     ("agent/volume/src", "one type of volume each"),
     ("controlplane/api/src/kinds", "one kind each"),

@@ -10,7 +10,7 @@ pub use socket::Watch;
 
 use message::Family;
 
-use crate::bridge::settings;
+use crate::bridge::kernel::settings;
 
 /// Address families.
 pub(crate) fn families() -> impl Iterator<Item = Family> {

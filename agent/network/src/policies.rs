@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use agent_plan::network::network_policy::{Change, Direction, Element, Rule as Lookups, Shape};
 
 use crate::Error;
-use crate::bridge::masquerade;
+use crate::bridge::firewall::masquerade;
 pub use crate::nft::Watch;
 use crate::nft::families;
 use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, verdict};

@@ -2,6 +2,8 @@
 
 mod nodes;
 mod ownership;
+mod routes;
+pub(crate) mod settings;
 mod tunnel;
 
 use std::fs::File;
@@ -23,9 +25,9 @@ use tokio::task::JoinSet;
 
 pub(super) use tunnel::Mark;
 
-use super::routes::{self, hardware_address, last_resort, mtu};
-use super::{namespace, settings};
+use super::sandbox::namespace;
 use crate::{Attachment, Cidr, Error, Ranges};
+use routes::{hardware_address, last_resort, mtu};
 
 /// Netlink connection to the network namespace that the calling thread was in when it was opened.
 pub(crate) struct Kernel {

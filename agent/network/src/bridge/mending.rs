@@ -12,7 +12,9 @@ use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProto
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use super::{Bridge, Inner, flows, kernel, namespace};
+use super::firewall::flows;
+use super::sandbox::namespace;
+use super::{Bridge, Inner, kernel};
 use crate::{Error, Lost};
 
 /// Message types of link notifications, from `linux/rtnetlink.h`.

@@ -5,23 +5,13 @@
 //! uses no resources. A new namespace is entered by a dedicated thread, which ends in it: no other
 //! work, in particular the cleanup after a failed attachment, ever runs in the wrong namespace.
 
-pub(crate) mod flows;
-mod forwarding;
-mod guard;
+pub(crate) mod firewall;
 pub(crate) mod kernel;
-mod leaving;
-pub(crate) mod masquerade;
 mod mending;
 pub(crate) mod names;
-pub(crate) mod namespace;
 mod nodes;
 mod once;
-mod ports;
-mod records;
-mod routes;
-pub(crate) mod settings;
-mod slots;
-mod users;
+pub(crate) mod sandbox;
 mod work;
 
 use std::collections::BTreeMap;
@@ -35,9 +25,12 @@ use futures::future::{BoxFuture, ready};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::{AttachSpec, Attachment, Cidr, Error, Lost, Network, Ranges, Served};
-pub(crate) use forwarding::shuts_node;
+pub(crate) use firewall::forwarding::shuts_node;
+use firewall::{forwarding, guard, masquerade, ports};
+use kernel::settings;
 pub use nodes::{Nodes, RouteNews};
-use records::{Records, Reservation};
+use sandbox::records::{Records, Reservation};
+use sandbox::{namespace, slots};
 
 /// Maximum number of threads that change the kernel's network at once; the kernel itself serializes
 /// them (RTNL).

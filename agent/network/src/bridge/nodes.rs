@@ -10,8 +10,9 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::unix::AsyncFd;
 
+use super::firewall::{flows, masquerade};
 use super::kernel::{self, Mark};
-use super::{Inner, flows, masquerade, mending, names};
+use super::{Inner, mending, names};
 use crate::{Cidr, Error};
 
 // Multicast groups and message types, from `linux/rtnetlink.h`.

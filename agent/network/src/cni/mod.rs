@@ -24,7 +24,8 @@ use futures::future::{BoxFuture, ready};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
-use crate::bridge::{finish, kernel, names, namespace, note};
+use crate::bridge::sandbox::namespace;
+use crate::bridge::{finish, kernel, names, note};
 use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 use list::List;
 use plugin::{Failure, Verb};

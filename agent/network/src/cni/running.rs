@@ -9,7 +9,7 @@ use super::plugin::{self, Failure, Surroundings, Verb};
 use super::records::Record;
 use super::{INTERFACE, Inner, outcome};
 use crate::AttachSpec;
-use crate::bridge::namespace;
+use crate::bridge::sandbox::namespace;
 
 /// Maximum size of a configuration file.
 const FILE_LIMIT: u64 = 1 << 20;

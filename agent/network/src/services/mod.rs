@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use agent_plan::network::proxy::{Change, Datagrams, Element, Key, Value};
 use nix::errno::Errno;
 
-use crate::bridge::{flows, masquerade};
+use crate::bridge::firewall::{flows, masquerade};
 pub use crate::nft::Watch;
 use crate::nft::families;
 use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, value, verdict};

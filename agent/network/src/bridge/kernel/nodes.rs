@@ -16,10 +16,10 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::{LinkUnspec, RouteMessageBuilder};
 
-use super::super::{finish, note, routes};
+use super::super::{finish, note};
 use super::ownership::name;
 use super::tunnel::{Mark, is_vxlan};
-use super::{Kernel, Socket, accept, refused};
+use super::{Kernel, Socket, accept, refused, routes};
 use crate::{Attachment, Cidr, Error, Ranges};
 
 /// Protocol number of the routes that this program creates. Unassigned in iproute2's `rt_protos`.

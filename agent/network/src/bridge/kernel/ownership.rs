@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 
-use super::super::{finish, names, note, routes};
-use super::{Kernel, Socket, accept, is_index_of, last_resort, refused};
+use super::super::{finish, names, note};
+use super::{Kernel, Socket, accept, is_index_of, last_resort, refused, routes};
 use crate::{Error, Ranges};
 
 impl Kernel {

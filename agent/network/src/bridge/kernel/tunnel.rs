@@ -14,9 +14,8 @@ use rtnetlink::packet_route::neighbour::{
 };
 use rtnetlink::{LinkUnspec, LinkVxlan};
 
-use super::super::settings;
 use super::ownership::refuse_owner;
-use super::{Socket, accept, refused};
+use super::{Socket, accept, refused, settings};
 use crate::{Cidr, Error};
 
 /// Names of the objects of one state folder for routes to other nodes.

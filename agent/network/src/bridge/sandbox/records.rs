@@ -9,18 +9,19 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::leaving::sandboxes::Leaving;
+use super::namespace;
 use super::slots::{self, Slots};
-use super::{Place, names, namespace};
+use crate::bridge::{Place, names};
 use crate::files::{read, read_whole, remove, write};
 use crate::{AttachSpec, Attachment, Cidr, Error, PortMapping, Ranges};
 
 /// Records of one state folder, cached in memory.
-pub(super) struct Records {
+pub(in crate::bridge) struct Records {
     state: PathBuf,
     ranges: Option<Ranges>,
     attachments: BTreeMap<String, Record>,
-    pub(super) leaving: Leaving,
-    pub(super) slots: Slots,
+    pub(in crate::bridge) leaving: Leaving,
+    pub(in crate::bridge) slots: Slots,
     /// Host ends left over from an earlier process without a record.
     lost: Vec<String>,
     /// Index within the ranges of the last allocated address: the search continues behind it, so
@@ -54,7 +55,7 @@ impl Record {
 }
 
 /// Result of [`Records::reserve`].
-pub(super) enum Reservation {
+pub(in crate::bridge) enum Reservation {
     /// The sandbox is attached.
     Known(Attachment),
     /// The address is reserved; the kernel objects are to be created.
@@ -63,7 +64,7 @@ pub(super) enum Reservation {
 
 impl Records {
     /// Reads the existing records; those whose namespace is gone are removed.
-    pub(super) fn open(state: &Path) -> Result<Self, Error> {
+    pub(in crate::bridge) fn open(state: &Path) -> Result<Self, Error> {
         let folder = state.join("attachments");
         std::fs::create_dir_all(&folder).map_err(|source| Error::io("create", &folder, source))?;
         let mut records = Self {
@@ -119,12 +120,12 @@ impl Records {
     }
 
     /// Host ends left over from an earlier process: returned once.
-    pub(super) fn lost(&mut self) -> Vec<String> {
+    pub(in crate::bridge) fn lost(&mut self) -> Vec<String> {
         std::mem::take(&mut self.lost)
     }
 
     /// Fails if these ranges cannot be served, since pods have addresses of the earlier ones.
-    pub(super) fn allows(&self, ranges: Ranges) -> Result<(), Error> {
+    pub(in crate::bridge) fn allows(&self, ranges: Ranges) -> Result<(), Error> {
         match self.ranges {
             Some(known) if known != ranges && !self.attachments.is_empty() => Err(Error::RangeInUse(known)),
             Some(_) | None => Ok(()),
@@ -132,7 +133,7 @@ impl Records {
     }
 
     /// Sets the ranges from which addresses are allocated.
-    pub(super) fn serve(&mut self, ranges: Ranges) -> Result<(), Error> {
+    pub(in crate::bridge) fn serve(&mut self, ranges: Ranges) -> Result<(), Error> {
         self.allows(ranges)?;
         if self.ranges != Some(ranges) {
             write(&self.state.join("range.json"), &ranges)?;
@@ -143,23 +144,27 @@ impl Records {
     }
 
     /// The ranges, once they are known.
-    pub(super) fn ranges(&self) -> Option<Ranges> {
+    pub(in crate::bridge) fn ranges(&self) -> Option<Ranges> {
         self.ranges
     }
 
     /// All sandboxes with an address that are not being detached.
-    pub(super) fn attachments(&self) -> Vec<Attachment> {
+    pub(in crate::bridge) fn attachments(&self) -> Vec<Attachment> {
         self.staying().map(|record| record.attachment.clone()).collect()
     }
 
     /// Host ports of the sandbox.
-    pub(super) fn ports(&self, sandbox: &str) -> Vec<PortMapping> {
+    pub(in crate::bridge) fn ports(&self, sandbox: &str) -> Vec<PortMapping> {
         let known = self.attachments.get(sandbox);
         known.map(|known| known.attachment.ports.clone()).unwrap_or_default()
     }
 
     /// Reserves an address for a sandbox, on disk before it is used.
-    pub(super) fn reserve(&mut self, spec: &AttachSpec, place: Option<&Place>) -> Result<Reservation, Error> {
+    pub(in crate::bridge) fn reserve(
+        &mut self,
+        spec: &AttachSpec,
+        place: Option<&Place>,
+    ) -> Result<Reservation, Error> {
         let sandbox = spec.sandbox_id.as_str();
         if let Some(known) = self.attachments.get(sandbox) {
             return Ok(Reservation::Known(known.attachment.clone()));
@@ -198,7 +203,7 @@ impl Records {
     }
 
     /// Allocates the addresses of a slot that is to be created.
-    pub(super) fn plan_slot(&mut self) -> Result<(u64, Attachment), Error> {
+    pub(in crate::bridge) fn plan_slot(&mut self) -> Result<(u64, Attachment), Error> {
         let (addresses, number) = self.next()?;
         let gateway = gateway(&addresses)?;
         self.last = Some(number);
@@ -214,7 +219,7 @@ impl Records {
 
     /// Assigns a slot to the sandbox, on disk before it is used; its namespace is to be mounted
     /// under the sandbox's name next. A sandbox that has an attachment already keeps that.
-    pub(super) fn take(&mut self, spec: &AttachSpec, slot: u64) -> Result<Reservation, Error> {
+    pub(in crate::bridge) fn take(&mut self, spec: &AttachSpec, slot: u64) -> Result<Reservation, Error> {
         if let Some(known) = self.attachments.get(&spec.sandbox_id) {
             self.slots.offer(slot);
             return Ok(Reservation::Known(known.attachment.clone()));
@@ -240,25 +245,25 @@ impl Records {
     }
 
     /// Attachment of a sandbox, if it has one.
-    pub(super) fn known(&self, sandbox: &str) -> Option<Attachment> {
+    pub(in crate::bridge) fn known(&self, sandbox: &str) -> Option<Attachment> {
         self.attachments.get(sandbox).map(|record| record.attachment.clone())
     }
 
     /// Host end of a sandbox's veth pair.
-    pub(super) fn link(&self, sandbox: &str) -> String {
+    pub(in crate::bridge) fn link(&self, sandbox: &str) -> String {
         let known = self.attachments.get(sandbox);
         known.map_or_else(|| names::host_link(&self.state, sandbox), Record::link)
     }
 
     /// Host ends of all expected links, each with its attachment.
-    pub(super) fn links(&self) -> BTreeMap<String, Attachment> {
+    pub(in crate::bridge) fn links(&self) -> BTreeMap<String, Attachment> {
         self.staying()
             .map(|record| (record.link(), record.attachment.clone()))
             .collect()
     }
 
     /// True if a link is expected.
-    pub(super) fn has_link(&self, link: &str) -> bool {
+    pub(in crate::bridge) fn has_link(&self, link: &str) -> bool {
         self.staying().any(|record| record.link() == link)
     }
 
@@ -270,12 +275,12 @@ impl Records {
     }
 
     /// Number of addresses of each range that are not free.
-    pub(super) fn taken(&self) -> usize {
+    pub(in crate::bridge) fn taken(&self) -> usize {
         self.attachments.len() + self.slots.len() + 2
     }
 
     /// Frees a sandbox's address. Succeeds if it has none.
-    pub(super) fn release(&mut self, sandbox: &str) -> Result<(), Error> {
+    pub(in crate::bridge) fn release(&mut self, sandbox: &str) -> Result<(), Error> {
         remove(&self.file(sandbox))?;
         self.attachments.remove(sandbox);
         self.leaving.stay(sandbox);
@@ -283,7 +288,7 @@ impl Records {
     }
 
     /// Removes all record files.
-    pub(super) fn forget(&mut self) -> Result<(), Error> {
+    pub(in crate::bridge) fn forget(&mut self) -> Result<(), Error> {
         self.attachments.clear();
         self.ranges = None;
         remove(&self.state.join("range.json"))?;
@@ -296,7 +301,7 @@ impl Records {
 
     /// Free index within the ranges. A pod's addresses have the same index in each range: they are
     /// allocated together, and its hardware address is derived from one of them.
-    pub(super) fn free(&self, ranges: Ranges) -> Option<u128> {
+    pub(in crate::bridge) fn free(&self, ranges: Ranges) -> Option<u128> {
         let known = self.attachments.values().map(|record| &record.attachment);
         let held = known.chain(self.slots.attachments()).flat_map(|known| &known.addresses);
         let taken: BTreeSet<u128> = held.map(|held| held.offset()).collect();

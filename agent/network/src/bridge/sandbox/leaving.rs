@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::namespace;
 use super::records::Records;
-use super::{Inner, finish, names, namespace, note};
 use crate::Error;
+use crate::bridge::{Inner, finish, names, note};
 
 /// Delay between attempts to delete a link: initial and maximum.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -19,7 +20,7 @@ const AGAIN_AT_MOST: Duration = Duration::from_mins(1);
 const SETTLED: Duration = Duration::from_secs(10);
 
 impl Inner {
-    pub(super) fn detach(&self, sandbox: &str) -> Result<(), Error> {
+    pub(in crate::bridge) fn detach(&self, sandbox: &str) -> Result<(), Error> {
         let link = self.let_go(sandbox)?;
         let Some(link) = link else { return Ok(()) };
         let taken = self.take_away(sandbox, &link);
@@ -37,7 +38,7 @@ impl Inner {
 
     /// Releases a sandbox's namespace and frees its ports. Returns the link to delete; `None` if it
     /// is being deleted already.
-    pub(super) fn let_go(&self, sandbox: &str) -> Result<Option<String>, Error> {
+    pub(in crate::bridge) fn let_go(&self, sandbox: &str) -> Result<Option<String>, Error> {
         names::sandbox(sandbox)?;
         let (link, led) = {
             let mut records = self.records();
@@ -76,7 +77,12 @@ impl Inner {
 
     /// Retries until the link is deleted. If that fails, the sandbox keeps its address until the
     /// next start of the agent.
-    pub(super) fn take_away_at_last(&self, sandbox: &str, link: &str, mut place: Option<OwnedSemaphorePermit>) {
+    pub(in crate::bridge) fn take_away_at_last(
+        &self,
+        sandbox: &str,
+        link: &str,
+        mut place: Option<OwnedSemaphorePermit>,
+    ) {
         let mut pause = AGAIN;
         while let Err(error) = self.take_away(sandbox, link) {
             tracing::warn!(sandbox, link, %error, "a link could not be taken away");
@@ -94,7 +100,7 @@ impl Inner {
 
     /// Locks the records once no link of a matching sandbox is being deleted, or the deletion has
     /// failed for long.
-    pub(super) fn settled(&self, which: impl Fn(&str) -> bool) -> MutexGuard<'_, Records> {
+    pub(in crate::bridge) fn settled(&self, which: impl Fn(&str) -> bool) -> MutexGuard<'_, Records> {
         let leaving = |records: &mut Records| records.leaving.is_going(&which);
         let waited = self.settled.wait_timeout_while(self.records(), SETTLED, leaving);
         waited.unwrap_or_else(PoisonError::into_inner).0

@@ -9,7 +9,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Inner, kernel, masquerade};
+use super::masquerade;
+use crate::bridge::{Inner, chain, kernel};
 use crate::nft::message::{Batch, Family, Item, Kind, Lists, octets};
 use crate::nft::socket::Socket;
 use crate::{Attachment, Error};
@@ -69,7 +70,7 @@ fn script(bridge: &str) -> String {
 }
 
 /// Removes the table. Succeeds if there is none.
-pub(super) fn remove(bridge: &str) -> Result<(), Error> {
+pub(in crate::bridge) fn remove(bridge: &str) -> Result<(), Error> {
     let table = table(bridge);
     masquerade::nft(&format!("add table bridge {table}\ndelete table bridge {table}\n"))
 }
@@ -101,7 +102,7 @@ fn elements(link: &str, attachment: &Attachment) -> Vec<(&'static str, Item)> {
 impl Inner {
     /// Allows exactly these ports to send. Without nftables' bridge family in the kernel, it only
     /// logs a warning.
-    pub(super) fn guard(&self) {
+    pub(in crate::bridge) fn guard(&self) {
         if !self.config.guarded {
             return;
         }
@@ -109,7 +110,7 @@ impl Inner {
             .and_then(|()| self.change_guard(Kind::NewElement, &self.held()));
         if let Err(error) = &made {
             tracing::warn!(
-                error = super::chain(error),
+                error = chain(error),
                 "pods may send from addresses that are not their own"
             );
         }
@@ -118,7 +119,7 @@ impl Inner {
 
     /// Creates the table again if it is missing in the output of `nft list chains`: another program
     /// has removed it.
-    pub(super) fn keep_guard(&self, listed: &str) {
+    pub(in crate::bridge) fn keep_guard(&self, listed: &str) {
         let own = format!("table bridge {} {{", table(&self.config.bridge));
         if self.is_guarded() && !listed.lines().any(|line| line == own) {
             tracing::warn!("somebody else removed the table of pods' addresses; it is made again");
@@ -131,14 +132,14 @@ impl Inner {
     }
 
     /// Host ends of all veth pairs, including those of free slots.
-    pub(super) fn held(&self) -> Vec<(String, Attachment)> {
+    pub(in crate::bridge) fn held(&self) -> Vec<(String, Attachment)> {
         let records = self.records();
         let made_ahead = records.slots.links(&self.config.state_dir);
         records.links().into_iter().chain(made_ahead).collect()
     }
 
     /// Allows a port to send, before it exists.
-    pub(super) fn admit(&self, link: &str, attachment: &Attachment) -> Result<(), Error> {
+    pub(in crate::bridge) fn admit(&self, link: &str, attachment: &Attachment) -> Result<(), Error> {
         if !self.is_guarded() {
             return Ok(());
         }
@@ -150,7 +151,7 @@ impl Inner {
     }
 
     /// Removes the elements and the neighbor entries of a deleted port.
-    pub(super) fn dismiss(&self, link: &str, attachment: &Attachment) {
+    pub(in crate::bridge) fn dismiss(&self, link: &str, attachment: &Attachment) {
         let own = [(link.to_owned(), attachment.clone())];
         let neighbors = kernel::with(|kernel| kernel.remove_neighbors(&self.config.bridge, attachment));
         let elements = if self.is_guarded() {
@@ -160,7 +161,7 @@ impl Inner {
         };
         for error in [neighbors, elements].into_iter().filter_map(Result::err) {
             // They are removed at the next start.
-            tracing::debug!(link, error = super::chain(&error), "a port's addresses are still known");
+            tracing::debug!(link, error = chain(&error), "a port's addresses are still known");
         }
     }
 

@@ -10,7 +10,7 @@ const V6: &str = "/proc/sys/net/ipv6/conf";
 
 /// Enables forwarding in this network namespace for the ranges' families. It stays enabled: another
 /// network may depend on it.
-pub(super) fn forward(ranges: Ranges) -> Result<(), Error> {
+pub(in crate::bridge) fn forward(ranges: Ranges) -> Result<(), Error> {
     if ranges.of_family(false).is_some() {
         set(&Path::new(V4).join("ip_forward"), "1")?;
     }
@@ -53,18 +53,18 @@ fn keep_advertised_routes() -> Result<(), Error> {
 
 /// Sysctls of the bridge. Router advertisements of pods are ignored, so that no pod can set a
 /// route. Duplicate address detection is disabled, since the bridge's addresses are unique.
-pub(super) fn of_bridge(bridge: &str, v6: bool) -> Result<(), Error> {
+pub(in crate::bridge) fn of_bridge(bridge: &str, v6: bool) -> Result<(), Error> {
     of_interface(bridge, v6)
 }
 
 /// Sysctls of a pod's interface, inside its namespace.
-pub(super) fn of_joined(interface: &str, v6: bool) -> Result<(), Error> {
+pub(in crate::bridge) fn of_joined(interface: &str, v6: bool) -> Result<(), Error> {
     ignore_redirects(interface)?;
     of_interface(interface, v6)
 }
 
 /// Sysctls of all interfaces that a new namespace will get.
-pub(super) fn of_new_namespace(v6: bool) -> Result<(), Error> {
+pub(in crate::bridge) fn of_new_namespace(v6: bool) -> Result<(), Error> {
     ignore_redirects("default")?;
     of_interface("default", v6)?;
     if v6 {
@@ -104,7 +104,7 @@ fn of_interface(name: &str, v6: bool) -> Result<(), Error> {
 /// Sets `route_localnet`: whether packets from the node's loopback to a host port may be routed to
 /// the bridge. By itself this also opens the loopback to all pods on the bridge. Disabling succeeds
 /// if there is no bridge.
-pub(super) fn reach_loopback(bridge: &str, may: bool) -> Result<(), Error> {
+pub(in crate::bridge) fn reach_loopback(bridge: &str, may: bool) -> Result<(), Error> {
     let path = PathBuf::from(V4).join("conf").join(bridge).join("route_localnet");
     match set(&path, if may { "1" } else { "0" }) {
         Err(Error::Io { source, .. }) if !may && source.kind() == ErrorKind::NotFound => Ok(()),

@@ -11,8 +11,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{FsType, statfs};
 
-use super::{names, users};
+use super::users;
 use crate::Error;
+use crate::bridge::{finish, names, note};
 
 /// Magic number of nsfs, from `linux/magic.h`.
 const NSFS: FsType = FsType(0x6e73_6673);
@@ -103,18 +104,18 @@ pub(crate) fn release_others(state: &Path, known: impl Fn(&str) -> bool) -> Resu
 }
 
 /// Unmounts every namespace in a directory, except for some. Continues past errors.
-pub(super) fn release_but(folder: &Path, known: impl Fn(&str) -> bool) -> Result<(), Error> {
+pub(in crate::bridge) fn release_but(folder: &Path, known: impl Fn(&str) -> bool) -> Result<(), Error> {
     let mut failures = Vec::new();
     for name in files(folder)? {
         if !name.to_str().is_some_and(&known) {
-            super::note(&mut failures, release(&folder.join(name)));
+            note(&mut failures, release(&folder.join(name)));
         }
     }
-    super::finish(failures)
+    finish(failures)
 }
 
 /// Files of a directory; empty if it does not exist.
-pub(super) fn files(folder: &Path) -> Result<Vec<OsString>, Error> {
+pub(in crate::bridge) fn files(folder: &Path) -> Result<Vec<OsString>, Error> {
     let failed = |source| Error::io("read", folder, source);
     match std::fs::read_dir(folder) {
         Ok(entries) => entries
@@ -126,7 +127,7 @@ pub(super) fn files(folder: &Path) -> Result<Vec<OsString>, Error> {
 }
 
 /// Bind-mounts a namespace at a second path.
-pub(super) fn hold_too(from: &Path, to: &Path) -> Result<(), Error> {
+pub(in crate::bridge) fn hold_too(from: &Path, to: &Path) -> Result<(), Error> {
     let namespace = File::open(from).map_err(|source| Error::io("open", from, source))?;
     release(to)?;
     hold(&namespace, to)

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
+use super::flows;
 use super::masquerade::{self, Family, nft};
-use super::{Inner, flows, settings};
+use crate::bridge::Inner;
+use crate::bridge::kernel::settings;
 use crate::{Attachment, Cidr, Error, PortMapping, Ranges};
 
 fn table(bridge: &str) -> String {
@@ -14,7 +16,7 @@ fn table(bridge: &str) -> String {
 impl Inner {
     /// Updates the host port tables from the records, and deletes the conntrack entries of the
     /// changed UDP ports.
-    pub(super) fn lead_ports(&self, changed: &[PortMapping]) -> Result<(), Error> {
+    pub(in crate::bridge) fn lead_ports(&self, changed: &[PortMapping]) -> Result<(), Error> {
         let guard = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         let (ranges, attachments) = {
             let records = self.records();
@@ -116,7 +118,7 @@ fn made(bridge: &str, family: Family, range: Cidr, (own, any): (&Elements, &Elem
 
 /// Removes the tables. Succeeds if there are none. The guard rule stays while `route_localnet` is
 /// enabled.
-pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
+pub(in crate::bridge) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
     settings::reach_loopback(bridge, false)?;
     nft(&masquerade::gone(&table(bridge), ranges))
 }

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Inner, names, namespace};
+use super::namespace;
+use crate::bridge::{Inner, finish, kernel, names, note};
 use crate::{Attachment, Error};
 
 /// Slots are created only after this time without attachments and detachments: a burst of pods has
@@ -20,7 +21,7 @@ const SPARE: usize = 16;
 
 /// Slots by number.
 #[derive(Default)]
-pub(super) struct Slots {
+pub(in crate::bridge) struct Slots {
     all: BTreeMap<u64, Slot>,
     next: u64,
 }
@@ -32,27 +33,31 @@ struct Slot {
 }
 
 impl Slots {
-    pub(super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+    pub(in crate::bridge) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
         self.all.values().map(|slot| &slot.attachment)
     }
 
     /// Host ends of the slots.
-    pub(super) fn links(&self, state: &Path) -> impl Iterator<Item = (String, Attachment)> {
+    pub(in crate::bridge) fn links(&self, state: &Path) -> impl Iterator<Item = (String, Attachment)> {
         let all = self.all.iter();
         all.map(|(number, slot)| (link(state, *number), slot.attachment.clone()))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::bridge) fn len(&self) -> usize {
         self.all.len()
     }
 
     /// Continues behind a number that is in use.
-    pub(super) fn skip(&mut self, number: u64) {
+    pub(in crate::bridge) fn skip(&mut self, number: u64) {
         self.next = self.next.max(number + 1);
     }
 
     /// Records a slot that is about to be created.
-    pub(super) fn plan(&mut self, state: &Path, make: impl FnOnce(String, PathBuf) -> Attachment) -> (u64, Attachment) {
+    pub(in crate::bridge) fn plan(
+        &mut self,
+        state: &Path,
+        make: impl FnOnce(String, PathBuf) -> Attachment,
+    ) -> (u64, Attachment) {
         let number = self.next;
         self.skip(number);
         let attachment = make(name(number), path(state, number));
@@ -64,29 +69,29 @@ impl Slots {
         (number, attachment)
     }
 
-    pub(super) fn offer(&mut self, number: u64) {
+    pub(in crate::bridge) fn offer(&mut self, number: u64) {
         if let Some(slot) = self.all.get_mut(&number) {
             slot.free = true;
         }
     }
 
     /// Reserves the oldest free slot for the caller.
-    pub(super) fn claim(&mut self) -> Option<u64> {
+    pub(in crate::bridge) fn claim(&mut self) -> Option<u64> {
         let (number, slot) = self.all.iter_mut().find(|(_, slot)| slot.free)?;
         slot.free = false;
         Some(*number)
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<&Attachment> {
+    pub(in crate::bridge) fn get(&self, number: u64) -> Option<&Attachment> {
         self.all.get(&number).map(|slot| &slot.attachment)
     }
 
-    pub(super) fn remove(&mut self, number: u64) {
+    pub(in crate::bridge) fn remove(&mut self, number: u64) {
         self.all.remove(&number);
     }
 
     /// Takes all free slots.
-    pub(super) fn claim_all(&mut self) -> Vec<u64> {
+    pub(in crate::bridge) fn claim_all(&mut self) -> Vec<u64> {
         std::iter::from_fn(|| self.claim()).collect()
     }
 }
@@ -97,23 +102,23 @@ fn name(number: u64) -> String {
 }
 
 /// Host end of a slot's veth pair, also after a pod has taken it.
-pub(super) fn link(state: &Path, number: u64) -> String {
+pub(in crate::bridge) fn link(state: &Path, number: u64) -> String {
     names::host_link(state, &name(number))
 }
 
-pub(super) fn path(state: &Path, number: u64) -> PathBuf {
+pub(in crate::bridge) fn path(state: &Path, number: u64) -> PathBuf {
     names::slots(state).join(number.to_string())
 }
 
 /// Numbers of slots whose namespaces an earlier process left.
-pub(super) fn left(state: &Path) -> Result<Vec<u64>, Error> {
+pub(in crate::bridge) fn left(state: &Path) -> Result<Vec<u64>, Error> {
     let names = namespace::files(&names::slots(state))?;
     Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
 /// State of the thread that creates slots.
 #[derive(Default)]
-pub(super) struct Filling {
+pub(in crate::bridge) struct Filling {
     state: Mutex<State>,
     changed: Condvar,
     /// Held while a slot is created.
@@ -136,16 +141,16 @@ impl Filling {
     }
 
     /// Records an attachment or detachment.
-    pub(super) fn moved(&self) {
+    pub(in crate::bridge) fn moved(&self) {
         self.state().moves += 1;
     }
 
-    pub(super) fn open(&self) {
+    pub(in crate::bridge) fn open(&self) {
         self.state().closed = false;
     }
 
     /// Stops the creation of slots and waits for one in progress.
-    pub(super) fn close(&self) -> MutexGuard<'_, ()> {
+    pub(in crate::bridge) fn close(&self) -> MutexGuard<'_, ()> {
         self.state().closed = true;
         self.changed.notify_all();
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
@@ -173,7 +178,7 @@ impl Filling {
 }
 
 /// Starts the creation of slots after the next quiet period.
-pub(super) fn fill(inner: &Arc<Inner>) {
+pub(in crate::bridge) fn fill(inner: &Arc<Inner>) {
     if inner.config.slots == 0 {
         return;
     }
@@ -226,7 +231,7 @@ impl Inner {
         let link = link(&self.config.state_dir, number);
         let made = self
             .admit(&link, &attachment)
-            .and_then(|()| super::kernel::with(|kernel| kernel.attach(&self.config.bridge, &link, &attachment, None)));
+            .and_then(|()| kernel::with(|kernel| kernel.attach(&self.config.bridge, &link, &attachment, None)));
         match made {
             Ok(()) => self.records().slots.offer(number),
             Err(_) => self.remove_slot(number)?,
@@ -235,10 +240,10 @@ impl Inner {
     }
 
     /// Takes a slot, if there is one that is still a port of the bridge.
-    pub(super) fn claim_slot(&self) -> Option<u64> {
+    pub(in crate::bridge) fn claim_slot(&self) -> Option<u64> {
         let number = self.records().slots.claim()?;
         let link = link(&self.config.state_dir, number);
-        let whole = super::kernel::with(|kernel| kernel.is_port(&self.config.bridge, &link));
+        let whole = kernel::with(|kernel| kernel.is_port(&self.config.bridge, &link));
         if whole.is_ok_and(|whole| whole) {
             return Some(number);
         }
@@ -249,18 +254,18 @@ impl Inner {
     }
 
     /// Removes all free slots; no more are created until they are requested again.
-    pub(super) fn remove_slots(&self) -> Vec<String> {
+    pub(in crate::bridge) fn remove_slots(&self) -> Vec<String> {
         let _making = self.filling.close();
         let mut failures = Vec::new();
         let all = self.records().slots.claim_all();
         for number in all {
-            super::note(&mut failures, self.remove_slot(number));
+            note(&mut failures, self.remove_slot(number));
         }
         failures
     }
 
     /// Unmounts the namespace of a slot that a pod has taken and mounted under its own name.
-    pub(super) fn let_slot_go(&self, number: u64) {
+    pub(in crate::bridge) fn let_slot_go(&self, number: u64) {
         if let Err(error) = namespace::release(&path(&self.config.state_dir, number)) {
             tracing::warn!(%error, "a network that was made ahead stays held where it was made");
         }
@@ -269,13 +274,13 @@ impl Inner {
     fn remove_slot(&self, number: u64) -> Result<(), Error> {
         let mut failures = Vec::new();
         let link = link(&self.config.state_dir, number);
-        super::note(&mut failures, self.unlink(&link));
-        super::note(&mut failures, namespace::release(&path(&self.config.state_dir, number)));
+        note(&mut failures, self.unlink(&link));
+        note(&mut failures, namespace::release(&path(&self.config.state_dir, number)));
         let attachment = self.records().slots.get(number).cloned();
         if let Some(attachment) = attachment {
             self.dismiss(&link, &attachment);
         }
         self.records().slots.remove(number);
-        super::finish(failures)
+        finish(failures)
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::settings;
+use crate::bridge::kernel::settings;
 use crate::{Cidr, Error, Ranges};
 
 /// Name of the table of a bridge.
@@ -15,13 +15,13 @@ pub(crate) fn table(bridge: &str) -> String {
 
 /// Family of a table, with nft's keywords.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Family {
+pub(in crate::bridge) struct Family {
     /// Keyword of tables, and before `saddr` and `daddr`.
-    pub(super) word: &'static str,
+    pub(in crate::bridge) word: &'static str,
     /// Type of an address in a set.
-    pub(super) kind: &'static str,
+    pub(in crate::bridge) kind: &'static str,
     multicast: &'static str,
-    pub(super) v6: bool,
+    pub(in crate::bridge) v6: bool,
 }
 
 const V4: Family = Family {
@@ -38,14 +38,14 @@ const V6: Family = Family {
 };
 
 /// Families of the ranges, with the range of each.
-pub(super) fn families(ranges: Ranges) -> impl Iterator<Item = (Family, Cidr)> {
+pub(in crate::bridge) fn families(ranges: Ranges) -> impl Iterator<Item = (Family, Cidr)> {
     ranges
         .iter()
         .map(|range| (if range.is_ipv6() { V6 } else { V4 }, range))
 }
 
 /// Creates or replaces the tables in one transaction.
-pub(super) fn replace(bridge: &str, ranges: Ranges, direct: &[Cidr]) -> Result<(), Error> {
+pub(in crate::bridge) fn replace(bridge: &str, ranges: Ranges, direct: &[Cidr]) -> Result<(), Error> {
     let made = families(ranges).map(|(family, range)| made(bridge, family, range, direct));
     nft(&made.collect::<String>())
 }
@@ -91,20 +91,20 @@ fn made(bridge: &str, family: Family, range: Cidr, direct: &[Cidr]) -> String {
 }
 
 /// Removes the tables of these ranges. Succeeds if there are none.
-pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
+pub(in crate::bridge) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
     nft(&gone(&table(bridge), ranges))
 }
 
 /// Commands that delete a table. The IPv4 table also serves the API server's Service, whatever the
 /// ranges. Without known ranges, tables of both families may exist.
-pub(super) fn gone(table: &str, ranges: Option<Ranges>) -> String {
+pub(in crate::bridge) fn gone(table: &str, ranges: Option<Ranges>) -> String {
     let v6 = ranges.map_or_else(settings::has_ipv6, |ranges| ranges.of_family(true).is_some());
     let families = std::iter::once(V4).chain(v6.then_some(V6));
     let each = families.map(|Family { word, .. }| format!("add table {word} {table}\ndelete table {word} {table}\n"));
     each.collect()
 }
 
-pub(super) fn nft(script: &str) -> Result<(), Error> {
+pub(in crate::bridge) fn nft(script: &str) -> Result<(), Error> {
     let program = Path::new("nft");
     let failed = |source| Error::io("run", program, source);
     let mut child = Command::new(program)

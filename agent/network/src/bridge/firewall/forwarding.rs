@@ -14,8 +14,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::Inner;
 use super::masquerade::{self, Family, families};
+use crate::bridge::Inner;
 use crate::{Cidr, Error, Ranges, services};
 
 /// Seconds to wait for the xtables lock.
@@ -50,7 +50,7 @@ struct Chain {
 impl Inner {
     /// Inserts the rules that accept pods' packets; returns descriptions of rules that still drop
     /// them.
-    pub(super) fn pass(&self) -> Result<Option<String>, Error> {
+    pub(in crate::bridge) fn pass(&self) -> Result<Option<String>, Error> {
         let Some(ranges) = self.records().ranges() else {
             return Ok(None);
         };
@@ -106,7 +106,7 @@ impl Inner {
 }
 
 /// Removes the rules. Succeeds if there are none.
-pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
+pub(in crate::bridge) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
     let Some(ranges) = ranges else { return Ok(()) };
     each_rule(bridge, ranges, &chains()?, |program, rule| {
         while tables(program, "-C", rule).is_ok() {
