@@ -137,7 +137,6 @@ const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("controlplane/api/src/kinds", "one kind each"),
     ("controlplane/api/src/schema/managed", "parts of one merge"),
     ("controlplane/api/src/workload/pod", "one rule of pods each"),
-    ("controlplane/api/src/workload/validation", "one field each"),
     ("controlplane/schema/src", "parts of one schema"),
     ("controlplane/server/src/write/admission", "one plugin each"),
 ];

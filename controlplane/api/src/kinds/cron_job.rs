@@ -6,9 +6,9 @@ use super::job;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::{age_column, containers, selector_or_none, since, truth};
 use crate::value::invalid::Invalid;
-use crate::value::schedule::Schedule;
+use crate::value::schedule::{Schedule, time_zone};
 use crate::workload::pod::defaults::text;
-use crate::workload::validation::{non_negative, one_of, required, time_zone};
+use crate::workload::validation::{non_negative, one_of, required};
 use crate::workload::warnings;
 
 impl Kind for CronJob {
@@ -82,7 +82,7 @@ impl Kind for CronJob {
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = unfit(self, None);
         if let Some(zone) = self.spec.time_zone.as_deref() {
-            errors.extend(time_zone::validate(zone, "spec.timeZone"));
+            errors.extend(unfit_zone(zone));
         }
         errors
     }
@@ -92,7 +92,7 @@ impl Kind for CronJob {
         let zone = self.spec.time_zone.as_deref();
         // An unchanged time zone may stay though it is no longer known.
         if let Some(zone) = zone.filter(|_| self.spec.time_zone != old.spec.time_zone) {
-            errors.extend(time_zone::validate(zone, "spec.timeZone"));
+            errors.extend(unfit_zone(zone));
         }
         errors
     }
@@ -138,6 +138,24 @@ fn unfit(job: &CronJob, old: Option<&CronJob>) -> Vec<Invalid> {
             name,
             "must be no more than 52 characters",
         ));
+    }
+    errors
+}
+
+/// Validates the name of a time zone.
+fn unfit_zone(zone: &str) -> Vec<Invalid> {
+    let field = "spec.timeZone";
+    if zone.is_empty() {
+        let detail = "timeZone must be nil or non-empty string";
+        return vec![Invalid::value(field, zone, detail)];
+    }
+    let mut errors = Vec::new();
+    if zone.eq_ignore_ascii_case("Local") {
+        let detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        errors.push(Invalid::value(field, zone, detail));
+    }
+    if zone != "Local" && time_zone(zone).is_none() {
+        errors.push(Invalid::value(field, zone, format!("unknown time zone {zone}")));
     }
     errors
 }

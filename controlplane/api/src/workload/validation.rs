@@ -1,30 +1,17 @@
 //! Validation that several kinds share, with upstream's paths and messages
 //! (`k8s.io/kubernetes/pkg/apis/core/validation`).
 
-mod affinity;
 pub(crate) mod annotations;
 pub(crate) mod apparmor;
 mod container;
 pub(crate) mod counts;
-mod dns;
-mod ephemeral;
-mod field_ref;
-mod file_key;
 pub(crate) mod internal;
 pub mod metadata;
-mod mounts;
-mod os;
 pub mod pod_spec;
-mod probe;
 pub(crate) mod rbac;
 pub(crate) mod resources;
-mod restart;
 pub(crate) mod selector;
-mod stop_signal;
 pub(crate) mod storage;
-pub(crate) mod time_zone;
-mod volume;
-mod windows_user;
 pub mod workload;
 
 use std::collections::BTreeSet;
@@ -32,8 +19,8 @@ use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-pub(crate) use self::affinity::{unique_tolerations, volume_node_affinity};
-pub(crate) use self::volume::volume_path;
+pub(crate) use self::pod_spec::affinity::{unique_tolerations, volume_node_affinity};
+pub(crate) use self::pod_spec::volume::volume_path;
 use crate::value::invalid::Invalid;
 use crate::value::names;
 

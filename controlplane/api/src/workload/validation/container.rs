@@ -1,15 +1,20 @@
 //! Validation of containers.
 
+pub(super) mod field_ref;
+pub(super) mod file_key;
+mod mounts;
+mod probe;
+mod restart;
+mod stop_signal;
+
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, ResourceFieldSelector, SecurityContext,
 };
 
-use super::{
-    apparmor, each, field_ref, file_key, id, internal, mounts, one_of, one_of_or_none, os, port, probe, required,
-    resources, restart,
-};
+use super::pod_spec::os;
+use super::{apparmor, each, id, internal, one_of, one_of_or_none, port, required, resources};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::pod::is_sidecar;

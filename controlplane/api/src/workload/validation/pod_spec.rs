@@ -1,14 +1,17 @@
 //! Validation of a pod's spec, in a pod or in a template.
 
+pub(super) mod affinity;
+mod dns;
+mod ephemeral;
+pub(super) mod os;
+pub(super) mod volume;
+
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SeccompProfile, Sysctl};
 
-use super::container::{self, Context};
-use super::{
-    affinity, apparmor, dns, each, ephemeral, file_key, id, metadata, one_of, one_of_or_none, os, required, resources,
-    volume,
-};
+use super::container::{self, Context, file_key};
+use super::{apparmor, each, id, metadata, one_of, one_of_or_none, required, resources};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::pod::ephemeral::as_container;

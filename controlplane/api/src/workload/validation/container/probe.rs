@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::{
     Container, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Probe, SleepAction, TCPSocketAction,
 };
 
-use super::container::Context;
-use super::{each, non_negative, one_of, port_or_name, required, stop_signal};
+use super::{Context, stop_signal};
 use crate::value::invalid::Invalid;
 use crate::value::names;
+use crate::workload::validation::{each, non_negative, one_of, port, port_or_name, required};
 
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
 
@@ -75,7 +75,7 @@ fn probe(errors: &mut Vec<Invalid>, probe: &Probe, path: &str) {
     };
     handlers.check(errors, path, i64::MAX);
     if let Some(grpc) = &probe.grpc {
-        super::port(errors, &format!("{path}.grpc.port"), grpc.port);
+        port(errors, &format!("{path}.grpc.port"), grpc.port);
     }
     let numbers = [
         (probe.initial_delay_seconds, "initialDelaySeconds"),

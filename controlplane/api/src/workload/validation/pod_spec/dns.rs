@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::PodSpec;
 
-use super::{address, each, non_empty};
 use crate::value::invalid::Invalid;
 use crate::value::names;
+use crate::workload::validation::{address, each, non_empty};
 
 /// Validates a pod's DNS configuration, at `path`.
 pub(super) fn config(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {

@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{
 };
 use serde_json::Value;
 
-use super::container::resource_ref;
-use super::storage::csi_driver;
-use super::{each, field_ref, one_of_or_none, required};
 use crate::kinds::persistent_volume_claim::validate_spec;
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::value::quantity::Quantity;
+use crate::workload::validation::container::{field_ref, resource_ref};
+use crate::workload::validation::storage::csi_driver;
+use crate::workload::validation::{each, one_of_or_none, required};
 
 /// Shortest lifetime of a projected token.
 const SHORTEST_TOKEN_SECONDS: i64 = 600;
@@ -256,7 +256,7 @@ fn mode(errors: &mut Vec<Invalid>, field: &str, mode: Option<i32>) {
 }
 
 /// Validates a path below a volume's root.
-pub(super) fn local_path(errors: &mut Vec<Invalid>, field: &str, path: &str) {
+pub(in crate::workload::validation) fn local_path(errors: &mut Vec<Invalid>, field: &str, path: &str) {
     if !required(errors, field, Some(path)) {
         return;
     }
@@ -269,7 +269,7 @@ pub(super) fn local_path(errors: &mut Vec<Invalid>, field: &str, path: &str) {
     }
 }
 
-pub(super) fn no_backsteps(errors: &mut Vec<Invalid>, field: &str, path: &str) {
+pub(in crate::workload::validation) fn no_backsteps(errors: &mut Vec<Invalid>, field: &str, path: &str) {
     if path.split('/').any(|part| part == "..") {
         errors.push(Invalid::value(field, path, "must not contain '..'"));
     }

@@ -1,7 +1,7 @@
 //! Stop signals of containers.
 
-use super::os::{LINUX, WINDOWS};
 use crate::value::invalid::Invalid;
+use crate::workload::validation::pod_spec::os::{LINUX, WINDOWS};
 
 /// Signals of the kernel by name.
 const PLAIN: [&str; 34] = [

@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::ObjectFieldSelector;
 
-use super::{each, required};
 use crate::value::invalid::Invalid;
 use crate::value::names;
+use crate::workload::validation::{each, required};
 
 /// Pod fields that upstream supports anywhere.
 const FIELDS: &[&str] = &[
@@ -26,7 +26,12 @@ const FIELDS: &[&str] = &[
 ];
 
 /// Validates a reference to a field of the pod: one of a set, or one label or annotation.
-pub(super) fn validate(errors: &mut Vec<Invalid>, selector: &ObjectFieldSelector, path: &str, known: &[&str]) {
+pub(in crate::workload::validation) fn validate(
+    errors: &mut Vec<Invalid>,
+    selector: &ObjectFieldSelector,
+    path: &str,
+    known: &[&str],
+) {
     let field = format!("{path}.fieldPath");
     let wanted = selector.field_path.as_str();
     if !required(errors, &field, Some(wanted)) {

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::core::v1::{EnvVar, FileKeySelector, PodSpec};
 
-use super::volume::local_path;
-use super::{each, required};
 use crate::value::invalid::Invalid;
 use crate::value::names;
+use crate::workload::validation::pod_spec::volume::local_path;
+use crate::workload::validation::{each, required};
 
 /// Maximum length of a key.
 const KEY: usize = 128;
@@ -32,7 +32,7 @@ pub(super) fn selector(errors: &mut Vec<Invalid>, selector: &FileKeySelector, pa
 }
 
 /// Validates the volumes: they must be `emptyDir` volumes of the pod.
-pub(super) fn volumes(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
+pub(in crate::workload::validation) fn volumes(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     let main = spec.containers.iter().map(|container| &container.env);
     let initial = spec.init_containers.iter().flatten().map(|container| &container.env);
     let added = spec

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::Container;
 
-use super::{one_of, one_of_or_none, required};
 use crate::value::invalid::Invalid;
+use crate::workload::validation::{one_of, one_of_or_none, required};
 
 const POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
 const ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];

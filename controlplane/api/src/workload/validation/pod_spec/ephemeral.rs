@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 
-use super::container::{Context, common};
 use crate::value::invalid::Invalid;
+use crate::workload::validation::container::{Context, common};
 
 const DETAIL: &str = "cannot be set for an Ephemeral Container";
 

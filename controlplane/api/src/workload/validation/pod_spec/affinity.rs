@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::{TAINT_EFFECTS, each, internal, non_empty, one_of_or_none, selector};
 use crate::value::invalid::Invalid;
 use crate::value::names;
+use crate::workload::validation::{TAINT_EFFECTS, each, internal, non_empty, one_of_or_none, selector};
 
 /// Validates node affinity, pod affinity and pod anti-affinity.
 pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &str) {
@@ -230,7 +230,7 @@ fn label_keys(errors: &mut Vec<Invalid>, keys: [&[String]; 2], selector: Option<
 }
 
 /// Validates the tolerations of a pod.
-pub(super) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration], path: &str) {
+pub(in crate::workload::validation) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration], path: &str) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let path = format!("{path}[{index}]");
         let key = toleration.key.as_deref().unwrap_or_default();

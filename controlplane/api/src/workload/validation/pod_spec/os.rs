@@ -1,13 +1,15 @@
 //! Validation of OS-specific fields: those only for Windows, and those not for it.
 
+mod windows_user;
+
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SecurityContext, WindowsSecurityContextOptions};
 
-use super::windows_user;
 use crate::value::invalid::Invalid;
 use crate::value::names;
+use crate::workload::validation::each;
 
-pub(super) const LINUX: &str = "linux";
-pub(super) const WINDOWS: &str = "windows";
+pub(in crate::workload::validation) const LINUX: &str = "linux";
+pub(in crate::workload::validation) const WINDOWS: &str = "windows";
 /// Maximum size of a credential spec, in bytes.
 const CREDENTIAL_LIMIT: usize = 64 * 1024;
 
@@ -104,11 +106,15 @@ fn contexts(spec: &PodSpec) -> impl Iterator<Item = (String, Option<&SecurityCon
 }
 
 /// Validates the Windows options of a pod or container.
-pub(super) fn options(errors: &mut Vec<Invalid>, own: Option<&WindowsSecurityContextOptions>, path: &str) {
+pub(in crate::workload::validation) fn options(
+    errors: &mut Vec<Invalid>,
+    own: Option<&WindowsSecurityContextOptions>,
+    path: &str,
+) {
     let Some(own) = own else { return };
     if let Some(name) = &own.gmsa_credential_spec_name {
         let field = format!("{path}.gmsaCredentialSpecName");
-        super::each(errors, &field, name, names::dns1123_subdomain(name));
+        each(errors, &field, name, names::dns1123_subdomain(name));
     }
     let field = format!("{path}.gmsaCredentialSpec");
     match own.gmsa_credential_spec.as_deref() {
