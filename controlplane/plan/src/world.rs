@@ -13,6 +13,17 @@ pub(crate) fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
 }
 
+/// Returns the objects of a kind that a plan creates.
+pub(crate) fn created<'a>(plan: &'a Plan, kind: &str) -> Vec<&'a Value> {
+    let bodies = plan.stages.iter().flatten().filter_map(|step| {
+        let Step::Create { resource, body, .. } = step else {
+            return None;
+        };
+        (resource.kind == kind).then_some(&**body)
+    });
+    bodies.collect()
+}
+
 /// Objects by kind and name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct World {

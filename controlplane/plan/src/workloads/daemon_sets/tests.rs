@@ -12,7 +12,7 @@ use crate::{
     objects::Meta as _,
     pod::Pod,
     step::{Plan, Step},
-    world::{World, now},
+    world::{World, created, now},
 };
 
 fn template(version: u32) -> Value {
@@ -330,16 +330,7 @@ fn a_surge_makes_the_new_pod_first() {
 #[test]
 fn a_pod_waits_for_its_node_and_tolerates_what_nodes_suffer() {
     let plan = planned(&set(&unavailable(1), &["a"]), &mut Backoff::default(), None);
-    let pod = plan.stages.iter().flatten().find_map(|step| match step {
-        Step::Create { resource, body, .. } if resource.kind == "Pod" => Some((**body).clone()),
-        Step::Create { .. }
-        | Step::Patch { .. }
-        | Step::Delete { .. }
-        | Step::Look(_)
-        | Step::Measure(_)
-        | Step::Event(_) => None,
-    });
-    let pod = pod.unwrap();
+    let pod = created(&plan, "Pod").swap_remove(0);
     let tolerations = pod["spec"]["tolerations"].as_array().unwrap();
     let keys: Vec<String> = tolerations
         .iter()
@@ -367,18 +358,16 @@ fn the_status_counts_nodes() {
         &["a1 ready", "b1 running", "c1 ready old", "d1 ready"],
     );
     let plan = planned(&world, &mut Backoff::default(), None);
-    let status = plan.stages.iter().flatten().find_map(|step| match step {
-        Step::Patch {
+    let status = plan.stages.iter().flatten().find_map(|step| {
+        let Step::Patch {
             subresource: Some("status"),
             body,
             ..
-        } => Some(body["status"].clone()),
-        Step::Create { .. }
-        | Step::Patch { .. }
-        | Step::Delete { .. }
-        | Step::Look(_)
-        | Step::Measure(_)
-        | Step::Event(_) => None,
+        } = step
+        else {
+            return None;
+        };
+        Some(body["status"].clone())
     });
     assert_eq!(plan.tolerant, Some(0), "it is told whatever becomes of the pods");
     assert_eq!(

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::{Backoff, Failure, Snapshot, parent, plan};
 use crate::{
     pod::Pod,
-    step::{Plan, Step},
-    world::{World, now},
+    step::Plan,
+    world::{World, created, now},
 };
 
 fn template(version: u32) -> Value {
@@ -303,19 +303,6 @@ fn an_update_goes_down_to_the_partition_one_pod_at_a_time() {
         delete Pod web-2 (SuccessfulDelete: Delete Pod web-2 in StatefulSet web successful)
         delete Pod web-1 (SuccessfulDelete: Delete Pod web-1 in StatefulSet web successful)"]],
     );
-}
-
-fn created<'a>(plan: &'a Plan, kind: &str) -> Vec<&'a Value> {
-    let bodies = plan.stages.iter().flatten().filter_map(|step| match step {
-        Step::Create { resource, body, .. } if resource.kind == kind => Some(&**body),
-        Step::Create { .. }
-        | Step::Patch { .. }
-        | Step::Delete { .. }
-        | Step::Look(_)
-        | Step::Measure(_)
-        | Step::Event(_) => None,
-    });
-    bodies.collect()
 }
 
 #[test]

@@ -4,11 +4,11 @@ use expect_test::{Expect, expect};
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::PersistentVolumeClaim};
 use serde_json::{Value, json};
 
-use super::{created, lines, owner, planned, set, template, with_pods};
+use super::{lines, owner, planned, set, template, with_pods};
 use crate::{
     objects::Meta as _,
     step::{Plan, Step},
-    world::World,
+    world::{World, created},
 };
 
 #[test]
@@ -58,14 +58,11 @@ fn a_pod_has_its_name_its_host_name_and_its_claims() {
 
 /// Events of refused claims.
 fn refusals(plan: &Plan) -> String {
-    let of_claims = plan.stages.iter().flatten().filter_map(|step| match step {
-        Step::Create { resource, outcome, .. } if resource.kind == "PersistentVolumeClaim" => Some(&outcome.failed),
-        Step::Create { .. }
-        | Step::Patch { .. }
-        | Step::Delete { .. }
-        | Step::Look(_)
-        | Step::Measure(_)
-        | Step::Event(_) => None,
+    let of_claims = plan.stages.iter().flatten().filter_map(|step| {
+        let Step::Create { resource, outcome, .. } = step else {
+            return None;
+        };
+        (resource.kind == "PersistentVolumeClaim").then_some(&outcome.failed)
     });
     let lines = of_claims
         .flatten()
