@@ -26,6 +26,7 @@ pub(crate) mod topology;
 pub(crate) mod webhooks;
 
 use api::Object;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use store::{Seen, Write};
 
 use crate::authz::escalation;
@@ -179,13 +180,23 @@ impl<'a> Review<'a> {
     }
 
     fn fill_in(&mut self, object: &mut dyn Object) -> Result<(), Failure> {
+        self.run(Half::Admit, MUTATING, |review, step| step(review, object))
+    }
+
+    /// Runs the steps of plugins that are not disabled, and measures each.
+    fn run<S: Copy>(
+        &mut self,
+        half: Half,
+        steps: &[(&str, S)],
+        mut perform: impl FnMut(&mut Self, S) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let context = self.context;
-        let mut watch = Watch::start(&context.server.metrics.admission, Half::Admit, self.is_new());
-        let outcome = MUTATING.iter().try_for_each(|(plugin, step)| {
+        let mut watch = Watch::start(&context.server.metrics.admission, half, self.is_new());
+        let outcome = steps.iter().try_for_each(|(plugin, step)| {
             if !context.server.options.admits(plugin) {
                 return Ok(());
             }
-            let outcome = step(self, object);
+            let outcome = perform(self, *step);
             watch.lap(plugin, outcome.is_err());
             outcome
         });
@@ -206,27 +217,12 @@ impl<'a> Review<'a> {
     /// # Errors
     /// 403, 422, and those of webhooks
     pub(crate) async fn validate(&mut self, object: &dyn Object) -> Result<(), Failure> {
-        self.check(object)?;
+        self.run(Half::Validate, VALIDATING, |review, step| step(review, object))?;
         if !webhooks::validates(self.context) {
             return Ok(());
         }
         let asked = Asked::to_write(self.context, &self.context.registration, object, self.old, self.managed);
         Box::pin(webhooks::validate(&asked, Some(object))).await
-    }
-
-    fn check(&mut self, object: &dyn Object) -> Result<(), Failure> {
-        let context = self.context;
-        let mut watch = Watch::start(&context.server.metrics.admission, Half::Validate, self.is_new());
-        let outcome = VALIDATING.iter().try_for_each(|(plugin, step)| {
-            if !context.server.options.admits(plugin) {
-                return Ok(());
-            }
-            let outcome = step(self, object);
-            watch.lap(plugin, outcome.is_err());
-            outcome
-        });
-        watch.stop(outcome.is_err());
-        outcome
     }
 
     /// Object as the client made it, if webhooks changed it.
@@ -286,6 +282,11 @@ fn shown_name(object: &dyn Object) -> &str {
         .map(String::as_str)
         .find(|name| !name.is_empty())
         .unwrap_or("Unknown")
+}
+
+/// Returns the spec of an object that is a pod.
+fn pod_spec(object: &mut dyn Object) -> Option<&mut PodSpec> {
+    object.as_any_mut().downcast_mut::<Pod>()?.spec.as_mut()
 }
 
 /// `NodeRestriction` for new objects.

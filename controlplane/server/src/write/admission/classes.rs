@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use api::Object;
 use api::quantity::Quantity;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PodSpec};
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use store::{Key, Prefix};
 
-use super::Review;
+use super::{Review, pod_spec};
 use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::write::amend::Part;
@@ -151,11 +151,7 @@ pub(super) fn of_runtime(review: &mut Review<'_>, object: &mut dyn Object) -> Re
     if !review.is_new() {
         return Ok(());
     }
-    let Some(spec) = object
-        .as_any_mut()
-        .downcast_mut::<Pod>()
-        .and_then(|pod| pod.spec.as_mut())
-    else {
+    let Some(spec) = pod_spec(object) else {
         return Ok(());
     };
     complete(review.context, spec).map_err(|because| review.forbid(object, because))

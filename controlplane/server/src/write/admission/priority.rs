@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use store::{Key, Prefix};
 
-use super::Review;
+use super::{Review, pod_spec};
 use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::write::amend::Part;
@@ -17,11 +17,7 @@ const LOWER: &str = "PreemptLowerPriority";
 /// Resolves a new pod's `priorityClassName`, or takes the cluster's default; an update that leaves
 /// the results out keeps them (`plugin/pkg/admission/priority/admission.go`).
 pub(super) fn resolve(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
-    let Some(spec) = object
-        .as_any_mut()
-        .downcast_mut::<Pod>()
-        .and_then(|pod| pod.spec.as_mut())
-    else {
+    let Some(spec) = pod_spec(object) else {
         return Ok(());
     };
     if let Some(old) = review.old {

@@ -2,9 +2,9 @@
 //! placed on a node before it is known to be well.
 
 use api::Object;
-use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, PodSpec, Taint, Toleration};
 
-use super::Review;
+use super::{Review, pod_spec};
 use crate::request::failure::Failure;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -19,11 +19,7 @@ pub(super) fn add(review: &mut Review<'_>, object: &mut dyn Object) -> Result<()
     if !review.is_of_object() {
         return Ok(());
     }
-    let Some(spec) = object
-        .as_any_mut()
-        .downcast_mut::<Pod>()
-        .and_then(|pod| pod.spec.as_mut())
-    else {
+    let Some(spec) = pod_spec(object) else {
         return Ok(());
     };
     for trouble in [NOT_READY, UNREACHABLE] {
