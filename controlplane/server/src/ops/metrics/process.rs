@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 /// Metrics of this process, from `/proc`.
 pub(super) struct Process {
@@ -20,43 +20,25 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn new(registry: &mut Registry) -> Self {
         let process = Self {
-            processor: Counter::default(),
-            resident: Gauge::default(),
-            descriptors: Gauge::default(),
-            most_descriptors: Gauge::default(),
-            virtual_memory: Gauge::default(),
-            started: Gauge::default(),
+            processor: registered(
+                registry,
+                "process_cpu_seconds",
+                "Total user and system CPU time spent in seconds",
+            ),
+            resident: registered(
+                registry,
+                "process_resident_memory_bytes",
+                "Resident memory size in bytes",
+            ),
+            descriptors: registered(registry, "process_open_fds", "Number of open file descriptors"),
+            most_descriptors: registered(registry, "process_max_fds", "Maximum number of open file descriptors"),
+            virtual_memory: registered(registry, "process_virtual_memory_bytes", "Virtual memory size in bytes"),
+            started: registered(
+                registry,
+                "process_start_time_seconds",
+                "Start time of the process since unix epoch in seconds",
+            ),
         };
-        registry.register(
-            "process_cpu_seconds",
-            "Total user and system CPU time spent in seconds",
-            process.processor.clone(),
-        );
-        registry.register(
-            "process_resident_memory_bytes",
-            "Resident memory size in bytes",
-            process.resident.clone(),
-        );
-        registry.register(
-            "process_open_fds",
-            "Number of open file descriptors",
-            process.descriptors.clone(),
-        );
-        registry.register(
-            "process_max_fds",
-            "Maximum number of open file descriptors",
-            process.most_descriptors.clone(),
-        );
-        registry.register(
-            "process_virtual_memory_bytes",
-            "Virtual memory size in bytes",
-            process.virtual_memory.clone(),
-        );
-        registry.register(
-            "process_start_time_seconds",
-            "Start time of the process since unix epoch in seconds",
-            process.started.clone(),
-        );
         process.begin();
         process
     }
@@ -100,6 +82,13 @@ impl Process {
             self.descriptors.set(i64::try_from(entries.count()).unwrap_or(i64::MAX));
         }
     }
+}
+
+/// Returns a new metric that the registry encodes.
+fn registered<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 /// Clock ticks per second, and bytes of a page: the same on every Linux that this runs on.
