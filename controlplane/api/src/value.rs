@@ -2,6 +2,7 @@
 
 pub mod bounds;
 pub mod certificate;
+pub mod duration;
 pub mod intern;
 pub mod invalid;
 pub mod names;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use api::duration;
 use regex::Regex;
 
 use crate::check::Types;
@@ -11,7 +12,7 @@ use crate::syntax::Issue;
 use crate::syntax::ast::{Call, Expr, Kind};
 use crate::types::Type;
 use crate::value::Value;
-use crate::value::time::{Timestamp, parse_duration};
+use crate::value::time::Timestamp;
 
 /// Visits every node of a checked tree and compiles the patterns in it.
 pub(crate) fn lint(expr: &Expr, types: &Types) -> Result<BTreeMap<String, Regex>, Vec<Issue>> {
@@ -106,7 +107,7 @@ impl Linter<'_> {
         match (call.function.as_str(), operands.as_slice()) {
             ("duration", [arg]) => {
                 if let Some(text) = literal(arg)
-                    && parse_duration(text).is_none()
+                    && duration::parse(text).is_err()
                 {
                     self.issue(arg.at, "invalid duration argument".to_owned());
                 }

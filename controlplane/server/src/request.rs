@@ -1,7 +1,6 @@
 //! A request and what is parsed of it.
 
 pub(crate) mod context;
-pub(crate) mod duration;
 pub mod failure;
 pub mod info;
 pub(crate) mod object;

@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 
+use api::duration;
 use jiff::Zoned;
 
 use super::{Context, Function};
 use crate::value::json::shown;
-use crate::value::time::{Timestamp, duration_text, parse_duration};
+use crate::value::time::{Timestamp, duration_text};
 use crate::value::{Error, Text, Value};
 
 pub(super) fn find(name: &str) -> Option<Function> {
@@ -304,9 +305,9 @@ fn go_float(text: &str) -> Option<f64> {
 fn to_duration<'a>(_: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, Error> {
     one(args, |value| match value {
         Value::Duration(nanos) | Value::Int(nanos) => Ok(Value::Duration(*nanos)),
-        Value::String(text) => parse_duration(text)
+        Value::String(text) => duration::parse(text)
             .map(Value::Duration)
-            .ok_or_else(|| unconvertible(value, "google.protobuf.Duration")),
+            .map_err(|_unread| unconvertible(value, "google.protobuf.Duration")),
         _ => Err(Error::overload()),
     })
 }

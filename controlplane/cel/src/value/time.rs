@@ -136,52 +136,6 @@ impl std::fmt::Display for Timestamp {
     }
 }
 
-/// Parses a duration like `time.ParseDuration`, in nanoseconds.
-pub(crate) fn parse_duration(text: &str) -> Option<i64> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let length = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, tail) = rest.split_at_checked(length)?;
-        let unit_length = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
-        let (unit, after) = tail.split_at_checked(unit_length)?;
-        let scale: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-            return None;
-        }
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        total = total.checked_add(whole.checked_mul(scale)?)?;
-        let digits = fraction.get(..fraction.len().min(18))?;
-        if !digits.is_empty() {
-            let part: i128 = digits.parse().ok()?;
-            let power = 10_i128.checked_pow(u32::try_from(digits.len()).ok()?)?;
-            total = total.checked_add(part.checked_mul(scale)? / power)?;
-        }
-        rest = after;
-    }
-    i64::try_from(if negative { -total } else { total }).ok()
-}
-
 /// Formats a duration in seconds, as CEL does (`cel-go/common/types/duration.go`).
 pub(crate) fn duration_text(nanos: i64) -> String {
     let magnitude = nanos.unsigned_abs();

@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use api::duration;
 use http::StatusCode;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -22,7 +23,6 @@ use crate::authz::Attributes;
 use crate::extensions::definitions;
 use crate::ops::audit::recording::until_end;
 use crate::request::context::Context;
-use crate::request::duration;
 use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
 use crate::request::object;
@@ -238,7 +238,8 @@ fn ago(text: &str) -> Option<Duration> {
     if text.starts_with(['-', '+']) {
         return None;
     }
-    duration::parse(text).ok()
+    let nanoseconds = u64::try_from(duration::parse(text).ok()?).ok()?;
+    Some(Duration::from_nanos(nanoseconds))
 }
 
 /// Formats a time; `None` for one that was not recorded.

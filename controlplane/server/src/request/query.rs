@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::request::duration;
+use api::duration;
+
 use crate::request::failure::Failure;
 use crate::request::path::percent_decode;
 
@@ -67,7 +68,8 @@ impl Query {
     pub fn timeout(&self) -> Result<Option<Duration>, Failure> {
         let wrong = |error| Failure::bad_request(format!("invalid timeout specified in the request URL - {error}"));
         let timeout = self.text("timeout").map(duration::parse).transpose().map_err(wrong)?;
-        Ok(timeout.filter(|timeout| !timeout.is_zero()))
+        let timeout = timeout.and_then(|nanoseconds| u64::try_from(nanoseconds).ok());
+        Ok(timeout.filter(|timeout| *timeout > 0).map(Duration::from_nanos))
     }
 
     /// A whole number.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use api::duration;
 use api::quantity::Quantity;
 
 use super::Pressure;
@@ -178,33 +179,9 @@ pub enum InvalidThreshold {
 
 /// Parses a duration such as `1m30s`, in milliseconds.
 pub fn parse_duration(text: &str) -> Result<i64, InvalidThreshold> {
-    let invalid = || InvalidThreshold::Duration(text.to_owned());
-    if text == "0" {
-        return Ok(0);
-    }
-    let (mut rest, mut total) = (text, 0_i64);
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|character: char| !character.is_ascii_digit())
-            .ok_or_else(invalid)?;
-        let (number, tail) = rest.split_at(digits);
-        let end = tail
-            .find(|character: char| character.is_ascii_digit())
-            .unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(end);
-        let scale = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return Err(invalid()),
-        };
-        let number: i64 = number.parse().ok().ok_or_else(invalid)?;
-        let part = number.checked_mul(scale).ok_or_else(invalid)?;
-        total = total.checked_add(part).ok_or_else(invalid)?;
-        rest = tail;
-    }
-    if text.is_empty() { Err(invalid()) } else { Ok(total) }
+    let nanoseconds = duration::parse(text).ok().filter(|nanoseconds| *nanoseconds >= 0);
+    let nanoseconds = nanoseconds.ok_or_else(|| InvalidThreshold::Duration(text.to_owned()))?;
+    Ok(nanoseconds / 1_000_000)
 }
 
 /// `NAME SEPARATOR VALUE, …`
@@ -375,6 +352,8 @@ mod tests {
             ("5m0s", Some(300_000)),
             ("1h", Some(3_600_000)),
             ("250ms", Some(250)),
+            ("1.5s", Some(1500)),
+            ("-1s", None),
             ("", None),
             ("5", None),
             ("m", None),

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::ProtobufError;
 use super::wire::{Reader, Wire, Writer};
+use crate::value::duration as go_duration;
 
 pub(super) fn wrong(wire: Wire<'_>, field: &'static str) -> ProtobufError {
     ProtobufError::WrongWireType {
@@ -123,104 +124,17 @@ pub(super) fn duration(message: &[u8], field: &'static str) -> Result<Value, Pro
             nanoseconds = varint(wire, field)?.cast_signed();
         }
     }
-    Ok(Value::from(duration_text(nanoseconds)))
-}
-
-fn duration_text(nanoseconds: i64) -> String {
-    let sign = if nanoseconds < 0 { "-" } else { "" };
-    let total = nanoseconds.unsigned_abs();
-    let fraction = |value: u64, digits: usize, unit: &str| {
-        let power = 10_u64.pow(u32::try_from(digits).unwrap_or_default());
-        let text = format!("{}.{:0digits$}", value / power, value % power);
-        format!("{sign}{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
-    };
-    match total {
-        0 => "0s".to_owned(),
-        1..1_000 => format!("{sign}{total}ns"),
-        1_000..1_000_000 => fraction(total, 3, "µs"),
-        1_000_000..1_000_000_000 => fraction(total, 6, "ms"),
-        _ => {
-            let minutes = total / 60_000_000_000;
-            let seconds = fraction(total % 60_000_000_000, 9, "s");
-            let seconds = seconds.trim_start_matches('-');
-            match (minutes / 60, minutes % 60) {
-                (0, 0) => format!("{sign}{seconds}"),
-                (0, minutes) => format!("{sign}{minutes}m{seconds}"),
-                (hours, minutes) => format!("{sign}{hours}h{minutes}m{seconds}"),
-            }
-        }
-    }
+    Ok(Value::from(go_duration::text(nanoseconds)))
 }
 
 /// Converts Go's text of a duration to `{1: nanoseconds}`.
 pub(super) fn write_duration(text: &str, field: &'static str) -> Result<Vec<u8>, ProtobufError> {
-    let nanoseconds = parse_duration(text).ok_or(ProtobufError::InvalidValue {
+    let invalid = |_unread| ProtobufError::InvalidValue {
         field,
         what: "duration",
-    })?;
+    };
+    let nanoseconds = go_duration::parse(text).map_err(invalid)?;
     let mut message = Writer::default();
     message.varint(1, nanoseconds.cast_unsigned());
     Ok(message.0)
-}
-
-fn parse_duration(text: &str) -> Option<i64> {
-    let (negative, mut rest) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
-    let mut total = 0_i64;
-    while !rest.is_empty() && rest != "0" {
-        let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
-        let (number, behind) = rest.split_at_checked(digits)?;
-        let letters = behind
-            .find(|letter: char| letter.is_ascii_digit())
-            .unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at_checked(letters)?;
-        let unit: i64 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let mut part = if whole.is_empty() {
-            0
-        } else {
-            whole.parse::<i64>().ok()?.checked_mul(unit)?
-        };
-        let mut scale = unit;
-        for digit in fraction.bytes().map(|digit| i64::from(digit.wrapping_sub(b'0'))) {
-            scale /= 10;
-            part = part.checked_add(digit.checked_mul(scale)?)?;
-        }
-        total = total.checked_add(part)?;
-        rest = behind;
-    }
-    Some(if negative { -total } else { total })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{duration_text, parse_duration};
-
-    #[test]
-    fn durations_are_written_as_go_writes_them() {
-        let rows = [
-            (0, "0s"),
-            (1, "1ns"),
-            (1_100, "1.1µs"),
-            (2_200_000, "2.2ms"),
-            (3_300_000_000, "3.3s"),
-            (245_000_000_000, "4m5s"),
-            (245_001_000_000, "4m5.001s"),
-            (18_367_001_000_000, "5h6m7.001s"),
-            (-90_000_000_000, "-1m30s"),
-            (3_600_000_000_000, "1h0m0s"),
-        ];
-        for (nanoseconds, text) in rows {
-            assert_eq!(duration_text(nanoseconds), text);
-            assert_eq!(parse_duration(text), Some(nanoseconds), "{text}");
-        }
-        assert_eq!(parse_duration("5x"), None);
-    }
 }

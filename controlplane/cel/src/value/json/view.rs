@@ -1,5 +1,6 @@
 //! Views of JSON by schema.
 
+use api::duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
@@ -85,7 +86,7 @@ fn formatted(text: &str, format: Format) -> Result<Value<'_>, Error> {
         Format::Bytes => STANDARD.decode(text).ok().map(|bytes| Value::Bytes(bytes.into())),
         Format::Date => time::Timestamp::parse(&format!("{text}T00:00:00Z")).map(Value::Timestamp),
         Format::DateTime => time::Timestamp::parse(text).map(Value::Timestamp),
-        Format::Duration => time::parse_duration(text).map(Value::Duration),
+        Format::Duration => duration::parse(text).ok().map(Value::Duration),
     };
     let what = match format {
         Format::Text => "text",
