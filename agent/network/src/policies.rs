@@ -20,11 +20,11 @@ use agent_plan::network::network_policy::{Change, Direction, Element, Rule as Lo
 use crate::Error;
 use crate::bridge::firewall::masquerade;
 pub use crate::nft::Watch;
-use crate::nft::families;
 use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, verdict};
 use crate::nft::rule::{End, R0, Rule};
 use crate::nft::set::{CONCATENATED, Data, Field, INTERVAL, Set};
 use crate::nft::socket::Socket;
+use crate::nft::{families, remove_tables};
 
 const FORWARD: u32 = 2;
 
@@ -221,14 +221,7 @@ fn look_up(rule: Rule, direction: Direction, shape: Shape, set: &str) -> Rule {
 
 /// Deletes the tables. Succeeds if there are none.
 pub fn remove(table: &str) -> Result<(), Error> {
-    let mut batch = Batch::new();
-    for family in families() {
-        let named = Attributes::new().text(1, table);
-        batch.add(Kind::NewTable, family, &named);
-        batch.add(Kind::DeleteTable, family, &named);
-    }
-    let socket = Socket::open().map_err(refused)?;
-    socket.commit(batch).map_err(refused)
+    remove_tables(table).map_err(refused)
 }
 
 fn refused(errno: nix::errno::Errno) -> Error {

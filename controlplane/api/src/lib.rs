@@ -28,5 +28,5 @@ pub use object::Object;
 pub use registration::{Registration, Row};
 pub use schema::{decode, descriptions, go_json, managed, omit, openapi, patch, protobuf, strict, yaml};
 pub use value::invalid::{Invalid, InvalidKind};
-pub use value::{bounds, certificate, duration, intern, names, quantity, schedule, selector, url};
+pub use value::{bounds, certificate, duration, go, intern, names, quantity, schedule, selector, url};
 pub use workload::{pod, pod_security, quota, validation};

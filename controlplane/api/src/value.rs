@@ -3,6 +3,7 @@
 pub mod bounds;
 pub mod certificate;
 pub mod duration;
+pub mod go;
 pub mod intern;
 pub mod invalid;
 pub mod names;

@@ -18,9 +18,9 @@ use nix::errno::Errno;
 
 use crate::bridge::firewall::{flows, masquerade};
 pub use crate::nft::Watch;
-use crate::nft::families;
-use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, value, verdict};
+use crate::nft::message::{Batch, Family, Item, Kind, Lists, Verdict, octets, padded, value, verdict};
 use crate::nft::socket::Socket;
+use crate::nft::{families, remove_tables};
 use crate::{Cidr, Error, Served};
 use skeleton::Skeleton;
 
@@ -204,13 +204,7 @@ pub fn forget(datagrams: &Datagrams) -> Result<(), Error> {
 
 /// Deletes the tables. Succeeds if there are none.
 pub fn remove(table: &str) -> Result<(), Error> {
-    let mut batch = Batch::new();
-    for family in families() {
-        let named = Attributes::new().text(1, table);
-        batch.add(Kind::NewTable, family, &named);
-        batch.add(Kind::DeleteTable, family, &named);
-    }
-    match Socket::open().and_then(|socket| socket.commit(batch)) {
+    match remove_tables(table) {
         // A kernel without nftables has no tables.
         Err(Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT) => Ok(()),
         done => done.map_err(refused),

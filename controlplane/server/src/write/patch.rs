@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use api::managed::splice;
 use api::patch::{PatchError, json, merge, strategic};
 use api::schema::Schema;
-use api::{Object, Registration};
+use api::{Object, Registration, go};
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -96,7 +96,7 @@ impl Patch {
         let (value, because) = match self {
             Self::Json(_) | Self::Merge(_) => (Cow::Borrowed(patched), Cow::Borrowed(because)),
             Self::Strategic(patch) => (
-                strategic::go_text(patch).into(),
+                go::text(patch).into(),
                 unrestorable::words(registration, because).into(),
             ),
         };

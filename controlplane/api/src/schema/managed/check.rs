@@ -9,7 +9,7 @@ use super::set::shown;
 use super::shape::{Shape, Types};
 use super::types::{Scalar, Type};
 use crate::schema::Schema;
-use crate::schema::patch::strategic::go;
+use crate::value::go;
 
 /// Maximum number of errors for one object.
 const MAX_COMPLAINTS: usize = 100;

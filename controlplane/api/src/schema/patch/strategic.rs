@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 
 use super::PatchError;
 use crate::schema::{Field, Schema};
+use crate::value::go;
 
 pub(super) const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -46,11 +47,6 @@ pub fn apply(schema: Schema, document: &mut Value, patch: &Value) -> Result<(), 
     };
     *document = Value::Object(merge_map(original, patch.clone(), Some(schema))?);
     Ok(())
-}
-
-/// Patch in the notation of upstream's errors, which is Go's: `map[data:map[a:1]]`.
-pub fn go_text(patch: &Value) -> String {
-    go::text(patch)
 }
 
 /// Schema of a member while it is merged.
@@ -253,40 +249,4 @@ fn bad_type(expected: &str, found: &Value) -> PatchError {
         "expected a {expected}, but received a {}",
         go::type_name(found)
     ))
-}
-
-/// Values as Go prints them in upstream's error texts.
-pub(crate) mod go {
-    use serde_json::Value;
-
-    /// `fmt.Sprint` of a decoded JSON value: `map[name:web ports:[80 443]]`.
-    pub(crate) fn text(value: &Value) -> String {
-        let joined = |texts: Vec<String>| texts.join(" ");
-        match value {
-            Value::Null => "<nil>".to_owned(),
-            Value::String(text) => text.clone(),
-            Value::Bool(_) | Value::Number(_) => value.to_string(),
-            Value::Array(items) => format!("[{}]", joined(items.iter().map(text).collect())),
-            Value::Object(members) => {
-                let mut texts: Vec<_> = members
-                    .iter()
-                    .map(|(key, member)| format!("{key}:{}", text(member)))
-                    .collect();
-                texts.sort();
-                format!("map[{}]", joined(texts))
-            }
-        }
-    }
-
-    pub(crate) fn type_name(value: &Value) -> &'static str {
-        match value {
-            Value::Null => "<nil>",
-            Value::Bool(_) => "bool",
-            Value::Number(number) if number.is_f64() => "float64",
-            Value::Number(_) => "int64",
-            Value::String(_) => "string",
-            Value::Array(_) => "[]interface {}",
-            Value::Object(_) => "map[string]interface {}",
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use api::descriptions::described;
+use api::go;
 use api::intern;
 use api::managed::{Keys, Members, Scalar, Shape};
 use api::registration::ColumnDefinition;
@@ -158,7 +159,7 @@ impl Version {
             Some((own, None)) => {
                 let detail = format!(
                     "{path} accessor error: {own} is of the type {}, expected int64",
-                    go_type(own)
+                    go::type_name(own)
                 );
                 errors.push(Invalid::value(path, 0, detail));
             }
@@ -168,23 +169,11 @@ impl Version {
         {
             let detail = format!(
                 "{path} accessor error: {own} is of the type {}, expected string",
-                go_type(own)
+                go::type_name(own)
             );
             errors.push(Invalid::value(path, "", detail));
         }
         errors
-    }
-}
-
-pub(super) fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

@@ -5,8 +5,9 @@ use std::mem::{Discriminant, discriminant};
 
 use serde_json::{Map, Value};
 
-use super::{DIRECTIVE, Known, bad_directive, bad_type, go, merge_map, no_merge_key, order, without_directives};
+use super::{DIRECTIVE, Known, bad_directive, bad_type, merge_map, no_merge_key, order, without_directives};
 use crate::schema::patch::PatchError;
+use crate::value::go;
 
 /// Merges the list `patch` into `original`: common items keep the patch's order, the rest the
 /// original's.

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::lists::{self, element_type, key_of};
-use super::{DIRECTIVE, Known, go};
+use super::{DIRECTIVE, Known};
 use crate::schema::patch::PatchError;
+use crate::value::go;
 
 /// Merges `changes` into `before` and sorts the items in the order `wanted`; items that only the
 /// server has keep their positions relative to their neighbors.

@@ -3,12 +3,12 @@
 //! A webhook may change only labels and annotations of an object's metadata.
 
 use api::Invalid;
+use api::go;
 use api::validation::metadata;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::super::version::go_type;
 use crate::transport::respond::encode;
 use crate::write::admission::webhooks::{Answer, Reviewed, Version, read_answer};
 
@@ -213,7 +213,7 @@ fn restored(original: &Value, mut converted: Value) -> Result<Value, String> {
         None => return Err(MISSING.to_owned()),
         Some(Value::Object(given)) => given,
         Some(other) => {
-            let found = go_type(&other);
+            let found = go::type_name(&other);
             return Err(format!("invalid metadata of type {found} in converted object"));
         }
     };
@@ -225,11 +225,11 @@ fn restored(original: &Value, mut converted: Value) -> Result<Value, String> {
             continue;
         };
         let Value::Object(texts) = &field else {
-            let found = go_type(&field);
+            let found = go::type_name(&field);
             return Err(format!("invalid metadata.{name} of type {found} in converted object"));
         };
         if let Some((key, value)) = texts.iter().find(|(_, value)| !value.is_string()) {
-            let found = go_type(value);
+            let found = go::type_name(value);
             return Err(format!(
                 "metadata.{name}[{key}] must be a string, but is {found} in converted object"
             ));
