@@ -54,7 +54,8 @@ impl Decision {
     }
 }
 
-fn note(claim: &PersistentVolumeClaim, severity: Severity, reason: &'static str, message: String) -> Note {
+/// Event about a claim.
+pub(super) fn note(claim: &PersistentVolumeClaim, severity: Severity, reason: &'static str, message: String) -> Note {
     let mut about = target(CLAIMS, claim).reference();
     about.resource_version.clone_from(&claim.metadata.resource_version);
     Note {

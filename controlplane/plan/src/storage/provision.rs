@@ -10,11 +10,11 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 
 use super::{
-    PROVISIONED_BY, PROVISIONER, SELECTED_NODE, capacity, claim_class, full_name, is_bound, is_for, phase, policy,
-    requested, storage, volume_of, volumes::provisioner, waits,
+    PROVISIONED_BY, PROVISIONER, SELECTED_NODE, capacity, claim_class, claims, full_name, is_bound, is_for, phase,
+    policy, requested, storage, volume_of, volumes::provisioner, waits,
 };
 use crate::{
-    objects::{annotation, name, target, uid},
+    objects::{annotation, name, uid},
     step::{CLAIMS, Note, Severity},
 };
 
@@ -197,14 +197,7 @@ pub fn note(claim: &PersistentVolumeClaim, news: News<'_>) -> Note {
             "Resize volume succeeded".to_owned(),
         ),
     };
-    let mut about = target(CLAIMS, claim).reference();
-    about.resource_version.clone_from(&claim.metadata.resource_version);
-    Note {
-        about,
-        severity,
-        reason,
-        message,
-    }
+    claims::note(claim, severity, reason, message)
 }
 
 #[cfg(test)]
